@@ -1,0 +1,69 @@
+# `make train` and `make test` are all that a fresh machine needs: Python 3.11 or newer and make, nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+CONFIG ?= pbmc.yaml
+# More arguments for `grn train` or pytest: make train ARGS="--set trainer.max_epochs=5", make test ARGS="-k laws".
+ARGS ?=
+# `make train CONSTRAINTS=` takes the newest releases instead, and with them PyPI's CUDA build of torch.
+CONSTRAINTS ?= constraints.txt
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+CONSTRAIN := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+# Several test processes with a thread pool each would fight for the same cores.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+.PHONY: train test lint notebooks wheel install install-dev clean
+.DELETE_ON_ERROR:
+
+train: install
+	$(BIN)/grn train --config $(CONFIG) $(ARGS)
+
+test: install-dev
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy grn
+	$(BIN)/mypy --strict kernels/flashsign
+
+notebooks: install-dev
+	$(BIN)/python notebooks/execute.py
+
+wheel: install-dev
+	$(BIN)/python -m build --no-isolation --outdir dist .
+
+install: $(VENV)/installed
+
+install-dev: $(VENV)/installed-dev
+
+# The stamps are as new as what they installed, so a second call installs nothing.
+$(VENV)/installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/torch
+	@echo "installing grn into $(VENV) ..."
+	@$(PIP) install $(CONSTRAIN) -e .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml $(CONSTRAINTS) | $(VENV)/torch
+	@echo "installing grn and its development tools into $(VENV) ..."
+	@$(PIP) install $(CONSTRAIN) -e ".[dev]"
+	@touch $(VENV)/installed $@
+
+# torch comes first and alone: only this one look-up may ask PyTorch's own index, which knows no other package of ours.
+$(VENV)/torch: | $(VENV)/bin/python
+	@echo "installing torch into $(VENV) ..."
+	@$(PIP) install --no-deps $(if $(CONSTRAINTS),--retries 1 --extra-index-url $(TORCH_INDEX)) $(CONSTRAIN) torch
+	@touch $@
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || \
+	  { echo "error: $(PYTHON) was not found; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: grn needs Python 3.11 or newer and $(PYTHON) is $$($(PYTHON) --version 2>&1); name a newer one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "error: $(PYTHON) could not make a virtual environment; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find grn kernels tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,3 @@
+from grn.cli.main import run
+
+run()

@@ -1,0 +1,1 @@
+"""The command line: `grn train`, `grn predict`, `grn export`."""

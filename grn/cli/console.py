@@ -1,0 +1,60 @@
+"""Where the commands print: rich on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console(quiet: bool = False) -> Console:
+    """The console for progress and results (stdout)."""
+    return _console(stderr=False, quiet=quiet)
+
+
+def errors() -> Console:
+    """The console for errors (stderr)."""
+    return _console(stderr=True, quiet=False)
+
+
+def plain(to: Console) -> Callable[[str], None]:
+    """A function that prints one line, in which brackets mean themselves."""
+    return lambda line: to.print(line, markup=False)
+
+
+@cache
+def _console(stderr: bool, quiet: bool) -> Console:
+    from rich.console import Console
+
+    # soft_wrap: a log line stays one line, however narrow the terminal or file is believed to be.
+    return Console(stderr=stderr, quiet=quiet, highlight=False, soft_wrap=True)
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], to: Console | None = None
+) -> None:
+    """A table on a terminal; elsewhere one line a row, aligned, never cut to a width."""
+    to = to or console()
+    texts = [[_text(value) for value in row] for row in rows]
+    if to.is_terminal:
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="left" if number == 0 else "right")
+        for row in texts:
+            table.add_row(*row)
+        to.print(table)
+        return
+    lines = [list(columns), *texts]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(columns))]
+    to.print(title, markup=False)
+    for line in lines:
+        to.print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip(), markup=False)
+
+
+def _text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

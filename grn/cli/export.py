@@ -1,0 +1,43 @@
+"""`grn export`: the network of a trained run, read out anew."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grn.cli.options import Debug, Quiet
+
+
+class Readout(StrEnum):
+    jacobian = "jacobian"
+    attention = "attention"
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", help="The folder for network.h5ad and edges.parquet.")],
+    readout: Annotated[
+        Readout | None,
+        typer.Option("--readout", help="What the edge weights are. Default: as the run was configured."),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", min=1, help="Strongest regulators kept per target. Default: as configured."),
+    ] = None,
+    cells: Annotated[
+        int | None,
+        typer.Option("--cells", min=1, help="Most cells that the read-out averages over. Default: as configured."),
+    ] = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write the network of a run again, with another read-out or cut."""
+    from grn.cli.console import console, plain
+    from grn.training.run import export
+
+    chosen = {"readout": readout.value if readout else None, "top_k": top_k, "cells": cells}
+    changes = {name: value for name, value in chosen.items() if value is not None}
+    export(folder, output, changes=changes, say=plain(console(quiet)))

@@ -1,0 +1,36 @@
+"""`grn predict`: cell types and representations of new cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grn.cli.options import Debug, Quiet
+
+
+def command(
+    model: Annotated[Path, typer.Argument(help="A run folder, or the model folder inside one.", show_default=False)],
+    data: Annotated[Path, typer.Argument(help="The cells: an AnnData file (.h5ad).", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", help="The file to write: DATA with what was predicted (.h5ad).")],
+    key_added: Annotated[
+        str,
+        typer.Option("--key-added", help="KEY in obs['KEY_cell_type'], obs['KEY_cell_type_confidence'], obsm['X_KEY']"),
+    ] = "grn",
+    counts: Annotated[
+        str | None,
+        typer.Option("--counts", help="Where the counts are: X, raw, layer:NAME, recover. Default: as in training."),
+    ] = None,
+    gene_key: Annotated[
+        str | None,
+        typer.Option("--gene-key", help="Column of var with the gene names. Default: as in training."),
+    ] = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Write the cell types of new cells, with their confidence and their representation."""
+    from grn.analysis.predict import predict
+    from grn.cli.console import console, plain
+
+    predict(model, data, output, key_added=key_added, counts=counts, gene_key=gene_key, say=plain(console(quiet)))

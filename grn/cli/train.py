@@ -1,0 +1,45 @@
+"""`grn train`: from an expression matrix to a model and its network, in one run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grn.cli.options import Debug, Quiet
+
+
+def command(
+    config: Annotated[
+        str,
+        typer.Option(
+            "--config",
+            help="A configuration: a file, or the name of one that comes with grn (pbmc.yaml).",
+            show_default=False,
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change one field, as trainer.max_epochs=5. Repeatable."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="The run folder to make. Default: runs/<config>-<date>-<n>."),
+    ] = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train a model and write its cell types and its network."""
+    from grn.configfile import load_config
+
+    # Everything that can be wrong with the configuration is said before torch and Lightning are loaded.
+    loaded = load_config(config, overrides or [])
+
+    from grn.cli.console import console, plain, print_table
+    from grn.training.run import train
+
+    to = console(quiet)
+    result = train(loaded, output, name=Path(config).stem, say=plain(to), terminal=to.is_terminal)
+    if result:
+        print_table("Test cells", ["metric", "value"], result.metrics.items(), to)

@@ -1,0 +1,139 @@
+"""Every field that a run can set, with its default and its meaning. Unknown keys are refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True)
+
+
+class SimulatedConfig(Section):
+    """The generator behind `path: "simulated:"`: cells with a planted signed network."""
+
+    cells: Positive = Field(1500, description="cells in all, spread evenly over the cell types")
+    genes: Positive = Field(120, description="genes, regulators included")
+    regulators: Positive = Field(12, description="genes that regulate others")
+    cell_types: Positive = Field(5, description="cell types, each with its own levels of the master regulators")
+    regulators_per_target: Positive = Field(3, description="most regulators that one target has")
+    repression: Fraction = Field(0.35, description="share of edges that repress")
+    noise: float = Field(0.3, ge=0, description="sd of the log-normal noise on each gene's production")
+    depth: float = Field(8.0, gt=0, description="mean counts per gene and cell")
+    seed: int = Field(0, ge=0, description="the generator's own seed")
+
+
+class DataConfig(Section):
+    path: str = Field(description="a file (.h5ad), `scanpy:pbmc68k_reduced`, `scanpy:pbmc3k` or `simulated:`")
+    values: Literal["counts", "expression"] = Field(
+        "counts", description="counts: UMI counts; expression: continuous or log values, taken as they are"
+    )
+    counts: str = Field("X", description="where the counts are: X | raw | layer:NAME | recover (from log1p values)")
+    backed: bool = Field(False, description="read the file piece by piece instead of loading it whole")
+    bags: Literal["dense", "packed", "auto"] = Field(
+        "auto", description="dense: each cell over all genes; packed: over those it has; auto: packed above 4096 genes"
+    )
+    absent_fraction: float = Field(
+        0.1, ge=0, le=1, description="packed bags: share of the masked genes that are absent anyway, listed as targets"
+    )
+    genes: Positive | str = Field(2000, description="all | the N most variable | a file with one gene a line")
+    gene_key: str | None = Field(None, description="column of var with the gene names; null: the index")
+    duplicates: Literal["refuse", "sum"] = Field("refuse", description="genes listed twice: refuse, or sum their counts")
+    label_key: str | None = Field(None, description="column of obs with the cell types; null: none")
+    group_key: str | None = Field(None, description="column of obs (donor, batch) whose cells stay together in the split")
+    regulators: str | list[str] = Field(
+        "all", description="all | a list of names | a file with one gene a line: the keys that genes read"
+    )
+    multiplicity: Literal["counts", "log1p", "log1p_normalised"] = Field(
+        "log1p_normalised",
+        description="how counts become multiplicities; normalised: to the median total of the training cells first",
+    )
+    validation_fraction: float = Field(0.1, gt=0, lt=1, description="share of cells that early stopping watches")
+    test_fraction: Fraction = Field(0.2, description="share of cells for the final metrics")
+    simulated: SimulatedConfig = SimulatedConfig()
+
+
+class ModelConfig(Section):
+    width: Positive = Field(64, description="width of a gene's representation")
+    layers: Positive = Field(2, description="blocks; each is a successive regulatory network")
+    query_heads: Positive = Field(4, description="query heads; head width = width / query_heads")
+    key_heads: Positive = Field(2, description="key and value heads, shared by groups of query heads")
+    hidden: Positive = Field(128, description="hidden width of the feed-forward map")
+    iterations: Positive = Field(2, description="times that one feed-forward map is applied, residually")
+    dropout: Fraction = Field(0.1, description="dropout on the two residual branches")
+    eps: float = Field(1e-6, gt=0, description="relative guard under the root of the L2 normaliser")
+
+    @model_validator(mode="after")
+    def _heads_divide(self):
+        if self.width % self.query_heads:
+            raise ValueError(f"width {self.width} is not a multiple of query_heads {self.query_heads}")
+        if self.query_heads % self.key_heads:
+            raise ValueError(f"query_heads {self.query_heads} is not a multiple of key_heads {self.key_heads}")
+        return self
+
+
+class CellTypeConfig(Section):
+    weight: float = Field(1.0, ge=0, description="0 switches the objective off")
+    label_smoothing: Fraction = Field(0.0, description="probability spread over the other classes")
+
+
+class MaskedMultiplicityConfig(Section):
+    weight: float = Field(1.0, ge=0, description="0 switches the objective off")
+    fraction: float = Field(0.15, gt=0, lt=1, description="share of genes masked in each training bag")
+
+
+class PropertyConfig(Section):
+    weight: float = Field(0.0, ge=0, description="0 switches the objective off")
+    key: str | None = Field(None, description="numeric column of obs to predict")
+
+    @model_validator(mode="after")
+    def _key_when_on(self):
+        if self.weight and not self.key:
+            raise ValueError("objectives.property.weight is set but objectives.property.key names no obs column")
+        return self
+
+
+class ObjectivesConfig(Section):
+    cell_type: CellTypeConfig = CellTypeConfig()
+    masked_multiplicity: MaskedMultiplicityConfig = MaskedMultiplicityConfig()
+    property: PropertyConfig = PropertyConfig()
+
+
+class TrainerConfig(Section):
+    max_epochs: Positive | None = Field(None, description="passes over the training cells; null: only max_steps ends")
+    max_steps: Positive = Field(2000, description="optimiser steps; the first of the two limits ends training")
+    batch_size: Positive = Field(64, description="cells per step and process")
+    learning_rate: float = Field(3e-3, gt=0, description="peak of the warm-up and cosine schedule")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's decoupled decay, matrices only")
+    warmup_fraction: Fraction = Field(0.05, description="share of the steps that warm up")
+    gradient_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
+    validate_every: Positive = Field(50, description="steps between two looks at the validation cells")
+    patience: Positive = Field(10, description="validations without improvement before training stops")
+    accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="handed to Lightning")
+    devices: Positive | Literal["auto"] = Field(1, description="processes on this machine, handed to Lightning")
+    num_nodes: Positive = Field(1, description="machines, handed to Lightning")
+    strategy: str = Field("auto", description="handed to Lightning (ddp, ...)")
+    precision: str = Field("auto", description="auto: bf16-mixed on a GPU, 32-true on a CPU; else handed to Lightning")
+    seed: int = Field(0, ge=0, description="split, initialisation, order and masks")
+    tensorboard: bool = Field(False, description="also log for TensorBoard (extra `tensorboard`)")
+
+
+class NetworkConfig(Section):
+    readout: Literal["jacobian", "attention"] = Field("jacobian", description="what `grn` and edges.parquet hold")
+    top_k: Positive | None = Field(None, description="strongest regulators kept per target; null: every candidate edge")
+    cells: Positive = Field(1000, description="most cells that a read-out averages over, spread over the cell types")
+
+
+class Config(Section):
+    """A complete run."""
+
+    data: DataConfig
+    model: ModelConfig = ModelConfig()
+    objectives: ObjectivesConfig = ObjectivesConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    network: NetworkConfig = NetworkConfig()

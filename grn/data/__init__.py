@@ -1,0 +1,1 @@
+"""Expression files become cells, cells become bags."""

@@ -1,0 +1,55 @@
+"""Any expression matrix as one clean CSR matrix: dense, CSR, CSC, in memory or on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import h5py
+import numpy as np
+from anndata.abc import CSCDataset, CSRDataset
+from scipy import sparse
+
+from grn.errors import DataError
+
+ROWS = 4096  # cells that are read at a time from a matrix on disk
+
+
+def to_csr(values, where: str) -> sparse.csr_matrix:
+    """`values` [C, N] as CSR with sorted indices, duplicates summed and no stored zeros. Always a copy.
+
+    `where` names the matrix in errors. Raises DataError where its indices point outside it, as in damaged files.
+    """
+    try:
+        blocks = [_clean(block, where) for block in _blocks(values)]
+    except (OSError, ValueError, IndexError) as problem:
+        raise DataError(f"{where} cannot be read ({problem}), the file is damaged; write it again.") from problem
+    return blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
+
+
+def locate(values: sparse.csr_matrix, entry: int) -> tuple[int, int]:
+    """Row and column of the `entry`-th stored value."""
+    return int(np.searchsorted(values.indptr, entry, side="right")) - 1, int(values.indices[entry])
+
+
+def _blocks(values) -> Iterator:
+    """Matrices on disk piece by piece, so that a dense one is never whole in memory; others as they are."""
+    if isinstance(values, CSCDataset):  # cells of a column-wise file are scattered over the whole of it
+        yield values.to_memory()
+    elif isinstance(values, (CSRDataset, h5py.Dataset)):
+        for start in range(0, max(values.shape[0], 1), ROWS):
+            yield values[start : start + ROWS]
+    else:
+        yield values
+
+
+def _clean(block, where: str) -> sparse.csr_matrix:
+    if not sparse.issparse(block):
+        block = np.asarray(block)
+    if block.dtype.kind not in "fiub":
+        raise DataError(f"{where} holds {block.dtype} values; expression must be numbers.")
+    if sparse.issparse(block) and block.format in ("csr", "csc"):
+        block.check_format(full_check=True)  # before any conversion gathers by these indices
+    matrix = sparse.csr_matrix(block, copy=True, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix

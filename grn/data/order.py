@@ -1,0 +1,56 @@
+"""Which cells make up which batch, so that P processes with batch size B train as one with P B."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from grn.errors import DataError
+
+Request = tuple[int, np.ndarray]  # an epoch and the rows of a batch: workers need no state
+
+
+class EpochOrder(Sampler[Request]):
+    """The batches of one process, shuffled anew each epoch from (seed, epoch).
+
+    The k-th batches of all `world` processes together are the k-th batch of one process with batch size
+    world * batch_size. The last global batch is dropped where it is incomplete, unless it is the only one.
+    After a resume, `start` batches of the epoch are left out: those that were trained before.
+    """
+
+    def __init__(self, rows: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1):
+        if len(rows) < world:
+            raise DataError(f"{len(rows)} training cells are too few for {world} processes; set trainer.devices: 1.")
+        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+        self.rank, self.world = rank, world
+        self.epoch, self.start = 0, 0
+
+    def begin(self, epoch: int, start: int = 0) -> None:
+        self.epoch, self.start = epoch, start
+
+    def __len__(self) -> int:
+        return max(len(self.rows) // (self.world * self.batch_size), 1)
+
+    def __iter__(self) -> Iterator[Request]:
+        order = np.random.default_rng((self.seed, self.epoch)).permutation(self.rows)
+        size = self.world * self.batch_size
+        for batch in range(self.start, len(self)):
+            everyone = order[batch * size : (batch + 1) * size]
+            yield self.epoch, np.array_split(everyone, self.world)[self.rank]
+
+
+class OnceInOrder(Sampler[Request]):
+    """Every cell once over all processes, in order; each process has the same number of batches where cells allow."""
+
+    def __init__(self, rows: np.ndarray, batch_size: int, rank: int = 0, world: int = 1):
+        share = np.array_split(rows, world)[rank]
+        batches = -(-len(rows) // (world * batch_size))
+        self.batches = [batch for batch in np.array_split(share, max(batches, 1)) if len(batch)]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Request]:
+        return ((0, batch) for batch in self.batches)

@@ -1,0 +1,56 @@
+"""Writing so that nothing is ever half-written: beside its place, flushed to the disk, then moved in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """Yields a path beside `path` to write to; moved over `path` at the end, removed after an exception."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The suffix stays last: writers choose their format by it.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    beside = Path(name)
+    try:
+        yield beside
+        beside.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner reads
+        with beside.open("rb") as written:
+            os.fsync(written.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Yields an empty folder beside `path`; at the end it takes the place of `path`, whose old content goes last."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
+    old = beside.with_name(beside.name + "-old")
+    try:
+        yield beside
+        beside.chmod(0o777 & ~_umask())
+        if path.exists():
+            os.replace(path, old)
+        os.replace(beside, path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing_file(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

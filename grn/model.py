@@ -1,0 +1,254 @@
+"""The model, top to bottom: a transformer over bags of genes whose attention keeps its sign.
+
+Letters: C cells, N genes, V genes of the vocabulary, D width, H query heads, K key heads, E head width, M keys.
+Every map below works on the last two axes only, so that dense bags (tokens [C, N, D]) and packed bags
+(tokens [T, D]) run through the same lines; `Layout` holds what differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from flashsign import spherical_attention
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from grn.bags import Bags
+from grn.config import ModelConfig
+
+# Called once a layer with (layer, q, k, multiplicity) of the gene queries: how read-outs see the attention.
+Observer = Callable[[int, Tensor, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tokens of a batch of bags are. Tokens are the genes of a bag, then its basal gene.
+
+    embedding rows: vocabulary position of each token (V: the basal gene).   genes: rows of the gene tokens.
+    keys: rows that gene queries read (regulators and the basal gene).   multiplicity: of each token.
+    offsets, key_offsets, summary_offsets: None for dense bags; else where each bag starts among its tokens, its
+    keys and the summaries.
+    """
+
+    embedding_rows: Tensor
+    genes: Tensor
+    keys: Tensor
+    multiplicity: Tensor
+    offsets: Tensor | None
+    key_offsets: Tensor | None
+    summary_offsets: Tensor | None
+
+    @staticmethod
+    def of(bags: Bags, is_regulator: Tensor) -> Layout:
+        basal = len(is_regulator)
+        readable = F.pad(is_regulator, (0, 1), value=True)
+        if bags.offsets is None:
+            rows = F.pad(bags.genes, (0, 1), value=basal)
+            genes = torch.arange(len(bags.genes), device=rows.device)
+            multiplicity = F.pad(bags.multiplicity, (0, 1), value=1.0)
+            return Layout(rows, genes, readable[rows].nonzero()[:, 0], multiplicity, None, None, None)
+
+        bag = torch.arange(bags.cells + 1, device=bags.genes.device)
+        offsets = bags.offsets + bag  # every bag grows by its basal gene
+        genes = torch.arange(len(bags.genes), device=bags.genes.device)
+        genes = genes + torch.repeat_interleave(bag[:-1], bags.offsets.diff(), output_size=len(genes))
+        rows = torch.full((len(genes) + bags.cells,), basal, device=genes.device)
+        rows[genes] = bags.genes
+        multiplicity = torch.ones(len(rows), device=genes.device).index_copy(0, genes, bags.multiplicity)
+        is_key = readable[rows]
+        key_offsets = F.pad(is_key.cumsum(0), (1, 0))[offsets]
+        return Layout(rows, genes, is_key.nonzero()[:, 0], multiplicity, offsets, key_offsets, bag)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of each cell.
+
+    multiplicity: expected multiplicity of every gene of the bag, shaped like bags.multiplicity, float32.
+    cell [C, D]: the summary.   logits [C, classes] or None.   property [C] or None, in its own unit.
+    """
+
+    multiplicity: Tensor
+    cell: Tensor
+    logits: Tensor | None
+    property: Tensor | None
+
+
+class GeneEmbedding(nn.Module):
+    """One learned vector a gene, and one for the basal gene: the last row. No positions: a bag has no order."""
+
+    def __init__(self, genes: int, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(genes + 1, width))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.weight[rows]
+
+    def basal(self, cells: int) -> Tensor:
+        return self.weight[-1].expand(cells, 1, -1)
+
+
+class Attention(nn.Module):
+    """Spherical attention: w_ij = m_j q_i.k_j / n_i, an L2 norm where softmax has a sum, so that w keeps its sign.
+
+    Gene queries read the regulators and the basal gene; the summary reads every gene and the basal gene.
+    """
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.query_heads, self.key_heads, self.eps = config.query_heads, config.key_heads, config.eps
+        head = config.width // config.query_heads
+        self.query = nn.Linear(config.width, config.query_heads * head, bias=False)
+        self.key = nn.Linear(config.width, config.key_heads * head, bias=False)
+        self.value = nn.Linear(config.width, config.key_heads * head, bias=False)
+        self.output = nn.Linear(config.query_heads * head, config.width, bias=False)
+
+    def forward(
+        self, tokens: Tensor, summary: Tensor, layout: Layout, observe: Callable[..., None] | None
+    ) -> tuple[Tensor, Tensor]:
+        k, v = self.key(tokens), self.value(tokens)
+        read = (k.index_select(-2, layout.keys), v.index_select(-2, layout.keys))
+        multiplicity = layout.multiplicity.index_select(-1, layout.keys)
+        genes = self.attend(tokens, *read, multiplicity, layout.offsets, layout.key_offsets, observe)
+        cells = self.attend(summary, k, v, layout.multiplicity, layout.summary_offsets, layout.offsets)
+        return genes, cells
+
+    def attend(self, queries, k, v, multiplicity, query_offsets, key_offsets, observe=None) -> Tensor:
+        packed = key_offsets is not None
+        q = _split_heads(self.query(queries), self.query_heads, packed)
+        k, v = (_split_heads(x, self.key_heads, packed) for x in (k, v))
+        if observe is not None:
+            observe(q, k, multiplicity)
+        out = spherical_attention(
+            q, k, v, multiplicity, offsets=key_offsets, query_offsets=query_offsets, eps=self.eps
+        )
+        return self.output((out if packed else out.transpose(1, 2)).flatten(-2))
+
+
+class FeedForward(nn.Module):
+    """One map h -> h + f(norm(h)), applied `iterations` times with the same weights."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.iterations = config.iterations
+        self.norm = nn.RMSNorm(config.width)
+        self.up = nn.Linear(config.width, config.hidden)
+        self.down = nn.Linear(config.hidden, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, h: Tensor) -> Tensor:
+        for _ in range(self.iterations):
+            h = h + self.dropout(self.down(F.gelu(self.up(self.norm(h)))))
+        return h
+
+
+class Block(nn.Module):
+    """Attention, then feed-forward: one successive regulatory network."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.norm = nn.RMSNorm(config.width)
+        self.attention = Attention(config)
+        self.feed_forward = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, tokens: Tensor, summary: Tensor, layout: Layout, observe=None) -> tuple[Tensor, Tensor]:
+        genes, cells = self.attention(self.norm(tokens), self.norm(summary), layout, observe)
+        tokens = self.feed_forward(tokens + self.dropout(genes))
+        summary = self.feed_forward(summary + self.dropout(cells))
+        return tokens, summary
+
+
+class Model(nn.Module):
+    """Bags of genes -> expected multiplicities, cell type, property.
+
+    The basal gene plays two parts. As a key it is the yardstick that lets an L2 norm see absolute levels; as a
+    query that reads every gene it becomes the summary, the only path from a cell to its class logits. The
+    summary is never a key: what a gene's prediction depends on is the regulators alone, so that a regulation
+    network has nothing to hide behind.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        genes: int,
+        *,
+        regulators: Tensor | None = None,
+        classes: int = 0,
+        property: bool = False,
+    ):
+        super().__init__()
+        self.config = config
+        self.embedding = GeneEmbedding(genes, config.width)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width)
+        self.multiplicity = nn.Parameter(torch.empty(genes, config.width))  # one read-out direction a gene
+        self.multiplicity_bias = nn.Parameter(torch.empty(genes))
+        self.cell_type = nn.Linear(config.width, classes) if classes else None
+        self.property = nn.Linear(config.width, 1) if property else None
+
+        is_regulator = torch.ones(genes, dtype=torch.bool)
+        if regulators is not None:
+            is_regulator = torch.zeros(genes, dtype=torch.bool).index_fill(0, regulators, True)
+        self.register_buffer("is_regulator", is_regulator)
+        self.register_buffer("mean", torch.zeros(genes))  # of each gene's multiplicity over the training cells
+        self.register_buffer("sd", torch.ones(genes))
+        self.register_buffer("property_scale", torch.tensor([0.0, 1.0]))  # mean and sd of the property
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Every initial value in one place."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=1 / math.sqrt(module.in_features))
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        nn.init.normal_(self.embedding.weight)
+        # Predictions start at each gene's mean, logits at equal odds.
+        nn.init.zeros_(self.multiplicity)
+        nn.init.zeros_(self.multiplicity_bias)
+        for head in (self.cell_type, self.property):
+            if head is not None:
+                nn.init.zeros_(head.weight)
+
+    def forward(self, bags: Bags, observe: Observer | None = None) -> Prediction:
+        layout = Layout.of(bags, self.is_regulator)
+        tokens, summary = self.embedding(layout.embedding_rows), self.embedding.basal(bags.cells)
+        if bags.packed:
+            summary = summary[:, 0]
+        else:
+            tokens = tokens.expand(bags.cells, -1, -1)
+        for layer, block in enumerate(self.blocks):
+            see = None if observe is None else _bind_layer(observe, layer)
+            tokens, summary = block(tokens, summary, layout, see)
+        genes = self.norm(tokens.index_select(-2, layout.genes))
+        cell = self.norm(summary if bags.packed else summary[:, 0])
+        return Prediction(
+            multiplicity=self.expected_multiplicity(genes, bags.genes),
+            cell=cell,
+            logits=self.cell_type(cell) if self.cell_type else None,
+            property=self.expected_property(cell) if self.property else None,
+        )
+
+    def expected_multiplicity(self, genes: Tensor, rows: Tensor) -> Tensor:
+        """mean_i + sd_i (<h_i, r_i> + b_i), in float32: a network is made of small differences of these."""
+        with torch.autocast(genes.device.type, enabled=False):
+            standardised = (genes.float() * self.multiplicity[rows]).sum(-1) + self.multiplicity_bias[rows]
+            return self.mean[rows] + self.sd[rows] * standardised
+
+    def expected_property(self, cell: Tensor) -> Tensor:
+        mean, sd = self.property_scale
+        return mean + sd * self.property(cell)[:, 0].float()
+
+
+def _split_heads(x: Tensor, heads: int, packed: bool) -> Tensor:
+    """[T, heads * E] -> [T, heads, E] packed; [C, N, heads * E] -> [C, heads, N, E] dense."""
+    x = x.unflatten(-1, (heads, -1))
+    return x if packed else x.transpose(1, 2)
+
+
+def _bind_layer(observe: Observer, layer: int):
+    return lambda q, k, multiplicity: observe(layer, q, k, multiplicity)

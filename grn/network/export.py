@@ -1,0 +1,122 @@
+"""Networks as files: `network.h5ad` (AnnData, signed CSR in varp) and `edges.parquet` (one row an edge)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from grn.files import replacing_file
+from grn.network.readout import Network
+
+SIGN = {
+    "jacobian": "positive: raising the regulator's multiplicity raises the target's predicted multiplicity",
+    "attention": "none: the sign of an attention weight is not identified by training; read its magnitude",
+}
+RESERVED = re.compile(r"attention(_layer\d+)?")
+
+
+def slugs(labels: Sequence[str]) -> dict[str, str]:
+    """Label -> a key of [A-Za-z0-9_], different for every label (varp keys must not contain '/')."""
+    found: dict[str, str] = {}
+    for label in labels:
+        base = re.sub(r"[^A-Za-z0-9_]+", "_", label).strip("_") or "type"
+        taken, slug, number = set(found.values()), base, 2
+        while slug in taken or RESERVED.fullmatch(slug):
+            slug, number = f"{base}_{number}", number + 1
+        found[label] = slug
+    return found
+
+
+def strongest(weight: np.ndarray, top_k: int | None) -> np.ndarray:
+    """bool [N, R]: the top_k regulators of each target by |weight| (None: all)."""
+    if top_k is None or top_k >= weight.shape[1]:
+        return np.ones(weight.shape, dtype=bool)
+    order = np.argsort(-np.abs(weight), axis=1, kind="stable")[:, :top_k]
+    keep = np.zeros(weight.shape, dtype=bool)
+    np.put_along_axis(keep, order, True, axis=1)
+    return keep
+
+
+def edge_table(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:
+    """Columns source, target, weight, confidence: one row a candidate edge, sorted by |weight|, no self loops."""
+    keep = strongest(network.weight, top_k)
+    keep[regulators, np.arange(len(regulators))] = False
+    target, column = keep.nonzero()
+    names = np.asarray(genes, dtype=object)
+    table = pd.DataFrame(
+        {
+            "source": names[regulators[column]],
+            "target": names[target],
+            "weight": network.weight[target, column],
+            "confidence": network.confidence[target, column],
+        }
+    )
+    order = np.argsort(-np.abs(table["weight"].to_numpy()), kind="stable")
+    return table.iloc[order].reset_index(drop=True)
+
+
+def square(weight: np.ndarray, regulators: np.ndarray, top_k: int | None) -> sp.csr_matrix:
+    """[N, R] -> signed CSR [N, N], row = target, column = regulator."""
+    target, column = (strongest(weight, top_k) & (weight != 0)).nonzero()
+    shape = (len(weight), len(weight))
+    return sp.csr_matrix((weight[target, column], (target, regulators[column])), shape=shape)
+
+
+def network_anndata(
+    readouts: dict[str, Network],
+    default: str,
+    *,
+    genes: Sequence[str],
+    regulators: np.ndarray,
+    classes: Sequence[str],
+    labels: np.ndarray,
+    multiplicity: sp.csr_matrix,
+    top_k: int | None,
+    about: dict,
+):
+    """AnnData of cell types x genes (X: mean multiplicity) with `varp["grn*"]` and their meaning in uns["grn"]."""
+    import anndata
+
+    kinds = sorted(readouts[default].by_type)
+    obs = pd.DataFrame({"cells": [int((labels == kind).sum()) for kind in kinds]}, index=[classes[k] for k in kinds])
+    means = [np.asarray(multiplicity[labels == kind].mean(0)).ravel() for kind in kinds]
+    var = pd.DataFrame({"is_regulator": np.isin(np.arange(len(genes)), regulators)}, index=list(genes))
+    adata = anndata.AnnData(np.array(means, dtype=np.float32).reshape(len(kinds), len(genes)), obs=obs, var=var)
+    names = slugs([classes[kind] for kind in kinds])
+    adata.varp["grn"] = square(readouts[default].weight, regulators, top_k)
+    for kind in kinds:
+        adata.varp[f"grn_{names[classes[kind]]}"] = square(readouts[default].by_type[kind], regulators, top_k)
+    attention = readouts["attention"]
+    adata.varp["grn_attention"] = square(attention.weight, regulators, top_k)
+    for layer, weight in enumerate(attention.layers):
+        adata.varp[f"grn_attention_layer{layer}"] = square(weight, regulators, top_k)
+    adata.uns["grn"] = {
+        "orientation": "row = target, column = regulator",
+        "readout": default,
+        "sign": SIGN[default],
+        "sign_attention": SIGN["attention"],
+        # A list of pairs, not a mapping: labels may contain '/', which h5ad takes for a folder.
+        "cell_types": pd.DataFrame({"slug": list(names.values()), "label": list(names)}),
+        **about,
+    }
+    return adata
+
+
+def write_network(folder: Path, adata, edges: pd.DataFrame) -> None:
+    with replacing_file(folder / "network.h5ad") as beside:
+        adata.write_h5ad(beside)
+    with replacing_file(folder / "edges.parquet") as beside:
+        edges.to_parquet(beside, index=False)
+
+
+def strongest_edges(edges: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The `count` strongest up- and the `count` strongest down-regulations of a sorted edge table."""
+    up, down = edges[edges["weight"] > 0], edges[edges["weight"] < 0]
+    return up.head(count), down.head(count)
+
+

@@ -1,0 +1,43 @@
+"""Every read-out of one model over one set of cells."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from grn.network.attention import attention_network
+from grn.network.jacobian import jacobian_network
+from grn.network.readout import Network
+from grn.network.sampling import sample_cells
+from grn.trained import TrainedModel
+
+READOUTS = {"jacobian": jacobian_network, "attention": attention_network}
+SCORES = 2**26  # most scores of one layer in one batch of bags (256 MiB)
+
+
+def read_networks(
+    trained: TrainedModel,
+    multiplicity: sp.csr_matrix,
+    labels: np.ndarray,
+    *,
+    readout: str,
+    cells: int,
+    fraction: float,
+    seed: int,
+) -> dict[str, Network]:
+    """The chosen read-out and `attention`, over the same bags.
+
+    multiplicity: CSR [C, N] over the vocabulary.   labels [C]: cell type index, -1 where unknown.
+    cells: about how many bags to read.   fraction: share of the regulators masked in each.
+    """
+    model = trained.model.eval()
+    regulators = trained.regulators
+    heads = model.config.query_heads * len(trained.vocabulary) * (len(regulators) + 1)
+    batch = int(np.clip(SCORES // heads, 1, 64))
+    kinds, counts = np.unique(labels, return_counts=True)
+    members = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
+    found = {}
+    for name in dict.fromkeys([readout, "attention"]):
+        samples = sample_cells(labels, len(regulators), cells=cells, fraction=fraction, batch=batch, seed=seed)
+        found[name] = READOUTS[name](model, multiplicity, samples, members, regulators)
+    return found

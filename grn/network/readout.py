@@ -1,0 +1,71 @@
+"""What every read-out gives, and the means over cells that it is made of.
+
+Letters: N target genes, R regulators, L layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Network:
+    """Weights of regulators on targets. weight [N, R]: row = target, column = regulator, 0 on self pairs.
+
+    by_type: the same for each cell type index.   confidence [N, R], 0 to 1: share of the read bags in which the
+    pair has the sign of its mean.   layers: the same as weight for each layer, where the read-out has layers.
+    """
+
+    weight: np.ndarray
+    by_type: dict[int, np.ndarray]
+    confidence: np.ndarray
+    layers: list[np.ndarray] = field(default_factory=list)
+
+
+class PairMean:
+    """Running mean of a value per (target, regulator) pair over the bags in which the pair can be read."""
+
+    def __init__(self, targets: int, regulators: int):
+        self.sum = np.zeros((targets, regulators))
+        self.sign = np.zeros((targets, regulators))
+        self.count = np.zeros((targets, regulators))
+
+    def add(self, values: np.ndarray, readable: np.ndarray, columns: slice) -> None:
+        """values and readable [B, N, r] for the regulators `columns`; unreadable values do not count."""
+        values = np.where(readable, values, 0)
+        self.sum[:, columns] += values.sum(0)
+        self.sign[:, columns] += np.sign(values).sum(0)
+        self.count[:, columns] += readable.sum(0)
+
+    def mean(self) -> np.ndarray:
+        """NaN where no bag had the pair."""
+        with np.errstate(invalid="ignore"):
+            return self.sum / np.where(self.count > 0, self.count, np.nan)
+
+
+def average(means: dict[int, PairMean], cells: dict[int, int], unit: np.ndarray, self_pairs: np.ndarray) -> Network:
+    """The network over all cells: each type's mean, weighted by its number of cells; all in units of `unit`.
+
+    A pair that no bag of a type could read takes its mean over the other types. self_pairs: (target, regulator)
+    index pairs [2, R] of the regulators themselves, which are no edges.
+    """
+    types = list(means)
+    stack = np.stack([means[kind].mean() for kind in types])
+    known = ~np.isnan(stack)
+    shares = np.array([cells[kind] for kind in types], dtype=float)[:, None, None] * known
+    total = shares.sum(0)
+    overall = np.nan_to_num(np.where(known, stack, 0) * shares).sum(0) / np.where(total > 0, total, 1)
+    stack = np.where(known, stack, overall)
+
+    count = np.maximum(sum(mean.count for mean in means.values()), 1)
+    agreement = 0.5 + 0.5 * sum(mean.sign for mean in means.values()) * np.sign(overall) / count
+
+    def finished(weight: np.ndarray) -> np.ndarray:
+        weight = weight * unit
+        weight[tuple(self_pairs)] = 0
+        return weight.astype(np.float32)
+
+    by_type = {kind: finished(weight) for kind, weight in zip(types, stack, strict=True) if kind >= 0}
+    return Network(finished(overall), by_type, np.clip(agreement, 0, 1).astype(np.float32))

@@ -1,0 +1,45 @@
+"""Which cells a network is read from, and which regulators are masked in each.
+
+A gene's prediction means something only where the gene cannot read itself. So in every bag one group of regulators
+is masked, as in training; the groups rotate until each regulator has been a target several times.
+Letters: C cells, R regulators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+ROUNDS = 4  # partitions of the regulators into groups: two of them share a group in all four one time in 7^4
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Cells of one cell type with the regulators masked in each: rows [B], masked [B, R] bool."""
+
+    cell_type: int
+    rows: np.ndarray
+    masked: np.ndarray
+
+
+def sample_cells(
+    labels: np.ndarray, regulators: int, *, cells: int, fraction: float, batch: int, seed: int
+) -> Iterator[Sample]:
+    """About `cells` bags, an equal number for every cell type (-1: unlabelled), in batches of one type.
+
+    A type with fewer cells than bags has each read several times, under different masks.
+    """
+    generator = np.random.default_rng(seed)
+    groups = min(regulators, int(np.ceil(1 / fraction)))
+    types = np.unique(labels)
+    bags = max(int(np.ceil(cells / len(types))), ROUNDS * groups)
+    for cell_type in types:
+        members = generator.permutation(np.flatnonzero(labels == cell_type))
+        rows = np.resize(members, bags)
+        partitions = [generator.permutation(regulators) % groups for _ in range(-(-bags // groups))]
+        masked = np.concatenate([part[None] == np.arange(groups)[:, None] for part in partitions])[:bags]
+        for start in range(0, bags, batch):
+            part = slice(start, start + batch)
+            yield Sample(int(cell_type), rows[part], masked[part])

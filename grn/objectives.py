@@ -1,0 +1,83 @@
+"""What a model is trained for. Each objective is a sum over the items it reads and their number.
+
+Sums and numbers are kept apart so that several processes can divide by the number of all: the gradient is then
+that of one process with the whole batch, however unevenly labels or masks fall.
+Letters: C cells, N genes, V genes of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grn.bags import Batch
+from grn.config import ObjectivesConfig
+from grn.model import Model, Prediction
+
+
+class Loss(NamedTuple):
+    sum: Tensor
+    count: Tensor
+
+
+def cell_type(prediction: Prediction, batch: Batch, model: Model, label_smoothing: float) -> Loss:
+    """Cross entropy over the labelled cells."""
+    known = batch.labels >= 0
+    losses = F.cross_entropy(
+        prediction.logits.float(), batch.labels.clamp(min=0), label_smoothing=label_smoothing, reduction="none"
+    )
+    return Loss((losses * known).sum(), known.sum())
+
+
+def masked_multiplicity(prediction: Prediction, batch: Batch, model: Model) -> Loss:
+    """Squared error of the standardised multiplicity, over every gene that the model could not read.
+
+    Those are the masked genes and, where genes read regulators only, every gene that is not a regulator.
+    """
+    error = standardise(prediction.multiplicity - batch.multiplicity, batch, model, centre=False)
+    hidden = unread(batch, model)
+    return Loss((error.square() * hidden).sum(), hidden.sum())
+
+
+def obs_property(prediction: Prediction, batch: Batch, model: Model) -> Loss:
+    """Squared error of the obs property in units of its sd, over the cells that have it."""
+    known = ~batch.property.isnan()
+    error = (prediction.property - batch.property.nan_to_num()) / model.property_scale[1]
+    return Loss((error.square() * known).sum(), known.sum())
+
+
+def unread(batch: Batch, model: Model) -> Tensor:
+    """Genes whose own multiplicity their prediction cannot have read; bool, shaped like batch.multiplicity."""
+    return batch.masked | ~model.is_regulator[batch.bags.genes]
+
+
+def standardise(values: Tensor, batch: Batch, model: Model, *, centre: bool = True) -> Tensor:
+    """Multiplicities in units of each gene's sd over the training cells."""
+    genes = batch.bags.genes
+    return (values - model.mean[genes] if centre else values) / model.sd[genes]
+
+
+def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple[float, Callable[..., Loss]]]:
+    """Name -> (weight, loss) of every objective that is switched on and has a head in the model."""
+    active: dict[str, tuple[float, Callable[..., Loss]]] = {}
+    if config.cell_type.weight and model.cell_type is not None:
+        smoothing = config.cell_type.label_smoothing
+        active["cell_type"] = config.cell_type.weight, lambda *args: cell_type(*args, label_smoothing=smoothing)
+    if config.masked_multiplicity.weight:
+        active["masked_multiplicity"] = config.masked_multiplicity.weight, masked_multiplicity
+    if config.property.weight and model.property is not None:
+        active["property"] = config.property.weight, obs_property
+    return active
+
+
+def total_loss(losses: dict[str, Loss], weights: dict[str, float], all_reduce_mean=lambda count: count) -> Tensor:
+    """Weighted sum of the objectives' means; `all_reduce_mean` averages a count over the processes."""
+    terms = [
+        weights[name] * loss.sum / all_reduce_mean(loss.count.to(loss.sum.dtype)).clamp(min=1)
+        for name, loss in losses.items()
+    ]
+    return torch.stack(terms).sum()

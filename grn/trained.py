@@ -1,0 +1,97 @@
+"""A trained model as a folder of plain files: safetensors, configuration, vocabulary, labels. No pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from grn.config import ModelConfig
+from grn.errors import RunFolderError
+from grn.files import replacing_folder
+from grn.model import Model
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model with what its tensors mean.
+
+    vocabulary: gene of each embedding row.   classes: cell type of each logit.
+    multiplicity: the transform that made multiplicities of counts, with `target_total` (None: not normalised).
+    property_key: obs column that the property head predicts, or None.
+    """
+
+    model: Model
+    vocabulary: tuple[str, ...]
+    classes: tuple[str, ...]
+    values: str
+    multiplicity: str
+    target_total: float | None
+    property_key: str | None = None
+
+    @property
+    def regulators(self) -> np.ndarray:
+        """Vocabulary positions of the genes that other genes read."""
+        return np.flatnonzero(self.model.is_regulator.cpu().numpy())
+
+    @property
+    def hash(self) -> str:
+        """First 16 hex digits of the SHA-256 of the tensors."""
+        return hashlib.sha256(save(_tensors(self.model))).hexdigest()[:16]
+
+    def save(self, folder: Path) -> None:
+        card = {
+            "format": FORMAT,
+            "hash": self.hash,
+            "values": self.values,
+            "multiplicity": self.multiplicity,
+            "target_total": self.target_total,
+            "property_key": self.property_key,
+        }
+        with replacing_folder(folder) as beside:
+            (beside / "model.safetensors").write_bytes(save(_tensors(self.model)))
+            (beside / "config.yaml").write_text(yaml.safe_dump(self.model.config.model_dump(), sort_keys=False))
+            (beside / "vocabulary.txt").write_text("".join(f"{gene}\n" for gene in self.vocabulary), "utf-8")
+            (beside / "labels.json").write_text(json.dumps(self.classes, ensure_ascii=False, indent=1), "utf-8")
+            (beside / "card.json").write_text(json.dumps(card, indent=1))
+
+    @staticmethod
+    def load(folder: Path) -> TrainedModel:
+        """Raises RunFolderError where `folder` is no model folder or is damaged."""
+        folder = folder / "model" if (folder / "model").is_dir() else folder
+        try:
+            card = json.loads((folder / "card.json").read_text())
+            config = ModelConfig(**yaml.safe_load((folder / "config.yaml").read_text()))
+            vocabulary = tuple((folder / "vocabulary.txt").read_text("utf-8").splitlines())
+            classes = tuple(json.loads((folder / "labels.json").read_text("utf-8")))
+            tensors = load_file(folder / "model.safetensors")
+        except FileNotFoundError as missing:
+            raise RunFolderError(
+                f"{folder} is not a model: {Path(missing.filename).name} is missing; give a run folder or its model/."
+            ) from None
+        except (ValueError, TypeError, yaml.YAMLError, SafetensorError) as damage:
+            raise RunFolderError(f"{folder} is damaged ({damage}); train again or restore it.") from None
+        if card["format"] != FORMAT:
+            raise RunFolderError(
+                f"{folder} has format {card['format']} and this version reads {FORMAT}; use the version that wrote it."
+            )
+        model = Model(config, len(vocabulary), classes=len(classes), property=card["property_key"] is not None)
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError:
+            raise RunFolderError(f"{folder} is damaged: its tensors do not fit its config.yaml.") from None
+        fields = {name: card[name] for name in ("values", "multiplicity", "target_total", "property_key")}
+        return TrainedModel(model.eval(), vocabulary, classes, **fields)
+
+
+def _tensors(model: Model) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}

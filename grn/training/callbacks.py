@@ -1,0 +1,118 @@
+"""What watches a run: checkpoints and the stopping rule, signals, progress lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lightning as L
+import torch
+
+from grn.errors import Interrupted, RunFolderError
+from grn.files import replacing_file
+
+MONITOR = "validation/loss"
+
+
+def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
+    """Write beside, flush, read back, move in: the checkpoint at `path` is always a whole one."""
+    if not trainer.is_global_zero:
+        trainer.save_checkpoint(path)  # takes part in what the processes gather; only the first writes
+        return
+    try:
+        with replacing_file(path) as beside:
+            trainer.save_checkpoint(beside)
+            saved = torch.load(beside, map_location="cpu", weights_only=True)
+            if saved["global_step"] != trainer.global_step:
+                raise RunFolderError(f"The checkpoint {path} read back wrong; look at the disk that holds it.")
+    except OSError as error:
+        raise RunFolderError(
+            f"The checkpoint {path} cannot be written ({error.strerror or error}); free space or give another --output."
+        ) from error
+
+
+class Checkpoints(L.Callback):
+    """Keeps last.ckpt and best.ckpt (lowest validation loss) and stops when that no longer improves."""
+
+    def __init__(self, folder: Path, patience: int):
+        self.folder, self.patience = folder, patience
+        self.best, self.best_step, self.waited = float("inf"), 0, 0
+        self.reason = "the last step was reached"
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        value = float(trainer.callback_metrics[MONITOR])
+        improved = value < self.best
+        if improved:
+            self.best, self.best_step, self.waited = value, trainer.global_step, 0
+        else:
+            self.waited += 1
+        for name in ["last", "best"] if improved else ["last"]:
+            save_checkpoint(trainer, self.folder / f"{name}.ckpt")
+        if self.waited >= self.patience:
+            trainer.should_stop = True
+            self.reason = (
+                f"the validation loss has not improved on {self.best:.4f} (step {self.best_step}) "
+                f"in {self.patience} validations"
+            )
+
+    def state_dict(self) -> dict:
+        return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.best, self.best_step, self.waited = state["best"], state["best_step"], state["waited"]
+
+
+class Signals(L.Callback):
+    """Ctrl-C, SIGTERM and SIGUSR1 end the run after the step in hand, with a checkpoint. A second Ctrl-C ends it now."""
+
+    WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.received: int | None = None
+        self.previous: dict[int, object] = {}
+
+    def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.previous = {number: signal.signal(number, self.receive) for number in self.WATCHED}
+
+    def receive(self, number: int, frame) -> None:
+        self.received = number
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs, batch, index) -> None:
+        stop = self.received is not None
+        if trainer.world_size > 1:
+            stop = trainer.strategy.reduce_boolean_decision(stop, all=False)
+        if stop:
+            save_checkpoint(trainer, self.folder / "last.ckpt")
+            raise Interrupted(self.received or signal.SIGTERM, f"saved step {trainer.global_step} in {self.folder}")
+
+    def teardown(self, trainer: L.Trainer, task: L.LightningModule, stage: str) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+        self.previous = {}
+
+
+class ProgressLines(L.Callback):
+    """One plain line a validation: what a log file or a batch queue wants to hold."""
+
+    def __init__(self, say: Callable[[str], None], total_steps: int):
+        self.say, self.total_steps, self.started = say, total_steps, time.monotonic()
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if trainer.sanity_checking or not trainer.is_global_zero:
+            return
+        metrics = trainer.callback_metrics
+        parts = [f"step {trainer.global_step}/{self.total_steps}", f"validation loss {metrics[MONITOR]:.4f}"]
+        parts += [f"{name} {metrics[f'validation/{name}']:.3f}" for name in ("accuracy", "r2") if f"validation/{name}" in metrics]
+        self.say("  ".join([*parts, f"{time.monotonic() - self.started:.0f} s"]))
+
+
+def process_rank() -> int:
+    """This process's rank before Lightning has started; 0 writes, the others only compute."""
+    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("LOCAL_RANK") or 0)

@@ -1,0 +1,30 @@
+"""The folder of a run: `runs/<config>-<date>-<n>` unless the user names one; never one that holds something."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from grn.errors import RunFolderError
+
+
+def make_run_folder(output: Path | None, config_name: str, root: Path = Path("runs")) -> Path:
+    if output is not None:
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise RunFolderError(f"{output} already exists and is not an empty folder; give --output another name.")
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"{output} cannot be made ({error.strerror}); give --output a place to write.") from None
+        return output
+    today = datetime.date.today().isoformat()
+    for number in range(1, 100_000):
+        folder = root / f"{config_name}-{today}-{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunFolderError(f"{folder} cannot be made ({error.strerror}); give --output a place to write.") from None
+        return folder
+    raise RunFolderError(f"{root} is full of runs of {config_name} from today; give --output a name.")

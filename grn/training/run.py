@@ -1,0 +1,291 @@
+"""A whole run: cells in, run folder out. Everything that `grn train` does, in order."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pandas as pd
+import torch
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+import grn
+from grn.bags import Batch
+from grn.config import Config
+from grn.configfile import dump_config, load_config
+from grn.data.cells import Cells, load_cells
+from grn.data.module import CellsDataModule
+from grn.data.split import Split
+from grn.errors import DataError, VocabularyMismatch
+from grn.files import write_text
+from grn.model import Model
+from grn.network.export import edge_table, network_anndata, write_network
+from grn.network.networks import read_networks
+from grn.trained import TrainedModel
+from grn.training.callbacks import Checkpoints, ProgressLines, Signals, process_rank
+from grn.training.folder import make_run_folder
+from grn.training.metrics import Evaluation, scalars
+from grn.training.task import Task
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run found. metrics: test metrics by name.   per_class: class, f1, cells.   edges: see edge_table."""
+
+    folder: Path
+    metrics: dict[str, float]
+    per_class: pd.DataFrame
+    confusion: pd.DataFrame
+    edges: pd.DataFrame
+    trained: TrainedModel
+
+
+def train(
+    config: Config, output: Path | None = None, *, name: str = "run", say: Say = print, terminal: bool = False
+) -> TrainResult | None:
+    """Train, evaluate, read the network, write the run folder. None in every process but the first.
+
+    terminal: show a live progress bar; otherwise one line a validation goes through `say`.
+    """
+    first = process_rank() == 0
+    folder = make_run_folder(output, name) if first else Path(".")
+    if first:
+        write_text(folder / "config.yaml", dump_config(config))
+        say = _tee(say, folder / "log.txt")
+    else:
+        say = _silent
+
+    started = time.monotonic()
+    started = time.monotonic()
+    L.seed_everything(config.trainer.seed, verbose=False)
+    cells, split = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
+    for line in describe(cells, split):
+        say(line)
+    model = build_model(config, cells, split)
+    data = CellsDataModule(
+        cells,
+        split,
+        batch_size=config.trainer.batch_size,
+        masked_fraction=config.objectives.masked_multiplicity.fraction,
+        seed=config.trainer.seed,
+        bags=config.data.bags,
+        absent_fraction=config.data.absent_fraction,
+    )
+    say(f"Ready after {time.monotonic() - started:.0f} s.")
+
+    started = time.monotonic()
+    trainer, task, checkpoints = fit(config, model, data, folder, say=say, terminal=terminal)
+    if not first:
+        return None
+    say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
+    model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
+    found = evaluate(task, data.test_dataloader())
+    log_test(trainer, found)
+    trained = TrainedModel(
+        model=model,
+        vocabulary=cells.vocabulary,
+        classes=cells.classes if model.cell_type is not None else (),
+        values=config.data.values,
+        multiplicity=config.data.multiplicity,
+        target_total=cells.target_total,
+        property_key=config.objectives.property.key if model.property is not None else None,
+    )
+    trained.save(folder / "model")
+
+    started = time.monotonic()
+    edges = write_network_files(config, trained, cells, folder)
+    say(f"Read the network in {time.monotonic() - started:.0f} s.")
+    result = TrainResult(folder=folder, edges=edges, trained=trained, **tables(found, cells))
+    say(f"Everything is in {folder}")
+    return result
+
+
+def describe(cells: Cells, split: Split) -> list[str]:
+    """What was loaded, in a few sentences."""
+    labelled = int((cells.labels >= 0).sum())
+    sizes = f"{len(split.train)} to train, {len(split.validation)} to validate, {len(split.test)} to test"
+    lines = [f"{len(cells)} cells x {len(cells.vocabulary)} genes ({sizes}).", cells.counts_from, *cells.notes]
+    if cells.classes:
+        lines.append(f"{len(cells.classes)} cell types; {labelled} of {len(cells)} cells are labelled.")
+    return lines
+
+
+def build_model(config: Config, cells: Cells, split: Split) -> Model:
+    """A fresh model with the heads that the objectives need and the genes' scale over the training cells."""
+    objectives = config.objectives
+    regulators = None if cells.regulators is None else torch.as_tensor(cells.regulators)
+    model = Model(
+        config.model,
+        len(cells.vocabulary),
+        regulators=regulators,
+        classes=len(cells.classes) if objectives.cell_type.weight else 0,
+        property=bool(objectives.property.weight),
+    )
+    mean, sd = mean_and_sd(cells.multiplicity[split.train])
+    model.mean.copy_(torch.as_tensor(mean))
+    model.sd.copy_(torch.as_tensor(sd))
+    if objectives.property.weight:
+        model.property_scale.copy_(torch.tensor(property_scale(cells.property[split.train], objectives.property.key)))
+    if not objectives.masked_multiplicity.weight:
+        # DDP refuses parameters that no loss reaches.
+        model.multiplicity.requires_grad_(False)
+        model.multiplicity_bias.requires_grad_(False)
+    return model
+
+
+def mean_and_sd(multiplicity) -> tuple[np.ndarray, np.ndarray]:
+    """Of each gene over the cells of a CSR matrix; sd 1 for a gene that never varies. Zeros are never stored."""
+    mean = np.asarray(multiplicity.mean(0, dtype=np.float64)).ravel()
+    square = np.asarray(multiplicity.multiply(multiplicity).mean(0, dtype=np.float64)).ravel()
+    sd = np.sqrt(np.maximum(square - mean**2, 0))
+    return mean.astype(np.float32), np.where(sd > 1e-6, sd, 1.0).astype(np.float32)
+
+
+def property_scale(values: np.ndarray, key: str) -> tuple[float, float]:
+    known = values[~np.isnan(values)]
+    if len(known) < 2 or known.std() == 0:
+        raise DataError(f"obs column {key!r} has no two different numbers among the training cells; choose another.")
+    return float(known.mean()), float(known.std())
+
+
+def fit(
+    config: Config, model: Model, data: CellsDataModule, folder: Path, *, say: Say, terminal: bool
+) -> tuple[L.Trainer, Task, Checkpoints]:
+    settings = config.trainer
+    world = settings.num_nodes * (settings.devices if isinstance(settings.devices, int) else 1)
+    per_epoch = data.steps_per_epoch(world)
+    total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
+    task = Task(model, config.objectives, settings, total)
+    checkpoints = Checkpoints(folder / "checkpoints", settings.patience)
+    lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
+    loggers = [CSVLogger(folder, name="", version="")]
+    if settings.tensorboard:
+        loggers.append(TensorBoardLogger(folder, name="", version="tensorboard"))
+    gpu = settings.accelerator == "gpu" or (settings.accelerator == "auto" and torch.cuda.is_available())
+    trainer = L.Trainer(
+        accelerator=settings.accelerator,
+        devices=settings.devices,
+        num_nodes=settings.num_nodes,
+        strategy=settings.strategy,
+        precision=settings.precision if settings.precision != "auto" else "bf16-mixed" if gpu else "32-true",
+        max_steps=total,
+        max_epochs=-1,
+        check_val_every_n_epoch=None,
+        val_check_interval=min(settings.validate_every, total),
+        callbacks=[checkpoints, Signals(checkpoints.folder), lines],
+        logger=loggers if process_rank() == 0 else False,
+        log_every_n_steps=min(settings.validate_every, total),
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+    )
+    with warnings.catch_warnings():
+        # Lightning's advice on workers does not fit batches that are slices of a matrix in memory.
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        trainer.fit(task, datamodule=data)
+    return trainer, task, checkpoints
+
+
+def best_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The model's tensors in a checkpoint."""
+    state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
+
+
+def evaluate(task: Task, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
+    """Metrics of the model as it is, on this process alone."""
+    task.eval()
+    evaluation = Evaluation(list(task.objectives), task.weights, task.classes)
+    with torch.no_grad():
+        for batch in batches:
+            prediction, losses = task.losses(batch.to(task.device))
+            evaluation.update(prediction, batch, task.model, losses)
+    return evaluation.compute()
+
+
+def log_test(trainer: L.Trainer, found: dict[str, torch.Tensor]) -> None:
+    for logger in trainer.loggers:
+        logger.log_metrics(scalars(found, "test"), trainer.global_step)
+        logger.save()
+
+
+def tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
+    """Metrics as plain numbers: `metrics`, `per_class` and `confusion` (rows: true, columns: predicted)."""
+    metrics = {name: float(value) for name, value in found.items() if value.ndim == 0}
+    if "confusion" not in found:
+        return {"metrics": metrics, "per_class": pd.DataFrame(), "confusion": pd.DataFrame()}
+    confusion = pd.DataFrame(found["confusion"].numpy(), index=cells.classes, columns=cells.classes)
+    per_class = pd.DataFrame(
+        {"class": cells.classes, "f1": found["f1_per_class"].numpy(), "cells": confusion.sum(axis=1).to_numpy()}
+    )
+    return {"metrics": metrics, "per_class": per_class, "confusion": confusion}
+
+
+def write_network_files(config: Config, trained: TrainedModel, cells: Cells, folder: Path) -> pd.DataFrame:
+    """network.h5ad and edges.parquet; returns the edge table."""
+    settings, regulators = config.network, trained.regulators
+    networks = read_networks(
+        trained,
+        cells.multiplicity,
+        cells.labels,
+        readout=settings.readout,
+        cells=settings.cells,
+        fraction=config.objectives.masked_multiplicity.fraction,
+        seed=config.trainer.seed,
+    )
+    adata = network_anndata(
+        networks,
+        settings.readout,
+        genes=cells.vocabulary,
+        regulators=regulators,
+        classes=cells.classes,
+        labels=cells.labels,
+        multiplicity=cells.multiplicity,
+        top_k=settings.top_k,
+        about={
+            "model_hash": trained.hash,
+            "version": grn.__version__,
+            "parameters": {"bags": settings.cells, "top_k": settings.top_k or 0, "seed": config.trainer.seed},
+        },
+    )
+    edges = edge_table(networks[settings.readout], cells.vocabulary, regulators, settings.top_k)
+    write_network(folder, adata, edges)
+    return edges
+
+
+def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = print) -> pd.DataFrame:
+    """Read the network of a finished run again, with `changes` to its network section, into the folder `output`."""
+    trained = TrainedModel.load(run / "model")
+    config = load_config(run / "config.yaml", [f"network.{name}={value}" for name, value in (changes or {}).items()])
+    folder = make_run_folder(output, run.name)
+    cells, _ = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
+    if cells.vocabulary != trained.vocabulary:
+        raise VocabularyMismatch(
+            f"{config.data.path} no longer has the {len(trained.vocabulary)} genes that {run} was trained on; "
+            "restore the data or train again."
+        )
+    edges = write_network_files(config, trained, cells, folder)
+    say(f"network.h5ad and edges.parquet are in {folder}")
+    return edges
+
+
+def _tee(say: Say, path: Path) -> Say:
+    def both(line: str) -> None:
+        say(line)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+
+    return both
+
+
+def _silent(line: str) -> None:
+    pass

@@ -1,0 +1,164 @@
+"""The public door: checks a call, turns its form into the one that the mathematics has, and picks the road.
+
+Letters: C cells (bags), H query heads, K key heads (H a multiple of K), N queries, M keys, E head width;
+packed: T queries and S keys of all bags together. B = C K bags of one key head, R = H / K query heads of a group.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from flashsign.errors import BackendUnavailable, ShapeMismatch
+from flashsign.moments import moment_attention
+from flashsign.packing import pad_attention
+from flashsign.spherical import stream_attention
+from flashsign.transforms import transformed
+
+Method = Literal["auto", "stream", "moments"]
+Backend = Literal["auto", "triton", "torch"]
+
+
+def spherical_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    multiplicity: Tensor | None = None,
+    *,
+    offsets: Tensor | None = None,
+    query_offsets: Tensor | None = None,
+    eps: float = 1e-6,
+    method: Method = "auto",
+    backend: Backend = "auto",
+) -> Tensor:
+    """Attention over bags, normalised by an L2 norm instead of a softmax, so that weights keep their sign.
+
+    s_ij = m_j (q_i . k_j),  o_i = sum_j s_ij v_j / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny)
+
+    Dense: q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E].
+    Packed: q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K] -> [T, H, E]; bag c owns the keys
+    offsets[c]:offsets[c + 1] and the queries query_offsets[c]:query_offsets[c + 1] (by default the same offsets).
+
+    q, k, v share one floating dtype, which the output has; sums are float32 at least. multiplicity: not negative,
+    by default all ones; 0 is a key that is absent, whatever its k and v hold (NaN too). Its derivative with
+    respect to multiplicity is the true one unless its k or v are not finite, then 0.
+    Differentiable in q, k, v, multiplicity, in reverse, forward and batched mode and more than once.
+
+    method: "moments" is linear in N and M; "stream" passes over the keys; "auto" takes the one with less work.
+    backend: "torch", or "auto", which is the same where no Triton kernel is there.
+    Raises ShapeMismatch (tensors that do not fit), BackendUnavailable, ValueError (an unknown method or backend).
+    Source: spherical attention, arXiv 2505.09326.
+    """
+    if method not in ("auto", "stream", "moments"):
+        raise ValueError(f"method is auto, stream or moments, not {method!r}.")
+    if backend not in ("auto", "triton", "torch"):
+        raise ValueError(f"backend is auto, triton or torch, not {backend!r}.")
+    if backend == "triton":
+        raise BackendUnavailable('This version has no Triton kernel: use backend="auto" or "torch".')
+    packed = offsets is not None
+    check_tensors(q, k, v, multiplicity, packed)
+    if multiplicity is None:
+        multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
+    # Sums of thousands of squares need more than the 8 or 11 bits of half precision, under autocast too.
+    with torch.autocast(q.device.type, enabled=False):
+        sums = torch.promote_types(q.dtype, torch.float32)
+        wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
+        if offsets is None:
+            if query_offsets is not None:
+                raise ShapeMismatch("query_offsets came without offsets: a packed call needs the keys' offsets too.")
+            return _dense(*wide, eps, method).to(q.dtype)
+        query_offsets = offsets if query_offsets is None else query_offsets
+        check_offsets("offsets", offsets, k)
+        check_offsets("query_offsets", query_offsets, q)
+        if len(offsets) != len(query_offsets):
+            raise ShapeMismatch(
+                f"offsets describe {len(offsets) - 1} bags and query_offsets {len(query_offsets) - 1}: make them equal."
+            )
+        dense = partial(_dense, eps=eps, method=method)
+        return pad_attention(dense, *wide, offsets, query_offsets).to(q.dtype)
+
+
+def _dense(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float, method: Method) -> Tensor:
+    """The dense call in the sums' dtype: query heads of a group become more queries of their key head's bag."""
+    cells, heads, queries, width = q.shape
+    key_heads, keys = k.shape[1:3]
+    m = _near_one(multiplicity if multiplicity.ndim == 3 else multiplicity[:, None])[..., None]
+    k, v = _silence_padding(k, v, m)
+    grouped = q.reshape(cells * key_heads, heads // key_heads * queries, width)
+    scaled = (m * k).reshape(cells * key_heads, keys, width)
+    values = v.reshape(cells * key_heads, keys, width)
+    attend = moment_attention if _prefers_moments(method, grouped.shape[1], keys, width) else stream_attention
+    return attend(grouped, scaled, values, eps).reshape(q.shape)
+
+
+def _prefers_moments(method: Method, queries: int, keys: int, width: int) -> bool:
+    """Moments cost (N + M) E^2 operations and the stream N M E: see kernels/README.md."""
+    # Plain moments are summed in float64 and took four times the time per operation on a CPU.
+    price = 4 if transformed() else 1
+    return method == "moments" or (method == "auto" and queries * keys > price * (queries + keys) * width)
+
+
+def _near_one(m: Tensor) -> Tensor:
+    """Multiplicities [..., M] divided by a power of two near each bag's largest, which changes no output bit.
+
+    Then tiny, the one term of the norm that does not scale, cannot tell one unit of multiplicity from another.
+    """
+    if m.shape[-1] == 0:
+        return m
+    largest = m.detach().amax(-1, keepdim=True)
+    mantissa, _ = torch.frexp(largest)
+    return m * torch.where(largest > 0, mantissa / largest, 1)
+
+
+def _silence_padding(k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    """Zeros for absent keys whose k or v are not finite: 0 * NaN is NaN. k, v [C, K, M, E], m [C, 1 or K, M, 1]."""
+    absent = m == 0
+    look = not transformed() and k.device.type == "cpu"  # elsewhere a look at the values would wait for the device
+    if look and not absent.any():
+        return k, v
+    broken = absent & ~((k.detach() * 0 + v.detach() * 0).sum(-1, keepdim=True) == 0)
+    if look and not broken.any():
+        return k, v
+    return torch.where(broken, 0, k), torch.where(broken, 0, v)
+
+
+def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, packed: bool) -> None:
+    """Raises ShapeMismatch, with what was found, unless the tensors fit together (forms: spherical_attention)."""
+    form, ndim = ("packed", 3) if packed else ("dense", 4)
+    found = f"found q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    if q.ndim != ndim or k.ndim != ndim:
+        expected = "q [T, H, E] and k, v [S, K, E]" if packed else "q [C, H, N, E] and k, v [C, K, M, E]"
+        hint = "" if packed else " (packed bags come with offsets)"
+        raise ShapeMismatch(f"A {form} call{hint} has {expected}; {found}.")
+    if k.shape != v.shape:
+        raise ShapeMismatch(f"k and v must have one shape; {found}.")
+    if q.shape[-1] != k.shape[-1]:
+        raise ShapeMismatch(f"q and k must have one head width; {found}.")
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ShapeMismatch(f"Query heads must be a multiple of key heads; {found}.")
+    if not packed and q.shape[0] != k.shape[0]:
+        raise ShapeMismatch(f"q and k must have the same number of cells; {found}.")
+    if not (q.dtype == k.dtype == v.dtype and q.dtype.is_floating_point):
+        raise ShapeMismatch(f"q, k and v must share one floating dtype; found {q.dtype}, {k.dtype}, {v.dtype}.")
+    if not (q.device == k.device == v.device):
+        raise ShapeMismatch(f"q, k and v must be on one device; found {q.device}, {k.device}, {v.device}.")
+    if multiplicity is None:
+        return
+    per_key = k.shape[:1] if packed else (k.shape[0], k.shape[2])
+    per_key_and_head = k.shape[:-1]
+    if multiplicity.shape not in (per_key, per_key_and_head):
+        raise ShapeMismatch(
+            f"multiplicity must have shape {list(per_key)} or {list(per_key_and_head)} for k {list(k.shape)}; "
+            f"found {list(multiplicity.shape)}."
+        )
+    if multiplicity.device != k.device:
+        raise ShapeMismatch(f"multiplicity must be on k's device {k.device}; found {multiplicity.device}.")
+
+
+def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
+    """Raises ShapeMismatch unless offsets [C + 1] are integers; packed [T, heads, E] is what they cut."""
+    if offsets.ndim != 1 or len(offsets) == 0 or offsets.dtype.is_floating_point or offsets.dtype == torch.bool:
+        raise ShapeMismatch(f"{name} must be integers of shape [C + 1]; found {offsets.dtype} {list(offsets.shape)}.")

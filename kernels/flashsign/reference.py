@@ -1,0 +1,53 @@
+"""The definitions, written out: every weight is there to be looked at. For tests, for figures, for small bags.
+
+Letters: C cells, H query heads, K key heads, N queries, M keys, E head width.
+Source: spherical attention, arXiv 2505.09326; kernels/README.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
+    """Normalised weight of every key on every query, per cell and head (no meaning of the sign claimed).
+
+    w_ij = s_ij / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny), s_ij = m_j q_i . k_j, so
+    that a row's norm is at most 1.
+    q [C, H, N, E], k [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, M], in the inputs' own dtype.
+    """
+    k, m = _per_query_head(q, k, multiplicity)
+    s = m * (q @ k.mT)
+    t = (m * k.mT).square().sum((-2, -1), keepdim=True)
+    floor = eps * q.square().sum(-1, keepdim=True) * t
+    return s / (s.square().sum(-1, keepdim=True) + floor + torch.finfo(s.dtype).tiny).sqrt()
+
+
+def reference_spherical_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
+    """Edge weights times values: q [C, H, N, E], k and v [C, K, M, E] -> [C, H, N, E]."""
+    v, _ = _per_query_head(q, v, multiplicity)
+    return edge_weights(q, k, multiplicity, eps) @ v
+
+
+def reference_softmax_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Tensor:
+    """Softmax attention where a multiplicity is a repetition: weights softmax_j(q . k_j / sqrt(E) + log m_j).
+
+    Shapes as in reference_spherical_attention; a bag without a key that is present gives zeros.
+    """
+    k, m = _per_query_head(q, k, multiplicity)
+    v, _ = _per_query_head(q, v, multiplicity)
+    scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(m == 0, -math.inf)
+    weights = torch.softmax(scores + torch.where(m == 0, 1, m).log(), -1)
+    return torch.where((m == 0).all(-1, keepdim=True), 0, weights) @ v
+
+
+def _per_query_head(q: Tensor, rows: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor]:
+    """rows (k or v) repeated to [C, H, M, E], NaN of absent keys replaced by 0; multiplicity as [C, H or 1, 1, M]."""
+    group = q.shape[1] // rows.shape[1]
+    m = (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None]).to(rows.dtype)
+    rows = torch.where((m[..., None] == 0) & ~rows.isfinite(), 0, rows)
+    m = m.repeat_interleave(group, 1) if multiplicity.ndim == 3 else m
+    return rows.repeat_interleave(group, 1), m[:, :, None]

@@ -1,0 +1,44 @@
+"""Which road a call takes through differentiation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def transformed() -> bool:
+    """True inside forward-mode differentiation or a `torch.func` transform (jvp, vmap, jacrev, ...).
+
+    A custom autograd.Function has no tangent of its own, and one that is forgotten is a silent zero. Here the
+    callers take plain torch operations instead, which every transform knows.
+    """
+    # torch offers no public question for either; both are checked by tests (jvp against finite differences).
+    forward_mode: int = forward_ad._current_level
+    return forward_mode >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def differentiable_gradients(
+    plain: Callable[..., Tensor | tuple[Tensor, ...]], inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]
+) -> tuple[Tensor | None, ...]:
+    """Gradients of plain(*inputs) that carry a graph themselves, for a backward under create_graph=True.
+
+    inputs: saved tensors of any shapes; grads: shaped like the outputs. None for inputs that need no gradient.
+    torch's once_differentiable would not do: it lets a second derivative pass, wrong, when `grads` are constants.
+    """
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    outputs = plain(*inputs)
+    pairs = zip([outputs] if isinstance(outputs, Tensor) else outputs, grads, strict=True)
+    graded = [(output, grad) for output, grad in pairs if output.requires_grad]
+    found = iter(
+        torch.autograd.grad(
+            [output for output, _ in graded],
+            wanted,
+            [grad for _, grad in graded],
+            create_graph=True,
+            allow_unused=True,
+        )
+    )
+    return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)

@@ -1,0 +1,476 @@
+"""What spherical attention is, theorem by theorem, through the public door."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from flashsign import BackendUnavailable, ShapeMismatch, edge_weights, spherical_attention
+from flashsign.reference import reference_spherical_attention
+
+
+def close(found, expected, tolerance=1e-10):
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-6, 0.3])
+def test_every_method_is_the_definition_with_its_gradients(bag, method, eps):
+    found = spherical_attention(*bag.leaves, eps=eps, method=method)
+    expected = reference_spherical_attention(*bag.leaves, eps=eps)
+    close(found, expected)
+    close(bag.gradients(found), bag.gradients(expected))
+
+
+def test_one_multiplicity_per_key_head_is_the_definition(bag, method):
+    m = torch.rand(2, 2, 9, dtype=torch.float64)
+    m[:, 0, :3] = 0
+    found = spherical_attention(bag.q, bag.k, bag.v, m, method=method)
+    close(found, reference_spherical_attention(bag.q, bag.k, bag.v, m))
+
+
+def test_no_multiplicity_means_one_of_each(bag, method):
+    found = spherical_attention(bag.q, bag.k, bag.v, method=method)
+    close(found, spherical_attention(bag.q, bag.k, bag.v, torch.ones(2, 9), method=method))
+
+
+def test_autos_choice_is_the_cheaper_method(draw, monkeypatch):
+    taken = []
+    for name in ("stream_attention", "moment_attention"):
+        monkeypatch.setattr(f"flashsign.attention.{name}", lambda q, k, v, eps, name=name: taken.append(name) or q)
+    for keys in (1, 3, 90):
+        call = draw(heads=1, key_heads=1, queries=90, keys=keys, width=4)
+        spherical_attention(*call.leaves)
+    assert taken == ["stream_attention", "stream_attention", "moment_attention"]
+
+
+def test_a_transform_makes_auto_slower_to_choose_moments(draw, monkeypatch):
+    taken = []
+    for name in ("stream_attention", "moment_attention"):
+        monkeypatch.setattr(f"flashsign.attention.{name}", lambda q, k, v, eps, name=name: taken.append(name) or q)
+    call = draw(heads=1, key_heads=1, queries=90, keys=10, width=4)
+    spherical_attention(*call.leaves)
+    with torch.autograd.forward_ad.dual_level():
+        spherical_attention(*call.leaves)
+    assert taken == ["moment_attention", "stream_attention"]
+
+
+# --- the bag -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("power", [-20, -3, 1, 17])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_unit_of_queries_and_of_all_multiplicities_changes_no_bit(draw, method, power, dtype):
+    q, k, v, m = draw(dtype=dtype).leaves
+    output = spherical_attention(q, k, v, m, method=method)
+    assert torch.equal(spherical_attention(q * 2.0**power, k, v, m, method=method), output)
+    assert torch.equal(spherical_attention(q, k, v, m * 2.0**power, method=method), output)
+
+
+def test_any_positive_scale_of_queries_and_multiplicities_is_invisible(bag, method):
+    q, k, v, m = bag.leaves
+    close(spherical_attention(3.3 * q, k, v, 0.7 * m, method=method), spherical_attention(q, k, v, m, method=method))
+
+
+def test_scaling_all_multiplicities_but_one_is_visible(bag, method):
+    q, k, v, m = bag.leaves
+    scaled = torch.cat((m[:, :-1] / 8, m[:, -1:]), 1)
+    output = spherical_attention(q, k, v, m, method=method)
+    assert (spherical_attention(q, k, v, scaled, method=method) - output).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("unit", [2.0**-110, 2.0**110])
+def test_multiplicities_far_from_one_neither_overflow_nor_vanish(draw, method, unit):
+    q, k, v, m = draw(dtype=torch.float32).leaves
+    output = spherical_attention(q, k, v, m, method=method)
+    assert torch.equal(spherical_attention(q, k, v, m * unit, method=method), output)
+
+
+@pytest.mark.parametrize("rubbish", [5.0, float("nan"), float("inf")])
+def test_multiplicity_zero_is_dropping_the_gene(bag, method, rubbish):
+    q, k, v, m = (x.detach().clone() for x in bag.leaves)
+    absent = [1, 4, 8]
+    present = [0, 2, 3, 5, 6, 7]
+    m[:, absent] = 0
+    k[:, :, absent] = rubbish
+    v[:, :, absent] = -rubbish
+    leaves = [x.requires_grad_() for x in (q, k, v, m)]
+    output = spherical_attention(*leaves, method=method)
+    dropped = spherical_attention(q, k[:, :, present], v[:, :, present], m[:, present], method=method)
+    close(output, dropped)
+    gradients = torch.autograd.grad(output, leaves, bag.grad)
+    expected = torch.autograd.grad(dropped, leaves, bag.grad)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    close(gradients[:3], expected[:3])
+    close(gradients[3][:, present], expected[3][:, present])
+    assert not gradients[1][:, :, absent].any()
+    assert not gradients[2][:, :, absent].any()
+
+
+def test_an_absent_gene_still_has_the_true_derivative_for_its_multiplicity(bag, method):
+    m = bag.m.detach().clone()
+    m[:, 2] = 0
+    m.requires_grad_()
+    found, expected = (
+        torch.autograd.grad(attend(bag.q, bag.k, bag.v, m), m, bag.grad)[0]
+        for attend in (lambda *call: spherical_attention(*call, method=method), reference_spherical_attention)
+    )
+    close(found, expected)
+    assert found[:, 2].abs().min() > 1e-3
+
+
+def test_permuting_keys_changes_nothing_and_permuting_queries_permutes_rows(bag, method):
+    q, k, v, m = bag.leaves
+    output = spherical_attention(q, k, v, m, method=method)
+    keys, queries = torch.randperm(9), torch.randperm(7)
+    close(spherical_attention(q, k[:, :, keys], v[:, :, keys], m[:, keys], method=method), output)
+    close(spherical_attention(q[:, :, queries], k, v, m, method=method), output[:, :, queries])
+
+
+@pytest.mark.parametrize("zero", ["everything", "multiplicity", "queries", "keys", "values"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_bag_of_zeros_gives_zeros_forward_and_backward(draw, method, zero, dtype):
+    call = draw(dtype=dtype)
+    names = {"queries": "q", "keys": "k", "values": "v", "multiplicity": "m"}
+    for name, letter in names.items():
+        if zero in (name, "everything"):
+            getattr(call, letter).data.zero_()
+    output = spherical_attention(*call.leaves, method=method)
+    assert torch.equal(output, torch.zeros_like(output))
+    gradients = call.gradients(output)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    if zero != "values":
+        assert not any(gradient.any() for gradient in gradients)
+
+
+def test_one_bag_of_zeros_does_not_touch_the_others(bag, method):
+    q, k, v, m = (x.detach().clone() for x in bag.leaves)
+    m[0] = 0
+    output = spherical_attention(q, k, v, m, method=method)
+    assert not output[0].any()
+    close(output[1:], spherical_attention(q[1:], k[1:], v[1:], m[1:], method=method))
+
+
+def test_multiplicity_is_not_repetition(draw, method):
+    q, k, v, _ = draw(keys=1).leaves
+    twice = spherical_attention(q, k.repeat(1, 1, 2, 1), v.repeat(1, 1, 2, 1), method=method, eps=0)
+    double = spherical_attention(q, k, v, torch.full((2, 1), 2.0), method=method, eps=0)
+    close(twice, 2**0.5 * double)
+
+
+@pytest.mark.parametrize("multiplicity", [1e-6, 1.0, 1e6])
+def test_one_keys_weight_is_the_sign_of_its_score_whatever_its_multiplicity(draw, method, multiplicity):
+    q, k, v, _ = draw(keys=1).leaves
+    output = spherical_attention(q, k, v, torch.full((2, 1), multiplicity), eps=0, method=method)
+    sign = (q @ k.repeat_interleave(2, 1).mT).sign()
+    close(output, sign * v.repeat_interleave(2, 1))
+
+
+# --- signs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flipped", "weights_flip"), [("qo", True), ("kv", True), ("vo", False)], ids=["q and o", "k and v", "v and o"]
+)
+def test_flips_of_two_projections_leave_the_layers_output_unchanged(draw, method, flipped, weights_flip):
+    call = draw(heads=2, key_heads=2)
+    o = torch.randn(2, 3, 5, dtype=torch.float64)
+    signs = {name: -1.0 if name in flipped else 1.0 for name in "qkvo"}
+
+    def layer(signs):
+        q, k, v = signs["q"] * call.q, signs["k"] * call.k, signs["v"] * call.v
+        mixed = spherical_attention(q, k, v, call.m, method=method)
+        return torch.einsum("chne,hed->cnd", mixed, signs["o"] * o), edge_weights(q, k, call.m)
+
+    (output, weights), (flipped_output, flipped_weights) = layer(dict.fromkeys("qkvo", 1.0)), layer(signs)
+    close(flipped_output, output)
+    close(flipped_weights, -weights if weights_flip else weights)
+
+
+def test_flipping_key_and_value_of_any_one_gene_leaves_the_output_unchanged(bag, method):
+    sign = torch.ones(9, 1, dtype=torch.float64)
+    sign[4] = -1
+    output = spherical_attention(*bag.leaves, method=method)
+    close(spherical_attention(bag.q, sign * bag.k, sign * bag.v, bag.m, method=method), output)
+
+
+def test_gradients_are_orthogonal_to_queries_and_to_multiplicities(bag, method):
+    """The infinitesimal form of the invariance under scale: q . dq = 0 and sum_j m_j dm_j = 0."""
+    dq, _, _, dm = bag.gradients(spherical_attention(*bag.leaves, method=method))
+    close((bag.q * dq).sum(-1), torch.zeros(2, 4, 7, dtype=torch.float64))
+    close((bag.m * dm).sum(-1), torch.zeros(2, dtype=torch.float64))
+    assert dq.abs().max() > 1e-2
+    assert dm.abs().max() > 1e-2
+
+
+# --- forms of one call ---------------------------------------------------------------------------------------------
+
+
+def test_grouped_heads_are_repeated_keys_and_values(bag, method):
+    k, v = bag.k.repeat_interleave(2, 1), bag.v.repeat_interleave(2, 1)
+    grouped = spherical_attention(*bag.leaves, method=method)
+    repeated = spherical_attention(bag.q, k, v, bag.m, method=method)
+    close(grouped, repeated)
+    close(bag.gradients(grouped), bag.gradients(repeated))
+
+
+def pack(rows, sizes):
+    """[C, heads, L, E] -> [T, heads, E], the first sizes[c] rows of every cell."""
+    return torch.cat([cell.transpose(0, 1)[:size] for cell, size in zip(rows, sizes, strict=True)])
+
+
+def offsets_of(sizes):
+    return torch.tensor([0, *sizes]).cumsum(0)
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_packed_bags_are_dense_bags_with_their_gradients(draw, method, per_head):
+    call = draw(cells=5, keys=9, queries=7)
+    sizes, query_sizes = [9, 1, 0, 8, 3], [7, 7, 2, 0, 6]
+    packed_m = pack(call.m[:, None, :, None].expand(5, 2, 9, 1), sizes).squeeze(-1)
+    packed_m = packed_m if per_head else packed_m[:, 0]
+    packed = spherical_attention(
+        pack(call.q, query_sizes),
+        pack(call.k, sizes),
+        pack(call.v, sizes),
+        packed_m,
+        offsets=offsets_of(sizes),
+        query_offsets=offsets_of(query_sizes),
+        method=method,
+    )
+    mask = (torch.arange(9) < torch.tensor(sizes)[:, None]).double()
+    dense = spherical_attention(call.q, call.k, call.v, call.m * mask, method=method)
+    close(packed, pack(dense, query_sizes))
+    close(
+        call.gradients(packed, pack(call.grad, query_sizes)),
+        call.gradients(pack(dense, query_sizes), pack(call.grad, query_sizes)),
+    )
+
+
+def test_packed_queries_share_the_keys_offsets_by_default(draw, method):
+    call = draw(queries=9, keys=9)
+    sizes = [4, 9]
+    tensors = pack(call.q, sizes), pack(call.k, sizes), pack(call.v, sizes)
+    offsets = offsets_of(sizes)
+    found = spherical_attention(*tensors, offsets=offsets, method=method)
+    expected = spherical_attention(*tensors, offsets=offsets, query_offsets=offsets, method=method)
+    assert torch.equal(found, expected)
+
+
+def zero_gradients(output, leaves):
+    return torch.autograd.grad(output.sum(), leaves, allow_unused=True, materialize_grads=True)
+
+
+@pytest.mark.parametrize("form", ["dense", "packed"])
+def test_calls_without_keys_queries_or_cells_are_zeros_of_the_right_shape(draw, method, form):
+    for cells, queries, keys in ((2, 3, 0), (2, 0, 3), (0, 3, 3)):
+        call = draw(cells=cells, queries=queries, keys=keys)
+        if form == "dense":
+            output = spherical_attention(*call.leaves, method=method)
+            assert output.shape == call.q.shape
+        else:
+            q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (call.q, call.k, call.v))
+            offsets = {"offsets": torch.arange(cells + 1) * keys, "query_offsets": torch.arange(cells + 1) * queries}
+            output = spherical_attention(q, k, v, call.m.flatten(), method=method, **offsets)
+            assert output.shape == q.shape
+        assert not output.any()
+        assert not any(gradient.any() for gradient in zero_gradients(output, call.leaves))
+
+
+# --- precision -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_forward_and_backward_are_as_accurate_as_torch_in_the_same_dtype(draw, method, dtype):
+    exact = draw(queries=64, keys=80, width=16)
+    rounded = draw(queries=64, keys=80, width=16, dtype=dtype)
+    errors = []
+    for attend in (lambda *call: spherical_attention(*call, method=method), reference_spherical_attention):
+        output = attend(*rounded.leaves)
+        assert output.dtype == dtype
+        truth = reference_spherical_attention(*exact.leaves)
+        pairs = zip((output, *rounded.gradients(output)), (truth, *exact.gradients(truth)), strict=True)
+        errors.append([float((found.double() - true).detach().norm() / true.detach().norm()) for found, true in pairs])
+    for ours, torchs in zip(*errors, strict=True):
+        # Slack for float32, where both are at the roundoff and the order of sums decides.
+        assert ours <= 1.5 * torchs + 1e-7
+
+
+def test_autocast_does_not_lower_the_precision_of_the_sums(draw, method):
+    call = draw(dtype=torch.float32, queries=40, keys=50)
+    output = spherical_attention(*call.leaves, method=method)
+    gradients = call.gradients(output)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output_under_autocast = spherical_attention(*call.leaves, method=method)
+        gradients_under_autocast = call.gradients(output_under_autocast)
+    assert torch.equal(output, output_under_autocast)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, gradients_under_autocast, strict=True))
+
+
+# --- differentiation -----------------------------------------------------------------------------------------------
+
+
+def small(draw):
+    return draw(cells=2, heads=2, key_heads=1, queries=3, keys=4, width=2)
+
+
+@pytest.mark.parametrize("eps", [1e-6, 0.3])
+def test_gradients_forward_batched_and_second_derivatives_against_finite_differences(draw, method, eps):
+    call = small(draw)
+
+    def attend(*leaves):
+        return spherical_attention(*leaves, eps=eps, method=method)
+
+    assert torch.autograd.gradcheck(
+        attend, call.leaves, check_batched_grad=True, check_forward_ad=True, check_batched_forward_grad=True
+    )
+    assert torch.autograd.gradgradcheck(attend, call.leaves)
+
+
+@pytest.mark.parametrize("argument", range(4))
+@pytest.mark.parametrize("form", ["dense", "packed"])
+def test_jvp_is_the_finite_difference_and_not_silently_zero(draw, method, form, argument):
+    call = small(draw)
+    leaves = [x.detach() for x in call.leaves]
+    tangent, step = torch.randn_like(leaves[argument]), 1e-6
+
+    def attend(x):
+        q, k, v, m = (*leaves[:argument], x, *leaves[argument + 1 :])
+        if form == "dense":
+            return spherical_attention(q, k, v, m, method=method)
+        rows = (y.transpose(1, 2).flatten(0, 1) for y in (q, k, v))
+        offsets = {"offsets": torch.arange(3) * 4, "query_offsets": torch.arange(3) * 3}
+        return spherical_attention(*rows, m.flatten(), method=method, **offsets)
+
+    output, found = torch.func.jvp(attend, (leaves[argument],), (tangent,))
+    expected = (attend(leaves[argument] + step * tangent) - attend(leaves[argument] - step * tangent)) / (2 * step)
+    close(output, attend(leaves[argument]))
+    close(found, expected, 1e-6)
+    assert found.abs().max() > 1e-2
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(leaves[argument], tangent)
+        close(torch.autograd.forward_ad.unpack_dual(attend(dual)).tangent, found)
+
+
+@pytest.mark.parametrize("argument", range(4))
+def test_every_way_to_a_jacobian_gives_the_same_one(draw, method, argument):
+    leaves = [x.detach() for x in small(draw).leaves]
+
+    def attend(x):
+        return spherical_attention(*leaves[:argument], x, *leaves[argument + 1 :], method=method)
+
+    x = leaves[argument]
+    literal = torch.autograd.functional.jacobian(attend, x)
+    close(torch.func.jacrev(attend)(x), literal)
+    close(torch.func.jacfwd(attend)(x), literal)
+    close(torch.autograd.functional.jacobian(attend, x, vectorize=True), literal)
+    close(torch.autograd.functional.jacobian(attend, x, vectorize=True, strategy="forward-mode"), literal)
+    assert literal.abs().max() > 1e-2
+
+
+def test_vmap_over_stacked_calls_is_the_calls_one_by_one(draw, method):
+    calls = [draw(seed=seed) for seed in range(3)]
+    stacked = [torch.stack(parts) for parts in zip(*(call.leaves for call in calls), strict=True)]
+    found = torch.func.vmap(lambda *leaves: spherical_attention(*leaves, method=method))(*stacked)
+    for output, call in zip(found, calls, strict=True):
+        close(output, spherical_attention(*call.leaves, method=method))
+
+
+def test_forward_mode_is_accurate_on_float32_rows_where_moments_cancel(draw, method):
+    """Transforms cannot pick weak rows out, so they must not need to."""
+    call = draw(queries=20, keys=60, width=6, dtype=torch.float32)
+    rotation = torch.linalg.qr(call.k[0, 0, :6].detach())[0]
+    k = call.k.detach() * torch.tensor([1, 1, 1, 1, 1, 1e-3]) @ rotation
+    q = rotation[-1].expand(call.q.shape)
+    v, m, tangent = call.v.detach(), call.m.detach(), call.v.detach().flip(2)
+    output, found = torch.func.jvp(lambda v: spherical_attention(q, k, v, m, method=method), (v,), (tangent,))
+    for value, direction in ((output, v), (found, tangent)):
+        exact = reference_spherical_attention(q.double(), k.double(), direction.double(), m.double())
+        assert float((value - exact).norm() / exact.norm()) < 1e-4
+
+
+def test_the_backward_keeps_nothing_of_size_queries_times_keys(draw, method):
+    call = draw(cells=1, heads=1, key_heads=1, queries=60, keys=70, width=2)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        spherical_attention(*call.leaves, method=method)
+    assert kept
+    assert max(kept) <= 70 * 2
+
+
+# --- what does not fit ---------------------------------------------------------------------------------------------
+
+Q, K = (2, 4, 7, 3), (2, 2, 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ((Q[1:], K, K), "dense call .* found q \\[4, 7, 3\\]"),
+        ((Q, K, (2, 2, 8, 3)), "one shape"),
+        ((Q, (2, 2, 9, 5), (2, 2, 9, 5)), "one head width"),
+        ((Q, (2, 3, 9, 3), (2, 3, 9, 3)), "multiple of key heads"),
+        ((Q, (1, 2, 9, 3), (1, 2, 9, 3)), "same number of cells"),
+        ((Q, K, K, (2, 7)), r"multiplicity must have shape \[2, 9\] or \[2, 2, 9\].* found \[2, 7\]"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(shapes, words):
+    with pytest.raises(ShapeMismatch, match=words):
+        spherical_attention(*(torch.zeros(shape) for shape in shapes))
+
+
+def test_dtypes_that_differ_are_named():
+    with pytest.raises(ShapeMismatch, match=r"one floating dtype; found torch.float16, torch.float32"):
+        spherical_attention(torch.zeros(Q).half(), torch.zeros(K), torch.zeros(K))
+
+
+def test_devices_that_differ_are_named():
+    with pytest.raises(ShapeMismatch, match="one device; found meta, cpu"):
+        spherical_attention(torch.zeros(Q, device="meta"), torch.zeros(K), torch.zeros(K))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        (torch.tensor([0, 4]), "rise from 0 to the 6 packed rows; found 0 to 4"),
+        (torch.tensor([1, 6]), "found 1 to 6"),
+        (torch.tensor([0, 5, 4, 6]), "must rise"),
+        (torch.tensor([0.0, 6.0]), "must be integers"),
+        (torch.tensor([[0, 6]]), r"shape \[C \+ 1\]"),
+    ],
+)
+def test_offsets_that_do_not_cut_the_rows_are_named(offsets, words):
+    rows = torch.randn(6, 2, 3)
+    with pytest.raises(ShapeMismatch, match=words):
+        spherical_attention(rows, rows, rows, offsets=offsets)
+
+
+def test_offsets_of_different_numbers_of_bags_are_named():
+    rows = torch.randn(6, 2, 3)
+    with pytest.raises(ShapeMismatch, match="2 bags and query_offsets 1"):
+        spherical_attention(rows, rows, rows, offsets=torch.tensor([0, 2, 6]), query_offsets=torch.tensor([0, 6]))
+
+
+def test_query_offsets_alone_are_refused(bag):
+    with pytest.raises(ShapeMismatch, match="query_offsets came without offsets"):
+        spherical_attention(*bag.leaves, query_offsets=torch.tensor([0, 2]))
+
+
+def test_unknown_words_are_refused(bag):
+    with pytest.raises(ValueError, match="auto, stream or moments, not 'fast'"):
+        spherical_attention(*bag.leaves, method="fast")
+    with pytest.raises(ValueError, match="auto, triton or torch, not 'cuda'"):
+        spherical_attention(*bag.leaves, backend="cuda")
+
+
+def test_a_backend_that_is_not_there_is_refused(bag):
+    with pytest.raises(BackendUnavailable):
+        spherical_attention(*bag.leaves, backend="triton")
+
+
+def test_the_package_imports_without_triton_and_without_the_application():
+    code = (
+        "import sys; sys.modules['triton'] = None; import flashsign; flashsign.spherical_attention;"
+        "assert not [name for name in sys.modules if name.split('.')[0] in ('grn', 'lightning', 'scanpy')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from grn import __version__
+from grn.cli import main as cli
+from grn.cli.boundary import guarded
+from grn.cli.console import print_table
+from grn.errors import ConfigError, Interrupted
+
+ROOT = Path(__file__).parents[1]
+
+
+def grn(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "grn", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def raising(error: BaseException):
+    def command():
+        raise error
+
+    return command
+
+
+def test_help_lists_the_commands():
+    done = grn("--help")
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("train", "predict", "export"))
+
+
+def test_no_arguments_print_the_help():
+    assert grn().stdout == grn("--help").stdout
+
+
+def test_version():
+    assert grn("--version").stdout.strip() == __version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "--config", "pbm.yaml"], "did you mean pbmc.yaml?"),
+        (["train", "--config", "simulated.yaml", "--set", "trainer.max_epoch=1"], "did you mean trainer.max_epochs?"),
+        (["train"], "missing option '--config'; see grn train --help."),
+        (["train", "--cofnig", "pbmc.yaml"], "see grn train --help."),
+        (["trian"], "no such command 'trian'"),
+        (["export", "run", "--output", "x", "--top-k", "0"], "--top-k"),
+    ],
+)
+def test_a_users_mistake_is_one_line_on_stderr_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ") and said in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_the_process_ends_with_the_commands_exit_code(tmp_path):
+    done = grn("train", "--config", "nothing.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: There is no configuration 'nothing.yaml'")
+    assert "Traceback" not in done.stderr
+
+
+def test_train_py_hands_its_arguments_to_grn_train(tmp_path):
+    command = [sys.executable, str(ROOT / "train.py"), "--config", "nothing.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "There is no configuration 'nothing.yaml'" in done.stderr
+
+
+def test_a_fault_of_ours_is_one_sentence_and_exit_code_1(capsys):
+    assert guarded(raising(KeyError("cells"))) == 1
+    said = capsys.readouterr().err
+    assert "this is a fault of ours: KeyError: 'cells'" in said
+    assert "Traceback" not in said
+
+
+def test_debug_prints_the_traceback(capsys):
+    assert guarded(raising(ConfigError("no such field.")), debug=True) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_full_or_forbidden_disk_is_the_users_to_mend(capsys):
+    assert guarded(raising(PermissionError(13, "Permission denied", "/mnt/results"))) == 2
+    assert capsys.readouterr().err == "error: /mnt/results: permission denied.\n"
+
+
+def test_memory_that_runs_out_names_what_to_lower(capsys):
+    assert guarded(raising(MemoryError("Unable to allocate 9 TiB"))) == 2
+    assert "lower trainer.batch_size" in capsys.readouterr().err
+
+
+def test_brackets_in_a_message_are_not_markup(capsys):
+    guarded(raising(ConfigError("[red]genes[/red] is no list.")))
+    assert capsys.readouterr().err == "error: [red]genes[/red] is no list.\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KeyboardInterrupt(), 130),
+        (typer.Abort(), 130),
+        (Interrupted(signal.SIGINT, "saved"), 130),
+        (Interrupted(signal.SIGTERM, "saved"), 143),
+        (Interrupted(signal.SIGUSR1, "saved"), 143),
+    ],
+)
+def test_exit_codes_of_interruptions(error, code, capsys):
+    assert guarded(raising(error)) == code
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_outside_training_ends_with_143(number, capsys):
+    before = signal.getsignal(number)
+    assert guarded(lambda: os.kill(os.getpid(), number)) == 143
+    assert capsys.readouterr().err == f"error: stopped by {number.name}.\n"
+    assert signal.getsignal(number) == before
+
+
+def test_ctrl_c_inside_a_command_ends_with_130(monkeypatch, capsys):
+    monkeypatch.setattr("grn.configfile.load_config", raising_any(KeyboardInterrupt()))
+    assert cli.main(["train", "--config", "simulated.yaml"]) == 130
+    assert capsys.readouterr().err.strip() == "error: interrupted."
+
+
+def raising_any(error: BaseException):
+    def function(*arguments, **options):
+        raise error
+
+    return function
+
+
+def test_a_table_off_a_terminal_is_never_cut(capsys):
+    print_table("Test cells", ["metric", "value"], [("accuracy", 0.83612), ("x" * 200, 1)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Test cells"
+    assert lines[2].split() == ["accuracy", "0.8361"]
+    assert lines[3].split() == ["x" * 200, "1"]
