@@ -22,12 +22,13 @@ class Bags:
 
     genes are int64 positions in the vocabulary; multiplicity is float32 and not negative. Multiplicity 0 is
     a gene that is absent as a key (not expressed, masked, knocked out) and still present as a query. The basal
-    gene is not listed: the model adds it to every bag.
+    gene is not listed: the model adds it to every bag, with multiplicity `basal` [C] (None: 1).
     """
 
     genes: Tensor
     multiplicity: Tensor
     offsets: Tensor | None = None
+    basal: Tensor | None = None
 
     @property
     def packed(self) -> bool:
@@ -43,7 +44,7 @@ class Bags:
             return self
         cells, genes = self.multiplicity.shape
         offsets = torch.arange(cells + 1, device=self.genes.device) * genes
-        return Bags(self.genes.repeat(cells), self.multiplicity.reshape(-1), offsets)
+        return Bags(self.genes.repeat(cells), self.multiplicity.reshape(-1), offsets, self.basal)
 
     def to(self, device: torch.device | str) -> Self:
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
@@ -59,7 +60,8 @@ class Batch:
     bags: what the model reads; masked genes have multiplicity 0 there.
     multiplicity: before masking, shaped like bags.multiplicity.   masked: bool, the same shape.
     cells [C]: row of each cell in its data set.   labels [C]: class index, -1 where missing.
-    property [C]: float32, NaN where missing.
+    property [C]: float32, NaN where missing.   importance: weight of each gene in the masked objective, shaped
+    like bags.multiplicity; None: 1, every gene is listed.
     """
 
     bags: Bags
@@ -68,6 +70,7 @@ class Batch:
     cells: Tensor
     labels: Tensor
     property: Tensor
+    importance: Tensor | None = None
 
     def to(self, device: torch.device | str) -> Self:
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))

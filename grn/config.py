@@ -61,11 +61,11 @@ class DataConfig(Section):
 class ModelConfig(Section):
     width: Positive = Field(64, description="width of a gene's representation")
     layers: Positive = Field(2, description="blocks; each is a successive regulatory network")
-    query_heads: Positive = Field(4, description="query heads; head width = width / query_heads")
-    key_heads: Positive = Field(2, description="key and value heads, shared by groups of query heads")
+    query_heads: Positive = Field(2, description="query heads; head width = width / query_heads; few and wide do best")
+    key_heads: Positive = Field(1, description="key and value heads, each shared by a group of query heads")
     hidden: Positive = Field(128, description="hidden width of the feed-forward map")
     iterations: Positive = Field(2, description="times that one feed-forward map is applied, residually")
-    dropout: Fraction = Field(0.1, description="dropout on the two residual branches")
+    dropout: Fraction = Field(0.1, description="share of genes whose message from a residual branch is dropped in a step")
     eps: float = Field(1e-6, gt=0, description="relative guard under the root of the L2 normaliser")
 
     @model_validator(mode="after")
@@ -78,13 +78,13 @@ class ModelConfig(Section):
 
 
 class CellTypeConfig(Section):
-    weight: float = Field(1.0, ge=0, description="0 switches the objective off")
-    label_smoothing: Fraction = Field(0.0, description="probability spread over the other classes")
+    weight: float = Field(0.3, ge=0, description="0 switches the objective off; few labels overfit before genes do")
+    label_smoothing: Fraction = Field(0.1, description="probability spread over the other classes")
 
 
 class MaskedMultiplicityConfig(Section):
     weight: float = Field(1.0, ge=0, description="0 switches the objective off")
-    fraction: float = Field(0.15, gt=0, lt=1, description="share of genes masked in each training bag")
+    fraction: float = Field(0.3, gt=0, lt=1, description="share of genes masked in each training bag")
 
 
 class PropertyConfig(Section):
@@ -106,10 +106,11 @@ class ObjectivesConfig(Section):
 
 class TrainerConfig(Section):
     max_epochs: Positive | None = Field(None, description="passes over the training cells; null: only max_steps ends")
-    max_steps: Positive = Field(2000, description="optimiser steps; the first of the two limits ends training")
+    max_steps: Positive = Field(1000, description="optimiser steps; the first of the two limits ends training")
     batch_size: Positive = Field(64, description="cells per step and process")
     learning_rate: float = Field(3e-3, gt=0, description="peak of the warm-up and cosine schedule")
-    weight_decay: float = Field(0.01, ge=0, description="AdamW's decoupled decay, matrices only")
+    weight_decay: float = Field(0.3, ge=0, description="AdamW's decoupled decay, matrices only")
+    averaging: Fraction = Field(0.99, description="decay of the moving average of the weights, which is what is kept; 0: none")
     warmup_fraction: Fraction = Field(0.05, description="share of the steps that warm up")
     gradient_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
     validate_every: Positive = Field(50, description="steps between two looks at the validation cells")

@@ -39,7 +39,12 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         beside.chmod(0o777 & ~_umask())
         if path.exists():
             os.replace(path, old)
-        os.replace(beside, path)
+        try:
+            os.replace(beside, path)
+        except BaseException:
+            if old.exists():
+                os.replace(old, path)
+            raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from flashsign import spherical_attention
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from flashsign import spherical_attention
 from grn.bags import Bags
 from grn.config import ModelConfig
 
@@ -44,11 +44,13 @@ class Layout:
     @staticmethod
     def of(bags: Bags, is_regulator: Tensor) -> Layout:
         basal = len(is_regulator)
+        basal_multiplicity = bags.multiplicity.new_ones(bags.cells) if bags.basal is None else bags.basal
+        basal_multiplicity = basal_multiplicity.to(bags.multiplicity.dtype)
         readable = F.pad(is_regulator, (0, 1), value=True)
         if bags.offsets is None:
             rows = F.pad(bags.genes, (0, 1), value=basal)
             genes = torch.arange(len(bags.genes), device=rows.device)
-            multiplicity = F.pad(bags.multiplicity, (0, 1), value=1.0)
+            multiplicity = torch.cat([bags.multiplicity, basal_multiplicity[:, None]], 1)
             return Layout(rows, genes, readable[rows].nonzero()[:, 0], multiplicity, None, None, None)
 
         bag = torch.arange(bags.cells + 1, device=bags.genes.device)
@@ -57,7 +59,8 @@ class Layout:
         genes = genes + torch.repeat_interleave(bag[:-1], bags.offsets.diff(), output_size=len(genes))
         rows = torch.full((len(genes) + bags.cells,), basal, device=genes.device)
         rows[genes] = bags.genes
-        multiplicity = torch.ones(len(rows), device=genes.device).index_copy(0, genes, bags.multiplicity)
+        multiplicity = bags.multiplicity.new_empty(len(rows)).index_copy(0, genes, bags.multiplicity)
+        multiplicity = multiplicity.index_copy(0, offsets[1:] - 1, basal_multiplicity)
         is_key = readable[rows]
         key_offsets = F.pad(is_key.cumsum(0), (1, 0))[offsets]
         return Layout(rows, genes, is_key.nonzero()[:, 0], multiplicity, offsets, key_offsets, bag)
@@ -122,10 +125,21 @@ class Attention(nn.Module):
         k, v = (_split_heads(x, self.key_heads, packed) for x in (k, v))
         if observe is not None:
             observe(q, k, multiplicity)
-        out = spherical_attention(
-            q, k, v, multiplicity, offsets=key_offsets, query_offsets=query_offsets, eps=self.eps
-        )
+        out = spherical_attention(q, k, v, multiplicity, offsets=key_offsets, query_offsets=query_offsets, eps=self.eps)
         return self.output((out if packed else out.transpose(1, 2)).flatten(-2))
+
+
+class MessageDropout(nn.Module):
+    """Drops whole messages: every number that a branch sends to a gene, or none. x [..., D] -> [..., D]."""
+
+    def __init__(self, probability: float):
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or not self.probability:
+            return x
+        return x * F.dropout(x.new_ones(*x.shape[:-1], 1), self.probability)
 
 
 class FeedForward(nn.Module):
@@ -137,7 +151,7 @@ class FeedForward(nn.Module):
         self.norm = nn.RMSNorm(config.width)
         self.up = nn.Linear(config.width, config.hidden)
         self.down = nn.Linear(config.hidden, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = MessageDropout(config.dropout)
 
     def forward(self, h: Tensor) -> Tensor:
         for _ in range(self.iterations):
@@ -153,7 +167,7 @@ class Block(nn.Module):
         self.norm = nn.RMSNorm(config.width)
         self.attention = Attention(config)
         self.feed_forward = FeedForward(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = MessageDropout(config.dropout)
 
     def forward(self, tokens: Tensor, summary: Tensor, layout: Layout, observe=None) -> tuple[Tensor, Tensor]:
         genes, cells = self.attention(self.norm(tokens), self.norm(summary), layout, observe)
@@ -170,6 +184,11 @@ class Model(nn.Module):
     summary is never a key: what a gene's prediction depends on is the regulators alone, so that a regulation
     network has nothing to hide behind.
     """
+
+    is_regulator: Tensor
+    mean: Tensor
+    sd: Tensor
+    property_scale: Tensor
 
     def __init__(
         self,
@@ -230,18 +249,24 @@ class Model(nn.Module):
             multiplicity=self.expected_multiplicity(genes, bags.genes),
             cell=cell,
             logits=self.cell_type(cell) if self.cell_type else None,
-            property=self.expected_property(cell) if self.property else None,
+            property=self.expected_property(cell),
         )
 
     def expected_multiplicity(self, genes: Tensor, rows: Tensor) -> Tensor:
-        """mean_i + sd_i (<h_i, r_i> + b_i), in float32: a network is made of small differences of these."""
+        """mean_i + sd_i (<h_i, r_i> + b_i), in float32 at least: a network is made of their small differences."""
         with torch.autocast(genes.device.type, enabled=False):
-            standardised = (genes.float() * self.multiplicity[rows]).sum(-1) + self.multiplicity_bias[rows]
+            standardised = (_widen(genes) * self.multiplicity[rows]).sum(-1) + self.multiplicity_bias[rows]
             return self.mean[rows] + self.sd[rows] * standardised
 
-    def expected_property(self, cell: Tensor) -> Tensor:
+    def expected_property(self, cell: Tensor) -> Tensor | None:
+        if self.property is None:
+            return None
         mean, sd = self.property_scale
-        return mean + sd * self.property(cell)[:, 0].float()
+        return mean + sd * _widen(self.property(cell)[:, 0])
+
+
+def _widen(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _split_heads(x: Tensor, heads: int, packed: bool) -> Tensor:

@@ -8,7 +8,8 @@ Letters: C cells, N genes, V genes of the vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,13 +20,15 @@ from grn.config import ObjectivesConfig
 from grn.model import Model, Prediction
 
 
-class Loss(NamedTuple):
+@dataclass(frozen=True)
+class Loss:
     sum: Tensor
     count: Tensor
 
 
 def cell_type(prediction: Prediction, batch: Batch, model: Model, label_smoothing: float) -> Loss:
     """Cross entropy over the labelled cells."""
+    assert prediction.logits is not None, "active_objectives asks for cell types only where the model has them"
     known = batch.labels >= 0
     losses = F.cross_entropy(
         prediction.logits.float(), batch.labels.clamp(min=0), label_smoothing=label_smoothing, reduction="none"
@@ -39,12 +42,13 @@ def masked_multiplicity(prediction: Prediction, batch: Batch, model: Model) -> L
     Those are the masked genes and, where genes read regulators only, every gene that is not a regulator.
     """
     error = standardise(prediction.multiplicity - batch.multiplicity, batch, model, centre=False)
-    hidden = unread(batch, model)
+    hidden = unread(batch, model) * (1 if batch.importance is None else batch.importance)
     return Loss((error.square() * hidden).sum(), hidden.sum())
 
 
 def obs_property(prediction: Prediction, batch: Batch, model: Model) -> Loss:
     """Squared error of the obs property in units of its sd, over the cells that have it."""
+    assert prediction.property is not None, "active_objectives asks for the property only where the model has it"
     known = ~batch.property.isnan()
     error = (prediction.property - batch.property.nan_to_num()) / model.property_scale[1]
     return Loss((error.square() * known).sum(), known.sum())
@@ -65,8 +69,8 @@ def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple
     """Name -> (weight, loss) of every objective that is switched on and has a head in the model."""
     active: dict[str, tuple[float, Callable[..., Loss]]] = {}
     if config.cell_type.weight and model.cell_type is not None:
-        smoothing = config.cell_type.label_smoothing
-        active["cell_type"] = config.cell_type.weight, lambda *args: cell_type(*args, label_smoothing=smoothing)
+        loss = partial(cell_type, label_smoothing=config.cell_type.label_smoothing)
+        active["cell_type"] = config.cell_type.weight, loss
     if config.masked_multiplicity.weight:
         active["masked_multiplicity"] = config.masked_multiplicity.weight, masked_multiplicity
     if config.property.weight and model.property is not None:
@@ -76,8 +80,9 @@ def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple
 
 def total_loss(losses: dict[str, Loss], weights: dict[str, float], all_reduce_mean=lambda count: count) -> Tensor:
     """Weighted sum of the objectives' means; `all_reduce_mean` averages a count over the processes."""
-    terms = [
-        weights[name] * loss.sum / all_reduce_mean(loss.count.to(loss.sum.dtype)).clamp(min=1)
-        for name, loss in losses.items()
-    ]
+    terms = []
+    for name, loss in losses.items():
+        # Over many processes the mean count may be less than one.
+        count = all_reduce_mean(loss.count.to(loss.sum.dtype))
+        terms.append(weights[name] * loss.sum / torch.where(count > 0, count, 1))
     return torch.stack(terms).sum()

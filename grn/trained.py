@@ -19,6 +19,7 @@ from grn.files import replacing_folder
 from grn.model import Model
 
 FORMAT = 1
+FILES = ("card.json", "config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class TrainedModel:
 
     vocabulary: gene of each embedding row.   classes: cell type of each logit.
     multiplicity: the transform that made multiplicities of counts, with `target_total` (None: not normalised).
+    depth: mean and sd of the training cells' log totals, the scale of the basal multiplicity (None: always 1).
     property_key: obs column that the property head predicts, or None.
     """
 
@@ -36,6 +38,7 @@ class TrainedModel:
     values: str
     multiplicity: str
     target_total: float | None
+    depth: tuple[float, float] | None
     property_key: str | None = None
 
     @property
@@ -46,7 +49,7 @@ class TrainedModel:
     @property
     def hash(self) -> str:
         """First 16 hex digits of the SHA-256 of the tensors."""
-        return hashlib.sha256(save(_tensors(self.model))).hexdigest()[:16]
+        return _hash(_tensors(self.model))
 
     def save(self, folder: Path) -> None:
         card = {
@@ -55,6 +58,7 @@ class TrainedModel:
             "values": self.values,
             "multiplicity": self.multiplicity,
             "target_total": self.target_total,
+            "depth": self.depth,
             "property_key": self.property_key,
         }
         with replacing_folder(folder) as beside:
@@ -67,30 +71,44 @@ class TrainedModel:
     @staticmethod
     def load(folder: Path) -> TrainedModel:
         """Raises RunFolderError where `folder` is no model folder or is damaged."""
+        if not folder.exists():
+            raise RunFolderError(f"{folder} does not exist; give a run folder or its model/.")
         folder = folder / "model" if (folder / "model").is_dir() else folder
+        missing = [name for name in FILES if not (folder / name).is_file()]
+        if missing:
+            raise RunFolderError(f"{folder} is not a model: {missing[0]} is missing; give a run folder or its model/.")
         try:
-            card = json.loads((folder / "card.json").read_text())
-            config = ModelConfig(**yaml.safe_load((folder / "config.yaml").read_text()))
-            vocabulary = tuple((folder / "vocabulary.txt").read_text("utf-8").splitlines())
+            card = json.loads((folder / "card.json").read_text("utf-8"))
+            if card["format"] != FORMAT:
+                raise RunFolderError(
+                    f"{folder} has format {card['format']} and this version reads {FORMAT}; "
+                    "use the version that wrote it."
+                )
+            config = ModelConfig(**yaml.safe_load((folder / "config.yaml").read_text("utf-8")))
+            # Not splitlines: it also splits at characters that a gene's name may have.
+            vocabulary = tuple((folder / "vocabulary.txt").read_text("utf-8").split("\n")[:-1])
             classes = tuple(json.loads((folder / "labels.json").read_text("utf-8")))
             tensors = load_file(folder / "model.safetensors")
-        except FileNotFoundError as missing:
-            raise RunFolderError(
-                f"{folder} is not a model: {Path(missing.filename).name} is missing; give a run folder or its model/."
-            ) from None
-        except (ValueError, TypeError, yaml.YAMLError, SafetensorError) as damage:
-            raise RunFolderError(f"{folder} is damaged ({damage}); train again or restore it.") from None
-        if card["format"] != FORMAT:
-            raise RunFolderError(
-                f"{folder} has format {card['format']} and this version reads {FORMAT}; use the version that wrote it."
-            )
-        model = Model(config, len(vocabulary), classes=len(classes), property=card["property_key"] is not None)
+            fields = {name: card[name] for name in ("values", "multiplicity", "target_total", "property_key")}
+            fields["depth"] = None if card["depth"] is None else tuple(card["depth"])
+            whole = card["hash"] == _hash(tensors)
+        except (ValueError, TypeError, KeyError, yaml.YAMLError, SafetensorError) as damage:
+            said = " ".join(f"{type(damage).__name__}: {damage}".split())
+            raise RunFolderError(f"{folder} is damaged ({said:.200}); train again or restore it.") from None
+        if not whole:
+            raise RunFolderError(f"{folder} is damaged: its tensors are not those of its card.json; restore it.")
+        model = Model(config, len(vocabulary), classes=len(classes), property=fields["property_key"] is not None)
         try:
             model.load_state_dict(tensors)
         except RuntimeError:
-            raise RunFolderError(f"{folder} is damaged: its tensors do not fit its config.yaml.") from None
-        fields = {name: card[name] for name in ("values", "multiplicity", "target_total", "property_key")}
+            raise RunFolderError(
+                f"{folder} is damaged: its tensors do not fit its configuration, genes or labels; restore it."
+            ) from None
         return TrainedModel(model.eval(), vocabulary, classes, **fields)
+
+
+def _hash(tensors: dict[str, torch.Tensor]) -> str:
+    return hashlib.sha256(save(tensors)).hexdigest()[:16]
 
 
 def _tensors(model: Model) -> dict[str, torch.Tensor]:

@@ -36,10 +36,15 @@ def command(
     # Everything that can be wrong with the configuration is said before torch and Lightning are loaded.
     loaded = load_config(config, overrides or [])
 
-    from grn.cli.console import console, plain, print_table
+    from grn.analysis.weights import open_network
+    from grn.cli.closing import print_result, write_run_report
+    from grn.cli.console import console, plain
     from grn.training.run import train
 
     to = console(quiet)
     result = train(loaded, output, name=Path(config).stem, say=plain(to), terminal=to.is_terminal)
     if result:
-        print_table("Test cells", ["metric", "value"], result.metrics.items(), to)
+        network = open_network(result.folder / "network.h5ad")
+        report = write_run_report(loaded, result, network)
+        print_result(result, network, to)
+        to.print(f"\nFigures and tables: {report}", markup=False)

@@ -46,14 +46,16 @@ class BagMaker(Dataset[Batch]):
         before = self.cells.multiplicity[rows].toarray()
         masked, listed = self._masks(epoch, rows, before > 0)
         visible = np.where(masked, np.float32(0), before)
+        basal = torch.from_numpy(self.cells.basal[rows])
         whole = torch.arange(before.shape[1])
         if self.packed:
             genes = torch.from_numpy(np.nonzero(listed)[1])
             offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(listed.sum(axis=1))]))
-            bags = Bags(genes, torch.from_numpy(visible[listed]), offsets)
+            bags = Bags(genes, torch.from_numpy(visible[listed]), offsets, basal)
+            importance = torch.from_numpy(self._importance(before, masked)[listed])
             before, masked = before[listed], masked[listed]
         else:
-            bags = Bags(whole, torch.from_numpy(visible))
+            bags, importance = Bags(whole, torch.from_numpy(visible), basal=basal), None
         return Batch(
             bags=bags,
             multiplicity=torch.from_numpy(before),
@@ -61,7 +63,17 @@ class BagMaker(Dataset[Batch]):
             cells=torch.from_numpy(np.asarray(rows, np.int64)),
             labels=torch.from_numpy(self.cells.labels[rows]),
             property=torch.from_numpy(self.cells.property[rows]),
+            importance=importance,
         )
+
+    def _importance(self, before: np.ndarray, masked: np.ndarray) -> np.ndarray:
+        """One over the chance that a masked gene is listed, 0 for the others; float32 [B, N].
+
+        A packed bag lists all the masked genes that are present and few of those that are absent: counted alike, they
+        would teach the model that a hidden gene is expressed.
+        """
+        absent = 1 / self.absent_fraction if self.absent_fraction else 0
+        return np.where(masked, np.where(before > 0, 1, absent), 0).astype(np.float32)
 
     def _masks(self, epoch: int, rows: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which genes are masked and which are listed, bool [B, N] each."""

@@ -13,6 +13,7 @@ from scipy import sparse
 
 from grn.config import DataConfig
 from grn.data.counts import Expression, read_expression
+from grn.data.depth import DepthScale, basal_multiplicity, depth_scale
 from grn.data.genes import choose_genes, choose_regulators, column_of, gene_names, merge_duplicates
 from grn.data.multiplicity import median_total, to_multiplicity
 from grn.data.simulated import read_truth
@@ -30,6 +31,7 @@ class Cells:
     multiplicity: CSR float32 [C, N], no stored zeros.   vocabulary [N].
     regulators: positions in the vocabulary, int64, or None where every gene may regulate.
     labels [C]: position in classes, -1 where missing.   property [C]: float32, NaN where missing.
+    basal [C]: multiplicity of the basal gene, from the cell's depth by `depth` (its scale; None: all 1).
     target_total: what log1p_normalised scaled each cell to; None for the other transforms.
     counts_from: a sentence that says where the counts were.   notes: more sentences for the user.
     truth: source, target, sign of the planted network, where the cells were simulated.
@@ -42,6 +44,8 @@ class Cells:
     classes: tuple[str, ...]
     property: np.ndarray
     obs_names: np.ndarray
+    basal: np.ndarray
+    depth: DepthScale | None
     target_total: float | None
     counts_from: str
     notes: tuple[str, ...] = ()
@@ -66,17 +70,22 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
     multiplicity, target = _fit_multiplicity(values, values[split.train], config)
     if adata.isbacked:
         adata.file.close()
+    regulators = None if named is None else _positions_within(chosen, named)
+    used = "" if regulators is None else f", {regulators.size} of them as regulators"
+    depth = depth_scale(values[split.train]) if config.values == "counts" else None
     cells = Cells(
         multiplicity=multiplicity,
         vocabulary=tuple(names[position] for position in chosen),
-        regulators=None if named is None else _positions_within(chosen, named),
+        regulators=regulators,
         labels=labels,
         classes=classes,
         property=_read_property(adata.obs, property_key),
         obs_names=adata.obs_names.to_numpy(str),
+        basal=basal_multiplicity(values, depth),
+        depth=depth,
         target_total=target,
         counts_from=expression.origin,
-        notes=(f"{chosen.size} of {len(names)} genes are used.", found),
+        notes=(f"{chosen.size} of {len(names)} genes are used{used}.", found),
         truth=read_truth(adata),
     )
     return cells, split
@@ -89,6 +98,7 @@ def cells_for_vocabulary(
     *,
     classes: Sequence[str] = (),
     target_total: float | None = None,
+    depth: DepthScale | None = None,
     property_key: str | None = None,
 ) -> Cells:
     """Cells of another AnnData for a model that is already trained: its genes, its transform, its classes.
@@ -123,6 +133,8 @@ def cells_for_vocabulary(
         classes=tuple(classes),
         property=_read_property(adata.obs, property_key),
         obs_names=adata.obs_names.to_numpy(str),
+        basal=basal_multiplicity(values, depth),
+        depth=depth,
         target_total=target_total,
         counts_from=expression.origin,
         notes=(f"{shared.sum()} of the model's {len(vocabulary)} genes are in the data; the others count as absent.",),

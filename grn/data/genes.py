@@ -15,7 +15,7 @@ import pandas as pd
 from scipy import sparse
 
 import grn
-from grn.data.multiplicity import median_total, to_multiplicity
+from grn.data.variable import residual_variance, variance
 from grn.errors import DataError
 
 # Gene lists that ship with the configurations, as installed and as in the repository.
@@ -52,8 +52,8 @@ def merge_duplicates(
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if duplicates == "refuse":
         raise DataError(
-            f"{len(repeated)} gene names occur more than once ({_examples(repeated)}); set data.duplicates: sum to add "
-            "their counts, or data.gene_key to a column of var with unique names."
+            f"Gene names occur more than once, {len(repeated)} in all ({_examples(repeated)}); set data.duplicates: "
+            "sum to add their counts, or data.gene_key to a column of var with unique names."
         )
     columns = np.array([position[name] for name in names])
     gather = sparse.csr_matrix((np.ones(len(names), np.float32), (np.arange(len(names)), columns)))
@@ -75,7 +75,7 @@ def choose_genes(
     if isinstance(choice, int):
         if choice >= len(names):
             return np.arange(len(names))
-        scores = _variability(counts, values)
+        scores = variance(counts) if values == "expression" else residual_variance(counts)
         chosen = np.argsort(-scores, kind="stable")[:choice]
         if keep is not None:
             expressed = np.asarray((counts > 0).sum(axis=0)).ravel() > 0
@@ -91,7 +91,7 @@ def choose_genes(
 def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np.ndarray | None, str]:
     """Positions of the regulators (None: every gene) and a sentence that says how many were found."""
     if choice == "all":
-        return None, f"Every one of the {len(names)} genes may regulate."
+        return None, "Every gene may regulate."
     listed = read_gene_list(choice, "data.regulators") if isinstance(choice, str) else [str(name) for name in choice]
     found = np.flatnonzero(np.isin(names, listed))
     if found.size == 0:
@@ -124,23 +124,9 @@ def find_file(name: str) -> Path | None:
     return next((path for path in places if path.is_file()), None)
 
 
-def _variability(values: sparse.csr_matrix, kind: str) -> np.ndarray:
-    """Larger is more variable. Counts: scanpy's normalised dispersion (flavour "seurat") of log1p counts, normalised
-    to the median total. Expression values, whose scale is unknown: their variance."""
-    if kind == "expression":
-        mean = np.asarray(values.mean(axis=0)).ravel()
-        return np.asarray(values.multiply(values).mean(axis=0)).ravel() - mean**2
-    import scanpy
-    from anndata import AnnData
-
-    logged = to_multiplicity(values, "log1p_normalised", median_total(values))
-    table = scanpy.pp.highly_variable_genes(AnnData(logged), flavor="seurat", inplace=False)
-    return np.nan_to_num(table["dispersions_norm"].to_numpy(np.float64), nan=-np.inf)
-
-
 def _none_found(field: str, listed: Sequence[str], names: Sequence[str]) -> str:
     return (
-        f"None of the {len(listed)} genes of {field} ({_examples(listed)}) is in the data, whose genes are like "
+        f"None of the genes of {field} ({_examples(listed)}) is in the data, whose genes are like "
         f"{_examples(names)}; set data.gene_key to a column of var with matching names."
     )
 

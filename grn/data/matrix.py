@@ -21,7 +21,7 @@ def to_csr(values, where: str) -> sparse.csr_matrix:
     """
     try:
         blocks = [_clean(block, where) for block in _blocks(values)]
-    except (OSError, ValueError, IndexError) as problem:
+    except (OSError, ValueError, IndexError, KeyError, RuntimeError) as problem:
         raise DataError(f"{where} cannot be read ({problem}), the file is damaged; write it again.") from problem
     return blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
 
@@ -35,11 +35,26 @@ def _blocks(values) -> Iterator:
     """Matrices on disk piece by piece, so that a dense one is never whole in memory; others as they are."""
     if isinstance(values, CSCDataset):  # cells of a column-wise file are scattered over the whole of it
         yield values.to_memory()
-    elif isinstance(values, (CSRDataset, h5py.Dataset)):
+    elif isinstance(values, CSRDataset):
+        yield from _rows_of(values)
+    elif isinstance(values, h5py.Dataset):
         for start in range(0, max(values.shape[0], 1), ROWS):
             yield values[start : start + ROWS]
     else:
         yield values
+
+
+def _rows_of(values: CSRDataset) -> Iterator[sparse.csr_matrix]:
+    """Blocks of rows, from the stored arrays: AnnData's own slicing would follow indices that nobody has checked."""
+    data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
+    cells, genes = values.shape
+    ends = indptr[:]
+    if ends.size != cells + 1 or ends[0] != 0 or ends[-1] > data.size or (np.diff(ends) < 0).any():
+        raise ValueError("its row pointers do not fit its shape")
+    for start in range(0, max(cells, 1), ROWS):
+        own = ends[start : start + ROWS + 1]
+        stored = slice(own[0], own[-1])
+        yield sparse.csr_matrix((data[stored], indices[stored], own - own[0]), shape=(own.size - 1, genes))
 
 
 def _clean(block, where: str) -> sparse.csr_matrix:

@@ -34,7 +34,9 @@ def open_source(config: DataConfig) -> AnnData:
 
 def _read_h5ad(path: Path, config: DataConfig) -> AnnData:
     try:
-        return anndata.read_h5ad(path, backed="r" if config.backed else None)
+        adata = anndata.read_h5ad(path, backed="r" if config.backed else None)
+        adata.X  # noqa: B018  (backed files open it late; damage is to show here)
+        return adata
     # A damaged file fails anywhere between HDF5, NumPy, pandas and AnnData, each with exceptions of its own.
     except Exception as problem:
         raise DataError(

@@ -10,22 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import scipy.sparse as sp
 import torch
-from flashsign.reference import edge_weights
 
-from grn.bags import Bags
+from flashsign.reference import edge_weights
 from grn.model import Model
 from grn.network.readout import Network, PairMean, average
-from grn.network.sampling import Sample
+from grn.network.sampling import Sample, masked_bags
 
 
 def attention_network(
-    model: Model, multiplicity, samples: Iterable[Sample], cells: dict[int, int], regulators: np.ndarray
+    model: Model,
+    multiplicity: sp.csr_matrix,
+    samples: Iterable[Sample],
+    cells: dict[int, int],
+    regulators: np.ndarray,
+    basal: np.ndarray | None = None,
 ) -> Network:
     """Arguments as for the Jacobian. weight is the mean over layers; layers holds each."""
-    device = next(model.parameters()).device
-    genes = torch.arange(multiplicity.shape[1], device=device)
-    shape = len(genes), len(regulators)
+    shape = multiplicity.shape[1], len(regulators)
     means: list[dict[int, PairMean]] = [{} for _ in model.blocks]
     pooled: dict[int, PairMean] = {}
     everything = slice(0, len(regulators))
@@ -33,15 +36,12 @@ def attention_network(
         seen: dict[int, np.ndarray] = {}
 
         def observe(layer: int, q, k, m, seen=seen) -> None:
-            weights = edge_weights(q, k, m, model.config.eps)[:, :, : len(genes), : len(regulators)]
+            weights = edge_weights(q, k, m, model.config.eps)[:, :, : shape[0], : shape[1]]
             seen[layer] = weights.mean(1).cpu().numpy()  # the basal gene is the last row and column
 
-        dense = torch.as_tensor(multiplicity[sample.rows].toarray(), dtype=torch.float32, device=device)
-        chosen = torch.as_tensor(regulators, device=device)
-        dense[:, chosen] = dense[:, chosen].masked_fill(torch.as_tensor(sample.masked, device=device), 0)
         with torch.no_grad():
-            model(Bags(genes, dense), observe=observe)
-        readable = np.broadcast_to(~sample.masked[:, None, :], (len(dense), *shape))
+            model(masked_bags(model, multiplicity, basal, sample, regulators), observe=observe)
+        readable = np.broadcast_to(~sample.masked[:, None, :], (len(sample.rows), *shape))
         for layer, weights in seen.items():
             for table in (means[layer], pooled):
                 table.setdefault(sample.cell_type, PairMean(*shape)).add(weights, readable, everything)

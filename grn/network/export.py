@@ -118,5 +118,3 @@ def strongest_edges(edges: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.D
     """The `count` strongest up- and the `count` strongest down-regulations of a sorted edge table."""
     up, down = edges[edges["weight"] > 0], edges[edges["weight"] < 0]
     return up.head(count), down.head(count)
-
-

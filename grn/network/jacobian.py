@@ -9,8 +9,10 @@ Letters: B bags, N genes, R regulators.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch.func import jvp, vmap
@@ -18,30 +20,33 @@ from torch.func import jvp, vmap
 from grn.bags import Bags
 from grn.model import Model
 from grn.network.readout import Network, PairMean, average
-from grn.network.sampling import Sample
+from grn.network.sampling import Sample, masked_bags
 
 TANGENTS = 2**27  # numbers in the widest array of one call: how many regulators go through it together
 
 
 def jacobian_network(
-    model: Model, multiplicity, samples: Iterable[Sample], cells: dict[int, int], regulators: np.ndarray
+    model: Model,
+    multiplicity: sp.csr_matrix,
+    samples: Iterable[Sample],
+    cells: dict[int, int],
+    regulators: np.ndarray,
+    basal: np.ndarray | None = None,
 ) -> Network:
-    """multiplicity: CSR [C, N]; cells: number of cells of each type; regulators: vocabulary positions [R]."""
-    device = next(model.parameters()).device
-    genes = torch.arange(multiplicity.shape[1], device=device)
-    chosen = torch.as_tensor(regulators, device=device)
+    """multiplicity: CSR [C, N]; cells: number of cells of each type; regulators: vocabulary positions [R].
+
+    basal [C]: multiplicity of each cell's basal gene; None: 1.
+    """
     means: dict[int, PairMean] = {}
     for sample in samples:
-        mean = means.setdefault(sample.cell_type, PairMean(len(genes), len(regulators)))
-        dense = torch.as_tensor(multiplicity[sample.rows].toarray(), dtype=torch.float32, device=device)
-        masked = torch.as_tensor(sample.masked, device=device)
-        dense[:, chosen] = dense[:, chosen].masked_fill(masked, 0)
-        hidden = np.ones(dense.shape, dtype=bool)
+        bags = masked_bags(model, multiplicity, basal, sample, regulators)
+        mean = means.setdefault(sample.cell_type, PairMean(len(bags.genes), len(regulators)))
+        hidden = np.ones(bags.multiplicity.shape, dtype=bool)
         hidden[:, regulators] = sample.masked
-        step = max(1, TANGENTS // (dense.numel() * model.config.hidden))
+        step = max(1, TANGENTS // (bags.multiplicity.numel() * model.config.hidden))
         for start in range(0, len(regulators), step):
             columns = slice(start, min(start + step, len(regulators)))
-            derivative = regulator_derivatives(model, genes, dense, chosen[columns])
+            derivative = regulator_derivatives(model, bags, torch.as_tensor(regulators[columns]))
             readable = hidden[:, :, None] & ~sample.masked[:, None, columns]
             mean.add(derivative.permute(1, 2, 0).cpu().numpy(), readable, columns)
     sd = model.sd.cpu().numpy()
@@ -49,15 +54,15 @@ def jacobian_network(
     return average(means, cells, unit, np.stack([regulators, np.arange(len(regulators))]))
 
 
-def regulator_derivatives(model: Model, genes: Tensor, multiplicity: Tensor, regulators: Tensor) -> Tensor:
-    """d predicted multiplicity [B, N] / d multiplicity of each regulator [R] -> [R, B, N]."""
+def regulator_derivatives(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
+    """d predicted multiplicity [B, N] / d multiplicity of each regulator [R] of dense bags -> [R, B, N]."""
 
     def predict(multiplicity: Tensor) -> Tensor:
-        return model(Bags(genes, multiplicity)).multiplicity
+        return model(replace(bags, multiplicity=multiplicity)).multiplicity
 
     def derivative(direction: Tensor) -> Tensor:
-        return jvp(predict, (multiplicity,), (direction.expand_as(multiplicity),))[1]
+        return jvp(predict, (bags.multiplicity,), (direction.expand_as(bags.multiplicity),))[1]
 
-    directions = torch.eye(len(genes), device=genes.device)[regulators]
+    directions = torch.eye(len(bags.genes), dtype=bags.multiplicity.dtype, device=bags.genes.device)
     with torch.no_grad():
-        return vmap(derivative)(directions)
+        return vmap(derivative)(directions[regulators.to(bags.genes.device)])

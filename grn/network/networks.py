@@ -19,6 +19,7 @@ def read_networks(
     trained: TrainedModel,
     multiplicity: sp.csr_matrix,
     labels: np.ndarray,
+    basal: np.ndarray | None = None,
     *,
     readout: str,
     cells: int,
@@ -28,6 +29,7 @@ def read_networks(
     """The chosen read-out and `attention`, over the same bags.
 
     multiplicity: CSR [C, N] over the vocabulary.   labels [C]: cell type index, -1 where unknown.
+    basal [C]: multiplicity of each cell's basal gene; None: 1.
     cells: about how many bags to read.   fraction: share of the regulators masked in each.
     """
     model = trained.model.eval()
@@ -39,5 +41,5 @@ def read_networks(
     found = {}
     for name in dict.fromkeys([readout, "attention"]):
         samples = sample_cells(labels, len(regulators), cells=cells, fraction=fraction, batch=batch, seed=seed)
-        found[name] = READOUTS[name](model, multiplicity, samples, members, regulators)
+        found[name] = READOUTS[name](model, multiplicity, samples, members, regulators, basal)
     return found

@@ -11,6 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
+import torch
+
+from grn.bags import Bags
+from grn.model import Model
 
 ROUNDS = 4  # partitions of the regulators into groups: two of them share a group in all four one time in 7^4
 
@@ -43,3 +48,17 @@ def sample_cells(
         for start in range(0, bags, batch):
             part = slice(start, start + batch)
             yield Sample(int(cell_type), rows[part], masked[part])
+
+
+def masked_bags(
+    model: Model, multiplicity: sp.csr_matrix, basal: np.ndarray | None, sample: Sample, regulators: np.ndarray
+) -> Bags:
+    """The sample's cells as dense bags on the model's device, its masked regulators at multiplicity 0.
+
+    multiplicity: CSR [C, N]; basal [C]: multiplicity of the basal gene, None: 1; regulators: positions [R].
+    """
+    dense = torch.as_tensor(multiplicity[sample.rows].toarray()).to(model.sd)  # its device and its dtype
+    chosen = torch.as_tensor(regulators, device=dense.device)
+    dense[:, chosen] = dense[:, chosen].masked_fill(torch.as_tensor(sample.masked, device=dense.device), 0)
+    genes = torch.arange(dense.shape[1], device=dense.device)
+    return Bags(genes, dense, basal=None if basal is None else torch.as_tensor(basal[sample.rows]).to(dense))

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 
 import lightning as L
 import torch
@@ -28,9 +29,10 @@ def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
             saved = torch.load(beside, map_location="cpu", weights_only=True)
             if saved["global_step"] != trainer.global_step:
                 raise RunFolderError(f"The checkpoint {path} read back wrong; look at the disk that holds it.")
-    except OSError as error:
+    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:  # torch has no one error for damaged files
+        said = getattr(error, "strerror", None) or str(error).split("\n")[0] or "it reads back empty"
         raise RunFolderError(
-            f"The checkpoint {path} cannot be written ({error.strerror or error}); free space or give another --output."
+            f"The checkpoint {path} cannot be written ({said}); free space or give another --output."
         ) from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import lightning as L
 import numpy as np
 import pandas as pd
 import torch
-from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks import EMAWeightAveraging, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 import grn
@@ -31,6 +30,7 @@ from grn.trained import TrainedModel
 from grn.training.callbacks import Checkpoints, ProgressLines, Signals, process_rank
 from grn.training.folder import make_run_folder
 from grn.training.metrics import Evaluation, scalars
+from grn.training.quiet import quiet
 from grn.training.task import Task
 
 Say = Callable[[str], None]
@@ -82,7 +82,8 @@ def train(
     say(f"Ready after {time.monotonic() - started:.0f} s.")
 
     started = time.monotonic()
-    trainer, task, checkpoints = fit(config, model, data, folder, say=say, terminal=terminal)
+    with quiet():
+        trainer, task, checkpoints = fit(config, model, data, folder, say=say, terminal=terminal)
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
@@ -96,6 +97,7 @@ def train(
         values=config.data.values,
         multiplicity=config.data.multiplicity,
         target_total=cells.target_total,
+        depth=cells.depth,
         property_key=config.objectives.property.key if model.property is not None else None,
     )
     trained.save(folder / "model")
@@ -165,6 +167,8 @@ def fit(
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
     task = Task(model, config.objectives, settings, total)
     checkpoints = Checkpoints(folder / "checkpoints", settings.patience)
+    # First the average: the checkpoints that follow hold it, and validation looks at it.
+    averaging = [EMAWeightAveraging(decay=settings.averaging, use_buffers=False)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
     loggers = [CSVLogger(folder, name="", version="")]
     if settings.tensorboard:
@@ -180,18 +184,16 @@ def fit(
         max_epochs=-1,
         check_val_every_n_epoch=None,
         val_check_interval=min(settings.validate_every, total),
-        callbacks=[checkpoints, Signals(checkpoints.folder), lines],
+        callbacks=[*averaging, checkpoints, Signals(checkpoints.folder), lines],
         logger=loggers if process_rank() == 0 else False,
         log_every_n_steps=min(settings.validate_every, total),
         enable_checkpointing=False,
+        enable_progress_bar=terminal,
         enable_model_summary=False,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
-    with warnings.catch_warnings():
-        # Lightning's advice on workers does not fit batches that are slices of a matrix in memory.
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        trainer.fit(task, datamodule=data)
+    trainer.fit(task, datamodule=data)
     return trainer, task, checkpoints
 
 
@@ -237,6 +239,7 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
         trained,
         cells.multiplicity,
         cells.labels,
+        cells.basal,
         readout=settings.readout,
         cells=settings.cells,
         fraction=config.objectives.masked_multiplicity.fraction,

@@ -1,0 +1,1 @@
+"""What a trained model says of cells, and reports of what it learned."""

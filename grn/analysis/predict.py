@@ -1,0 +1,156 @@
+"""Cell types, representations and properties of new cells, written into a copy of their AnnData.
+
+Letters: C cells, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from anndata import AnnData
+
+from grn.config import DataConfig
+from grn.configfile import load_config
+from grn.data.batches import is_packed, plain_batches
+from grn.data.cells import Cells, cells_for_vocabulary
+from grn.data.sources import open_source
+from grn.errors import ConfigError, RunFolderError
+from grn.files import replacing_file
+from grn.trained import TrainedModel
+
+BATCH = 64  # cells: their bags hold every gene of the vocabulary, or a whole transcriptome
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """representation [C, D].   probabilities [C, classes] or None.   property [C] or None, in its own unit."""
+
+    representation: np.ndarray
+    probabilities: np.ndarray | None
+    property: np.ndarray | None
+
+
+def predict(
+    model: Path,
+    data: Path,
+    output: Path,
+    *,
+    key_added: str,
+    counts: str | None,
+    gene_key: str | None,
+    say: Callable[[str], None],
+) -> None:
+    """`data` with the predictions of `model`, as the new file `output`; what it writes is listed at `add_predictions`.
+
+    counts, gene_key: as in DataConfig; None: as the model was trained. Raises UserError.
+    """
+    if not key_added or "/" in key_added:
+        raise ConfigError(f"--key-added is {key_added!r}; h5ad files need a name without '/'.")
+    if output.exists():
+        raise RunFolderError(f"{output} already exists and is never overwritten; give --output another name.")
+    if output.suffix != ".h5ad":
+        raise ConfigError(f"--output is {output}, but an .h5ad file is written; give it a name that ends in .h5ad.")
+    trained = TrainedModel.load(model)
+    config = data_config(trained, model, data, counts=counts, gene_key=gene_key)
+    adata = open_source(config)
+    cells = cells_for_vocabulary(
+        adata,
+        config,
+        trained.vocabulary,
+        classes=trained.classes,
+        target_total=trained.target_total,
+        depth=trained.depth,
+    )
+    for line in (cells.counts_from, *cells.notes):
+        say(line)
+    if empty := int((np.diff(cells.multiplicity.indptr) == 0).sum()):
+        say(f"{empty} of {len(cells)} cells have none of the model's genes: their predictions rest on nothing.")
+
+    replaced = add_predictions(adata, predict_cells(trained, cells), trained, key_added)
+    if replaced:
+        say(f"{output} has new values of {', '.join(replaced)}; the old ones stay in {data}.")
+    if not trained.classes:
+        say("The model knows no cell types: it was trained without labels.")
+    with replacing_file(output) as beside:
+        adata.write_h5ad(beside)
+    say(f"{len(cells)} cells with their predictions are in {output}")
+
+
+def data_config(
+    trained: TrainedModel, model: Path, data: Path, *, counts: str | None = None, gene_key: str | None = None
+) -> DataConfig:
+    """How to read `data` as the training data were read, by the run folder's config.yaml where there is one."""
+    folder = (model / "model" if (model / "model").is_dir() else model).resolve()
+    of_run = folder.parent / "config.yaml"
+    in_run = folder.name == "model" and of_run.is_file()  # a model folder may have been copied out of its run
+    config = load_config(of_run).data if in_run else DataConfig(path=str(data))
+    changes = {
+        "path": str(data),
+        "values": trained.values,
+        "multiplicity": trained.multiplicity,
+        "counts": counts or config.counts,
+        "gene_key": gene_key or config.gene_key,
+        "label_key": None,
+        "group_key": None,
+        "backed": False,  # the whole file is written again
+    }
+    return config.model_copy(update=changes)
+
+
+def predict_cells(trained: TrainedModel, cells: Cells) -> Predictions:
+    """The model's word on every cell, nothing masked, on the GPU where there is one."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = trained.model.to(device).eval()
+    packed = is_packed("auto", len(trained.vocabulary))
+    representation, logits, properties = [], [], []
+    with torch.no_grad():
+        for batch in plain_batches(cells, np.arange(len(cells)), BATCH, packed=packed):
+            prediction = model(batch.bags.to(device))
+            representation.append(prediction.cell.float().cpu())
+            if prediction.logits is not None:
+                logits.append(prediction.logits.float().softmax(-1).cpu())
+            if prediction.property is not None:
+                properties.append(prediction.property.cpu())
+    return Predictions(
+        representation=torch.cat(representation).numpy(),
+        probabilities=torch.cat(logits).numpy() if logits else None,
+        property=torch.cat(properties).numpy() if properties else None,
+    )
+
+
+def add_predictions(adata: AnnData, predictions: Predictions, trained: TrainedModel, key: str) -> list[str]:
+    """Writes into `adata` and returns the names of what was there before and is replaced.
+
+    obsm["X_KEY"]: representation.   uns["KEY"]: model_hash, and classes, property: what the columns are.
+    With cell types: obs["KEY_cell_type"], obs["KEY_cell_type_confidence"] (the largest probability),
+    obsm["KEY_probabilities"], columns in the order of uns["KEY"]["classes"].   With a property: obs["KEY_property"].
+    """
+    about: dict[str, Any] = {"model_hash": trained.hash}
+    obs: dict[str, Any] = {}
+    obsm: dict[str, Any] = {f"X_{key}": predictions.representation}
+    if predictions.probabilities is not None:
+        about["classes"] = np.array(trained.classes, dtype=object)
+        best = predictions.probabilities.argmax(1)
+        obs[f"{key}_cell_type"] = pd.Categorical.from_codes(best, categories=list(trained.classes))
+        obs[f"{key}_cell_type_confidence"] = predictions.probabilities.max(1)
+        obsm[f"{key}_probabilities"] = predictions.probabilities
+    if predictions.property is not None:
+        about["property"] = trained.property_key
+        obs[f"{key}_property"] = predictions.property
+    written: dict[str, tuple[Any, dict[str, Any]]] = {
+        "obs": (adata.obs, obs),
+        "obsm": (adata.obsm, obsm),
+        "uns": (adata.uns, {key: about}),
+    }
+    replaced = []
+    for name, (table, values) in written.items():
+        replaced += [f"{name}[{each!r}]" for each in values if each in table]
+        for each, value in values.items():
+            table[each] = value
+    return replaced

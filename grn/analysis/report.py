@@ -1,0 +1,166 @@
+"""`report.html`: what a run found, on one page that needs nothing else, no network either."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Protocol
+
+import pandas as pd
+
+from grn.analysis.summary import LOSSES, SCORES, class_rows, edge_rows, edge_titles, score_rows
+from grn.analysis.weights import SignedNetwork, edge_list
+from grn.config import Config
+from grn.configfile import dump_config
+from grn.files import write_text
+from grn.network.export import strongest_edges
+
+READOUT = {
+    "jacobian": (
+        "w = mean over cells of (d predicted multiplicity of the target / d multiplicity of the regulator) * "
+        "sd of the regulator / sd of the target, the target hidden from the model; the network of a cell type is the "
+        "mean over its cells."
+    ),
+    "attention": (
+        "w = mean over cells, heads and layers of the normalised attention weight of the target on the regulator, "
+        "m q·k / n; the network of a cell type is the mean over its cells."
+    ),
+}
+CAUTION = (
+    "The weights say what the model predicts, not what causes what: from cells that were only observed, a cause cannot "
+    "be told from a companion. On observed blood cells, signs of plain correlations agree with curated signed pairs "
+    "(TRRUST, CollecTRI) no better than chance (balanced accuracy 0.50 to 0.52)."
+)
+
+
+class Picture(Protocol):
+    """What a matplotlib figure can do, as far as a report must know."""
+
+    def savefig(self, file: io.BytesIO, *, format: str) -> None: ...
+
+
+def write_report(
+    folder: Path,
+    *,
+    config: Config,
+    metrics: Mapping[str, float],
+    per_class: pd.DataFrame,
+    edges: pd.DataFrame,
+    network: SignedNetwork,
+    pictures: Mapping[str, Picture],
+) -> Path:
+    """Writes `folder`/report.html and returns its path.
+
+    metrics, per_class, edges: as in the result of a run.   network: from network.h5ad.
+    pictures: `confusion`, `training`, `edges`, `heatmaps`, each where there is one.
+    """
+    shown = {name: image(picture, name) for name, picture in pictures.items()}
+    sections = {
+        "Test cells": test_cells(metrics, per_class, shown.get("confusion", "")),
+        "Network": network_section(edges, network, shown),
+        "Cell types": by_type_section(network, shown.get("heatmaps", "")),
+        "Training": shown.get("training", ""),
+        "What the weights mean": meaning(network),
+        "Configuration": f"<details><summary>Every field</summary><pre>{escape(dump_config(config))}</pre></details>",
+    }
+    sections = {title: body for title, body in sections.items() if body}
+    page = Template(files("grn.analysis").joinpath("report.html").read_text("utf-8")).substitute(
+        title=escape(folder.name),
+        subtitle=escape(
+            f"{config.data.path}: {len(network.genes)} genes, {edges['source'].nunique()} regulators, "
+            f"{len(network.by_type)} cell types. grn {network.about['version']}, model {network.about['model_hash']}."
+        ),
+        links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title in sections),
+        sections="\n".join(f'<h2 id="{anchor(title)}">{title}</h2>\n{body}' for title, body in sections.items()),
+    )
+    path = folder / "report.html"
+    write_text(path, page)
+    return path
+
+
+def test_cells(metrics: Mapping[str, float], per_class: pd.DataFrame, confusion: str) -> str:
+    rows = [(name, f"{value:.3f}") for name, value in score_rows(metrics, SCORES | LOSSES)]
+    parts = [table(["metric", "value"], rows, numbers=1)] if rows else []
+    if len(per_class):
+        parts.append(table(["cell type", "F1", "test cells"], class_rows(per_class), numbers=2))
+    return beside(parts) + confusion
+
+
+def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[str, str]) -> str:
+    columns = ["regulator", "target", "weight", "confidence"]
+    parts = edge_tables(strongest_edges(edges, 15), columns, network.signed)
+    explained = (
+        "<p>Over all cells. Confidence: share of the cells read in which the edge has the sign of its mean; "
+        "paler bars are less confident. All edges are in <code>edges.parquet</code>.</p>"
+    )
+    return explained + beside(parts) + shown.get("edges", "")
+
+
+def by_type_section(network: SignedNetwork, heatmaps: str) -> str:
+    tables = []
+    for label, weights in network.by_type.items():
+        strongest = strongest_edges(edge_list(weights, network.genes, 10), 10)
+        body = beside(edge_tables(strongest, ["regulator", "target", "weight"], network.signed))
+        tables.append(f"<details><summary>{escape(label)}</summary>{body}</details>")
+    explained = (
+        "<p>Regulators and targets of the strongest edges over all cells, in all cells and in each type, "
+        "on one scale.</p>"
+    )
+    return (explained + heatmaps if heatmaps else "") + "".join(tables)
+
+
+def meaning(network: SignedNetwork) -> str:
+    about = network.about
+    entries = {
+        "Sign of a weight": about["sign"],
+        "Definition of a weight": READOUT[about["readout"]],
+        "In network.h5ad": f'varp["grn"], {about["orientation"]}; one more for each cell type, listed in uns["grn"]',
+        'Sign of varp["grn_attention"]': about["sign_attention"],
+        "Caution": CAUTION,
+    }
+    return (
+        "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(said)}</dd>" for term, said in entries.items()) + "</dl>"
+    )
+
+
+def edge_tables(strongest: tuple[pd.DataFrame, pd.DataFrame], columns: Sequence[str], signed: bool) -> list[str]:
+    """One table of the positive and one of the negative edges, each where there are any."""
+    parts = []
+    for title, colour, edges in zip(edge_titles(signed), ("up", "down"), strongest, strict=True):
+        if len(edges):
+            rows = table(columns, edge_rows(edges), numbers=len(columns) - 2)
+            parts.append(f'<h3 class="{colour}">{title}</h3>{rows}')
+    return parts
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: int) -> str:
+    """The last `numbers` columns are flush right. Every text is escaped: labels and gene names are the user's."""
+    first = len(columns) - numbers
+
+    def line(tag: str, values: Sequence[object]) -> str:
+        kinds = [""] * first + [' class="number"'] * numbers
+        cells = [f"<{tag}{kind}>{escape(str(value))}</{tag}>" for kind, value in zip(kinds, values, strict=True)]
+        return f"<tr>{''.join(cells)}</tr>"
+
+    body = "\n".join(line("td", row) for row in rows)
+    return f"<table>\n<thead>{line('th', columns)}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+
+def beside(parts: Sequence[str]) -> str:
+    return '<div class="beside">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>" if parts else ""
+
+
+def image(picture: Picture, name: str) -> str:
+    buffer = io.BytesIO()
+    picture.savefig(buffer, format="png")
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f'<p class="wide"><img alt="{escape(name)}" src="data:image/png;base64,{data}"></p>'
+
+
+def anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")

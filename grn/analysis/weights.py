@@ -1,0 +1,98 @@
+"""Reading a network.h5ad again: over all cells and per cell type, by gene name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+
+@dataclass(frozen=True)
+class SignedNetwork:
+    """weights: CSR [N, N], row = target, column = regulator.   by_type: the same for each cell type, by label, the types
+    with the most cells first.
+
+    about: uns["grn"], the meaning of it all.
+    """
+
+    genes: pd.Index
+    weights: sparse.csr_matrix
+    by_type: dict[str, sparse.csr_matrix]
+    about: dict
+
+    @property
+    def signed(self) -> bool:
+        """Whether the sign of a weight means anything."""
+        return not self.about["sign"].startswith("none")
+
+    def everything(self) -> dict[str, sparse.csr_matrix]:
+        """All cells first, then each cell type."""
+        return {"all cells": self.weights} | {label: weights for label, weights in self.by_type.items()}
+
+
+def open_network(path: Path) -> SignedNetwork:
+    """A network.h5ad of `grn train` or `grn export`."""
+    import anndata
+
+    adata = anndata.read_h5ad(path)
+    about = dict(adata.uns["grn"])
+    types = about["cell_types"].iloc[np.argsort(-adata.obs["cells"].to_numpy(), kind="stable")]
+    by_type = {
+        str(label): sparse.csr_matrix(adata.varp[f"grn_{slug}"])
+        for slug, label in zip(types["slug"], types["label"], strict=True)
+    }
+    return SignedNetwork(adata.var_names, sparse.csr_matrix(adata.varp["grn"]), by_type, about)
+
+
+def edge_list(weights: sparse.csr_matrix, genes: pd.Index, count: int | None = None) -> pd.DataFrame:
+    """Columns source, target, weight, sorted by |weight|; only the `count` strongest of each sign, if given."""
+    found = weights.tocoo()
+    order = np.argsort(-np.abs(found.data), kind="stable")
+    if count is not None:
+        positive = found.data[order] > 0
+        kept = np.sort(np.concatenate([np.flatnonzero(positive)[:count], np.flatnonzero(~positive)[:count]]))
+        order = order[kept]
+    table = {"source": genes[found.col[order]], "target": genes[found.row[order]], "weight": found.data[order]}
+    return pd.DataFrame(table)
+
+
+def heatmap_blocks(
+    network: SignedNetwork, regulators: int = 12, targets: int = 18, types: int = 11
+) -> dict[str, pd.DataFrame]:
+    """Weights among the genes of the strongest edges: title -> frame, rows = regulators, columns = targets.
+
+    The first frame is that over all cells, then at most `types` cell types; all have the same rows and columns,
+    ordered so that genes of like weights stand together.
+    """
+    rows, columns = [], []
+    for edge in edge_list(network.weights, network.genes, 20 * targets).itertuples():
+        new_row, new_column = edge.source not in rows, edge.target not in columns
+        if len(rows) + new_row <= regulators and len(columns) + new_column <= targets:
+            rows += [edge.source] * new_row
+            columns += [edge.target] * new_column
+    if not rows:
+        return {}
+    blocks = {
+        title: block(weights, network.genes, rows, columns)
+        for title, weights in list(network.everything().items())[: types + 1]
+    }
+    overall = blocks["all cells"].to_numpy()
+    row_order, column_order = alike(overall), alike(overall.T)
+    return {title: frame.iloc[row_order, column_order] for title, frame in blocks.items()}
+
+
+def block(weights: sparse.csr_matrix, genes: pd.Index, regulators: list[str], targets: list[str]) -> pd.DataFrame:
+    values = weights[genes.get_indexer(targets)][:, genes.get_indexer(regulators)].toarray().T
+    return pd.DataFrame(values, index=regulators, columns=targets)
+
+
+def alike(values: np.ndarray) -> np.ndarray:
+    """An order of the rows in which neighbours resemble each other."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+
+    if len(values) < 3:
+        return np.arange(len(values))
+    return leaves_list(linkage(values, method="average", optimal_ordering=True))

@@ -1,0 +1,62 @@
+"""The strongest up- and down-regulations as bars."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from grn.network.export import strongest_edges
+from grn.plots.style import DOWN, INK, UP, figure, note, paler, plain, short
+
+UNSIGNED = "positive weight", "negative weight"  # for read-outs whose sign means nothing
+SIGNED = "raises the target", "lowers the target"
+
+
+def strongest_regulations(edges: pd.DataFrame, count: int = 15, *, signed: bool = True) -> Figure:
+    """edges: columns source, target, weight, confidence, sorted by |weight|; the first `count` of each sign.
+
+    signed: the sign says whether the regulator raises or lowers its target.
+    """
+    up, down = strongest_edges(edges, count)
+    picture = figure(7, max(2.2, 0.24 * (len(up) + len(down)) + 1.2))
+    draw_regulations(picture.subplots(), edges, count, signed=signed)
+    return picture
+
+
+def draw_regulations(axes: Axes, edges: pd.DataFrame, count: int, *, signed: bool = True) -> None:
+    """From the top: the strongest up-regulations, a gap, the strongest down-regulations. Paler = less confident."""
+    up, down = strongest_edges(edges, count)
+    if up.empty and down.empty:
+        note(axes, "The network has no edges.")
+        return
+    gap = 1 if len(up) and len(down) else 0
+    shown = pd.concat([up, down[::-1]])
+    places = [*range(len(up)), *range(len(up) + gap, len(shown) + gap)]
+    for place, edge in zip(places, shown.itertuples(), strict=True):
+        # A confidence of 0.5 is a coin's; it is drawn palest.
+        doubt = min(max(2 - 2 * edge.confidence, 0), 1)
+        axes.barh(place, edge.weight, color=paler(UP if edge.weight > 0 else DOWN, 0.75 * doubt), height=0.78)
+    labels = [f"{short(edge.source, 18)} → {short(edge.target, 18)}" for edge in shown.itertuples()]
+    axes.set_yticks(places, labels, fontsize=8.5)
+    axes.set_ylim(len(shown) + gap - 0.4, -0.6)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.set_xlabel("weight")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    plain(axes, "Strongest edges: regulator → target")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    raises, lowers = SIGNED if signed else UNSIGNED
+    middle = len(up) / 2 - 0.5, len(up) + gap + len(down) / 2 - 0.5
+    # Each side's name stands where the other side has no bars.
+    if len(up):
+        axes.text(0, middle[0], f"{raises}  ", ha="right", va="center", color=UP, fontsize=9)
+    if len(down):
+        axes.text(0, middle[1], f"  {lowers}", ha="left", va="center", color=DOWN, fontsize=9)
+    widest = shown["weight"].abs().max()
+    left = 1.08 * widest if len(down) else 0.5 * widest
+    right = 1.08 * widest if len(up) else 0.5 * widest
+    axes.set_xlim(-left, right)

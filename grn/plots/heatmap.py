@@ -1,0 +1,53 @@
+"""Regulators x targets as heat maps: over all cells, and one per cell type, on one scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from grn.plots.style import SIGNED, figure, note, plain, short, shorten
+
+
+def network_heatmaps(weights: Mapping[str, pd.DataFrame], *, signed: bool = True) -> Figure:
+    """weights: a title (all cells, a cell type) -> signed weights, rows = regulators, columns = targets.
+
+    All have the same rows and columns. signed: the sign says whether the regulator raises or lowers its target.
+    """
+    first = next(iter(weights.values()), pd.DataFrame())
+    if first.empty:
+        picture = figure(6, 2)
+        note(picture.subplots(), "The network has no edges.")
+        return picture
+    regulators, targets = first.shape
+    columns = min(3, len(weights))
+    rows = -(-len(weights) // columns)
+    picture = figure(1.4 + columns * (0.19 * targets + 0.4), 1.0 + rows * (0.19 * regulators + 0.45) + 0.6)
+    grid = picture.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    values = np.abs(np.concatenate([frame.to_numpy().ravel() for frame in weights.values()]))
+    # The few largest weights would leave the rest white.
+    limit = float(np.quantile(values, 0.99)) or 1.0
+    panels = list(grid.flat)
+    for number, (panel, (title, frame)) in enumerate(zip(panels, weights.items(), strict=False)):
+        image = panel.imshow(frame.to_numpy(), cmap=SIGNED, vmin=-limit, vmax=limit, aspect="auto")
+        panel.set_yticks(range(regulators), shorten(frame.index, 14), fontsize=7.5)
+        panel.set_xticks(range(targets), shorten(frame.columns, 14), fontsize=7.5, rotation=90)
+        # A column is labelled under its last picture. Above an empty place, the labels hang into it.
+        panel.tick_params(labelbottom=number + columns >= len(weights), labelleft=number % columns == 0)
+        for label in panel.get_xticklabels():
+            label.set_in_layout(number // columns == rows - 1)
+        plain(panel)
+        panel.set_title(short(title), loc="left", fontsize=9, fontweight="bold" if number == 0 else "normal")
+        panel.spines[:].set_visible(False)
+        panel.tick_params(length=0)
+    for panel in panels[len(weights) :]:
+        panel.set_axis_off()
+    picture.supxlabel("target", fontsize=9)
+    picture.supylabel("regulator", fontsize=9)
+    bar = picture.colorbar(image, ax=grid, shrink=min(1.0, 2.0 / rows), aspect=16, pad=0.015, extend="both")
+    bar.set_label("weight: red lowers, blue raises the target" if signed else "weight (no sign claimed)", fontsize=9)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8)
+    return picture

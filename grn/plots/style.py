@@ -1,0 +1,72 @@
+"""What all pictures share: colours, fonts, and how a figure becomes bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+# Blue and red differ in lightness as well as hue, so they stay apart for colour-blind readers.
+UP, DOWN = "#2166ac", "#b2182b"
+SIGNED = "RdBu"  # red = negative, white = none, blue = positive
+SHARE = "Blues"
+LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+INK = "#333333"
+RASTER = 140  # dots per inch
+LONGEST = 28  # characters of a label before it is cut in the middle
+
+
+def figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches, that lays out its own labels."""
+    picture = Figure(figsize=(width, height), dpi=RASTER, layout="constrained")
+    picture.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
+    return picture
+
+
+def short(label: object, longest: int = LONGEST) -> str:
+    """A label that fits: its middle goes, as differences tend to be at the ends. Dollars are no formulas."""
+    text = str(label)
+    if len(text) > longest:
+        text = f"{text[: longest - longest // 2 - 1]}…{text[len(text) - longest // 2 :]}"
+    return text.replace("$", r"\$")
+
+
+def shorten(labels: Iterable[object], longest: int = LONGEST) -> list[str]:
+    return [short(label, longest) for label in labels]
+
+
+def plain(axes: Axes, title: str = "") -> None:
+    """Only the lines that are read, and a title at the left."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(length=3, color=INK)
+    if title:
+        axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+
+
+def ink_on(colour: tuple[float, ...]) -> str:
+    """Black or white, whichever is read more easily on `colour`."""
+    red, green, blue = colour[:3]
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "black"
+
+
+def paler(colour: str, amount: float) -> tuple[float, ...]:
+    """`colour` mixed with white; amount 0: as it is, 1: white. Unlike transparency, it hides what is behind."""
+    return tuple(part + (1 - part) * amount for part in to_rgb(colour))
+
+
+def note(axes: Axes, text: str) -> None:
+    """A sentence in the place of a picture that has nothing to show."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, text, ha="center", va="center", color=INK, transform=axes.transAxes)
+
+
+def png(picture: Figure) -> bytes:
+    # Without the version of the library in it, the same figure gives the same bytes.
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"savefig.facecolor": "white"}):
+        picture.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

@@ -1,0 +1,234 @@
+"""Predictions written into a copy of the cells."""
+
+import shutil
+
+import anndata
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from grn.analysis.predict import data_config, predict, predict_cells
+from grn.bags import Bags
+from grn.configfile import load_config
+from grn.data.cells import cells_for_vocabulary, load_cells
+from grn.data.sources import open_source
+from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
+from grn.trained import TrainedModel
+
+
+class Said(list):
+    def __call__(self, line: str) -> None:
+        self.append(line)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self)
+
+
+@pytest.fixture
+def simulated(tiny_run):
+    """The cells that the run was trained on."""
+    return open_source(load_config(tiny_run / "config.yaml").data)
+
+
+@pytest.fixture
+def data(simulated, tmp_path):
+    simulated.write_h5ad(tmp_path / "cells.h5ad")
+    return tmp_path / "cells.h5ad"
+
+
+def ask(model, data, output, *, key_added="grn", counts=None, gene_key=None):
+    """The written file and what was said."""
+    said = Said()
+    predict(model, data, output, key_added=key_added, counts=counts, gene_key=gene_key, say=said)
+    return anndata.read_h5ad(output), said
+
+
+def saved(model, tmp_path, adata, classes=(), property_key=None):
+    """A model folder for the genes of `adata`."""
+    TrainedModel(model, tuple(adata.var_names), classes, "counts", "log1p", None, None, property_key).save(
+        tmp_path / "alone"
+    )
+    return tmp_path / "alone"
+
+
+def test_predictions_on_the_training_data_are_the_model_s_own(tiny_run, data, tmp_path):
+    """From the training run's own multiplicities, in one dense batch, to the last digits of float32."""
+    found, _ = ask(tiny_run, data, tmp_path / "out.h5ad")
+    trained = TrainedModel.load(tiny_run)
+    cells, _ = load_cells(load_config(tiny_run / "config.yaml").data)
+    dense = torch.from_numpy(cells.multiplicity.toarray())
+    with torch.no_grad():
+        expected = trained.model(Bags(torch.arange(dense.shape[1]), dense, basal=torch.from_numpy(cells.basal)))
+    probabilities = expected.logits.softmax(-1).numpy()
+    np.testing.assert_allclose(found.obsm["grn_probabilities"], probabilities, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.obsm["X_grn"], expected.cell.numpy(), rtol=1e-4, atol=1e-5)
+    named = [trained.classes[best] for best in probabilities.argmax(1)]
+    assert found.obs["grn_cell_type"].tolist() == named
+    np.testing.assert_allclose(found.obs["grn_cell_type_confidence"], probabilities.max(1), rtol=1e-4)
+    assert probabilities.std(0).min() > 100 * 1e-6, "the cells differ by more than the tolerance"
+
+
+def test_what_was_in_the_data_stays(tiny_run, simulated, data, tmp_path):
+    before = data.read_bytes()
+    found, _ = ask(tiny_run, data, tmp_path / "out.h5ad")
+    assert data.read_bytes() == before
+    assert (found.X != simulated.X).nnz == 0
+    assert found.obs["cell_type"].tolist() == simulated.obs["cell_type"].tolist()
+    assert found.obs_names.tolist() == simulated.obs_names.tolist()
+    assert found.uns["truth"].equals(simulated.uns["truth"])
+
+
+def test_names_follow_the_key_and_say_their_model(tiny_run, data, tmp_path):
+    found, _ = ask(tiny_run, data, tmp_path / "out.h5ad", key_added="mine")
+    trained = TrainedModel.load(tiny_run)
+    assert set(found.obs) == {"cell_type", "mine_cell_type", "mine_cell_type_confidence"}
+    assert set(found.obsm) == {"X_mine", "mine_probabilities"}
+    assert list(found.uns["mine"]["classes"]) == list(trained.classes)
+    assert found.uns["mine"]["model_hash"] == trained.hash
+    assert list(found.obs["mine_cell_type"].cat.categories) == list(trained.classes)
+
+
+def test_the_model_folder_alone_gives_the_same(tiny_run, data, tmp_path):
+    whole, _ = ask(tiny_run, data, tmp_path / "whole.h5ad")
+    inside, _ = ask(tiny_run / "model", data, tmp_path / "inside.h5ad")
+    shutil.copytree(tiny_run / "model", tmp_path / "copied")
+    copied, _ = ask(tmp_path / "copied", data, tmp_path / "copied.h5ad")
+    for other in (inside, copied):
+        np.testing.assert_array_equal(other.obsm["X_grn"], whole.obsm["X_grn"])
+
+
+def test_order_and_number_of_genes_do_not_matter(tiny_run, simulated, data, tmp_path):
+    """Genes in another order, with one more that the model does not know."""
+    expected, _ = ask(tiny_run, data, tmp_path / "expected.h5ad")
+    unknown = anndata.AnnData(sparse.csr_matrix(np.full((80, 1), 9.0, np.float32)), obs=simulated.obs)
+    unknown.var_names = ["unknown"]
+    shuffled = anndata.concat([unknown, simulated[:, ::-1]], axis=1)
+    shuffled.write_h5ad(tmp_path / "shuffled.h5ad")
+    found, said = ask(tiny_run, tmp_path / "shuffled.h5ad", tmp_path / "out.h5ad")
+    np.testing.assert_allclose(found.obsm["X_grn"], expected.obsm["X_grn"], rtol=1e-4, atol=1e-5)
+    assert "16 of the model's 16 genes are in the data" in said.text
+
+
+def test_cells_without_any_gene_are_predicted_and_said(tiny_run, simulated, tmp_path):
+    counts = simulated.X.tolil()
+    counts[[3, 5]] = 0
+    simulated.X = counts.tocsr()
+    simulated.write_h5ad(tmp_path / "cells.h5ad")
+    found, said = ask(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
+    assert "2 of 80 cells have none of the model's genes" in said.text
+    np.testing.assert_array_equal(found.obsm["X_grn"][3], found.obsm["X_grn"][5])
+    assert np.isfinite(found.obsm["grn_probabilities"]).all()
+
+
+def test_counts_and_gene_names_may_be_elsewhere(tiny_run, simulated, data, tmp_path):
+    expected, _ = ask(tiny_run, data, tmp_path / "expected.h5ad")
+    simulated.layers["umi"] = simulated.X.copy()
+    simulated.X = simulated.X.log1p()
+    simulated.var["symbol"] = simulated.var_names
+    simulated.var_names = [f"ENSG{number:011d}" for number in range(16)]
+    moved = tmp_path / "moved.h5ad"
+    simulated.write_h5ad(moved)
+    found, said = ask(tiny_run, moved, tmp_path / "out.h5ad", counts="layer:umi", gene_key="symbol")
+    np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
+    assert "layer 'umi'" in said.text
+    with pytest.raises(DataError, match="layer:umi"):
+        ask(tiny_run, moved, tmp_path / "no.h5ad", gene_key="symbol")
+    with pytest.raises(VocabularyMismatch, match=r"Ensembl ids \('ENSG0.*symbol"):
+        ask(tiny_run, moved, tmp_path / "no.h5ad", counts="layer:umi")
+    assert not (tmp_path / "no.h5ad").exists()
+
+
+def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
+    """Where counts and gene names were in training; what the model itself fixes is taken from the model."""
+    shutil.copytree(tiny_run, tmp_path / "run")
+    text = (tiny_run / "config.yaml").read_text()
+    text = text.replace("counts: X", "counts: raw").replace("gene_key: null", "gene_key: symbol")
+    (tmp_path / "run" / "config.yaml").write_text(text.replace("log1p_normalised", "counts"))
+    trained = TrainedModel.load(tiny_run)
+    for model in (tmp_path / "run", tmp_path / "run" / "model"):
+        config = data_config(trained, model, tmp_path / "new.h5ad")
+        assert (config.counts, config.gene_key, config.label_key) == ("raw", "symbol", None)
+        assert (config.multiplicity, config.path) == ("log1p_normalised", str(tmp_path / "new.h5ad"))
+    config = data_config(trained, tmp_path / "run", tmp_path / "new.h5ad", counts="layer:a", gene_key="b")
+    assert (config.counts, config.gene_key) == ("layer:a", "b")
+    shutil.copytree(tiny_run / "model", tmp_path / "run" / "another")
+    assert data_config(trained, tmp_path / "run" / "another", tmp_path / "new.h5ad").counts == "X"
+
+
+def test_the_kind_of_values_is_the_model_s_own(make_model, simulated, tmp_path):
+    """A model of expression values reads data that no counts could be."""
+    model = make_model(16, dtype=torch.float32, property=False)
+    trained = TrainedModel(model, tuple(simulated.var_names), ("x", "y", "z"), "expression", "log1p", None, None)
+    trained.save(tmp_path / "model")
+    simulated.X = simulated.X * 0.37
+    simulated.write_h5ad(tmp_path / "cells.h5ad")
+    found, _ = ask(tmp_path / "model", tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
+    with torch.no_grad():
+        expected = model(Bags(torch.arange(16), torch.from_numpy(simulated.X.toarray()).float()))
+    np.testing.assert_allclose(found.obsm["X_grn"], expected.cell.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_without_cell_types_says_so_and_writes_the_rest(make_model, simulated, data, tmp_path):
+    model = saved(make_model(16, classes=0, property=False, dtype=torch.float32), tmp_path, simulated)
+    found, said = ask(model, data, tmp_path / "out.h5ad")
+    assert "The model knows no cell types" in said.text
+    assert set(found.obs) == {"cell_type"} and set(found.obsm) == {"X_grn"}
+    assert set(found.uns["grn"]) == {"model_hash"}
+
+
+def test_a_property_is_written_in_its_unit(make_model, simulated, data, tmp_path):
+    model = saved(make_model(16, dtype=torch.float32), tmp_path, simulated, ("x", "y", "a/b"), "age/years")
+    found, _ = ask(model, data, tmp_path / "out.h5ad")
+    assert found.uns["grn"]["property"] == "age/years"
+    trained = TrainedModel.load(model)
+    cells = cells_for_vocabulary(simulated, data_config(trained, model, data), trained.vocabulary)
+    np.testing.assert_array_equal(found.obs["grn_property"], predict_cells(trained, cells).property)
+    assert found.obs["grn_property"].std() > 1
+    assert list(found.uns["grn"]["classes"]) == ["x", "y", "a/b"]
+
+
+def test_predictions_of_before_are_replaced_in_the_copy_and_said(tiny_run, data, tmp_path):
+    ask(tiny_run, data, tmp_path / "first.h5ad")
+    first = anndata.read_h5ad(tmp_path / "first.h5ad")
+    first.obsm["X_grn"][:] = 0
+    first.write_h5ad(tmp_path / "first.h5ad")
+    second, said = ask(tiny_run, tmp_path / "first.h5ad", tmp_path / "second.h5ad")
+    assert (second.obsm["X_grn"] != 0).any()
+    (line,) = [line for line in said if "new values" in line]
+    assert "obs['grn_cell_type'], obs['grn_cell_type_confidence'], obsm['X_grn']" in line
+    assert (anndata.read_h5ad(tmp_path / "first.h5ad").obsm["X_grn"] == 0).all()
+    _, said = ask(tiny_run, tmp_path / "first.h5ad", tmp_path / "third.h5ad", key_added="other")
+    assert "new values" not in said.text
+
+
+def test_no_file_is_overwritten(tiny_run, data, tmp_path):
+    (tmp_path / "mine.h5ad").write_text("mine")
+    for output in (data, tmp_path / "mine.h5ad"):
+        before = output.read_bytes()
+        with pytest.raises(RunFolderError, match="already exists and is never overwritten; give --output another name"):
+            ask(tiny_run, data, output)
+        assert output.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "sentence"),
+    [
+        ({"model": "nowhere"}, RunFolderError, "nowhere does not exist; give a run folder"),
+        ({"data": "cell.h5ad"}, DataError, r"cell\.h5ad does not exist \(did you mean \S*cells\.h5ad\?\)"),
+        ({"output": "out.csv"}, ConfigError, r"out\.csv, but an \.h5ad file is written"),
+        ({"key_added": "a/b"}, ConfigError, "--key-added is 'a/b'"),
+        ({"key_added": ""}, ConfigError, "--key-added is ''"),
+        ({"counts": "umi"}, ConfigError, "'umi'; it must be X, raw, layer:NAME or recover"),
+        ({"gene_key": "symbol"}, DataError, "'symbol'"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_write_nothing(tiny_run, data, tmp_path, changes, error, sentence):
+    paths = {"model": tiny_run, "data": data, "output": tmp_path / "out.h5ad"}
+    paths |= {name: tmp_path / value for name, value in changes.items() if name in paths}
+    options = {name: value for name, value in changes.items() if name not in paths}
+    with pytest.raises(error, match=sentence) as caught:
+        ask(*paths.values(), **options)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]

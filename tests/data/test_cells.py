@@ -1,0 +1,166 @@
+"""From a file to cells, and other data for a trained model."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from grn.config import DataConfig
+from grn.data.cells import cells_for_vocabulary, load_cells, read_labels
+from grn.data.genes import choose_genes
+from grn.errors import ConfigError, DataError, VocabularyMismatch
+
+
+def test_labels_with_slashes_survive_and_are_sorted(adata, write):
+    cells, split = load_cells(DataConfig(path=write(adata), label_key="label"))
+    assert cells.classes == ("B cell", "CD14+ monocyte", "T/NK cell")
+    assert [cells.classes[label] for label in cells.labels] == list(adata.obs["label"])
+    assert set(cells.labels[split.test]) == {0, 1, 2}
+
+
+def test_only_nan_none_and_empty_labels_are_missing():
+    obs = pd.DataFrame({"label": ["B", None, "", "nan", np.nan, "NA", "  "]})
+    labels, classes = read_labels(obs, "label")
+    assert classes == ("B", "NA", "nan")
+    assert labels.tolist() == [0, -1, -1, 2, -1, 1, -1]
+
+
+@pytest.mark.parametrize(
+    ("column", "classes", "labels"),
+    [
+        (pd.Categorical(["x", None, "x"], categories=["unused", "x"]), ("x",), [0, -1, 0]),
+        ([2, 10, 2], ("10", "2"), [1, 0, 1]),
+        ([True, False, True], ("False", "True"), [1, 0, 1]),
+        (pd.array(["x", None, "y"], dtype="string"), ("x", "y"), [0, -1, 1]),
+    ],
+)
+def test_labels_of_any_type(column, classes, labels):
+    found, names = read_labels(pd.DataFrame({"label": column}), "label")
+    assert names == classes
+    assert found.tolist() == labels
+
+
+def test_missing_labels_come_back_from_a_file(adata, write):
+    adata.obs["label"] = pd.Categorical(adata.obs["label"]).set_categories(["B cell", "T/NK cell"])
+    cells, split = load_cells(DataConfig(path=write(adata), label_key="label"))
+    assert cells.classes == ("B cell", "T/NK cell")
+    np.testing.assert_array_equal(cells.labels == -1, adata.obs["label"].isna())
+    for part in (split.train, split.validation, split.test):
+        assert (cells.labels[part] == -1).any(), "cells without a label are a stratum too"
+
+
+def test_a_missing_column_names_the_nearest(adata, write):
+    path = write(adata)
+    with pytest.raises(
+        DataError, match=r"data\.label_key is 'lable', which is no column of obs; did you mean 'label'\?"
+    ):
+        load_cells(DataConfig(path=path, label_key="lable"))
+    with pytest.raises(DataError, match=r"data\.group_key is 'donor'.*it has 'label'"):
+        load_cells(DataConfig(path=path, group_key="donor"))
+
+
+def test_a_column_without_labels_is_refused():
+    with pytest.raises(DataError, match="'label' holds no labels"):
+        read_labels(pd.DataFrame({"label": [None, ""]}), "label")
+
+
+def test_groups_stay_together_and_a_missing_group_is_one(adata, write):
+    donors = np.array(["d1", "d2", "d3", "d4", None], object)[np.arange(adata.n_obs) % 5]
+    adata.obs["donor"] = pd.Categorical(donors)
+    _, split = load_cells(DataConfig(path=write(adata), group_key="donor"))
+    owners = [set(pd.Series(donors[part]).fillna("none")) for part in (split.train, split.validation, split.test)]
+    assert sum(map(len, owners)) == len(set.union(*owners)) == 5
+
+
+def test_property_is_float_with_nan(adata, write):
+    adata.obs["age"] = np.where(np.arange(adata.n_obs) == 3, np.nan, np.arange(adata.n_obs))
+    cells, _ = load_cells(DataConfig(path=write(adata)), property_key="age")
+    assert cells.property.dtype == np.float32
+    assert np.isnan(cells.property[3]) and cells.property[4] == 4
+    with pytest.raises(DataError, match="'label' is not numeric"):
+        load_cells(DataConfig(path=write(adata)), property_key="label")
+
+
+def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, write):
+    config = DataConfig(path=write(adata), genes=5)
+    cells, split = load_cells(config, seed=4)
+    training = adata.X[split.train]
+    chosen = choose_genes(training, list(adata.var_names), 5, None, "counts")
+    assert cells.vocabulary == tuple(adata.var_names[chosen])
+    totals = np.asarray(training[:, chosen].sum(axis=1)).ravel()
+    assert cells.target_total == np.median(totals[totals > 0])
+    # Other counts outside the training cells change nothing that was fitted.
+    counts = adata.X.toarray()
+    counts[np.r_[split.validation, split.test]] = 500 * np.eye(adata.n_vars)[np.r_[split.validation, split.test] % 12]
+    adata.X = counts
+    again, _ = load_cells(DataConfig(path=write(adata), genes=5), seed=4)
+    assert (again.vocabulary, again.target_total) == (cells.vocabulary, cells.target_total)
+
+
+def test_regulators_are_positions_in_the_vocabulary(adata, write):
+    cells, _ = load_cells(DataConfig(path=write(adata), genes=4, regulators=["gene9", "gene0", "gene2"]))
+    assert [cells.vocabulary[position] for position in cells.regulators] == ["gene0", "gene2", "gene9"]
+    assert cells.regulators.dtype == np.int64
+    assert any("3 of 3 regulators" in note for note in cells.notes)
+
+
+def test_expression_is_not_transformed(adata, write):
+    adata.X = adata.X * 0.25
+    cells, _ = load_cells(DataConfig(path=write(adata), values="expression"))
+    np.testing.assert_array_equal(cells.multiplicity.toarray(), adata.X.toarray())
+    assert cells.target_total is None
+    with pytest.raises(ConfigError, match=r"data\.duplicates: sum adds counts"):
+        load_cells(DataConfig(path=write(adata), values="expression", duplicates="sum"))
+
+
+def test_simulated_cells_bring_their_truth(adata, write):
+    cells, _ = load_cells(DataConfig(path="simulated:", label_key="cell_type"))
+    assert set(cells.truth.columns) == {"source", "target", "sign"}
+    assert set(cells.truth["source"]) <= set(cells.vocabulary)
+    assert load_cells(DataConfig(path=write(adata)))[0].truth is None
+
+
+# Another AnnData for a trained model.
+
+
+def test_the_training_data_match_themselves(adata, write):
+    config = DataConfig(path=write(adata), genes=5, label_key="label")
+    cells, _ = load_cells(config)
+    again = cells_for_vocabulary(
+        adata, config, cells.vocabulary, classes=cells.classes, target_total=cells.target_total
+    )
+    np.testing.assert_array_equal(again.multiplicity.toarray(), cells.multiplicity.toarray())
+    np.testing.assert_array_equal(again.labels, cells.labels)
+
+
+def test_genes_are_placed_by_name_and_missing_ones_are_absent(adata):
+    vocabulary = ["gene5", "gene1", "unknown", "gene0"]
+    cells = cells_for_vocabulary(adata[:, ::-1], DataConfig(path="x", multiplicity="counts"), vocabulary)
+    counts = adata.to_df()
+    for position, gene in enumerate(vocabulary):
+        expected = counts[gene] if gene in counts else 0 * counts["gene0"]
+        np.testing.assert_array_equal(cells.multiplicity[:, [position]].toarray().ravel(), expected)
+    assert cells.multiplicity.has_sorted_indices
+    assert "3 of the model's 4 genes" in cells.notes[0]
+
+
+def test_labels_take_the_models_classes(adata):
+    config = DataConfig(path="x", label_key="label", multiplicity="counts")
+    cells = cells_for_vocabulary(adata, config, list(adata.var_names), classes=["T/NK cell", "other", "B cell"])
+    expected = {"T/NK cell": 0, "B cell": 2, "CD14+ monocyte": -1}
+    assert cells.labels.tolist() == [expected[label] for label in adata.obs["label"]]
+
+
+def test_strange_genes_are_a_mismatch(adata):
+    with pytest.raises(
+        VocabularyMismatch, match=r"x shares 1 of 3 genes with the model\. Its names look like 'gene0'; the"
+    ):
+        cells_for_vocabulary(adata, DataConfig(path="x"), ["gene1", "SPI1", "CD3E"])
+
+
+def test_ensembl_ids_are_noticed_and_the_fitting_column_named(adata):
+    adata.var["symbol"] = adata.var_names
+    adata.var["chromosome"] = "1"
+    names = list(adata.var_names)
+    adata.var_names = [f"ENSG{number:011d}" for number in range(adata.n_vars)]
+    with pytest.raises(VocabularyMismatch, match=r"look like Ensembl ids \('ENSG0+'\); set data\.gene_key: symbol\."):
+        cells_for_vocabulary(adata, DataConfig(path="x"), names)

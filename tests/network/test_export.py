@@ -1,0 +1,178 @@
+"""Networks as files."""
+
+import re
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from grn.network.export import (
+    RESERVED,
+    edge_table,
+    network_anndata,
+    slugs,
+    square,
+    strongest,
+    strongest_edges,
+    write_network,
+)
+from grn.network.readout import Network
+
+GENES = ("NA", "g1", "g2", "g3", "nan")
+REGULATORS = np.array([1, 4])
+LABELS = ("attention", "a/b", "a b", "", "β", "attention_layer0", "T/NK cell", "type", "a_b_2")
+
+
+def network(types=(0, 1, 2), layers=0, seed=0) -> Network:
+    generator = np.random.default_rng(seed)
+
+    def drawn():
+        weight = generator.normal(size=(5, 2)).astype(np.float32)
+        weight[REGULATORS, [0, 1]] = 0
+        return weight
+
+    confidence = generator.random((5, 2)).astype(np.float32)
+    return Network(drawn(), {kind: drawn() for kind in types}, confidence, [drawn() for _ in range(layers)])
+
+
+def as_anndata(classes=LABELS, top_k=None, readouts=None, cells=4):
+    kinds = range(len(classes))
+    labels = np.repeat([*kinds, -1], cells)
+    counts = sparse.csr_matrix(np.random.default_rng(1).poisson(1.0, (len(labels), 5)).astype(np.float32))
+    return network_anndata(
+        readouts or {"jacobian": network(kinds), "attention": network(kinds, layers=2, seed=1)},
+        "jacobian",
+        genes=GENES,
+        regulators=REGULATORS,
+        classes=classes,
+        labels=labels,
+        multiplicity=counts,
+        top_k=top_k,
+        about={"model_hash": "abc", "version": "0"},
+    )
+
+
+@given(st.lists(st.text(max_size=8) | st.sampled_from(LABELS), unique=True))
+def test_slugs_are_different_plain_and_not_reserved(labels):
+    found = slugs(labels)
+    assert list(found) == labels
+    assert len(set(found.values())) == len(labels)
+    for slug in found.values():
+        assert re.fullmatch(r"[A-Za-z0-9_]+", slug)
+        assert not RESERVED.fullmatch(slug)
+
+
+def test_slugs_are_readable():
+    assert slugs(LABELS) == {
+        "attention": "attention_2",
+        "a/b": "a_b",
+        "a b": "a_b_2",
+        "": "type",
+        "β": "type_2",
+        "attention_layer0": "attention_layer0_2",
+        "T/NK cell": "T_NK_cell",
+        "type": "type_3",
+        "a_b_2": "a_b_2_2",
+    }
+
+
+def test_the_networks_of_all_types_read_back(tmp_path):
+    readouts = {"jacobian": network(range(9)), "attention": network(range(9), layers=2, seed=1)}
+    edges = edge_table(readouts["jacobian"], GENES, REGULATORS, None)
+    write_network(tmp_path, as_anndata(readouts=readouts), edges)
+    found = anndata.read_h5ad(tmp_path / "network.h5ad")
+    label_of = dict(zip(found.uns["grn"]["cell_types"]["slug"], found.uns["grn"]["cell_types"]["label"], strict=True))
+    assert sorted(label_of.values()) == sorted(LABELS)
+    assert set(found.varp) == {f"grn_{slug}" for slug in label_of} | {
+        "grn",
+        "grn_attention",
+        "grn_attention_layer0",
+        "grn_attention_layer1",
+    }
+    for slug, label in label_of.items():
+        expected = readouts["jacobian"].by_type[LABELS.index(label)]
+        np.testing.assert_array_equal(found.varp[f"grn_{slug}"].toarray()[:, REGULATORS], expected)
+    attention = readouts["attention"]
+    np.testing.assert_array_equal(found.varp["grn_attention"].toarray()[:, REGULATORS], attention.weight)
+    np.testing.assert_array_equal(found.varp["grn_attention_layer1"].toarray()[:, REGULATORS], attention.layers[1])
+    assert list(found.var_names) == list(GENES), "NA and nan are genes"
+    assert found.var["is_regulator"].tolist() == [False, True, False, False, True]
+    assert isinstance(found.varp["grn"], sparse.csr_matrix)
+    about = found.uns["grn"]
+    assert about["orientation"] == "row = target, column = regulator"
+    assert about["sign"].startswith("positive: raising the regulator")
+    assert about["sign_attention"].startswith("none")
+    assert about["model_hash"] == "abc"
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "edges.parquet"), edges)
+
+
+def test_cell_types_hold_their_mean_multiplicity():
+    found = as_anndata(("x", "y"))
+    counts = np.random.default_rng(1).poisson(1.0, (12, 5))
+    assert found.obs_names.tolist() == ["x", "y"] and found.obs["cells"].tolist() == [4, 4]
+    np.testing.assert_allclose(found.X, [counts[:4].mean(0), counts[4:8].mean(0)])
+
+
+def test_a_network_without_cell_types_is_written(tmp_path):
+    readouts = {"jacobian": network(()), "attention": network((), layers=1)}
+    edges = edge_table(readouts["jacobian"], GENES, REGULATORS, None)
+    write_network(tmp_path, as_anndata((), readouts=readouts), edges)
+    found = anndata.read_h5ad(tmp_path / "network.h5ad")
+    assert found.shape == (0, 5)
+    assert set(found.varp) == {"grn", "grn_attention", "grn_attention_layer0"}
+
+
+def test_a_row_is_a_target_and_a_column_a_regulator():
+    """One edge, from regulator g1 (the first) to target g3."""
+    weight = np.zeros((5, 2), np.float32)
+    weight[3, 0] = -0.7
+    matrix = square(weight, REGULATORS, None)
+    assert matrix.nnz == 1 and matrix[3, 1] == np.float32(-0.7)
+    first = edge_table(Network(weight, {}, np.full((5, 2), 0.25)), GENES, REGULATORS, None).iloc[0]
+    assert (first["source"], first["target"], first["confidence"]) == ("g1", "g3", 0.25)
+    assert first["weight"] == np.float32(-0.7)
+
+
+@pytest.mark.parametrize("top_k", [None, 1, 2, 7])
+def test_the_edge_table_and_the_matrix_agree(top_k):
+    readouts = {"jacobian": network(range(9)), "attention": network(range(9), layers=1)}
+    edges = edge_table(readouts["jacobian"], GENES, REGULATORS, top_k)
+    matrix = as_anndata(top_k=top_k, readouts=readouts).varp["grn"].toarray()
+    from_edges = np.zeros((5, 5), np.float32)
+    place = {gene: row for row, gene in enumerate(GENES)}
+    for edge in edges.itertuples():
+        from_edges[place[edge.target], place[edge.source]] = edge.weight
+    np.testing.assert_array_equal(from_edges, matrix)
+    assert not edges.duplicated(["source", "target"]).any()
+
+
+def test_the_edge_table_has_every_candidate_once_and_no_self_loop():
+    edges = edge_table(network(), GENES, REGULATORS, None)
+    assert list(edges.columns) == ["source", "target", "weight", "confidence"]
+    assert len(edges) == 5 * 2 - 2
+    assert (edges["source"] != edges["target"]).all()
+    assert (np.diff(edges["weight"].abs()) <= 0).all()
+
+
+def test_candidates_of_weight_zero_are_listed_with_all_edges():
+    weight = np.zeros((5, 2), np.float32)
+    assert len(edge_table(Network(weight, {}, weight), GENES, REGULATORS, None)) == 8
+
+
+def test_top_k_keeps_the_strongest_of_each_target():
+    weight = np.array([[1.0, -3.0, 2.0], [0.5, 0.4, -0.6]])
+    assert strongest(weight, 1).tolist() == [[False, True, False], [False, False, True]]
+    assert strongest(weight, 2).tolist() == [[False, True, True], [True, False, True]]
+    for top_k in (None, 3, 9):
+        assert strongest(weight, top_k).all()
+
+
+def test_the_strongest_edges_go_up_and_down():
+    up, down = strongest_edges(edge_table(network(), GENES, REGULATORS, None), 2)
+    assert (up["weight"] > 0).all() and (down["weight"] < 0).all()
+    assert len(up) == len(down) == 2
+    assert up["weight"].is_monotonic_decreasing and down["weight"].is_monotonic_increasing

@@ -1,0 +1,134 @@
+"""The Jacobian read-out against differences, and what it does not depend on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from grn.bags import Bags
+from grn.network import jacobian
+from grn.network.attention import attention_network
+from grn.network.jacobian import jacobian_network, regulator_derivatives
+from grn.network.sampling import Sample, sample_cells
+
+REGULATORS = np.array([0, 3, 5])
+MEMBERS = {0: 18, 1: 9, -1: 3}
+
+
+def samples(labels, batch=8):
+    return list(sample_cells(labels, len(REGULATORS), cells=24, fraction=0.34, batch=batch, seed=1))
+
+
+def difference(model, bags: Bags, gene: int, step: float = 1e-6) -> torch.Tensor:
+    """d predicted multiplicity [B, N] / d multiplicity of `gene` by central differences (below zero too)."""
+    up, down = bags.multiplicity.clone(), bags.multiplicity.clone()
+    up[:, gene] += step
+    down[:, gene] -= step
+    with torch.no_grad():
+        high, low = (model(replace(bags, multiplicity=moved)).multiplicity for moved in (up, down))
+    return (high - low) / (2 * step)
+
+
+def test_derivatives_equal_central_differences(make_model, make_bags):
+    model, bags = make_model(), make_bags()
+    found = regulator_derivatives(model, bags, torch.as_tensor(REGULATORS))
+    expected = torch.stack([difference(model, bags, gene) for gene in REGULATORS])
+    assert found.shape == (3, 5, 12)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    assert expected.abs().mean() > 1e-2
+
+
+@pytest.mark.parametrize("basal", [None, np.linspace(0.5, 1.5, 30)])
+def test_the_network_is_the_mean_of_differences_over_readable_bags(make_model, csr_cells, basal):
+    """Spelled out, bag by bag: targets masked, absent regulators read where they are, each type by its size."""
+    model, (multiplicity, labels) = make_model(), csr_cells
+    chosen = samples(labels)
+    total, number = {}, {}
+    for sample in chosen:
+        for row, masked in zip(sample.rows, sample.masked, strict=True):
+            seen = torch.from_numpy(multiplicity[[row]].toarray())
+            seen[0, REGULATORS[masked]] = 0
+            depth = None if basal is None else torch.from_numpy(basal[[row]])
+            bag = Bags(torch.arange(12), seen, basal=depth)
+            for column, regulator in enumerate(REGULATORS):
+                if masked[column]:
+                    continue
+                slope = difference(model, bag, int(regulator))[0]
+                for target in range(12):
+                    if target in REGULATORS[~masked]:
+                        continue  # the model reads this target itself
+                    key = sample.cell_type, target, column
+                    total[key] = total.get(key, 0.0) + float(slope[target])
+                    number[key] = number.get(key, 0) + 1
+    sd = model.sd.numpy()
+    expected, shares = np.zeros((12, 3)), np.zeros((12, 3))
+    for (kind, target, column), value in total.items():
+        mean = value / number[kind, target, column]
+        expected[target, column] += MEMBERS[kind] * mean * sd[REGULATORS[column]] / sd[target]
+        shares[target, column] += MEMBERS[kind]
+    expected /= np.where(shares > 0, shares, 1)
+
+    found = jacobian_network(model, multiplicity, chosen, MEMBERS, REGULATORS, basal)
+    np.testing.assert_allclose(found.weight, expected, rtol=1e-5, atol=1e-7)
+    assert sorted(found.by_type) == [0, 1], "cells without a label are no type"
+    assert (found.weight[REGULATORS, np.arange(3)] == 0).all(), "no gene regulates itself"
+    assert (np.delete(found.weight, REGULATORS, axis=0) != 0).all()
+
+
+def test_a_target_is_never_read_where_it_is_a_key(make_model, csr_cells):
+    """With nothing masked no regulator is a target; every other gene still is."""
+    model, (multiplicity, labels) = make_model(), csr_cells
+    rows = np.flatnonzero(labels == 0)
+    nothing = [Sample(0, rows, np.zeros((len(rows), 3), bool))]
+    found = jacobian_network(model, multiplicity, nothing, MEMBERS, REGULATORS)
+    assert (found.weight[REGULATORS] == 0).all()
+    assert (np.delete(found.weight, REGULATORS, axis=0) != 0).all()
+
+
+def test_flips_of_signs_leave_the_jacobian_and_turn_attention_round(make_model, csr_cells, flip, request):
+    model, (multiplicity, labels) = make_model(query_heads=2, key_heads=1), csr_cells
+    chosen = samples(labels)
+    arguments = (model, multiplicity, chosen, MEMBERS, REGULATORS)
+    jacobian_before, attention_before = jacobian_network(*arguments), attention_network(*arguments)
+    flip(model)
+    np.testing.assert_allclose(jacobian_network(*arguments).weight, jacobian_before.weight, rtol=1e-5, atol=1e-8)
+    attention = attention_network(*arguments)
+    if "value and output" in request.node.name:
+        np.testing.assert_allclose(attention.weight, attention_before.weight, rtol=1e-5, atol=1e-8)
+    elif "key and value" in request.node.name:  # one key head: every weight of its layer
+        np.testing.assert_allclose(attention.layers[0], -attention_before.layers[0], rtol=1e-5, atol=1e-8)
+    else:  # one of two query heads
+        assert np.abs(attention.weight - attention_before.weight).max() > 1e-2
+    assert np.abs(jacobian_before.weight).max() > 1e-2
+
+
+@pytest.mark.parametrize("tangents", [1, 2 * 8 * 12 * 24])
+def test_regulators_in_chunks_give_the_same(make_model, csr_cells, monkeypatch, tangents):
+    model, (multiplicity, labels) = make_model(), csr_cells
+    whole = jacobian_network(model, multiplicity, samples(labels), MEMBERS, REGULATORS)
+    monkeypatch.setattr(jacobian, "TANGENTS", tangents)
+    widths = []
+    derivatives = jacobian.regulator_derivatives
+    monkeypatch.setattr(
+        jacobian, "regulator_derivatives", lambda *each: widths.append(len(each[-1])) or derivatives(*each)
+    )
+    chunked = jacobian_network(model, multiplicity, samples(labels), MEMBERS, REGULATORS)
+    assert min(widths) < len(REGULATORS)
+    np.testing.assert_allclose(chunked.weight, whole.weight, rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(chunked.confidence, whole.confidence)
+
+
+def test_the_batch_size_of_bags_does_not_matter(make_model, csr_cells):
+    model, (multiplicity, labels) = make_model(), csr_cells
+    found = [jacobian_network(model, multiplicity, samples(labels, b), MEMBERS, REGULATORS) for b in (3, 64)]
+    np.testing.assert_allclose(found[0].weight, found[1].weight, rtol=1e-6, atol=1e-9)
+
+
+def test_a_model_in_single_precision_agrees_with_double(make_model, csr_cells):
+    multiplicity, labels = csr_cells
+    found = [
+        jacobian_network(make_model(dtype=dtype), multiplicity, samples(labels), MEMBERS, REGULATORS).weight
+        for dtype in (torch.float32, torch.float64)
+    ]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-2, atol=1e-4)

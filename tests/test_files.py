@@ -1,0 +1,106 @@
+"""Nothing is ever half-written."""
+
+import os
+import stat
+
+import pytest
+
+from grn.files import replacing_file, replacing_folder, write_text
+
+
+@pytest.fixture(params=[0o022, 0o077, 0o002])
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_file_takes_the_place_of_the_old_one(tmp_path):
+    path = tmp_path / "deep" / "table.csv"
+    write_text(path, "old")
+    with replacing_file(path) as beside:
+        assert (beside.parent, beside.suffix) == (path.parent, ".csv")
+        beside.write_text("new")
+        assert path.read_text() == "old", "until the end the old file is there, whole"
+    assert path.read_text() == "new"
+    assert os.listdir(path.parent) == ["table.csv"]
+
+
+def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "table.csv"
+    write_text(path, "old")
+    with pytest.raises(KeyboardInterrupt), replacing_file(path) as beside:
+        beside.write_text("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["table.csv"]
+
+
+def test_an_exception_makes_no_file(tmp_path):
+    with pytest.raises(ZeroDivisionError), replacing_file(tmp_path / "table.csv"):
+        1 / 0  # noqa: B018
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_that_its_writer_moved_away_is_an_error_and_the_old_one_stays(tmp_path):
+    path = tmp_path / "table.csv"
+    write_text(path, "old")
+    with pytest.raises(FileNotFoundError), replacing_file(path) as beside:
+        beside.unlink()
+    assert path.read_text() == "old"
+
+
+def test_permissions_of_a_file_honour_umask(tmp_path, umask):
+    write_text(tmp_path / "table.csv", "text")
+    assert mode(tmp_path / "table.csv") == 0o666 & ~umask
+    assert os.umask(umask) == umask, "and umask is as it was"
+
+
+def test_a_folder_takes_the_place_of_the_old_one(tmp_path):
+    folder = tmp_path / "model"
+    for text in ("old", "new"):
+        with replacing_folder(folder) as beside:
+            assert list(beside.iterdir()) == []
+            (beside / text).write_text(text)
+    assert os.listdir(folder) == ["new"]
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_an_exception_leaves_the_old_folder_and_nothing_else(tmp_path):
+    folder = tmp_path / "model"
+    with replacing_folder(folder) as beside:
+        (beside / "file").write_text("old")
+    with pytest.raises(KeyboardInterrupt), replacing_folder(folder) as beside:
+        (beside / "file").write_text("half")
+        raise KeyboardInterrupt
+    assert (folder / "file").read_text() == "old"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_the_old_folder_comes_back_when_the_new_one_cannot_be_moved_in(tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    with replacing_folder(folder) as beside:
+        (beside / "file").write_text("old")
+    move = os.replace
+
+    def refuse_the_new(source, target):
+        if target == folder and (source / "file").read_text() == "new":
+            raise OSError("no")
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse_the_new)
+    with pytest.raises(OSError, match="no"), replacing_folder(folder) as beside:
+        (beside / "file").write_text("new")
+    assert (folder / "file").read_text() == "old"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_permissions_of_a_folder_honour_umask(tmp_path, umask):
+    with replacing_folder(tmp_path / "model") as beside:
+        (beside / "file").write_text("text")
+    assert mode(tmp_path / "model") == 0o777 & ~umask
+    assert mode(tmp_path / "model" / "file") == 0o666 & ~umask

@@ -1,0 +1,194 @@
+"""A whole run, small: what is in its folder, what repeats, what stops it."""
+
+from dataclasses import replace
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from grn.configfile import load_config
+from grn.data.cells import load_cells
+from grn.data.order import EpochOrder
+from grn.errors import TrainingDiverged
+from grn.trained import TrainedModel
+from grn.training import run
+from grn.training.run import best_weights, export, mean_and_sd, train
+from grn.training.task import Task
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def checkpoint(folder, name="best"):
+    return torch.load(folder / "checkpoints" / f"{name}.ckpt", map_location="cpu", weights_only=True)
+
+
+def test_a_run_folder_is_complete(tiny_run, make_config):
+    names = {path.name for path in tiny_run.iterdir()}
+    expected = {"config.yaml", "metrics.csv", "checkpoints", "model", "network.h5ad", "edges.parquet", "log.txt"}
+    assert expected <= names
+    assert {path.name for path in (tiny_run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert load_config(tiny_run / "config.yaml") == make_config(), "the resolved configuration reads back"
+    log = (tiny_run / "log.txt").read_text()
+    assert "80 cells x 16 genes" in log and "stopped: the last step was reached" in log
+    assert not [name for name in names if name.startswith(".")], "nothing half-written is left"
+
+
+def test_metrics_are_of_training_validation_and_test(tiny_run):
+    metrics = pd.read_csv(tiny_run / "metrics.csv")
+    assert metrics["validation/loss"].dropna().index.size == 3
+    for name in ("train/loss", "validation/accuracy", "test/accuracy", "test/macro_f1", "test/r2", "test/loss"):
+        assert metrics[name].notna().any(), name
+    assert metrics["step"].max() == 6
+
+
+def test_the_model_is_the_best_checkpoint(tiny_run):
+    trained = TrainedModel.load(tiny_run)
+    best = best_weights(tiny_run / "checkpoints" / "best.ckpt")
+    assert all(torch.equal(tensor, best[name]) for name, tensor in trained.model.state_dict().items())
+
+
+def test_the_network_and_its_table_agree(tiny_run):
+    network = anndata.read_h5ad(tiny_run / "network.h5ad")
+    edges = pd.read_parquet(tiny_run / "edges.parquet")
+    assert len(edges) == 4 * 15
+    assert set(edges["source"]) == {"R1", "R2", "R3", "R4"}
+    for edge in edges.itertuples():
+        row, column = network.var_names.get_loc(edge.target), network.var_names.get_loc(edge.source)
+        assert network.varp["grn"][row, column] == np.float32(edge.weight)
+    assert network.uns["grn"]["model_hash"] == TrainedModel.load(tiny_run).hash
+
+
+def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_run, make_config, tmp_path):
+    again = train(make_config(), tmp_path / "again", say=quiet)
+    assert again.trained.hash == TrainedModel.load(tiny_run).hash
+    pd.testing.assert_frame_equal(again.edges, pd.read_parquet(tiny_run / "edges.parquet"), check_exact=True)
+
+
+def test_another_seed_gives_another_run(tiny_run, make_config, tmp_path):
+    other = train(make_config(seed=1), tmp_path / "other", say=quiet)
+    assert other.trained.hash != TrainedModel.load(tiny_run).hash
+
+
+def test_export_reads_the_same_network_again(tiny_run, tmp_path):
+    edges = export(tiny_run, tmp_path / "again", say=quiet)
+    pd.testing.assert_frame_equal(edges, pd.read_parquet(tiny_run / "edges.parquet"))
+    few = export(tiny_run, tmp_path / "few", changes={"top_k": 1}, say=quiet)
+    assert not few.duplicated("target").any()
+    assert len(few) == 16
+
+
+def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monkeypatch):
+    """The average begins with the first step's weights; every later step has a share of 1 - decay."""
+    steps = []
+    training_step = Task.training_step
+
+    def recorded(task, batch, index):
+        steps.append({name: tensor.clone() for name, tensor in task.model.named_parameters()})
+        return training_step(task, batch, index)
+
+    monkeypatch.setattr(Task, "training_step", recorded)
+    train(make_config(averaging=0.75, max_steps=4), tmp_path / "run", say=quiet)
+    for file in ("best", "last"):
+        saved = checkpoint(tmp_path / "run", file)
+        now = {name.removeprefix("model."): tensor for name, tensor in saved["current_model_state"].items()}
+        average = best_weights(tmp_path / "run" / "checkpoints" / f"{file}.ckpt")
+        for name in steps[0]:
+            after_each_step = [step[name] for step in steps[1 : saved["global_step"]]] + [now[name]]
+            expected = after_each_step[0]
+            for later in after_each_step[1:]:
+                expected = 0.75 * expected + 0.25 * later
+            torch.testing.assert_close(average[name], expected, rtol=1e-5, atol=1e-7)
+        assert not torch.equal(average["embedding.weight"], now["embedding.weight"])
+    trained = TrainedModel.load(tmp_path / "run")
+    best = best_weights(tmp_path / "run" / "checkpoints" / "best.ckpt")
+    assert torch.equal(trained.model.embedding.weight, best["embedding.weight"])
+
+
+def test_without_averaging_checkpoints_hold_the_weights(make_config, tmp_path):
+    train(make_config(averaging=0.0, max_steps=2), tmp_path / "run", say=quiet)
+    assert "current_model_state" not in checkpoint(tmp_path / "run")
+
+
+def test_patience_ends_a_run(make_config, tmp_path):
+    """With a learning rate that overshoots, the loss soon stops improving."""
+    lines = []
+    config = make_config(max_steps=40, validate_every=1, patience=2, learning_rate=5.0, averaging=0.0)
+    train(config, tmp_path / "run", say=lines.append)
+    (said,) = [line for line in lines if "stopped:" in line]
+    assert "the validation loss has not improved on" in said and "in 2 validations" in said
+    assert checkpoint(tmp_path / "run", "last")["global_step"] < 40
+
+
+def with_a_nan(config, batch: int):
+    """The cells of `config` with a NaN in one cell that the training batch number `batch` holds; the cell."""
+    cells, split = load_cells(config.data, seed=config.trainer.seed)
+    order = EpochOrder(split.train, config.trainer.batch_size, config.trainer.seed)
+    cell = int(list(order)[batch][1][0])
+    multiplicity = cells.multiplicity.copy()
+    multiplicity.data[multiplicity.indptr[cell]] = np.nan
+    return replace(cells, multiplicity=multiplicity), split, cell
+
+
+def test_a_nan_in_one_cell_names_step_and_cells_and_keeps_the_last_good_model(make_config, tmp_path, monkeypatch):
+    config = make_config()
+    cells, split, cell = with_a_nan(config, batch=4)
+    scale = mean_and_sd(load_cells(config.data)[0].multiplicity[split.train])
+    monkeypatch.setattr(run, "load_cells", lambda *args, **options: (cells, split))
+    monkeypatch.setattr(run, "mean_and_sd", lambda multiplicity: scale)
+    with pytest.raises(
+        TrainingDiverged, match=rf"The loss is not finite at step 4 \(batch of the cells in rows {cell}, "
+    ) as caught:
+        train(config, tmp_path / "run", say=quiet)
+    assert "\n" not in str(caught.value)
+    kept = checkpoint(tmp_path / "run")
+    assert kept["global_step"] in (2, 4)
+    assert all(tensor.isfinite().all() for tensor in best_weights(tmp_path / "run/checkpoints/best.ckpt").values())
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_take_it(make_config, tmp_path, monkeypatch):
+    """A finite loss may have one: the third step's is infinite in one number."""
+    build, calls, kept = run.build_model, [], {}
+
+    def build_with_a_bad_gradient(*args):
+        model = build(*args)
+
+        def spoil(gradient):
+            calls.append(gradient)
+            return gradient.index_fill(0, torch.tensor([1]), torch.inf) if len(calls) == 3 else gradient
+
+        model.norm.weight.register_hook(spoil)
+        kept["model"] = model
+        return model
+
+    monkeypatch.setattr(run, "build_model", build_with_a_bad_gradient)
+    with pytest.raises(
+        TrainingDiverged, match=r"The gradient norm is not finite at step 2 \(batch of the cells in rows"
+    ):
+        train(make_config(), tmp_path / "run", say=quiet)
+    assert all(parameter.isfinite().all() for parameter in kept["model"].parameters())
+    assert checkpoint(tmp_path / "run")["global_step"] == 2
+
+
+def test_an_infinite_learning_rate_is_said_at_its_second_step(make_config, tmp_path):
+    config = make_config(learning_rate=float("inf"))
+    with pytest.raises(
+        TrainingDiverged, match=r"The loss is not finite at step 1 .*lower trainer\.learning_rate \(inf\)"
+    ):
+        train(config, tmp_path / "run", say=quiet)
+
+
+def test_mean_and_sd_are_those_of_the_dense_matrix(csr_cells):
+    multiplicity, _ = csr_cells
+    multiplicity = multiplicity.tolil()
+    multiplicity[:, 4] = 0
+    multiplicity[:, 5] = 3
+    mean, sd = mean_and_sd(multiplicity.tocsr())
+    dense = multiplicity.toarray()
+    np.testing.assert_allclose(mean, dense.mean(0), rtol=1e-6)
+    varying = [gene for gene in range(12) if gene not in (4, 5)]
+    np.testing.assert_allclose(sd[varying], dense.std(0)[varying], rtol=1e-5)
+    assert sd[4] == sd[5] == 1, "a gene that never varies has no unit of its own"
