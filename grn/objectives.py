@@ -42,7 +42,7 @@ def masked_multiplicity(prediction: Prediction, batch: Batch, model: Model) -> L
     Those are the masked genes and, where genes read regulators only, every gene that is not a regulator.
     """
     error = standardise(prediction.multiplicity - batch.multiplicity, batch, model, centre=False)
-    hidden = unread(batch, model) * (1 if batch.importance is None else batch.importance)
+    hidden = unread(batch, model)
     return Loss((error.square() * hidden).sum(), hidden.sum())
 
 
@@ -55,8 +55,9 @@ def obs_property(prediction: Prediction, batch: Batch, model: Model) -> Loss:
 
 
 def unread(batch: Batch, model: Model) -> Tensor:
-    """Genes whose own multiplicity their prediction cannot have read; bool, shaped like batch.multiplicity."""
-    return batch.masked | ~model.is_regulator[batch.bags.genes]
+    """Weight of each gene whose own multiplicity its prediction cannot have read, else 0; like batch.multiplicity."""
+    hidden = batch.masked | ~model.is_regulator[batch.bags.genes]
+    return hidden.to(batch.multiplicity.dtype) if batch.importance is None else hidden * batch.importance
 
 
 def standardise(values: Tensor, batch: Batch, model: Model, *, centre: bool = True) -> Tensor:
@@ -78,11 +79,12 @@ def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple
     return active
 
 
-def total_loss(losses: dict[str, Loss], weights: dict[str, float], all_reduce_mean=lambda count: count) -> Tensor:
-    """Weighted sum of the objectives' means; `all_reduce_mean` averages a count over the processes."""
-    terms = []
-    for name, loss in losses.items():
-        # Over many processes the mean count may be less than one.
-        count = all_reduce_mean(loss.count.to(loss.sum.dtype))
-        terms.append(weights[name] * loss.sum / torch.where(count > 0, count, 1))
-    return torch.stack(terms).sum()
+def mean_losses(losses: dict[str, Loss], all_reduce_mean=lambda count: count) -> dict[str, Tensor]:
+    """Each objective's mean; `all_reduce_mean` averages a count over the processes, which may leave less than one."""
+    counts = {name: all_reduce_mean(loss.count.to(loss.sum.dtype)) for name, loss in losses.items()}
+    return {name: loss.sum / torch.where(counts[name] > 0, counts[name], 1) for name, loss in losses.items()}
+
+
+def total_loss(means: dict[str, Tensor], weights: dict[str, float]) -> Tensor:
+    """Weighted sum of the objectives' means."""
+    return torch.stack([weights[name] * mean for name, mean in means.items()]).sum()

@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -41,7 +41,7 @@ CAUTION = (
 class Picture(Protocol):
     """What a matplotlib figure can do, as far as a report must know."""
 
-    def savefig(self, file: io.BytesIO, *, format: str) -> None: ...
+    def savefig(self, file: Any, /, *, format: str) -> object: ...
 
 
 def write_report(
@@ -63,7 +63,9 @@ def write_report(
     sections = {
         "Test cells": test_cells(metrics, per_class, shown.get("confusion", "")),
         "Network": network_section(edges, network, shown),
-        "Cell types": by_type_section(network, shown.get("heatmaps", "")),
+        "Cell types" if network.by_type else "Regulators and targets": by_type_section(
+            network, shown.get("heatmaps", "")
+        ),
         "Training": shown.get("training", ""),
         "What the weights mean": meaning(network),
         "Configuration": f"<details><summary>Every field</summary><pre>{escape(dump_config(config))}</pre></details>",
@@ -107,10 +109,7 @@ def by_type_section(network: SignedNetwork, heatmaps: str) -> str:
         strongest = strongest_edges(edge_list(weights, network.genes, 10), 10)
         body = beside(edge_tables(strongest, ["regulator", "target", "weight"], network.signed))
         tables.append(f"<details><summary>{escape(label)}</summary>{body}</details>")
-    explained = (
-        "<p>Regulators and targets of the strongest edges over all cells, in all cells and in each type, "
-        "on one scale.</p>"
-    )
+    explained = "<p>Weights among the regulators and targets of the strongest edges over all cells, on one scale.</p>"
     return (explained + heatmaps if heatmaps else "") + "".join(tables)
 
 

@@ -12,10 +12,9 @@ from scipy import sparse
 
 @dataclass(frozen=True)
 class SignedNetwork:
-    """weights: CSR [N, N], row = target, column = regulator.   by_type: the same for each cell type, by label, the types
-    with the most cells first.
+    """weights: CSR [N, N], row = target, column = regulator.   about: uns["grn"], the meaning of it all.
 
-    about: uns["grn"], the meaning of it all.
+    by_type: weights of each cell type, by label; the types with the most cells come first.
     """
 
     genes: pd.Index
@@ -67,7 +66,8 @@ def heatmap_blocks(
     The first frame is that over all cells, then at most `types` cell types; all have the same rows and columns,
     ordered so that genes of like weights stand together.
     """
-    rows, columns = [], []
+    rows: list[str] = []
+    columns: list[str] = []
     for edge in edge_list(network.weights, network.genes, 20 * targets).itertuples():
         new_row, new_column = edge.source not in rows, edge.target not in columns
         if len(rows) + new_row <= regulators and len(columns) + new_column <= targets:

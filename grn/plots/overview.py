@@ -18,7 +18,7 @@ def overview(confusion: pd.DataFrame, edges: pd.DataFrame, count: int = 12) -> F
     """The confusion matrix beside the strongest edges."""
     picture = figure(12.5, 5.8)
     # Subfigures: each half lays out its own labels, however long those of the other are.
-    left, right = picture.subfigures(1, 2, width_ratios=[1.3, 1])
+    left, right = picture.subfigures(1, 2, squeeze=False, width_ratios=[1.3, 1])[0]
     draw_confusion(left.subplots(), confusion)
     draw_regulations(right.subplots(), edges, count)
     return picture

@@ -9,6 +9,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 # Blue and red differ in lightness as well as hue, so they stay apart for colour-blind readers.
 UP, DOWN = "#2166ac", "#b2182b"
@@ -22,9 +23,7 @@ LONGEST = 28  # characters of a label before it is cut in the middle
 
 def figure(width: float, height: float) -> Figure:
     """An empty figure, in inches, that lays out its own labels."""
-    picture = Figure(figsize=(width, height), dpi=RASTER, layout="constrained")
-    picture.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
-    return picture
+    return Figure(figsize=(width, height), dpi=RASTER, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
 
 
 def short(label: object, longest: int = LONGEST) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -12,7 +13,7 @@ from pickle import UnpicklingError
 import lightning as L
 import torch
 
-from grn.errors import Interrupted, RunFolderError
+from grn.errors import Interrupted, RunFolderError, TrainingDiverged
 from grn.files import replacing_file
 
 MONITOR = "validation/loss"
@@ -48,6 +49,11 @@ class Checkpoints(L.Callback):
         if trainer.sanity_checking:
             return
         value = float(trainer.callback_metrics[MONITOR])
+        if not math.isfinite(value):  # before anything is saved: the last checkpoint is still good
+            raise TrainingDiverged(
+                f"The validation loss is not finite at step {trainer.global_step}; the last good checkpoint is kept: "
+                "lower trainer.learning_rate, or look for cells with extreme values."
+            )
         improved = value < self.best
         if improved:
             self.best, self.best_step, self.waited = value, trainer.global_step, 0

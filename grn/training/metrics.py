@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, R2Score
+from torchmetrics import MeanMetric
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassAUROC,
@@ -20,15 +23,21 @@ from grn.objectives import Loss, standardise, unread
 
 
 class Evaluation(nn.Module):
-    """Call `update` for each batch, `compute` once, `reset` before the next pass."""
+    """Call `update` for each batch, `compute` once, `reset` before the next pass.
 
-    def __init__(self, objectives: list[str], weights: dict[str, float], classes: int):
+    alone: this process has all the cells, and the others (if any) take no part.
+    """
+
+    def __init__(self, objectives: list[str], weights: dict[str, float], classes: int, *, alone: bool = False):
         super().__init__()
         self.weights = weights
-        self.losses = nn.ModuleDict({name: MeanMetric(nan_strategy="ignore") for name in objectives})
+        # NaN is replaced by NaN: a validation loss that is not finite must stop the run. ("disable" would say the same,
+        # but in torchmetrics 1.9 it also drops the weights.)
+        mean = partial(MeanMetric, nan_strategy=math.nan, sync_on_compute=not alone)
+        self.losses = nn.ModuleDict({name: mean() for name in objectives})
         self.cell_type = nn.ModuleDict()
         if "cell_type" in objectives:
-            kind = {"num_classes": classes}
+            kind: dict[str, Any] = {"num_classes": classes, "sync_on_compute": not alone}
             self.cell_type = nn.ModuleDict(
                 {
                     "accuracy": MulticlassAccuracy(**kind, average="micro"),
@@ -37,7 +46,10 @@ class Evaluation(nn.Module):
                     "confusion": MulticlassConfusionMatrix(**kind),
                 }
             )
-        self.r2 = R2Score() if "masked_multiplicity" in objectives else None
+        # R2 = 1 - mean squared error / variance, over the genes that the objective counts and weighted as it does.
+        self.moments = nn.ModuleDict()
+        if "masked_multiplicity" in objectives:
+            self.moments = nn.ModuleDict({"first": mean(), "second": mean()})
 
     def update(self, prediction: Prediction, batch: Batch, model: Model, losses: dict[str, Loss]) -> None:
         for name, loss in losses.items():
@@ -48,12 +60,10 @@ class Evaluation(nn.Module):
             probabilities = prediction.logits[known].float().softmax(-1) if len(self.cell_type) else None
             for metric in self.cell_type.values():
                 metric.update(probabilities, batch.labels[known])
-        if self.r2 is not None:
-            hidden = unread(batch, model)
-            self.r2.update(
-                standardise(prediction.multiplicity.float(), batch, model)[hidden],
-                standardise(batch.multiplicity, batch, model)[hidden],
-            )
+        if len(self.moments):
+            hidden, target = unread(batch, model), standardise(batch.multiplicity, batch, model)
+            self.moments["first"].update(target, weight=hidden)
+            self.moments["second"].update(target.square(), weight=hidden)
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars `loss`, `<objective>_loss`, `accuracy`, `macro_f1`, `auroc`, `r2`; `f1_per_class`, `confusion`.
@@ -66,17 +76,17 @@ class Evaluation(nn.Module):
             found = {f"{name}_loss": metric.compute() for name, metric in self.losses.items()}
             found["loss"] = torch.stack([self.weights[name] * found[f"{name}_loss"] for name in self.losses]).sum()
             found |= {name: metric.compute() for name, metric in self.cell_type.items() if metric.update_called}
-            if self.r2 is not None and self.r2.update_called:
-                found["r2"] = self.r2.compute()
+            if len(self.moments):
+                first, second = (metric.compute() for metric in self.moments.values())
+                found["r2"] = 1 - found["masked_multiplicity_loss"] / (second - first.square())
         if "confusion" in found:
             present = found["confusion"].sum(1) > 0
             found["macro_f1"] = found["f1_per_class"][present].mean()
         return found
 
     def reset(self) -> None:
-        for metric in (*self.losses.values(), *self.cell_type.values(), self.r2):
-            if metric is not None:
-                metric.reset()
+        for metric in (*self.losses.values(), *self.cell_type.values(), *self.moments.values()):
+            metric.reset()
 
 
 def scalars(found: dict[str, Tensor], stage: str) -> dict[str, float]:

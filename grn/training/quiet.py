@@ -13,19 +13,22 @@ NOISE = (
     r"Experiment logs directory .* exists and is not empty",  # the run folder is ours and was made for this run
     r"The number of training batches .* is smaller than the logging interval",  # we log by steps, not by epochs
     r".*LeafSpec.* is deprecated",  # Lightning's own call into torch
+    r"It is recommended to use .*sync_dist=True",  # torchmetrics has already added up over the processes
 )
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silences NOISE and Lightning's log below warnings (its tips, the hardware that it found, how it saves)."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             for message in NOISE:
                 warnings.filterwarnings("ignore", message=message)
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -22,7 +22,7 @@ from grn.data.cells import Cells, load_cells
 from grn.data.module import CellsDataModule
 from grn.data.split import Split
 from grn.errors import DataError, VocabularyMismatch
-from grn.files import write_text
+from grn.files import replacing_file, write_text
 from grn.model import Model
 from grn.network.export import edge_table, network_anndata, write_network
 from grn.network.networks import read_networks
@@ -64,11 +64,13 @@ def train(
         say = _silent
 
     started = time.monotonic()
-    started = time.monotonic()
     L.seed_everything(config.trainer.seed, verbose=False)
     cells, split = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
     for line in describe(cells, split):
         say(line)
+    if first and cells.truth is not None:
+        with replacing_file(folder / "truth.csv") as beside:
+            cells.truth.to_csv(beside, index=False)
     model = build_model(config, cells, split)
     data = CellsDataModule(
         cells,
@@ -206,7 +208,7 @@ def best_weights(path: Path) -> dict[str, torch.Tensor]:
 def evaluate(task: Task, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
     """Metrics of the model as it is, on this process alone."""
     task.eval()
-    evaluation = Evaluation(list(task.objectives), task.weights, task.classes)
+    evaluation = Evaluation(list(task.objectives), task.weights, task.classes, alone=True)
     with torch.no_grad():
         for batch in batches:
             prediction, losses = task.losses(batch.to(task.device))

@@ -12,7 +12,7 @@ from grn.bags import Batch
 from grn.config import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
 from grn.model import Model, Prediction
-from grn.objectives import Loss, active_objectives, total_loss
+from grn.objectives import Loss, active_objectives, mean_losses, total_loss
 from grn.training.metrics import Evaluation, scalars
 
 
@@ -33,12 +33,16 @@ class Task(L.LightningModule):
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         _, losses = self.losses(batch)
-        loss = total_loss(losses, self.weights, self.mean_over_processes)
+        means = mean_losses(losses, self.mean_over_processes)
+        loss = total_loss(means, self.weights)
         if not loss.isfinite():
             raise self.diverged("loss", batch)
         self.batch = batch
-        means = {f"train/{name}_loss": (part.sum / part.count.clamp(min=1)).detach() for name, part in losses.items()}
-        self.log_dict({"train/loss": loss.detach(), **means}, batch_size=len(batch.cells))
+        logged = {"train/loss": loss} | {f"train/{name}_loss": mean for name, mean in means.items()}
+        # Averaged over processes these are the means of the whole batch.
+        self.log_dict(
+            {name: value.detach() for name, value in logged.items()}, batch_size=len(batch.cells), sync_dist=True
+        )
         return loss
 
     def mean_over_processes(self, count: Tensor) -> Tensor:

@@ -1,0 +1,150 @@
+"""The report holds what the run found, and labels stay labels."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from grn.analysis.report import write_report
+from grn.analysis.summary import class_rows, edge_rows, score_rows
+from grn.analysis.weights import open_network
+from grn.config import Config
+from grn.network.export import network_anndata, write_network
+from grn.network.readout import Network
+
+LABELS = ["T/<script>alert(1)</script>", "B & co"]
+GENES = ["<b>R</b>", "R2", "x", "y"]
+
+
+class Dot:
+    """A picture, as far as the report knows."""
+
+    data = b"\x89PNG not really"
+
+    def savefig(self, file, *, format):
+        assert format == "png"
+        file.write(self.data)
+
+
+def network_file(folder, *, labelled=True, readout="jacobian"):
+    weight = np.array([[0, -0.2], [0.1, 0], [0.9, 0.3], [-0.7, 0.0]], dtype=np.float32)
+    by_type = {0: weight * 2, 1: -weight} if labelled else {}
+    network = Network(weight, by_type, np.full((4, 2), 0.75, dtype=np.float32), [weight])
+    adata = network_anndata(
+        {"jacobian": network, "attention": network},
+        readout,
+        genes=GENES,
+        regulators=np.array([0, 1]),
+        classes=LABELS if labelled else [],
+        labels=np.array([0, 1, 1]) if labelled else np.full(3, -1),
+        multiplicity=sparse.csr_matrix(np.ones((3, 4))),
+        top_k=None,
+        about={"model_hash": "0123456789abcdef", "version": "9.9.9"},
+    )
+    edges = pd.DataFrame(
+        [(GENES[0], "x", 0.9, 0.75), (GENES[0], "y", -0.7, 0.75), ("R2", "x", 0.3, 0.75)],
+        columns=["source", "target", "weight", "confidence"],
+    )
+    write_network(folder, adata, edges)
+    return open_network(folder / "network.h5ad"), edges
+
+
+def report(folder, *, labelled=True, readout="jacobian", pictures=None) -> str:
+    network, edges = network_file(folder, labelled=labelled, readout=readout)
+    per_class = pd.DataFrame({"class": LABELS, "f1": [0.625, 0.0], "cells": [8, 0]}) if labelled else pd.DataFrame()
+    path = write_report(
+        folder,
+        config=Config.model_validate({"data": {"path": "cells.h5ad"}, "trainer": {"seed": 4711}}),
+        metrics={"accuracy": 0.8125, "auroc": float("nan"), "loss": 1.0} if labelled else {"r2": 0.25},
+        per_class=per_class,
+        edges=edges,
+        network=network,
+        pictures={"training": Dot(), "edges": Dot()} if pictures is None else pictures,
+    )
+    assert path == folder / "report.html"
+    return path.read_text("utf-8")
+
+
+def rows(page: str) -> list[list[str]]:
+    found = re.findall(r"<tr>(.*?)</tr>", page)
+    return [[html.unescape(cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)] for row in found]
+
+
+def test_the_tables_hold_what_was_found(tmp_path):
+    found = rows(report(tmp_path))
+    assert ["accuracy", "0.812"] in found
+    assert [LABELS[0], "0.625", "8"] in found
+    assert [LABELS[1], "-", "0"] in found  # no test cell, no F1
+    assert ["<b>R</b>", "x", "+0.900", "0.75"] in found
+    assert ["<b>R</b>", "y", "-0.700", "0.75"] in found
+    assert ["<b>R</b>", "x", "+1.800"] in found  # of the first type
+    assert ["<b>R</b>", "x", "-0.900"] in found  # of the second
+    assert not any("AUROC" in row[0] for row in found)  # not measured
+
+
+def test_labels_and_genes_are_escaped(tmp_path):
+    page = report(tmp_path)
+    assert "<script" not in page and "<b>R" not in page
+    assert html.escape(LABELS[0]) in page and html.escape(LABELS[1]) in page
+
+
+def test_the_page_needs_nothing_else(tmp_path):
+    page = report(tmp_path)
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert "http" not in page and "@import" not in page and "url(" not in page
+    images = re.findall(r'src="data:image/png;base64,([^"]*)"', page)
+    assert [base64.b64decode(image) for image in images] == [Dot.data, Dot.data]
+
+
+def test_the_page_says_what_the_weights_are(tmp_path):
+    page = html.unescape(report(tmp_path))
+    network = open_network(tmp_path / "network.h5ad")
+    assert network.about["sign"] in page and network.about["sign_attention"] in page
+    assert "d predicted multiplicity of the target" in page
+    assert "no better than chance" in page
+    assert "seed: 4711" in page and "9.9.9" in page and "0123456789abcdef" in page
+
+
+def test_attention_weights_are_not_called_regulations(tmp_path):
+    assert "up-regulations" in report(tmp_path / "jacobian")
+    page = report(tmp_path / "attention", readout="attention")
+    assert "up-regulations" not in page and "no sign claimed" in page
+
+
+def test_without_labels_there_are_no_cell_types(tmp_path):
+    page = report(tmp_path, labelled=False)
+    assert ["R2 of hidden multiplicities", "0.250"] in rows(page)
+    assert ["cell type", "F1", "test cells"] not in rows(page)
+    assert "Cell types</h2>" not in page
+
+
+def test_every_link_has_its_place(tmp_path):
+    page = report(tmp_path)
+    links = re.findall(r'href="#([^"]*)"', page)
+    assert links and links == re.findall(r'<h2 id="([^"]*)"', page)
+
+
+def test_rows_for_the_terminal():
+    assert score_rows({"accuracy": 0.5, "r2": float("nan"), "loss": 1.0}) == [("accuracy", 0.5)]
+    assert class_rows(pd.DataFrame()) == []
+    edges = pd.DataFrame({"source": ["A"], "target": ["x"], "weight": [-0.5], "confidence": [1.0]})
+    assert list(edge_rows(edges)) == [("A", "x", "-0.500", "1.00")]
+    assert list(edge_rows(edges.drop(columns="confidence"))) == [("A", "x", "-0.500")]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_the_network_that_is_opened_is_the_one_that_was_written(tmp_path, labelled):
+    network, _ = network_file(tmp_path, labelled=labelled)
+    adata = anndata.read_h5ad(tmp_path / "network.h5ad")
+    np.testing.assert_array_equal(network.weights.toarray(), adata.varp["grn"].toarray())
+    assert list(network.by_type) == (LABELS[::-1] if labelled else [])  # most cells first
+    for label, weights in network.by_type.items():
+        factor = 2 if label == LABELS[0] else -1
+        np.testing.assert_allclose(weights.toarray(), factor * network.weights.toarray())

@@ -1,0 +1,157 @@
+"""Every picture is drawn from awkward labels, from none, and shows what it was given."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.image import imread
+from matplotlib.text import Text
+
+from grn.plots.confusion import confusion_matrix
+from grn.plots.edges import strongest_regulations
+from grn.plots.heatmap import network_heatmaps
+from grn.plots.overview import main, overview
+from grn.plots.style import DOWN, LONGEST, UP, png, short
+from grn.plots.training import training_curves
+
+LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on", "$x_1$ & <b>"]
+
+
+def texts(picture) -> set[str]:
+    return {text.get_text() for text in picture.findobj(Text)}
+
+
+def pixels(picture) -> np.ndarray:
+    return imread(io.BytesIO(png(picture)))
+
+
+@pytest.fixture
+def confusion():
+    return pd.DataFrame([[8, 2, 0], [0, 5, 0], [0, 0, 0]], index=LABELS, columns=LABELS)
+
+
+@pytest.fixture
+def edges():
+    return pd.DataFrame(
+        [("A/B", "x", 0.9, 1.0), ("A/B", "y", -0.5, 0.5), ("$C$", "z", 0.4, 0.8), ("C", "x", -0.1, 0.9)],
+        columns=["source", "target", "weight", "confidence"],
+    )
+
+
+def test_the_confusion_matrix_writes_counts_and_colours_shares(confusion):
+    picture = confusion_matrix(confusion)
+    axes = picture.axes[0]
+    numbers = {(round(text.get_position()[1]), round(text.get_position()[0])): text.get_text() for text in axes.texts}
+    assert numbers == {(0, 0): "8", (0, 1): "2", (1, 1): "5"}
+    np.testing.assert_allclose(axes.images[0].get_array(), [[0.8, 0.2, 0], [0, 1, 0], [0, 0, 0]])
+    assert "CD4+/CD25 T Reg" in texts(picture)
+
+
+def test_labels_are_cut_in_the_middle_and_are_no_formulas():
+    assert short("x" * LONGEST) == "x" * LONGEST
+    assert short("abcdefghij", 5) == "ab…ij"
+    assert short("abcdefghij", 6) == "ab…hij"
+    assert short("$x$") == r"\$x\$"
+
+
+@pytest.mark.parametrize("empty", [pd.DataFrame(), pd.DataFrame([[0]], index=["T"], columns=["T"])])
+def test_without_labelled_cells_the_confusion_matrix_says_so(empty):
+    assert "There are no labelled test cells." in texts(confusion_matrix(empty))
+
+
+def test_bars_have_the_weights_and_the_colours_of_their_signs(edges):
+    picture = strongest_regulations(edges, count=2)
+    bars = picture.axes[0].patches
+    assert [bar.get_width() for bar in bars] == [0.9, 0.4, -0.1, -0.5]
+    assert to_hex(bars[0].get_facecolor()) == UP  # confidence 1: the full colour
+    red, green, blue, _ = bars[3].get_facecolor()
+    assert red > max(green, blue) and to_hex(bars[3].get_facecolor()) != DOWN  # confidence 0.5: a pale red
+    labels = [label.get_text() for label in picture.axes[0].get_yticklabels()]
+    assert labels == ["A/B → x", r"\$C\$ → z", "C → x", "A/B → y"]
+
+
+def test_a_readout_without_a_sign_claims_none(edges):
+    signed, unsigned = (texts(strongest_regulations(edges, signed=choice)) for choice in (True, False))
+    assert any("raises" in text for text in signed)
+    assert not any("raises" in text or "lowers" in text for text in unsigned)
+
+
+@pytest.mark.parametrize("rows", [slice(0, 1), slice(1, 2)])
+def test_edges_of_one_sign_are_drawn(edges, rows):
+    picture = strongest_regulations(edges.iloc[rows])
+    assert len(picture.axes[0].patches) == 1
+    assert pixels(picture).std() > 0
+
+
+def test_a_network_without_edges_says_so(edges):
+    assert "The network has no edges." in texts(strongest_regulations(edges.iloc[:0]))
+    assert "The network has no edges." in texts(network_heatmaps({}))
+
+
+@pytest.mark.parametrize("types", [0, 1, 5])
+def test_heat_maps_share_one_scale_and_label_every_column(types):
+    frame = pd.DataFrame([[1.0, -2.0], [0.0, 0.5]], index=["A/B", "C"], columns=["x", "y"])
+    weights = {"all cells": frame} | {f"T/{number}": frame * number for number in range(types)}
+    picture = network_heatmaps(weights)
+    images = [axes.images[0] for axes in picture.axes if axes.images]
+    assert len(images) == types + 1
+    assert len({image.get_clim() for image in images}) == 1
+    low, high = images[0].get_clim()
+    assert low == -high
+    np.testing.assert_array_equal(images[0].get_array(), frame)
+    assert picture.axes[types].get_title(loc="left") == list(weights)[-1]
+    assert pixels(picture).std() > 0
+
+
+def test_heat_maps_of_zeros_have_a_scale():
+    picture = network_heatmaps({"all cells": pd.DataFrame([[0.0]], index=["A"], columns=["x"])})
+    assert picture.axes[0].images[0].get_clim() == (-1, 1)
+
+
+def test_training_curves_start_from_step_one_and_skip_gaps():
+    metrics = pd.DataFrame(
+        {
+            "step": [9, 9, 19, 20],
+            "train/loss": [2.0, None, None, None],
+            "validation/loss": [None, 1.5, 1.0, None],
+            "validation/accuracy": [None, 0.5, 0.75, None],
+            "test/loss": [None, None, None, 1.1],
+        }
+    )
+    loss, scores = training_curves(metrics).axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in loss.lines}
+    assert drawn == {"train": [[10, 2.0]], "validation": [[10, 1.5], [20, 1.0]]}
+    assert scores.lines[0].get_xydata().tolist() == [[10, 0.5], [20, 0.75]]
+
+
+def test_training_curves_without_labels_have_no_cell_types():
+    metrics = pd.DataFrame({"step": [0], "validation/loss": [1.0], "validation/masked_multiplicity_loss": [1.0]})
+    picture = training_curves(metrics)
+    assert [axes.get_title(loc="left") for axes in picture.axes] == ["Loss of hidden multiplicities"]
+
+
+def test_training_curves_of_nothing_say_so():
+    assert "Nothing was measured while training." in texts(training_curves(pd.DataFrame({"step": []})))
+
+
+def test_the_overview_is_made_from_a_run_folder(confusion, edges, tmp_path):
+    confusion.index = confusion.columns = ["NA", *LABELS[1:]]  # a cell type may be called NA
+    confusion.to_csv(tmp_path / "confusion.csv")
+    edges.to_parquet(tmp_path / "edges.parquet")
+    main(tmp_path, tmp_path / "docs" / "picture.png")
+    assert (tmp_path / "docs" / "picture.png").read_bytes() == png(overview(confusion, edges))
+
+
+def test_the_same_figure_gives_the_same_bytes(confusion, edges):
+    assert png(overview(confusion, edges)) == png(overview(confusion, edges))
+
+
+def test_no_picture_touches_pyplot(confusion, edges):
+    overview(confusion, edges)
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    assert pyplot is None or pyplot.get_fignums() == []
