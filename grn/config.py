@@ -43,9 +43,9 @@ class DataConfig(Section):
     )
     genes: Positive | str = Field(2000, description="all | the N most variable | a file with one gene a line")
     gene_key: str | None = Field(None, description="column of var with the gene names; null: the index")
-    duplicates: Literal["refuse", "sum"] = Field("refuse", description="genes listed twice: refuse, or sum their counts")
+    duplicates: Literal["refuse", "sum"] = Field("refuse", description="genes listed twice: refuse, or sum the counts")
     label_key: str | None = Field(None, description="column of obs with the cell types; null: none")
-    group_key: str | None = Field(None, description="column of obs (donor, batch) whose cells stay together in the split")
+    group_key: str | None = Field(None, description="column of obs (donor, batch) that the split keeps together")
     regulators: str | list[str] = Field(
         "all", description="all | a list of names | a file with one gene a line: the keys that genes read"
     )
@@ -65,7 +65,7 @@ class ModelConfig(Section):
     key_heads: Positive = Field(1, description="key and value heads, each shared by a group of query heads")
     hidden: Positive = Field(128, description="hidden width of the feed-forward map")
     iterations: Positive = Field(2, description="times that one feed-forward map is applied, residually")
-    dropout: Fraction = Field(0.1, description="share of genes whose message from a residual branch is dropped in a step")
+    dropout: Fraction = Field(0.1, description="share of genes whose message from a branch is dropped in a step")
     eps: float = Field(1e-6, gt=0, description="relative guard under the root of the L2 normaliser")
 
     @model_validator(mode="after")
@@ -110,7 +110,7 @@ class TrainerConfig(Section):
     batch_size: Positive = Field(64, description="cells per step and process")
     learning_rate: float = Field(3e-3, gt=0, description="peak of the warm-up and cosine schedule")
     weight_decay: float = Field(0.3, ge=0, description="AdamW's decoupled decay, matrices only")
-    averaging: Fraction = Field(0.99, description="decay of the moving average of the weights, which is what is kept; 0: none")
+    averaging: Fraction = Field(0.99, description="decay of the moving average of weights that is kept; 0: none")
     warmup_fraction: Fraction = Field(0.05, description="share of the steps that warm up")
     gradient_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
     validate_every: Positive = Field(50, description="steps between two looks at the validation cells")
@@ -127,7 +127,7 @@ class TrainerConfig(Section):
 class NetworkConfig(Section):
     readout: Literal["jacobian", "attention"] = Field("jacobian", description="what `grn` and edges.parquet hold")
     top_k: Positive | None = Field(None, description="strongest regulators kept per target; null: every candidate edge")
-    cells: Positive = Field(1000, description="most cells that a read-out averages over, spread over the cell types")
+    cells: Positive = Field(500, description="about how many cells a read-out averages over, evenly by cell type")
 
 
 class Config(Section):

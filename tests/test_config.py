@@ -162,7 +162,7 @@ def test_the_last_override_of_a_field_holds():
         ("trainer.devices=two", "trainer.devices must be a whole number or auto, not 'two'."),
         ("trainer=5", "trainer is a section, not 5; set its fields, for example trainer.max_epochs."),
         ("data.path.x=1", "data.path is not a section and has no fields."),
-        ("model.width=30", "model: width 30 is not a multiple of query_heads 4."),
+        ("model.width=31", "model: width 31 is not a multiple of query_heads 2."),
         (
             "objectives.property.weight=1",
             "objectives.property.weight is set but objectives.property.key names no obs column.",

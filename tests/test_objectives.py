@@ -16,9 +16,9 @@ from grn.objectives import (
     active_objectives,
     cell_type,
     masked_multiplicity,
+    mean_losses,
     obs_property,
     standardise,
-    mean_losses,
     total_loss,
     unread,
 )

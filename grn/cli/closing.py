@@ -36,12 +36,11 @@ def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> No
 
 
 def write_run_report(config: Config, result: TrainResult, network: SignedNetwork) -> Path:
-    """report.html, and confusion.csv (rows: true, columns: predicted), in the run's folder."""
+    """report.html in the run's folder."""
     import pandas as pd
 
     from grn.analysis.report import write_report
     from grn.analysis.weights import heatmap_blocks
-    from grn.files import write_text
     from grn.plots.confusion import confusion_matrix
     from grn.plots.edges import strongest_regulations
     from grn.plots.heatmap import network_heatmaps
@@ -53,7 +52,6 @@ def write_run_report(config: Config, result: TrainResult, network: SignedNetwork
         "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),
     }
     if len(result.confusion):
-        write_text(result.folder / "confusion.csv", result.confusion.to_csv())
         pictures["confusion"] = confusion_matrix(result.confusion)
     return write_report(
         result.folder,

@@ -22,7 +22,7 @@ from grn.model import Model
 from grn.network.readout import Network, PairMean, average
 from grn.network.sampling import Sample, masked_bags
 
-TANGENTS = 2**27  # numbers in the widest array of one call: how many regulators go through it together
+TANGENTS = 2**24  # numbers in the widest array of one call: how many regulators go through it together
 
 
 def jacobian_network(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator, Sequence
+
 import numpy as np
 import scipy.sparse as sp
 
 from grn.network.attention import attention_network
 from grn.network.jacobian import jacobian_network
 from grn.network.readout import Network
-from grn.network.sampling import sample_cells
+from grn.network.sampling import Sample, sample_cells
 from grn.trained import TrainedModel
 
 READOUTS = {"jacobian": jacobian_network, "attention": attention_network}
+QUIET_S = 15
 SCORES = 2**26  # most scores of one layer in one batch of bags (256 MiB)
 
 
@@ -25,12 +29,14 @@ def read_networks(
     cells: int,
     fraction: float,
     seed: int,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Network]:
     """The chosen read-out and `attention`, over the same bags.
 
     multiplicity: CSR [C, N] over the vocabulary.   labels [C]: cell type index, -1 where unknown.
     basal [C]: multiplicity of each cell's basal gene; None: 1.
     cells: about how many bags to read.   fraction: share of the regulators masked in each.
+    say: hears now and then how far it is.
     """
     model = trained.model.eval()
     regulators = trained.regulators
@@ -40,6 +46,17 @@ def read_networks(
     members = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
     found = {}
     for name in dict.fromkeys([readout, "attention"]):
-        samples = sample_cells(labels, len(regulators), cells=cells, fraction=fraction, batch=batch, seed=seed)
+        sampled = list(sample_cells(labels, len(regulators), cells=cells, fraction=fraction, batch=batch, seed=seed))
+        samples = announced(sampled, f"reading the network ({name})", say)
         found[name] = READOUTS[name](model, multiplicity, samples, members, regulators, basal)
     return found
+
+
+def announced(samples: Sequence[Sample], what: str, say: Callable[[str], None]) -> Iterator[Sample]:
+    """The samples; one line every QUIET_S seconds."""
+    last = time.monotonic()
+    for number, sample in enumerate(samples):
+        yield sample
+        if time.monotonic() - last > QUIET_S:
+            say(f"{what}: {100 * (number + 1) // len(samples)} %")
+            last = time.monotonic()

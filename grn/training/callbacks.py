@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from pickle import UnpicklingError
 
 import lightning as L
@@ -76,14 +77,14 @@ class Checkpoints(L.Callback):
 
 
 class Signals(L.Callback):
-    """Ctrl-C, SIGTERM and SIGUSR1 end the run after the step in hand, with a checkpoint. A second Ctrl-C ends it now."""
+    """Ctrl-C, SIGTERM and SIGUSR1 end the run after the step in hand, with a checkpoint; a second Ctrl-C at once."""
 
     WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.received: int | None = None
-        self.previous: dict[int, object] = {}
+        self.previous: dict[int, Any] = {}
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         self.previous = {number: signal.signal(number, self.receive) for number in self.WATCHED}
@@ -117,7 +118,8 @@ class ProgressLines(L.Callback):
             return
         metrics = trainer.callback_metrics
         parts = [f"step {trainer.global_step}/{self.total_steps}", f"validation loss {metrics[MONITOR]:.4f}"]
-        parts += [f"{name} {metrics[f'validation/{name}']:.3f}" for name in ("accuracy", "r2") if f"validation/{name}" in metrics]
+        shown = {name: metrics.get(f"validation/{name}") for name in ("accuracy", "r2")}
+        parts += [f"{name} {value:.3f}" for name, value in shown.items() if value is not None]
         self.say("  ".join([*parts, f"{time.monotonic() - self.started:.0f} s"]))
 
 

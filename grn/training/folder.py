@@ -15,7 +15,7 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = Path("ru
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunFolderError(f"{output} cannot be made ({error.strerror}); give --output a place to write.") from None
+            raise RunFolderError(_refused(output, error)) from None
         return output
     today = datetime.date.today().isoformat()
     for number in range(1, 100_000):
@@ -25,6 +25,10 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = Path("ru
         except FileExistsError:
             continue
         except OSError as error:
-            raise RunFolderError(f"{folder} cannot be made ({error.strerror}); give --output a place to write.") from None
+            raise RunFolderError(_refused(folder, error)) from None
         return folder
     raise RunFolderError(f"{root} is full of runs of {config_name} from today; give --output a name.")
+
+
+def _refused(folder: Path, error: OSError) -> str:
+    return f"{folder} cannot be made ({error.strerror}); give --output a place to write."

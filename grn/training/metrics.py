@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import (
     MulticlassAccuracy,
     MulticlassAUROC,
@@ -20,6 +21,16 @@ from torchmetrics.classification import (
 from grn.bags import Batch
 from grn.model import Model, Prediction
 from grn.objectives import Loss, standardise, unread
+
+
+class MetricDict(nn.ModuleDict):
+    """Metrics by name: a ModuleDict (they move with their module) that says what it holds."""
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, key: str) -> Metric: ...
+        def values(self) -> Iterable[Metric]: ...  # type: ignore[override]
+        def items(self) -> Iterable[tuple[str, Metric]]: ...  # type: ignore[override]
 
 
 class Evaluation(nn.Module):
@@ -34,11 +45,11 @@ class Evaluation(nn.Module):
         # NaN is replaced by NaN: a validation loss that is not finite must stop the run. ("disable" would say the same,
         # but in torchmetrics 1.9 it also drops the weights.)
         mean = partial(MeanMetric, nan_strategy=math.nan, sync_on_compute=not alone)
-        self.losses = nn.ModuleDict({name: mean() for name in objectives})
-        self.cell_type = nn.ModuleDict()
+        self.losses = MetricDict({name: mean() for name in objectives})
+        self.cell_type = MetricDict()
         if "cell_type" in objectives:
             kind: dict[str, Any] = {"num_classes": classes, "sync_on_compute": not alone}
-            self.cell_type = nn.ModuleDict(
+            self.cell_type = MetricDict(
                 {
                     "accuracy": MulticlassAccuracy(**kind, average="micro"),
                     "f1_per_class": MulticlassF1Score(**kind, average="none"),
@@ -47,17 +58,17 @@ class Evaluation(nn.Module):
                 }
             )
         # R2 = 1 - mean squared error / variance, over the genes that the objective counts and weighted as it does.
-        self.moments = nn.ModuleDict()
+        self.moments = MetricDict()
         if "masked_multiplicity" in objectives:
-            self.moments = nn.ModuleDict({"first": mean(), "second": mean()})
+            self.moments = MetricDict({"first": mean(), "second": mean()})
 
     def update(self, prediction: Prediction, batch: Batch, model: Model, losses: dict[str, Loss]) -> None:
         for name, loss in losses.items():
             if loss.count > 0:
                 self.losses[name].update(loss.sum / loss.count, weight=loss.count)
         known = batch.labels >= 0
-        if known.any():
-            probabilities = prediction.logits[known].float().softmax(-1) if len(self.cell_type) else None
+        if prediction.logits is not None and known.any():
+            probabilities = prediction.logits[known].float().softmax(-1)
             for metric in self.cell_type.values():
                 metric.update(probabilities, batch.labels[known])
         if len(self.moments):

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import numpy as np
 import pandas as pd
 import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging, RichProgressBar
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 import grn
 from grn.bags import Batch
@@ -105,9 +106,12 @@ def train(
     trained.save(folder / "model")
 
     started = time.monotonic()
-    edges = write_network_files(config, trained, cells, folder)
+    edges = write_network_files(config, trained, cells, folder, say)
     say(f"Read the network in {time.monotonic() - started:.0f} s.")
-    result = TrainResult(folder=folder, edges=edges, trained=trained, **tables(found, cells))
+    found_tables = tables(found, cells)
+    if len(found_tables["confusion"]):
+        write_text(folder / "confusion.csv", found_tables["confusion"].to_csv())
+    result = TrainResult(folder=folder, edges=edges, trained=trained, **found_tables)
     say(f"Everything is in {folder}")
     return result
 
@@ -153,7 +157,7 @@ def mean_and_sd(multiplicity) -> tuple[np.ndarray, np.ndarray]:
     return mean.astype(np.float32), np.where(sd > 1e-6, sd, 1.0).astype(np.float32)
 
 
-def property_scale(values: np.ndarray, key: str) -> tuple[float, float]:
+def property_scale(values: np.ndarray, key: str | None) -> tuple[float, float]:
     known = values[~np.isnan(values)]
     if len(known) < 2 or known.std() == 0:
         raise DataError(f"obs column {key!r} has no two different numbers among the training cells; choose another.")
@@ -172,16 +176,18 @@ def fit(
     # First the average: the checkpoints that follow hold it, and validation looks at it.
     averaging = [EMAWeightAveraging(decay=settings.averaging, use_buffers=False)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
-    loggers = [CSVLogger(folder, name="", version="")]
+    loggers: list[Logger] = [CSVLogger(folder, name="", version="")]
     if settings.tensorboard:
         loggers.append(TensorBoardLogger(folder, name="", version="tensorboard"))
     gpu = settings.accelerator == "gpu" or (settings.accelerator == "auto" and torch.cuda.is_available())
+    automatic = "bf16-mixed" if gpu else "32-true"
+    precision: Any = automatic if settings.precision == "auto" else settings.precision
     trainer = L.Trainer(
         accelerator=settings.accelerator,
         devices=settings.devices,
         num_nodes=settings.num_nodes,
         strategy=settings.strategy,
-        precision=settings.precision if settings.precision != "auto" else "bf16-mixed" if gpu else "32-true",
+        precision=precision,
         max_steps=total,
         max_epochs=-1,
         check_val_every_n_epoch=None,
@@ -234,7 +240,7 @@ def tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
     return {"metrics": metrics, "per_class": per_class, "confusion": confusion}
 
 
-def write_network_files(config: Config, trained: TrainedModel, cells: Cells, folder: Path) -> pd.DataFrame:
+def write_network_files(config: Config, trained: TrainedModel, cells: Cells, folder: Path, say: Say) -> pd.DataFrame:
     """network.h5ad and edges.parquet; returns the edge table."""
     settings, regulators = config.network, trained.regulators
     networks = read_networks(
@@ -246,6 +252,7 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
         cells=settings.cells,
         fraction=config.objectives.masked_multiplicity.fraction,
         seed=config.trainer.seed,
+        say=say,
     )
     adata = network_anndata(
         networks,
@@ -278,7 +285,7 @@ def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = p
             f"{config.data.path} no longer has the {len(trained.vocabulary)} genes that {run} was trained on; "
             "restore the data or train again."
         )
-    edges = write_network_files(config, trained, cells, folder)
+    edges = write_network_files(config, trained, cells, folder, say)
     say(f"network.h5ad and edges.parquet are in {folder}")
     return edges
 
