@@ -8,8 +8,8 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from pickle import UnpicklingError
+from typing import Any
 
 import lightning as L
 import torch

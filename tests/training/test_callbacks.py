@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grn.errors import RunFolderError
+from grn.errors import RunFolderError, TrainingDiverged
 from grn.training.callbacks import MONITOR, Checkpoints, save_checkpoint
 
 
@@ -55,10 +55,11 @@ def test_training_stops_when_the_loss_has_not_improved_for_so_long(tmp_path):
     assert step(tmp_path / "best.ckpt") == 50
 
 
-def test_a_loss_that_is_not_a_number_is_no_improvement(tmp_path):
+def test_a_loss_that_is_not_a_number_stops_the_run_before_anything_is_saved(tmp_path):
     checkpoints, trainer = Checkpoints(tmp_path, patience=2), CountingTrainer()
-    assert validate(checkpoints, trainer, [2.0, float("nan"), float("nan"), 1.0]) == 3
-    assert step(tmp_path / "best.ckpt") == 10
+    with pytest.raises(TrainingDiverged, match="validation loss is not finite at step 20"):
+        validate(checkpoints, trainer, [2.0, float("nan"), 1.0])
+    assert step(tmp_path / "best.ckpt") == step(tmp_path / "last.ckpt") == 10
 
 
 def test_the_rule_continues_where_a_checkpoint_left_it(tmp_path):
