@@ -8,6 +8,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 
 @contextmanager
@@ -48,6 +52,17 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def write_anndata(path: Path, adata: AnnData) -> None:
+    """`adata` as h5ad."""
+    import anndata
+
+    # pandas 3 keeps text in string arrays, which anndata 0.12 writes only when asked to (0.11 and newer read them).
+    option = "allow_write_nullable_strings"
+    known = {option: True} if hasattr(anndata.settings, option) else {}
+    with replacing_file(path) as beside, anndata.settings.override(**known):
+        adata.write_h5ad(beside)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -21,7 +21,7 @@ from grn.data.batches import is_packed, plain_batches
 from grn.data.cells import Cells, cells_for_vocabulary
 from grn.data.sources import open_source
 from grn.errors import ConfigError, RunFolderError
-from grn.files import replacing_file
+from grn.files import write_anndata
 from grn.trained import TrainedModel
 
 BATCH = 64  # cells: their bags hold every gene of the vocabulary, or a whole transcriptome
@@ -77,8 +77,7 @@ def predict(
         say(f"{output} has new values of {', '.join(replaced)}; the old ones stay in {data}.")
     if not trained.classes:
         say("The model knows no cell types: it was trained without labels.")
-    with replacing_file(output) as beside:
-        adata.write_h5ad(beside)
+    write_anndata(output, adata)
     say(f"{len(cells)} cells with their predictions are in {output}")
 
 

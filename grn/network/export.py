@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from grn.files import replacing_file
+from grn.files import replacing_file, write_anndata
 from grn.network.readout import Network
 
 SIGN = {
@@ -83,9 +83,10 @@ def network_anndata(
     import anndata
 
     kinds = sorted(readouts[default].by_type)
-    obs = pd.DataFrame({"cells": [int((labels == kind).sum()) for kind in kinds]}, index=[classes[k] for k in kinds])
+    counts = [int((labels == kind).sum()) for kind in kinds]
+    obs = pd.DataFrame({"cells": counts}, index=_texts([classes[kind] for kind in kinds]))
     means = [np.asarray(multiplicity[labels == kind].mean(0)).ravel() for kind in kinds]
-    var = pd.DataFrame({"is_regulator": np.isin(np.arange(len(genes)), regulators)}, index=list(genes))
+    var = pd.DataFrame({"is_regulator": np.isin(np.arange(len(genes)), regulators)}, index=_texts(genes))
     adata = anndata.AnnData(np.array(means, dtype=np.float32).reshape(len(kinds), len(genes)), obs=obs, var=var)
     names = slugs([classes[kind] for kind in kinds])
     adata.varp["grn"] = square(readouts[default].weight, regulators, top_k)
@@ -101,15 +102,21 @@ def network_anndata(
         "sign": SIGN[default],
         "sign_attention": SIGN["attention"],
         # A list of pairs, not a mapping: labels may contain '/', which h5ad takes for a folder.
-        "cell_types": pd.DataFrame({"slug": list(names.values()), "label": list(names)}),
+        "cell_types": pd.DataFrame(
+            {"slug": _texts(names.values()), "label": _texts(names)}, index=_texts(map(str, range(len(names))))
+        ),
         **about,
     }
     return adata
 
 
+def _texts(values: Iterable[str]) -> pd.Index:
+    """As Python texts, which every version of h5ad holds; pandas 3 would make string arrays of them."""
+    return pd.Index(list(values), dtype=object)
+
+
 def write_network(folder: Path, adata, edges: pd.DataFrame) -> None:
-    with replacing_file(folder / "network.h5ad") as beside:
-        adata.write_h5ad(beside)
+    write_anndata(folder / "network.h5ad", adata)
     with replacing_file(folder / "edges.parquet") as beside:
         edges.to_parquet(beside, index=False)
 
