@@ -125,7 +125,9 @@ class TrainerConfig(Section):
 
 
 class NetworkConfig(Section):
-    readout: Literal["jacobian", "attention"] = Field("jacobian", description="what `grn` and edges.parquet hold")
+    readout: Literal["knockout", "jacobian", "attention"] = Field(
+        "knockout", description="what `grn` and edges.parquet hold"
+    )
     top_k: Positive | None = Field(None, description="strongest regulators kept per target; null: every candidate edge")
     cells: Positive = Field(500, description="about how many cells a read-out averages over, evenly by cell type")
 

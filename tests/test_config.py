@@ -158,7 +158,7 @@ def test_the_last_override_of_a_field_holds():
         ("trainer.max_steps=0", "trainer.max_steps must be at least 1, not 0."),
         ("data.genes=2.5", "data.genes must be a whole number, not 2.5."),
         ("data.validation_fraction=1", "data.validation_fraction must be below 1, not 1."),
-        ("network.readout=jacobin", "network.readout must be jacobian or attention, not 'jacobin'."),
+        ("network.readout=jacobin", "network.readout must be knockout, jacobian or attention, not 'jacobin'."),
         ("trainer.devices=two", "trainer.devices must be a whole number or auto, not 'two'."),
         ("trainer=5", "trainer is a section, not 5; set its fields, for example trainer.max_epochs."),
         ("data.path.x=1", "data.path is not a section and has no fields."),

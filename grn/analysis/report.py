@@ -21,6 +21,11 @@ from grn.files import write_text
 from grn.network.export import strongest_edges
 
 READOUT = {
+    "knockout": (
+        "w = mean over cells of (predicted multiplicity of the target - its prediction without the regulator) / mean "
+        "multiplicity of the regulator * sd of the regulator / sd of the target, the target hidden from the model; the "
+        "network of a cell type is the mean over its cells."
+    ),
     "jacobian": (
         "w = mean over cells of (d predicted multiplicity of the target / d multiplicity of the regulator) * "
         "sd of the regulator / sd of the target, the target hidden from the model; the network of a cell type is the "

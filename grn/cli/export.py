@@ -12,6 +12,7 @@ from grn.cli.options import Debug, Quiet
 
 
 class Readout(StrEnum):
+    knockout = "knockout"
     jacobian = "jacobian"
     attention = "attention"
 

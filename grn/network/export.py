@@ -14,6 +14,7 @@ from grn.files import replacing_file, write_anndata
 from grn.network.readout import Network
 
 SIGN = {
+    "knockout": "positive: the regulator raises the target's predicted multiplicity (against its absence)",
     "jacobian": "positive: raising the regulator's multiplicity raises the target's predicted multiplicity",
     "attention": "none: the sign of an attention weight is not identified by training; read its magnitude",
 }

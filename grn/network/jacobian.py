@@ -19,8 +19,9 @@ from torch.func import jvp, vmap
 
 from grn.bags import Bags
 from grn.model import Model
-from grn.network.readout import Network, PairMean, average
-from grn.network.sampling import Sample, masked_bags
+from grn.network.effects import mean_effects
+from grn.network.readout import Network
+from grn.network.sampling import Sample
 
 TANGENTS = 2**24  # numbers in the widest array of one call: how many regulators go through it together
 
@@ -33,25 +34,16 @@ def jacobian_network(
     regulators: np.ndarray,
     basal: np.ndarray | None = None,
 ) -> Network:
-    """multiplicity: CSR [C, N]; cells: number of cells of each type; regulators: vocabulary positions [R].
-
-    basal [C]: multiplicity of each cell's basal gene; None: 1.
-    """
-    means: dict[int, PairMean] = {}
-    for sample in samples:
-        bags = masked_bags(model, multiplicity, basal, sample, regulators)
-        mean = means.setdefault(sample.cell_type, PairMean(len(bags.genes), len(regulators)))
-        hidden = np.ones(bags.multiplicity.shape, dtype=bool)
-        hidden[:, regulators] = sample.masked
-        step = max(1, TANGENTS // (bags.multiplicity.numel() * model.config.hidden))
-        for start in range(0, len(regulators), step):
-            columns = slice(start, min(start + step, len(regulators)))
-            derivative = regulator_derivatives(model, bags, torch.as_tensor(regulators[columns]))
-            readable = hidden[:, :, None] & ~sample.masked[:, None, columns]
-            mean.add(derivative.permute(1, 2, 0).cpu().numpy(), readable, columns)
+    """Arguments as for `mean_effects`."""
     sd = model.sd.cpu().numpy()
     unit = sd[None, regulators] / sd[:, None]
-    return average(means, cells, unit, np.stack([regulators, np.arange(len(regulators))]))
+
+    def effect(bags: Bags, chosen: Tensor) -> Tensor:
+        return regulator_derivatives(model, bags, chosen)
+
+    return mean_effects(
+        model, multiplicity, samples, cells, regulators, basal, effect=effect, unit=unit, widest=TANGENTS
+    )
 
 
 def regulator_derivatives(model: Model, bags: Bags, regulators: Tensor) -> Tensor:

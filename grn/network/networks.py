@@ -10,11 +10,14 @@ import scipy.sparse as sp
 
 from grn.network.attention import attention_network
 from grn.network.jacobian import jacobian_network
+from grn.network.knockout import knockout_network
 from grn.network.readout import Network
 from grn.network.sampling import Sample, sample_cells
 from grn.trained import TrainedModel
 
-READOUTS = {"jacobian": jacobian_network, "attention": attention_network}
+READOUTS = {"knockout": knockout_network, "jacobian": jacobian_network, "attention": attention_network}
+# Share of the regulators that are hidden at once to be targets: few, so that a target has all the others in sight.
+HIDDEN = 0.1
 QUIET_S = 15
 SCORES = 2**26  # most scores of one layer in one batch of bags (256 MiB)
 
@@ -27,7 +30,6 @@ def read_networks(
     *,
     readout: str,
     cells: int,
-    fraction: float,
     seed: int,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Network]:
@@ -35,7 +37,7 @@ def read_networks(
 
     multiplicity: CSR [C, N] over the vocabulary.   labels [C]: cell type index, -1 where unknown.
     basal [C]: multiplicity of each cell's basal gene; None: 1.
-    cells: about how many bags to read.   fraction: share of the regulators masked in each.
+    cells: about how many bags to read.
     say: hears now and then how far it is.
     """
     model = trained.model.eval()
@@ -46,7 +48,7 @@ def read_networks(
     members = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
     found = {}
     for name in dict.fromkeys([readout, "attention"]):
-        sampled = list(sample_cells(labels, len(regulators), cells=cells, fraction=fraction, batch=batch, seed=seed))
+        sampled = list(sample_cells(labels, len(regulators), cells=cells, fraction=HIDDEN, batch=batch, seed=seed))
         samples = announced(sampled, f"reading the network ({name})", say)
         found[name] = READOUTS[name](model, multiplicity, samples, members, regulators, basal)
     return found

@@ -250,7 +250,6 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
         cells.basal,
         readout=settings.readout,
         cells=settings.cells,
-        fraction=config.objectives.masked_multiplicity.fraction,
         seed=config.trainer.seed,
         say=say,
     )

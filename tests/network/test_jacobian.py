@@ -10,6 +10,7 @@ from grn.bags import Bags
 from grn.network import jacobian
 from grn.network.attention import attention_network
 from grn.network.jacobian import jacobian_network, regulator_derivatives
+from grn.network.knockout import knockout_network
 from grn.network.sampling import Sample, sample_cells
 
 REGULATORS = np.array([0, 3, 5])
@@ -86,12 +87,14 @@ def test_a_target_is_never_read_where_it_is_a_key(make_model, csr_cells):
     assert (np.delete(found.weight, REGULATORS, axis=0) != 0).all()
 
 
-def test_flips_of_signs_leave_the_jacobian_and_turn_attention_round(make_model, csr_cells, flip, request):
+def test_flips_of_signs_leave_jacobian_and_knockout_and_turn_attention_round(make_model, csr_cells, flip, request):
     model, (multiplicity, labels) = make_model(query_heads=2, key_heads=1), csr_cells
     chosen = samples(labels)
     arguments = (model, multiplicity, chosen, MEMBERS, REGULATORS)
     jacobian_before, attention_before = jacobian_network(*arguments), attention_network(*arguments)
+    knockout_before = knockout_network(*arguments)
     flip(model)
+    np.testing.assert_allclose(knockout_network(*arguments).weight, knockout_before.weight, rtol=1e-5, atol=1e-8)
     np.testing.assert_allclose(jacobian_network(*arguments).weight, jacobian_before.weight, rtol=1e-5, atol=1e-8)
     attention = attention_network(*arguments)
     if "value and output" in request.node.name:
