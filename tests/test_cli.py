@@ -33,7 +33,7 @@ def raising(error: BaseException):
 def test_help_lists_the_commands():
     done = grn("--help")
     assert done.returncode == 0
-    assert all(command in done.stdout for command in ("train", "predict", "export"))
+    assert all(command in done.stdout for command in ("train", "predict", "export", "evaluate"))
 
 
 def test_no_arguments_print_the_help():
@@ -53,6 +53,8 @@ def test_version():
         (["train", "--cofnig", "pbmc.yaml"], "see grn train --help."),
         (["trian"], "no such command 'trian'"),
         (["export", "run", "--output", "x", "--top-k", "0"], "--top-k"),
+        (["evaluate", "edges.csv"], "see grn evaluate --help."),
+        (["evaluate", "edges.csv", "truth.csv"], "edges.csv does not exist"),
     ],
 )
 def test_a_users_mistake_is_one_line_on_stderr_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):

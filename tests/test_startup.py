@@ -25,6 +25,7 @@ def imported_by(code: str) -> set[str]:
         "import grn.config, grn.configfile",
         "from grn.cli.main import main; main(['--help'])",
         "from grn.cli.main import main; main(['train', '--help'])",
+        "from grn.cli.main import main; main(['evaluate', '--help'])",
         "from grn.cli.main import main; main(['train', '--config', 'pbm.yaml'])",
     ],
 )

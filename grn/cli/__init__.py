@@ -1,1 +1,1 @@
-"""The command line: `grn train`, `grn predict`, `grn export`."""
+"""The command line: `grn train`, `grn predict`, `grn export`, `grn evaluate`."""

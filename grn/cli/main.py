@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import grn
-from grn.cli import export, predict, train
+from grn.cli import evaluate, export, predict, train
 from grn.cli.boundary import exit_with, guarded
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ def start(
 app.command("train")(train.command)
 app.command("predict")(predict.command)
 app.command("export")(export.command)
+app.command("evaluate")(evaluate.command)
 
 
 def main(arguments: Sequence[str]) -> int:

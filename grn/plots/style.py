@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from pathlib import Path
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from grn.files import replacing_file
 
 # Blue and red differ in lightness as well as hue, so they stay apart for colour-blind readers.
 UP, DOWN = "#2166ac", "#b2182b"
@@ -69,3 +72,14 @@ def png(picture: Figure) -> bytes:
     with matplotlib.rc_context({"savefig.facecolor": "white"}):
         picture.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
+
+
+def save(picture: Figure, path: Path) -> None:
+    """`picture` as the file `path`, in the format of its ending (png, svg, pdf), never half-written."""
+    # Without a date in it, the same figure gives the same file.
+    undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    with (
+        replacing_file(path) as beside,
+        matplotlib.rc_context({"savefig.facecolor": "white", "svg.hashsalt": "grn"}),
+    ):
+        picture.savefig(beside, metadata=undated.get(path.suffix.lower()))

@@ -16,7 +16,8 @@ from grn.plots.confusion import confusion_matrix
 from grn.plots.edges import strongest_regulations
 from grn.plots.heatmap import network_heatmaps
 from grn.plots.overview import main, overview
-from grn.plots.style import DOWN, LONGEST, UP, png, short
+from grn.plots.precision_recall import precision_recall_curves
+from grn.plots.style import DOWN, LONGEST, UP, png, save, short
 from grn.plots.training import training_curves
 
 LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on", "$x_1$ & <b>"]
@@ -149,6 +150,38 @@ def test_the_overview_is_made_from_a_run_folder(confusion, edges, tmp_path):
 
 def test_the_same_figure_gives_the_same_bytes(confusion, edges):
     assert png(overview(confusion, edges)) == png(overview(confusion, edges))
+
+
+@pytest.fixture
+def curves():
+    return {
+        "network": pd.DataFrame({"recall": [0.5, 1.0], "precision": [1.0, 0.4]}),
+        "$ridge$": pd.DataFrame({"recall": [1.0], "precision": [0.25]}),
+    }
+
+
+def test_precision_is_drawn_as_steps_with_its_area_and_the_density(curves):
+    axes = precision_recall_curves(curves, 0.25).axes[0]
+    network, ridge, guessing = axes.lines
+    assert network.get_xydata().tolist() == [[0, 1], [0.5, 1], [1, 0.4]]
+    assert network.get_drawstyle() == "steps-pre"
+    assert network.get_label() == "network, 0.700"
+    assert ridge.get_label() == r"\$ridge\$, 0.250"
+    assert network.get_zorder() > ridge.get_zorder() > guessing.get_zorder()
+    assert set(guessing.get_ydata()) == {0.25}
+
+
+def test_precision_of_no_network_says_so():
+    assert "There is no network to draw." in texts(precision_recall_curves({}, 0.1))
+
+
+@pytest.mark.parametrize(("ending", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_the_ending_is_the_format_and_the_same_figure_gives_the_same_file(ending, start, curves, tmp_path):
+    for name in ("one", "two"):
+        save(precision_recall_curves(curves, 0.25), tmp_path / f"{name}.{ending}")
+    one, two = (tmp_path / f"{name}.{ending}" for name in ("one", "two"))
+    assert one.read_bytes().startswith(start) and one.read_bytes() == two.read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_no_picture_touches_pyplot(confusion, edges):

@@ -1,0 +1,149 @@
+"""Networks inferred by us and by others, scored against the true ones.
+
+    python benchmarks/networks.py [--sets 'sergio_*'] [--methods grn ridge] [--jobs 8]
+
+Prints a table, and writes `networks.csv` and the picture `docs/img/networks.png`. Peers run once, with seed 0; `grn`
+runs with several seeds, shown as mean ± standard deviation. What was inferred before comes from the cache.
+
+Our own column is `benchmarks/ours.py`; without that file there is none. It holds
+
+    SETTINGS: dict      # plain values; what decides its results (configuration, version), for the cache
+    def infer(one: NetworkSet, seed: int, device: str) -> DataFrame     # source, target, weight
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from peers import ABSENT, NAMES
+from peers.cache import entry
+from peers.measure import CallFailed, measured
+from peers.run import NotRun, run_peer
+from sets import NetworkSet, load_sets
+
+HERE = Path(__file__).resolve().parent
+OURS = "grn"
+METRICS = {
+    "auprc": "AUPRC",
+    "auprc_ratio": "AUPRC ratio",
+    "early_precision_ratio": "early precision ratio",
+    "sign_accuracy": "sign accuracy",
+    "sign_balanced_accuracy": "balanced sign accuracy",
+}
+COSTS = {"seconds": "seconds", "peak_mb": "MB"}
+
+
+def methods() -> list[str]:
+    ours = [OURS] if importlib.util.find_spec("ours") else []
+    return [*ours, *NAMES]
+
+
+def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
+    """All scores of one network, and those of the set; those of signs are nan where the reference has none."""
+    from grn.analysis.evaluation import evaluate
+
+    regulators = "reference" if one.universe == "reference" else None
+    found = evaluate(network, one.reference, regulators=regulators, genes=one.genes, signed=True, permutations=0)
+    return found.scores | {"density": found.universe.density, "edges": len(found.universe.edges)}
+
+
+def infer_ours(one: NetworkSet, seed: int, device: str, folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """As `run_peer`, for our own method: with all threads that the caller allows; memory is the host's alone."""
+    import ours
+
+    settings = {**ours.SETTINGS, "device": device}
+    place = entry(folder, one.prepared(), OURS, settings, seed)
+    if not place.exists():
+        network, measures = measured(ours.infer, one, seed, device, threads=None)
+        place.write(network, {"set": one.name, "method": OURS, "settings": settings, "seed": seed, **measures})
+    return place.read()
+
+
+def runs_of(method: str, one: NetworkSet, arguments: argparse.Namespace) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
+    if method == OURS:
+        return [infer_ours(one, seed, arguments.device, arguments.cache) for seed in range(arguments.seeds)]
+    options = {"jobs": arguments.jobs, "changes": arguments.set, "compute": not arguments.cached}
+    return [run_peer(method, one.prepared(), folder=arguments.cache, **options)]
+
+
+def row(one: NetworkSet, method: str, runs: Iterable[tuple[pd.DataFrame, dict[str, Any]]]) -> dict[str, Any]:
+    """One line of the table: means over the runs, and their standard deviations (nan for a single run)."""
+    runs = list(runs)
+    scores = pd.DataFrame([score(one, network) for network, _ in runs])
+    notes = pd.DataFrame([notes for _, notes in runs])
+    costs = {name: float(notes[name].mean()) for name in ("seconds", "cpu_seconds", "peak_mb", "cores")}
+    deviations = {f"{name}_sd": float(scores[name].std()) for name in METRICS}
+    size = {"cells": one.cells, "genes": len(one.genes)}
+    return {"set": one.name, "method": method, "runs": len(runs)} | size | scores.mean().to_dict() | deviations | costs
+
+
+def readable(table: pd.DataFrame) -> str:
+    """Sets as blocks, a line a method. The majority's share is what naming one sign everywhere would score."""
+    shown = pd.DataFrame({"set": table["set"].where(~table["set"].duplicated(), ""), "method": table["method"]})
+    for name, title in METRICS.items():
+        pairs = zip(table[name], table[f"{name}_sd"], strict=True)
+        shown[title] = ["" if np.isnan(mean) else f"{mean:.3f}" + _deviation(sd) for mean, sd in pairs]
+    shown["majority sign"] = ["" if np.isnan(share) else f"{share:.3f}" for share in table["sign_majority"]]
+    for name, title in COSTS.items():
+        shown[title] = [f"{value:.2f}" if name == "seconds" else f"{value:.0f}" for value in table[name]]
+    shown["cores"] = table["cores"].astype(int)
+    return shown.to_string(index=False)
+
+
+def _deviation(sd: float) -> str:
+    return "" if np.isnan(sd) else f" ± {sd:.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
+    parser.add_argument("--methods", nargs="+", default=methods(), choices=methods(), metavar="NAME")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="processes of a peer (default: all cores)"
+    )
+    parser.add_argument("--device", default="cpu", help="of our own method")
+    parser.add_argument("--seeds", type=int, default=5, help="of our own method")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other settings of peers: trees=10")
+    parser.add_argument("--cache", type=Path, default=HERE / ".cache", metavar="DIR")
+    parser.add_argument("--cached", action="store_true", help="peers: only what the cache has")
+    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
+    parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "img" / "networks.png", metavar="FILE")
+    arguments = parser.parse_args()
+
+    remarks = dict(ABSENT)
+    rows = []
+    for one in load_sets(arguments.sets):
+        for method in arguments.methods:
+            try:
+                rows.append(row(one, method, runs_of(method, one, arguments)))
+            except NotRun as error:
+                remarks.setdefault(method, str(error))
+            except CallFailed as error:
+                remarks[f"{method} on {one.name}"] = f"failed: {str(error).strip().splitlines()[-1]}"
+    if not rows:
+        raise SystemExit("Nothing was inferred.")
+    table = pd.DataFrame(rows)
+    print(readable(table))
+    for name, remark in remarks.items():
+        print(f"{name}: {remark}")
+
+    from picture import dots
+
+    from grn.plots.style import png
+
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    table.to_csv(arguments.output / "networks.csv", index=False, float_format="%.6g")
+    arguments.picture.parent.mkdir(parents=True, exist_ok=True)
+    arguments.picture.write_bytes(png(dots(table, ours=OURS)))
+    print(f"wrote {arguments.output / 'networks.csv'} and {arguments.picture}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""Pearson's correlation, signed. Symmetric: regulator -> target and back weigh the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from peers.peer import Peer, correlation, edge_table, positions
+
+
+def infer(values: np.ndarray, genes: list[str], regulators: list[str], seed: int, *, n_jobs: int = 1) -> pd.DataFrame:
+    """values [C, N] -> one row a pair regulator -> gene; nothing is random and nothing parallel here."""
+    return edge_table(correlation(values, positions(genes, regulators)), genes, regulators)
+
+
+PEER = Peer("pearson", infer, source="textbook", sign="own")

@@ -1,0 +1,90 @@
+"""Predicted networks as other tools and ours write them. A new format is one more set of columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from grn.analysis.tables import check_exists, find_columns, names, numbers, read_table, unknown_columns
+from grn.analysis.weights import edge_list
+from grn.errors import DataError
+
+WEIGHTED = (
+    ("source", "target", "weight"),  # ours, decoupler
+    ("TF", "target", "importance"),  # GRNBoost2 and GENIE3 of arboreto and pySCENIC
+    ("Gene1", "Gene2", "EdgeWeight"),  # BEELINE's rankedEdges
+    ("regulatoryGene", "targetGene", "weight"),  # GENIE3 of Bioconductor
+)
+BARE = ("0", "1", "2")  # arboreto's tables without a header
+
+
+@dataclass(frozen=True)
+class NetworkFile:
+    """edges: source, target, weight, and confidence where the file has it.   genes: all that the file names."""
+
+    edges: pd.DataFrame
+    genes: pd.Index
+
+
+def read_network(path: Path) -> pd.DataFrame:
+    """The edges of `open_network_file`: columns source, target, weight (and confidence)."""
+    return open_network_file(path).edges
+
+
+def open_network_file(path: Path) -> NetworkFile:
+    """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED lists its columns).
+
+    Names are plain strings, weights finite float64, rows in the order of the file. Raises DataError.
+    """
+    path = Path(path)
+    check_exists(path)
+    if path.is_dir():
+        inside = path / "edges.parquet"
+        if not inside.is_file():
+            raise DataError(f"{path} is a folder without edges.parquet; give a run folder or a file.")
+        return open_network_file(inside)
+    if path.name.lower().endswith(".h5ad"):
+        return _open_h5ad(path)
+    table = read_table(path)
+    columns = find_columns(table, (*WEIGHTED, BARE))
+    if columns is None:
+        raise unknown_columns(path, table, WEIGHTED)
+    source, target, weight = columns
+    edges = pd.DataFrame(
+        {
+            "source": names(path, table[source]),
+            "target": names(path, table[target]),
+            "weight": numbers(path, table[weight]),
+        }
+    )
+    if confidence := find_columns(table, [("confidence",)]):
+        edges["confidence"] = numbers(path, table[confidence[0]])
+    return NetworkFile(edges, pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]]))))
+
+
+def _open_h5ad(path: Path) -> NetworkFile:
+    """varp["grn"]: row = target, column = regulator."""
+    import anndata
+
+    try:
+        adata = anndata.read_h5ad(path)
+    # A damaged file fails anywhere between HDF5, NumPy, pandas and AnnData, each with exceptions of its own.
+    except Exception as problem:
+        first = (str(problem).strip().splitlines() or [type(problem).__name__])[0].rstrip(".")
+        raise DataError(
+            f"{path} cannot be read as .h5ad ({first}); it is damaged, truncated or another format: write it again."
+        ) from problem
+    if "grn" not in adata.varp:
+        held = ", ".join(map(repr, adata.varp)) or "nothing"
+        raise DataError(f"{path} holds no network: varp['grn'] is missing, varp has {held}; give a network.h5ad.")
+    genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
+    edges = edge_list(sparse.csr_matrix(adata.varp["grn"]), genes)
+    if edges.empty:
+        raise DataError(f"{path} has no edges in varp['grn']; give a network that has.")
+    if not np.isfinite(edges["weight"]).all():
+        raise DataError(f"{path} has weights in varp['grn'] that are not finite; write the network again.")
+    return NetworkFile(edges.astype({"weight": np.float64}), genes)

@@ -1,0 +1,65 @@
+"""How well the signs of weights agree with the signs of true edges.
+
+Letters: E true edges whose sign is known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import rankdata
+
+
+def sign_scores(weight: np.ndarray, sign: np.ndarray, top: np.ndarray) -> dict[str, float]:
+    """Scores of signed weights against true signs; nan where undefined.
+
+    weight [E]: 0 where the pair has none, which counts as wrong: no sign was told.   sign [E]: +1 or -1.
+    top [E]: whether the edge is among the strongest K pairs.
+    Balanced accuracy is the mean of the shares of + and of - edges that are right; it needs both signs, as does
+    sign_auroc, the probability that a + edge has a larger weight than a - edge, ties counting half.
+    """
+    right = np.sign(weight) == sign
+    positive = sign > 0
+    return {
+        "sign_accuracy": _share(right),
+        "sign_balanced_accuracy": _balanced(right, positive),
+        "sign_accuracy_top": _share(right[top]),
+        "sign_balanced_accuracy_top": _balanced(right[top], positive[top]),
+        "sign_auroc": _auroc(weight, positive),
+    }
+
+
+def signed_early_precision(signs: np.ndarray, places: np.ndarray, true: np.ndarray) -> float:
+    """Share of true edges with the right sign among the strongest pairs; those of unknown sign are left out.
+
+    signs: signs of the weights of the strongest pairs.   places [K], true [K]: rank and sign (0: unknown) of each true
+    edge. nan where nothing is left.
+    """
+    inside = places < len(signs)
+    found, true = signs[places[inside]], true[inside]
+    judged = len(signs) - np.count_nonzero(true == 0)
+    return float(np.count_nonzero((found == true) & (true != 0)) / judged) if judged else np.nan
+
+
+def majority_share(sign: np.ndarray) -> float:
+    """What always telling the more frequent sign would score."""
+    return float(max((sign > 0).mean(), (sign < 0).mean())) if len(sign) else np.nan
+
+
+def _share(right: np.ndarray) -> float:
+    return float(right.mean()) if len(right) else np.nan
+
+
+def _balanced(right: np.ndarray, positive: np.ndarray) -> float:
+    ups = np.count_nonzero(positive)
+    downs = len(positive) - ups
+    if not ups or not downs:
+        return np.nan
+    return float((np.count_nonzero(right & positive) / ups + np.count_nonzero(right & ~positive) / downs) / 2)
+
+
+def _auroc(weight: np.ndarray, positive: np.ndarray) -> float:
+    ups = int(np.count_nonzero(positive))
+    downs = len(positive) - ups
+    if not ups or not downs:
+        return np.nan
+    return float((rankdata(weight)[positive].sum() - ups * (ups + 1) / 2) / (ups * downs))

@@ -1,0 +1,99 @@
+"""The pairs on which networks are judged: which regulators, which genes, which true edges among them.
+
+Letters: R regulators, N genes, K true edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from grn.errors import DataError
+
+
+@dataclass(frozen=True)
+class Universe:
+    """Every ordered pair of a regulator and another gene.
+
+    regulators [R], genes [N]: sorted names; every regulator is one of the genes.
+    edges: K rows source, target, sign (+1, -1; 0: unknown), each pair once, no self loops.
+    """
+
+    regulators: pd.Index
+    genes: pd.Index
+    edges: pd.DataFrame
+
+    @property
+    def pairs(self) -> int:
+        return len(self.regulators) * (len(self.genes) - 1)
+
+    @property
+    def density(self) -> float:
+        """Share of the pairs that are true edges: the precision of guessing."""
+        return len(self.edges) / self.pairs
+
+    def codes(self, table: pd.DataFrame) -> np.ndarray:
+        """A number for each row's pair (source, target), int64; -1 for pairs outside, self loops among them."""
+        source = self.regulators.get_indexer(table["source"])
+        target = self.genes.get_indexer(table["target"])
+        inside = (source >= 0) & (target >= 0) & (table["source"].to_numpy() != table["target"].to_numpy())
+        return np.where(inside, source.astype(np.int64) * len(self.genes) + target, -1)
+
+
+def make_universe(
+    reference: pd.DataFrame, regulators: Iterable[str] | str | None = None, genes: Iterable[str] | None = None
+) -> Universe:
+    """The universe of a reference, as in BEELINE (Pratapa et al. 2020).
+
+    reference: source, target, sign.   genes: only true edges between these count, and only genes with such an edge (a
+    reference may name genes that were never measured).
+    regulators: None: every gene of the reference; "reference": those with an edge in it; else names, of which those
+    that are genes of the reference are taken. A true edge from any other gene is outside.
+    Raises DataError where no true edge is left.
+    """
+    edges = unique_edges(reference)
+    if edges.empty:
+        raise DataError("The reference has no edge between two different genes; give one that has.")
+    if genes is not None:
+        measured = pd.Index(genes).unique()
+        example = edges["source"].iloc[0]
+        edges = edges[edges["source"].isin(measured) & edges["target"].isin(measured)]
+        if edges.empty:
+            raise DataError(
+                f"No edge of the reference is between two of the {len(measured)} genes that it is restricted to; "
+                f"these are like {str(measured[0]) if len(measured) else ''!r}, the reference's like {example!r}: "
+                "use one kind of names in both."
+            )
+    named = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]]))).sort_values()
+    if regulators is None:
+        chosen = named
+    elif isinstance(regulators, str):
+        if regulators != "reference":
+            raise ValueError(f"regulators must be None, 'reference' or names, not {regulators!r}")
+        chosen = pd.Index(edges["source"].unique()).sort_values()
+    else:
+        listed = pd.Index(list(regulators))
+        chosen = named[named.isin(listed)]
+        kept = edges["source"].isin(chosen)
+        if not kept.any():
+            raise DataError(
+                f"None of the {len(listed)} regulators has an edge in the reference, whose regulators are like "
+                f"{edges['source'].iloc[0]!r}; give names as the reference writes them."
+            )
+        edges = edges[kept]
+    return Universe(chosen, named, edges.reset_index(drop=True))
+
+
+def unique_edges(reference: pd.DataFrame) -> pd.DataFrame:
+    """Each pair once, no self loops; listed with both signs, its sign is unknown (0)."""
+    missing = [name for name in ("source", "target", "sign") if name not in reference]
+    if missing:
+        raise DataError(f"The reference has no column {missing[0]!r}; it needs source, target and sign.")
+    table = reference.loc[reference["source"] != reference["target"], ["source", "target", "sign"]]
+    by_pair = table.groupby(["source", "target"], sort=False)["sign"]
+    # The smallest and the largest sign of a pair cancel where it has both; a known sign outweighs an unknown one.
+    sign = np.sign(np.sign(by_pair.min()) + np.sign(by_pair.max())).astype(np.int64)
+    return sign.rename("sign").reset_index()

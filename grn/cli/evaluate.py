@@ -1,0 +1,112 @@
+"""`grn evaluate`: any network against any reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grn.cli.options import Debug, Quiet
+
+if TYPE_CHECKING:
+    from grn.analysis.comparison import Comparison
+
+
+def command(
+    network: Annotated[
+        Path,
+        typer.Argument(
+            help="The network: a run folder, edges.parquet, network.h5ad, or a csv or tsv of GRNBoost2, GENIE3, "
+            "BEELINE or decoupler.",
+            show_default=False,
+        ),
+    ],
+    reference: Annotated[
+        Path,
+        typer.Argument(
+            help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or a truth.csv of simulated cells.",
+            show_default=False,
+        ),
+    ],
+    regulators: Annotated[
+        str,
+        typer.Option(
+            "--regulators",
+            metavar="reference|all|FILE",
+            help="Whose edges are judged: genes with an edge in the reference, all its genes, or those of a file.",
+        ),
+    ] = "reference",
+    genes: Annotated[
+        str | None,
+        typer.Option(
+            "--genes",
+            metavar="reference|network|data|FILE",
+            help="Genes that count. Default: those of the data, where there are data, else all of the reference.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="CONFIG|RUN|FILE.h5ad|none",
+            help="Cells for the columns of Pearson and ridge. Default: a run folder's own.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="A folder to make, for evaluation.json, evaluation.csv, precision_recall.png."),
+    ] = None,
+    permutations: Annotated[
+        int, typer.Option("--permutations", min=0, help="Permutations behind the p-values; 0: none.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the permutations.")] = 0,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Score a network against known edges: early precision, AUPRC and signs, beside Pearson and ridge."""
+    from grn.errors import RunFolderError
+
+    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise RunFolderError(f"{output} already exists and is not an empty folder; give --output another name.")
+
+    from grn.analysis.comparison import compare, printed_rows, score_table
+    from grn.cli.console import console, plain, print_table
+
+    to = console(quiet)
+    found = compare(
+        network,
+        reference,
+        regulators=regulators,
+        genes=genes,
+        data=data,
+        permutations=permutations,
+        seed=seed,
+        say=plain(to),
+    )
+    methods = list(found.evaluations)
+    to.print()
+    print_table(
+        f"{network} against {reference}",
+        ["score", methods[0], "p", *methods[1:]],
+        printed_rows(score_table(found)),
+        to,
+    )
+    if output is not None:
+        write(found, output)
+        to.print(f"\nTables and figure: {output}", markup=False)
+
+
+def write(found: Comparison, output: Path) -> None:
+    """evaluation.json, evaluation.csv and precision_recall.png in the folder `output`: all of them, or none."""
+    from grn.analysis.comparison import as_json, score_table
+    from grn.files import replacing_folder, write_text
+    from grn.plots.precision_recall import precision_recall_curves
+    from grn.plots.style import save
+
+    curves = {name: evaluation.curve for name, evaluation in found.evaluations.items()}
+    density = found.evaluations["network"].universe.density
+    with replacing_folder(output) as folder:
+        write_text(folder / "evaluation.json", as_json(found))
+        write_text(folder / "evaluation.csv", score_table(found).to_csv(index=False))
+        save(precision_recall_curves(curves, density), folder / "precision_recall.png")

@@ -1,0 +1,51 @@
+"""Precision against recall, of one network or of several on one universe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from grn.plots.style import INK, LINES, figure, note, plain, short
+
+
+def precision_recall_curves(curves: Mapping[str, pd.DataFrame], density: float) -> Figure:
+    """curves: by method, the first on top: columns recall, precision, at the end of each group of equal weights.
+
+    density: share of true edges among all pairs, the precision of guessing.
+    """
+    picture = figure(6.2, 4.6)
+    draw_precision_recall(picture.subplots(), curves, density)
+    return picture
+
+
+def draw_precision_recall(axes: Axes, curves: Mapping[str, pd.DataFrame], density: float) -> None:
+    """Steps: the recall between two groups is reached at the precision of the second, so the area is the AUPRC."""
+    if not any(len(curve) for curve in curves.values()):
+        note(axes, "There is no network to draw.")
+        return
+    for number, (name, curve) in enumerate(curves.items()):
+        recall = np.concatenate([[0.0], curve["recall"]])
+        precision = np.concatenate([curve["precision"][:1], curve["precision"]])
+        area = float((np.diff(recall) * precision[1:]).sum())
+        axes.plot(
+            recall,
+            precision,
+            drawstyle="steps-pre",
+            color=LINES[number % len(LINES)],
+            linewidth=1.9 if number == 0 else 1.2,
+            zorder=3 if number == 0 else 2,
+            label=f"{short(name)}, {area:.3f}",
+        )
+    axes.axhline(density, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1, label=f"guessing, {density:.3f}")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("recall: share of the true edges found")
+    axes.set_ylabel("precision: share of found edges that are true")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    plain(axes, "Edges found, from the largest |weight| down")
+    axes.legend(title="area under the curve", title_fontsize=9, fontsize=9, frameon=False, loc="upper right")

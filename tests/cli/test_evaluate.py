@@ -1,0 +1,214 @@
+"""`grn evaluate` as a user calls it."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from grn.analysis.baselines import pearson, ridge
+from grn.analysis.comparison import CAUTION
+from grn.analysis.evaluation import SCORES, evaluate
+from grn.analysis.network_files import read_network
+from grn.analysis.reference_files import read_reference
+from grn.cli import main as cli
+from grn.config import DataConfig, SimulatedConfig
+from grn.configfile import load_config
+from grn.data.cells import load_cells
+from grn.data.simulated import simulate
+
+NETWORK = "source,target,weight\nA,B,3\nA,C,-2\nB,A,1\nZ,A,9\n"
+REFERENCE = "Gene1,Gene2,Type\nA,B,+\nA,C,-\nB,C,+\n"
+TRRUST = "A\tB\tActivation\t1\nA\tC\tRepression\t2\nA\tC\tActivation\t3\nB\tC\tRepression\t4\nB\td\tUnknown\t5\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("network.csv").write_text(NETWORK)
+    Path("reference.csv").write_text(REFERENCE)
+    Path("trrust.tsv").write_text(TRRUST)
+    return tmp_path
+
+
+@pytest.fixture
+def ask(capsys):
+    """Runs the command; its exit code, what it printed, and its errors."""
+
+    def call(*arguments):
+        code = cli.main(["evaluate", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def row(printed, name):
+    return next(line for line in printed.splitlines() if line.startswith(name)).removeprefix(name).split()
+
+
+def test_the_table_stands_below_what_it_rests_on(ask):
+    code, printed, wrong = ask("network.csv", "reference.csv", "--permutations", 50)
+    assert (code, wrong) == (0, "")
+    lines = printed.splitlines()
+    assert lines[0] == (
+        "Universe: 2 regulators x 3 genes, 4 pairs; K = 3 true edges (2 +, 1 -, 0 of unknown sign), density 0.75."
+    )
+    assert lines[1].startswith("Network: 3 of these pairs have a weight; 1 predicted edges are outside the universe;")
+    assert "1 of the 3 signed true edges have no weight and count as wrong signs." in lines
+    assert "network.csv against reference.csv" in lines
+    assert row(printed, "score") == ["network", "p"]
+    assert row(printed, "early precision ")[0] == "0.667"
+    assert row(printed, "sign accuracy on true edges")[0] == "0.667"
+    assert row(printed, "share of the majority sign") == ["0.667", "-"]
+    assert CAUTION not in printed
+
+
+def test_the_universe_is_chosen(ask):
+    _, everything, _ = ask("network.csv", "reference.csv", "--regulators", "all", "--permutations", 0)
+    assert "3 regulators x 3 genes, 6 pairs" in everything
+    assert row(everything, "AUROC ")[1] == "-"
+    Path("list.txt").write_text("A\nC\n")
+    _, listed, _ = ask("network.csv", "reference.csv", "--regulators", "list.txt", "--permutations", 0)
+    assert "2 regulators x 3 genes, 4 pairs; K = 2 true edges" in listed
+    Path("list.txt").write_text("A\nB\n")
+    _, measured, _ = ask("network.csv", "reference.csv", "--genes", "list.txt", "--permutations", 0)
+    assert "1 regulators x 2 genes, 1 pairs" in measured
+
+
+def test_curated_signs_come_with_a_caution_and_conflicts_are_counted(ask):
+    _, printed, _ = ask("network.csv", "trrust.tsv", "--permutations", 0)
+    assert CAUTION in printed.splitlines()
+    assert "1 pairs of the reference are listed with both signs" in printed
+    assert "1 of the universe's 4 genes are not in the network (as 'd')" in printed
+    _, within, _ = ask("network.csv", "trrust.tsv", "--permutations", 0, "--genes", "network")
+    assert "2 regulators x 3 genes" in within and "are not in the network" not in within
+    Path("unsigned.tsv").write_text("TF\ttarget\timportance\nA\tB\t1\nB\tD\t2\n")
+    _, unsigned, _ = ask("unsigned.tsv", "trrust.tsv", "--permutations", 0)
+    assert "claims no signs" in unsigned and CAUTION not in unsigned and "sign accuracy" not in unsigned
+    assert "1 of these differ from the network's in case alone (as 'd')." in unsigned
+
+
+def test_a_run_folder_brings_its_own_baselines(ask, tiny_run):
+    code, printed, _ = ask(tiny_run, tiny_run / "truth.csv", "--permutations", 20, "--output", "found")
+    assert code == 0 and row(printed, "score") == ["network", "p", "Pearson", "ridge"]
+    cells, _ = load_cells(load_config(tiny_run / "config.yaml").data)
+    matrix, truth = cells.multiplicity.toarray(), read_reference(tiny_run / "truth.csv")
+    table = pd.read_csv("found/evaluation.csv", index_col="score")
+    regulators = sorted(truth["source"].unique())
+    networks = {
+        "network": read_network(tiny_run),
+        "Pearson": pearson(matrix, cells.vocabulary, regulators),
+        "ridge": ridge(matrix, cells.vocabulary, regulators),
+    }
+    for name, edges in networks.items():
+        expected = evaluate(edges, truth, regulators="reference", genes=cells.vocabulary, permutations=0).scores
+        assert table[name].to_dict() == pytest.approx(expected, nan_ok=True)
+    _, without, _ = ask(tiny_run, tiny_run / "truth.csv", "--permutations", 0, "--data", "none")
+    assert row(without, "score") == ["network", "p"]
+
+
+def test_a_run_folder_whose_data_are_gone_is_judged_without_them(ask, tiny_run):
+    Path("run").mkdir()
+    Path("run/edges.parquet").write_bytes((tiny_run / "edges.parquet").read_bytes())
+    text = (tiny_run / "config.yaml").read_text().replace("path: 'simulated:'", "path: gone.h5ad")
+    assert "gone" in text
+    Path("run/config.yaml").write_text(text)
+    code, printed, _ = ask("run", tiny_run / "truth.csv", "--permutations", 0)
+    assert code == 0 and row(printed, "score") == ["network", "p"]
+    assert "No Pearson and ridge: gone.h5ad does not exist" in printed
+    code, _, wrong = ask("run", tiny_run / "truth.csv", "--data", "run")
+    assert code == 2 and "gone.h5ad does not exist" in wrong
+
+
+@pytest.mark.parametrize("kind", ["configuration", "h5ad"])
+def test_data_are_given_as_a_configuration_or_as_cells(ask, kind):
+    simulated = SimulatedConfig(cells=60, genes=10, regulators=3, seed=4)
+    adata = simulate(simulated)
+    adata.uns["truth"].to_csv("truth.csv", index=False)
+    adata.write_h5ad("cells.h5ad")
+    Path("mine.yaml").write_text("data: {path: cells.h5ad, genes: all}\n")
+    cells, _ = load_cells(DataConfig(path="cells.h5ad", genes="all"))
+    edges = pearson(cells.multiplicity.toarray(), cells.vocabulary, ["R1", "R2", "R3"])
+    edges.to_csv("pearson.tsv", sep="\t", index=False)
+    data = "mine.yaml" if kind == "configuration" else "cells.h5ad"
+    code, printed, _ = ask("pearson.tsv", "truth.csv", "--data", data, "--permutations", 0)
+    assert code == 0
+    for line in printed.splitlines()[-5:]:
+        network, _, own, _ = line.split()[-4:]
+        assert network == own
+
+
+def test_what_is_written(ask, folder):
+    code, printed, _ = ask("network.csv", "reference.csv", "--output", "found", "--permutations", 20, "--seed", 5)
+    assert code == 0 and printed.endswith("Tables and figure: found\n")
+    assert sorted(path.name for path in Path("found").iterdir()) == [
+        "evaluation.csv",
+        "evaluation.json",
+        "precision_recall.png",
+    ]
+    written = json.loads(Path("found/evaluation.json").read_text())
+    expected = evaluate(
+        read_network("network.csv"), read_reference("reference.csv"), regulators="reference", permutations=20, seed=5
+    )
+    scores = {
+        name: math.nan if value is None else value for name, value in written["methods"]["network"]["scores"].items()
+    }
+    assert scores == pytest.approx(expected.scores, nan_ok=True) and list(scores) == list(SCORES)
+    assert written["universe"]["true_edges"] == 3 and written["options"]["seed"] == 5
+    table = pd.read_csv("found/evaluation.csv")
+    assert list(table) == ["score", "network", "p"] and list(table["score"]) == list(SCORES)
+    before = Path("found/evaluation.json").read_bytes()
+    code, printed, wrong = ask("network.csv", "reference.csv", "--output", "found")
+    assert (code, printed) == (2, "") and "found already exists" in wrong
+    assert Path("found/evaluation.json").read_bytes() == before
+    assert sorted(path.name for path in folder.iterdir()) == ["found", "network.csv", "reference.csv", "trrust.tsv"]
+
+
+def test_a_failure_while_writing_leaves_nothing(ask, folder, monkeypatch):
+    def fail(*arguments):
+        raise OSError(28, "No space left on device", "precision_recall.png")
+
+    monkeypatch.setattr("grn.plots.style.save", fail)
+    code, _, wrong = ask("network.csv", "reference.csv", "--output", "found", "--permutations", 0)
+    assert code == 2 and "no space left on device" in wrong
+    assert not Path("found").exists() and len(list(folder.iterdir())) == 3
+
+
+def test_quiet_prints_nothing(ask):
+    assert ask("network.csv", "reference.csv", "--quiet", "--permutations", 0) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["networks.csv", "reference.csv"], "networks.csv does not exist; did you mean network.csv?"),
+        (["network.csv", "network.tsv"], "network.tsv does not exist"),
+        (["reference.csv", "reference.csv"], "reference.csv has the columns Gene1, Gene2, Type; name them"),
+        (["network.csv", "reference.csv", "--regulators", "al"], "--regulators is 'al', no file"),
+        (["network.csv", "reference.csv", "--genes", "data"], "--genes is data, but there are none"),
+        (["network.csv", "reference.csv", "--data", "."], "folder without config.yaml"),
+        (["network.csv", "reference.csv", "--data", "gone.h5ad"], "gone.h5ad does not exist"),
+        (["network.csv", "reference.csv", "--data", "pbm.yaml"], "did you mean pbmc.yaml?"),
+        (["network.csv", "reference.csv", "--output", "network.csv"], "network.csv already exists"),
+        (["network.csv", "reference.csv", "--permutations", "-1"], "--permutations"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(ask, folder, arguments, sentence):
+    code, printed, wrong = ask(*arguments)
+    assert (code, printed) == (2, "")
+    assert wrong.startswith("error: ") and sentence in wrong and len(wrong.splitlines()) == 1
+    assert len(list(folder.iterdir())) == 3
+
+
+@pytest.mark.skipif("GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set")
+def test_sergio_s_published_numbers(ask):
+    """The baselines of the project's design: 990 pairs, 258 true edges; Pearson and ridge 0.54 and 0.52."""
+    data = Path(os.environ["GRN_BENCHMARK_DATA"])
+    truth = data / "sergio_ds1_network.csv"
+    read_reference(truth).rename(columns={"sign": "weight"}).to_csv("perfect.csv", index=False)
+    _, printed, _ = ask("perfect.csv", truth, "--data", data / "sergio_ds1.h5ad", "--permutations", 10)
+    assert "990 pairs; K = 258 true edges (179 +, 79 -, 0 of unknown sign), density 0.2606." in printed
+    assert row(printed, "AUPRC (average precision)") == ["1.000", "0.091", "0.537", "0.519"]
