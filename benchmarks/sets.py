@@ -61,7 +61,8 @@ class NetworkSet:
         from grn.data.multiplicity import median_total, to_multiplicity
 
         counts = sparse.csr_matrix(self.matrix)
-        return to_multiplicity(counts, COUNTS_SEEN, median_total(counts)).toarray()
+        total = np.asarray(counts.sum(1, dtype=np.float64)).ravel()
+        return to_multiplicity(counts, COUNTS_SEEN, total, median_total(total)).toarray()
 
     def prepared(self) -> PreparedSet:
         return PreparedSet(self.name, self.multiplicities(), self.genes, self.regulators or self.genes, self.hash)

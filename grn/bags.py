@@ -23,12 +23,15 @@ class Bags:
     genes are int64 positions in the vocabulary; multiplicity is float32 and not negative. Multiplicity 0 is
     a gene that is absent as a key (not expressed, masked, knocked out) and still present as a query. The basal
     gene is not listed: the model adds it to every bag, with multiplicity `basal` [C] (None: 1).
+    regulators [C, R]: the regulators' multiplicities, masked ones too, for the layer that never reads a gene for itself
+    (None: as they are in the bag).
     """
 
     genes: Tensor
     multiplicity: Tensor
     offsets: Tensor | None = None
     basal: Tensor | None = None
+    regulators: Tensor | None = None
 
     @property
     def packed(self) -> bool:
@@ -44,7 +47,7 @@ class Bags:
             return self
         cells, genes = self.multiplicity.shape
         offsets = torch.arange(cells + 1, device=self.genes.device) * genes
-        return Bags(self.genes.repeat(cells), self.multiplicity.reshape(-1), offsets, self.basal)
+        return Bags(self.genes.repeat(cells), self.multiplicity.reshape(-1), offsets, self.basal, self.regulators)
 
     def to(self, device: torch.device | str) -> Self:
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))

@@ -124,9 +124,30 @@ class TrainerConfig(Section):
     tensorboard: bool = Field(False, description="also log for TensorBoard (extra `tensorboard`)")
 
 
+class RegulationConfig(Section):
+    """The regulation layer (grn/regulation.py) and how it is fitted, before the transformer."""
+
+    heads: Positive = Field(2, description="query heads; each has a key head of its own")
+    width: Positive = Field(64, description="head width; at least the number of regulators tells all of them apart")
+    penalties: list[Annotated[float, Field(gt=0)]] = Field(
+        [30, 100, 300, 1000, 3000],
+        min_length=1,
+        description="on squared slopes, as in ridge; held-out cells choose among them",
+    )
+    steps: Positive = Field(800, description="optimiser steps")
+    batch_size: Positive = Field(64, description="cells per step and member")
+    learning_rate: float = Field(5e-3, gt=0, description="peak of the warm-up and cosine schedule")
+
+
 class NetworkConfig(Section):
-    readout: Literal["knockout", "jacobian", "attention"] = Field(
-        "knockout", description="what `grn` and edges.parquet hold"
+    readout: Literal["effect", "attention", "knockout", "jacobian"] = Field(
+        "effect", description="what `grn` and edges.parquet hold; the last two read the whole model, slowly"
+    )
+    members: int = Field(
+        5, ge=0, description="regulation layers trained together and averaged; 0: none, only the transformer"
+    )
+    false_discovery: bool = Field(
+        False, description="q_value of every edge, against decoy regulators (associations, not causes): one fit more"
     )
     top_k: Positive | None = Field(None, description="strongest regulators kept per target; null: every candidate edge")
     cells: Positive = Field(500, description="about how many cells a read-out averages over, evenly by cell type")
@@ -139,4 +160,14 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     objectives: ObjectivesConfig = ObjectivesConfig()
     trainer: TrainerConfig = TrainerConfig()
+    regulation: RegulationConfig = RegulationConfig()
     network: NetworkConfig = NetworkConfig()
+
+    @model_validator(mode="after")
+    def _readout_has_its_layer(self):
+        if self.network.readout == "effect" and not self.network.members:
+            raise ValueError(
+                "network.readout: effect reads the regulation layer, which network.members: 0 leaves out; "
+                "set network.members to 1 or more, or network.readout to knockout"
+            )
+        return self

@@ -251,6 +251,8 @@ _BOUNDS = {"greater_than_equal": ("ge", "at least"), "greater_than": ("gt", "abo
 def _want(mistake: dict[str, Any]) -> str:
     """What a field takes, from pydantic's name of the error."""
     kind = mistake["type"]
+    if kind == "too_short":
+        return "a list that is not empty"
     if kind == "literal_error":
         return mistake["ctx"]["expected"].replace("'", "")
     if kind in _BOUNDS:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from flashsign import spherical_attention
 from grn.bags import Bags
 from grn.config import ModelConfig
+from grn.regulation import Regulation
 
 # Called once a layer with (layer, q, k, multiplicity) of the gene queries: how read-outs see the attention.
 Observer = Callable[[int, Tensor, Tensor, Tensor], None]
@@ -183,6 +184,9 @@ class Model(nn.Module):
     query that reads every gene it becomes the summary, the only path from a cell to its class logits. The
     summary is never a key: what a gene's prediction depends on is the regulators alone, so that a regulation
     network has nothing to hide behind.
+
+    The regulation layer, where there is one, comes trained: it says what the regulators do on average, and the blocks
+    learn what it leaves over.
     """
 
     is_regulator: Tensor
@@ -198,9 +202,11 @@ class Model(nn.Module):
         regulators: Tensor | None = None,
         classes: int = 0,
         property: bool = False,
+        regulation: Regulation | None = None,
     ):
         super().__init__()
         self.config = config
+        self.regulation = regulation
         self.embedding = GeneEmbedding(genes, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width)
@@ -246,23 +252,42 @@ class Model(nn.Module):
         genes = self.norm(tokens.index_select(-2, layout.genes))
         cell = self.norm(summary if bags.packed else summary[:, 0])
         return Prediction(
-            multiplicity=self.expected_multiplicity(genes, bags.genes),
+            multiplicity=self.expected_multiplicity(genes, bags),
             cell=cell,
             logits=self.cell_type(cell) if self.cell_type else None,
             property=self.expected_property(cell),
         )
 
-    def expected_multiplicity(self, genes: Tensor, rows: Tensor) -> Tensor:
-        """mean_i + sd_i (<h_i, r_i> + b_i), in float32 at least: a network is made of their small differences."""
+    def expected_multiplicity(self, genes: Tensor, bags: Bags) -> Tensor:
+        """mean_i + sd_i (regulated_i + <h_i, r_i> + b_i), in float32 at least: small differences make a network."""
+        rows = bags.genes
         with torch.autocast(genes.device.type, enabled=False):
             standardised = (_widen(genes) * self.multiplicity[rows]).sum(-1) + self.multiplicity_bias[rows]
+            if self.regulation is not None:
+                regulated = self.regulation(self.regulators_of(bags), bags.basal)
+                standardised = standardised + regulated[_bag_of_each(bags), rows]
             return self.mean[rows] + self.sd[rows] * standardised
+
+    def regulators_of(self, bags: Bags) -> Tensor:
+        """Multiplicities of the regulators, [C, R]: those that the bags bring along, else those in sight."""
+        if bags.regulators is not None:
+            return bags.regulators
+        everything = bags.multiplicity.new_zeros(bags.cells, len(self.is_regulator))
+        return everything.index_put((_bag_of_each(bags), bags.genes), bags.multiplicity)[:, self.is_regulator]
 
     def expected_property(self, cell: Tensor) -> Tensor | None:
         if self.property is None:
             return None
         mean, sd = self.property_scale
         return mean + sd * _widen(self.property(cell)[:, 0])
+
+
+def _bag_of_each(bags: Bags) -> Tensor:
+    """Which bag each gene belongs to: [T], or [C, 1] where all bags list the same genes."""
+    each = torch.arange(bags.cells, device=bags.genes.device)
+    if bags.offsets is None:
+        return each[:, None]
+    return torch.repeat_interleave(each, bags.offsets.diff(), output_size=len(bags.genes))
 
 
 def _widen(x: Tensor) -> Tensor:

@@ -17,8 +17,10 @@ from grn.config import ModelConfig
 from grn.errors import RunFolderError
 from grn.files import replacing_folder
 from grn.model import Model
+from grn.regulation import Regulation
 
-FORMAT = 1
+FORMAT = 2
+MEASURES = "measures_depth"
 FILES = ("card.json", "config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
 
 
@@ -29,6 +31,7 @@ class TrainedModel:
     vocabulary: gene of each embedding row.   classes: cell type of each logit.
     multiplicity: the transform that made multiplicities of counts, with `target_total` (None: not normalised).
     depth: mean and sd of the training cells' log totals, the scale of the basal multiplicity (None: always 1).
+    measures_depth: bool, the genes that those totals are over.
     property_key: obs column that the property head predicts, or None.
     """
 
@@ -39,6 +42,7 @@ class TrainedModel:
     multiplicity: str
     target_total: float | None
     depth: tuple[float, float] | None
+    measures_depth: np.ndarray
     property_key: str | None = None
 
     @property
@@ -49,7 +53,7 @@ class TrainedModel:
     @property
     def hash(self) -> str:
         """First 16 hex digits of the SHA-256 of the tensors."""
-        return _hash(_tensors(self.model))
+        return _hash(_tensors(self))
 
     def save(self, folder: Path) -> None:
         card = {
@@ -59,10 +63,11 @@ class TrainedModel:
             "multiplicity": self.multiplicity,
             "target_total": self.target_total,
             "depth": self.depth,
+            "regulation": _shape(self.model.regulation),
             "property_key": self.property_key,
         }
         with replacing_folder(folder) as beside:
-            (beside / "model.safetensors").write_bytes(save(_tensors(self.model)))
+            (beside / "model.safetensors").write_bytes(save(_tensors(self)))
             (beside / "config.yaml").write_text(yaml.safe_dump(self.model.config.model_dump(), sort_keys=False))
             (beside / "vocabulary.txt").write_text("".join(f"{gene}\n" for gene in self.vocabulary), "utf-8")
             (beside / "labels.json").write_text(json.dumps(self.classes, ensure_ascii=False, indent=1), "utf-8")
@@ -91,25 +96,45 @@ class TrainedModel:
             tensors = load_file(folder / "model.safetensors")
             fields = {name: card[name] for name in ("values", "multiplicity", "target_total", "property_key")}
             fields["depth"] = None if card["depth"] is None else tuple(card["depth"])
+            shape = card["regulation"]
             whole = card["hash"] == _hash(tensors)
+            measures = tensors.pop(MEASURES).numpy()
         except (ValueError, TypeError, KeyError, yaml.YAMLError, SafetensorError) as damage:
             said = " ".join(f"{type(damage).__name__}: {damage}".split())
             raise RunFolderError(f"{folder} is damaged ({said:.200}); train again or restore it.") from None
         if not whole:
             raise RunFolderError(f"{folder} is damaged: its tensors are not those of its card.json; restore it.")
-        model = Model(config, len(vocabulary), classes=len(classes), property=fields["property_key"] is not None)
         try:
+            model = Model(
+                config,
+                len(vocabulary),
+                classes=len(classes),
+                property=fields["property_key"] is not None,
+                regulation=_regulation(shape, tensors),
+            )
             model.load_state_dict(tensors)
-        except RuntimeError:
+        except (RuntimeError, KeyError, TypeError):
             raise RunFolderError(
                 f"{folder} is damaged: its tensors do not fit its configuration, genes or labels; restore it."
             ) from None
-        return TrainedModel(model.eval(), vocabulary, classes, **fields)
+        return TrainedModel(model.eval(), vocabulary, classes, measures_depth=measures, **fields)
+
+
+def _shape(layer: Regulation | None) -> dict[str, int] | None:
+    return None if layer is None else {"members": layer.members, "heads": layer.heads, "width": layer.width}
+
+
+def _regulation(shape: dict[str, int] | None, tensors: dict[str, torch.Tensor]) -> Regulation | None:
+    if shape is None:
+        return None
+    regulators = tensors["is_regulator"].nonzero()[:, 0]
+    return Regulation(genes=len(tensors["is_regulator"]), regulators=regulators, **shape).requires_grad_(False)
 
 
 def _hash(tensors: dict[str, torch.Tensor]) -> str:
     return hashlib.sha256(save(tensors)).hexdigest()[:16]
 
 
-def _tensors(model: Model) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+def _tensors(trained: TrainedModel) -> dict[str, torch.Tensor]:
+    found = {name: tensor.detach().cpu().contiguous() for name, tensor in trained.model.state_dict().items()}
+    return found | {MEASURES: torch.as_tensor(trained.measures_depth)}

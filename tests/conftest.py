@@ -12,12 +12,37 @@ from scipy import sparse
 from grn.bags import Bags
 from grn.config import Config, ModelConfig
 from grn.model import Model
+from grn.regulation import Regulation
+
+
+def tiny_regulation(
+    genes: int = 12, *, regulators=(0, 3, 5), members: int = 2, heads: int = 2, width: int = 5, seed: int = 9
+) -> Regulation:
+    """A regulation layer, float64, with every parameter, unit and centre drawn at random."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        layer = Regulation(members, genes, torch.tensor(regulators), heads, width).double()
+        for parameter in layer.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+        layer.unit.copy_(0.5 + torch.rand(len(regulators) + 1))
+        layer.centre.copy_(torch.rand(len(regulators) + 1))
+    return layer.requires_grad_(False)
 
 
 def tiny_model(
-    genes: int = 12, *, regulators=(0, 3, 5), classes: int = 3, property: bool = True, dtype=torch.float64, **fields
+    genes: int = 12,
+    *,
+    regulators=(0, 3, 5),
+    classes: int = 3,
+    property: bool = True,
+    members: int = 0,
+    dtype=torch.float64,
+    **fields,
 ) -> Model:
-    """A model with every parameter drawn at random: fresh ones predict each gene's mean, whatever they read."""
+    """A model with every parameter drawn at random: fresh ones predict each gene's mean, whatever they read.
+
+    members: of a regulation layer; 0: there is none.
+    """
     config = ModelConfig(**{"width": 16, "layers": 2, "query_heads": 4, "key_heads": 2, "hidden": 24} | fields)
     chosen = None if regulators is None else torch.tensor(regulators)
     with torch.random.fork_rng(), torch.no_grad():
@@ -28,6 +53,9 @@ def tiny_model(
         model.mean.copy_(torch.rand(genes))
         model.sd.copy_(0.5 + torch.rand(genes))
         model.property_scale.copy_(torch.tensor([40.0, 12.0]))
+    if members:
+        read = range(genes) if regulators is None else regulators
+        model.regulation = tiny_regulation(genes, regulators=tuple(read), members=members)
     return model.to(dtype).eval()
 
 
@@ -62,6 +90,11 @@ def make_model():
 
 
 @pytest.fixture
+def make_regulation():
+    return tiny_regulation
+
+
+@pytest.fixture
 def make_bags():
     return tiny_bags
 
@@ -89,7 +122,7 @@ def csr_cells():
 
 
 def tiny_config(**trainer) -> Config:
-    """A run of a second: 80 simulated cells, 16 genes, 4 regulators."""
+    """A run of a second: 80 simulated cells, 16 genes, 4 regulators, a regulation layer of two members."""
     settings = {
         "max_steps": 6,
         "batch_size": 8,
@@ -110,7 +143,8 @@ def tiny_config(**trainer) -> Config:
             },
             "model": {"width": 16, "layers": 1, "hidden": 16},
             "trainer": settings,
-            "network": {"cells": 40},
+            "regulation": {"steps": 16, "batch_size": 16, "width": 8, "penalties": [1, 10]},
+            "network": {"cells": 40, "members": 2},
         }
     )
 

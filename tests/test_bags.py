@@ -1,5 +1,7 @@
 """Bags and batches: one thing in two forms."""
 
+from dataclasses import replace
+
 import torch
 
 from grn.bags import Bags, Batch
@@ -10,7 +12,8 @@ def test_packing_keeps_every_gene_of_every_cell(make_bags):
     packed = dense.pack()
     assert (dense.packed, packed.packed) == (False, True)
     assert dense.cells == packed.cells == 4
-    assert torch.equal(packed.basal, dense.basal)
+    assert torch.equal(packed.basal, dense.basal) and packed.regulators is None
+    assert torch.equal(replace(dense, regulators=dense.basal[:, None]).pack().regulators, dense.basal[:, None])
     for cell in range(4):
         own = slice(packed.offsets[cell], packed.offsets[cell + 1])
         assert packed.genes[own].tolist() == dense.genes.tolist()

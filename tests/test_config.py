@@ -158,10 +158,12 @@ def test_the_last_override_of_a_field_holds():
         ("trainer.max_steps=0", "trainer.max_steps must be at least 1, not 0."),
         ("data.genes=2.5", "data.genes must be a whole number, not 2.5."),
         ("data.validation_fraction=1", "data.validation_fraction must be below 1, not 1."),
-        ("network.readout=jacobin", "network.readout must be knockout, jacobian or attention, not 'jacobin'."),
+        ("network.readout=jacobin", "network.readout must be effect, attention, knockout or jacobian, not 'jacobin'."),
         ("trainer.devices=two", "trainer.devices must be a whole number or auto, not 'two'."),
         ("trainer=5", "trainer is a section, not 5; set its fields, for example trainer.max_epochs."),
         ("data.path.x=1", "data.path is not a section and has no fields."),
+        ("regulation.penalties=[]", "regulation.penalties must be a list that is not empty, not []."),
+        ("regulation.penalties=[0]", "item 1 of regulation.penalties must be above 0, not 0."),
         ("model.width=31", "model: width 31 is not a multiple of query_heads 2."),
         (
             "objectives.property.weight=1",
@@ -172,6 +174,15 @@ def test_the_last_override_of_a_field_holds():
 )
 def test_a_wrong_override_is_one_sentence_that_quotes_it(override, said):
     assert refusal(override) == f"--set {override}: {said}"
+
+
+def test_the_read_out_effect_needs_the_regulation_layer():
+    said = (
+        "network.readout: effect reads the regulation layer, which network.members: 0 leaves out; set network.members "
+        "to 1 or more, or network.readout to knockout."
+    )
+    assert refusal("network.members=0") == f"simulated.yaml: {said}"
+    assert load_config("simulated.yaml", ["network.members=0", "network.readout=knockout"]).network.members == 0
 
 
 def test_a_wrong_item_of_a_list_is_counted_from_one():

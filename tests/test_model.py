@@ -25,26 +25,29 @@ def permuted(bags: Bags, order: torch.Tensor) -> Bags:
     return replace(bags, genes=bags.genes[order], multiplicity=bags.multiplicity[:, order])
 
 
+@pytest.mark.parametrize("members", [0, 2])
 @pytest.mark.parametrize("regulators", [None, REGULATORS, (7,)])
-def test_packed_bags_give_the_predictions_of_dense_ones(make_model, make_bags, regulators):
-    model, bags = make_model(regulators=regulators), make_bags()
+def test_packed_bags_give_the_predictions_of_dense_ones(make_model, make_bags, regulators, members):
+    model, bags = make_model(regulators=regulators, members=members), make_bags()
     dense = model(bags)
     same(model(bags.pack()), dense)
     assert dense.multiplicity.std() > 0.1 and dense.logits.std() > 0.1, "or any two predictions would be the same"
 
 
-def test_packed_cells_do_not_see_each_other(make_model, make_bags):
-    model, bags = make_model(), make_bags()
+@pytest.mark.parametrize("members", [0, 2])
+def test_packed_cells_do_not_see_each_other(make_model, make_bags, members):
+    model, bags = make_model(members=members), make_bags()
     together = model(bags.pack())
     alone = [model(Bags(bags.genes, bags.multiplicity[[c]], basal=bags.basal[[c]])) for c in range(bags.cells)]
     torch.testing.assert_close(together.logits, torch.cat([each.logits for each in alone]), **close)
     torch.testing.assert_close(together.multiplicity, torch.cat([each.multiplicity[0] for each in alone]), **close)
 
 
+@pytest.mark.parametrize("members", [0, 2])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_a_gene_depends_on_the_regulators_alone(make_model, make_bags, layers):
+def test_a_gene_depends_on_the_regulators_alone(make_model, make_bags, layers, members):
     """So not on itself, if it is none; and the summary, which reads every gene, is nobody's key."""
-    model, bags = make_model(layers=layers), make_bags(cells=1)
+    model, bags = make_model(layers=layers, members=members), make_bags(cells=1)
     derivative = jacobian(lambda m: model(replace(bags, multiplicity=m)).multiplicity[0], bags.multiplicity)[:, 0]
     others = [gene for gene in range(12) if gene not in REGULATORS]
     assert (derivative[:, others] == 0).all()
@@ -65,6 +68,29 @@ def test_class_and_property_depend_on_the_cell_through_its_summary_only(make_mod
     torch.testing.assert_close(found.property, mean + sd * model.property(found.cell)[:, 0], **close)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_regulators_that_the_bags_bring_along_are_those_of_the_bag_unless_they_differ(make_model, make_bags, packed):
+    """Dense and packed, listed in any order; what is brought speaks through the regulation layer alone."""
+    model = make_model(members=2)
+    bags = permuted(make_bags(), torch.randperm(12, generator=torch.Generator().manual_seed(1)))
+    form = Bags.pack if packed else lambda bags: bags
+    own = torch.stack([bags.multiplicity[:, bags.genes == gene][:, 0] for gene in REGULATORS], 1)
+    brought = model(form(replace(bags, regulators=own)))
+    same(brought, model(form(bags)))
+    others = model(form(replace(bags, regulators=own + 1)))
+    assert (others.multiplicity - brought.multiplicity).abs().amax() > 1e-3
+    assert torch.equal(others.logits, brought.logits) and torch.equal(others.cell, brought.cell)
+
+
+def test_the_regulation_layer_adds_its_sds_to_the_prediction(make_model, make_bags):
+    model, bags = make_model(members=2), make_bags()
+    whole, layer = model(bags).multiplicity, model.regulation
+    model.regulation = None
+    added = model.sd * layer(bags.multiplicity[:, REGULATORS], bags.basal)
+    torch.testing.assert_close(whole, model(bags).multiplicity + added, **close)
+    assert added.abs().mean() > 0.1
+
+
 def test_permuting_genes_permutes_predictions_and_leaves_the_cell(make_model, make_bags):
     model, bags = make_model(), make_bags()
     order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
@@ -74,10 +100,11 @@ def test_permuting_genes_permutes_predictions_and_leaves_the_cell(make_model, ma
     torch.testing.assert_close(found.cell, expected.cell, **close)
 
 
+@pytest.mark.parametrize("members", [0, 2])
 @pytest.mark.parametrize("packed", [False, True])
-def test_dropping_a_gene_equals_multiplicity_zero(make_model, make_bags, packed):
+def test_dropping_a_gene_equals_multiplicity_zero(make_model, make_bags, packed, members):
     """Of a regulator and of another gene; the other genes' predictions and the cell's are the same."""
-    model, bags = make_model(), make_bags()
+    model, bags = make_model(members=members), make_bags()
     bags.multiplicity[:, [3, 8]] = 0
     kept = torch.tensor([gene for gene in range(12) if gene not in (3, 8)])
     without = permuted(bags, kept)
@@ -209,9 +236,10 @@ def test_models_without_heads_say_nothing_of_them(make_model, make_bags):
     assert found.logits is None and found.property is None
 
 
+@pytest.mark.parametrize("members", [0, 2])
 @pytest.mark.parametrize("packed", [False, True])
-def test_predictions_are_float32_in_half_precision_training(make_model, make_bags, packed):
-    model, bags = make_model(dtype=torch.float32), make_bags(dtype=torch.float32)
+def test_predictions_are_float32_in_half_precision_training(make_model, make_bags, packed, members):
+    model, bags = make_model(dtype=torch.float32, members=members), make_bags(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         found = model(bags.pack() if packed else bags)
     assert found.multiplicity.dtype == found.property.dtype == torch.float32

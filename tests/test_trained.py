@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from grn.trained import FILES, TrainedModel
 
 VOCABULARY = ("NA", "nan", "CD8A", "HLA-DRA", "β2M", "1", "null", "MT-ND1", "true", "a\x0bb", "a b", "C1orf112")
 CLASSES = ("T/NK cell", "β", "")
+MEASURES = np.arange(12) % 3 > 0
 
 
 @pytest.fixture
 def trained(make_model) -> TrainedModel:
-    model = make_model(dtype=torch.float32, property=True)
-    return TrainedModel(model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), "age")
+    model = make_model(dtype=torch.float32, property=True, members=2)
+    return TrainedModel(model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, "age")
 
 
 @pytest.fixture
@@ -35,16 +37,17 @@ def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
         assert getattr(loaded, name) == getattr(trained, name)
     assert loaded.model.config == trained.model.config
     assert np.array_equal(loaded.regulators, [0, 3, 5])
+    assert np.array_equal(loaded.measures_depth, MEASURES) and loaded.measures_depth.dtype == bool
     assert not loaded.model.training
 
 
 def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):
     model = make_model(dtype=torch.float32, classes=0, property=False, regulators=None)
-    TrainedModel(model, VOCABULARY, (), "expression", "log1p", None, None).save(tmp_path / "model")
+    TrainedModel(model, VOCABULARY, (), "expression", "log1p", None, None, MEASURES).save(tmp_path / "model")
     loaded = TrainedModel.load(tmp_path / "model")
     assert (loaded.classes, loaded.target_total, loaded.depth, loaded.property_key) == ((), None, None, None)
     assert loaded.model.cell_type is None and loaded.model.property is None
-    assert len(loaded.regulators) == 12
+    assert len(loaded.regulators) == 12 and loaded.model.regulation is None
 
 
 def test_the_run_folder_stands_for_its_model(trained, folder):
@@ -57,6 +60,7 @@ def test_the_hash_is_that_of_the_tensors(trained, folder):
     with torch.no_grad():
         trained.model.norm.weight[0] += 1
     assert trained.hash != before
+    assert replace(trained, measures_depth=~MEASURES).hash != trained.hash
 
 
 def test_there_is_no_pickle(folder):
@@ -142,6 +146,11 @@ def drop_a_gene(folder):
         without_card_entry("target_total"),
         without_card_entry("hash"),
         change_card(depth=1.5),
+        change_card(regulation=None),
+        change_card(regulation={"members": 3, "heads": 2, "width": 8}),
+        change_card(regulation={"members": 2}),
+        change_card(regulation="one"),
+        without_card_entry("regulation"),
         writing("config.yaml", b"width: sixteen\nlayers: x"),
         writing("config.yaml", b"width: 32"),
         writing("config.yaml", b"widht: 16"),
@@ -161,5 +170,5 @@ def test_damage_is_one_sentence(folder, damage):
 
 def test_another_format_is_named(folder):
     change_card(format=99)(folder)
-    with pytest.raises(RunFolderError, match="has format 99 and this version reads 1"):
+    with pytest.raises(RunFolderError, match="has format 99 and this version reads 2"):
         TrainedModel.load(folder)

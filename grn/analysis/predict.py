@@ -63,9 +63,11 @@ def predict(
         adata,
         config,
         trained.vocabulary,
+        regulators=trained.regulators,
         classes=trained.classes,
         target_total=trained.target_total,
         depth=trained.depth,
+        measures_depth=trained.measures_depth,
     )
     for line in (cells.counts_from, *cells.notes):
         say(line)

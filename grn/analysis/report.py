@@ -21,6 +21,12 @@ from grn.files import write_text
 from grn.network.export import strongest_edges
 
 READOUT = {
+    "effect": (
+        "w = attention weight per unit of the regulator * what the weight does to the predicted multiplicity of the "
+        "target, for one sd of the regulator, in sds of the target, over the square root of the norm of the target's "
+        "row; mean over cells and members of the regulation layer, whose signs are fixed by construction; the network "
+        "of a cell type is the mean over its cells."
+    ),
     "knockout": (
         "w = mean over cells of (predicted multiplicity of the target - its prediction without the regulator) / mean "
         "multiplicity of the regulator * sd of the regulator / sd of the target, the target hidden from the model; the "
@@ -32,9 +38,23 @@ READOUT = {
         "mean over its cells."
     ),
     "attention": (
-        "w = mean over cells, heads and layers of the normalised attention weight of the target on the regulator, "
-        "m q·k / n; the network of a cell type is the mean over its cells."
+        "w = normalised attention weight of the target on the regulator in the regulation layer, m q·k / n, whose sign "
+        "is fixed by construction: mean over heads, weighed by gain * amount, over cells and over members; the network "
+        "of a cell type is the mean over its cells."
     ),
+    "blocks": (
+        "w = mean over cells, heads and layers of the normalised attention weight of the target on the regulator in "
+        "the blocks, m q·k / n; there is no regulation layer."
+    ),
+}
+MEMBERS = "how well the members of the regulation layer agree (1: all alike)"
+BAGS = "share of the cells read in which the edge has the sign of its mean"
+CONFIDENCE = {
+    "effect": MEMBERS,
+    "attention": MEMBERS,
+    "knockout": BAGS,
+    "jacobian": BAGS,
+    "blocks": "not measured (0.5 everywhere)",
 }
 CAUTION = (
     "The weights say what the model predicts, not what causes what: from cells that were only observed, a cause cannot "
@@ -102,7 +122,7 @@ def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[
     columns = ["regulator", "target", "weight", "confidence"]
     parts = edge_tables(strongest_edges(edges, 15), columns, network.signed)
     explained = (
-        "<p>Over all cells. Confidence: share of the cells read in which the edge has the sign of its mean; "
+        f"<p>Over all cells. Confidence: {CONFIDENCE[weights_of(network)]}; "
         "paler bars are less confident. All edges are in <code>edges.parquet</code>.</p>"
     )
     return explained + beside(parts) + shown.get("edges", "")
@@ -122,14 +142,20 @@ def meaning(network: SignedNetwork) -> str:
     about = network.about
     entries = {
         "Sign of a weight": about["sign"],
-        "Definition of a weight": READOUT[about["readout"]],
+        "Definition of a weight": READOUT[weights_of(network)],
         "In network.h5ad": f'varp["grn"], {about["orientation"]}; one more for each cell type, listed in uns["grn"]',
         'Sign of varp["grn_attention"]': about["sign_attention"],
+        "Sign of the blocks' attention": about["sign_attention_layers"],
         "Caution": CAUTION,
     }
     return (
         "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(said)}</dd>" for term, said in entries.items()) + "</dl>"
     )
+
+
+def weights_of(network: SignedNetwork) -> str:
+    """The read-out; `blocks` where attention was asked for and there is no layer whose attention has a sign."""
+    return network.about["readout"] if network.signed else "blocks"
 
 
 def edge_tables(strongest: tuple[pd.DataFrame, pd.DataFrame], columns: Sequence[str], signed: bool) -> list[str]:

@@ -42,6 +42,7 @@ def open_network(path: Path) -> SignedNetwork:
     by_type = {
         str(label): sparse.csr_matrix(adata.varp[f"grn_{slug}"])
         for slug, label in zip(types["slug"], types["label"], strict=True)
+        if f"grn_{slug}" in adata.varp  # the blocks' attention is not read by type
     }
     return SignedNetwork(adata.var_names, sparse.csr_matrix(adata.varp["grn"]), by_type, about)
 

@@ -12,9 +12,10 @@ from grn.cli.options import Debug, Quiet
 
 
 class Readout(StrEnum):
+    effect = "effect"
+    attention = "attention"
     knockout = "knockout"
     jacobian = "jacobian"
-    attention = "attention"
 
 
 def command(

@@ -47,15 +47,17 @@ class BagMaker(Dataset[Batch]):
         masked, listed = self._masks(epoch, rows, before > 0)
         visible = np.where(masked, np.float32(0), before)
         basal = torch.from_numpy(self.cells.basal[rows])
+        chosen = self.cells.regulators
+        regulators = torch.from_numpy(before if chosen is None else before[:, chosen])
         whole = torch.arange(before.shape[1])
         if self.packed:
             genes = torch.from_numpy(np.nonzero(listed)[1])
             offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(listed.sum(axis=1))]))
-            bags = Bags(genes, torch.from_numpy(visible[listed]), offsets, basal)
+            bags = Bags(genes, torch.from_numpy(visible[listed]), offsets, basal, regulators)
             importance = torch.from_numpy(self._importance(before, masked)[listed])
             before, masked = before[listed], masked[listed]
         else:
-            bags, importance = Bags(whole, torch.from_numpy(visible), basal=basal), None
+            bags, importance = Bags(whole, torch.from_numpy(visible), None, basal, regulators), None
         return Batch(
             bags=bags,
             multiplicity=torch.from_numpy(before),

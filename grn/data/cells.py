@@ -13,7 +13,7 @@ from scipy import sparse
 
 from grn.config import DataConfig
 from grn.data.counts import Expression, read_expression
-from grn.data.depth import DepthScale, basal_multiplicity, depth_scale
+from grn.data.depth import DepthScale, basal_multiplicity, cell_weights, depth_scale, measures_depth, totals
 from grn.data.genes import choose_genes, choose_regulators, column_of, gene_names, merge_duplicates
 from grn.data.multiplicity import median_total, to_multiplicity
 from grn.data.simulated import read_truth
@@ -32,6 +32,8 @@ class Cells:
     regulators: positions in the vocabulary, int64, or None where every gene may regulate.
     labels [C]: position in classes, -1 where missing.   property [C]: float32, NaN where missing.
     basal [C]: multiplicity of the basal gene, from the cell's depth by `depth` (its scale; None: all 1).
+    weight [C]: how much a cell counts where genes are compared: more where it is deeper, 1 on average.
+    measures_depth [N]: bool, the genes that make up a cell's depth.
     target_total: what log1p_normalised scaled each cell to; None for the other transforms.
     counts_from: a sentence that says where the counts were.   notes: more sentences for the user.
     truth: source, target, sign of the planted network, where the cells were simulated.
@@ -46,6 +48,8 @@ class Cells:
     obs_names: np.ndarray
     basal: np.ndarray
     depth: DepthScale | None
+    weight: np.ndarray
+    measures_depth: np.ndarray
     target_total: float | None
     counts_from: str
     notes: tuple[str, ...] = ()
@@ -67,22 +71,28 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
     named, found = choose_regulators(names, config.regulators)
     chosen = choose_genes(values[split.train], names, config.genes, named, config.values)
     values = values[:, chosen]
-    multiplicity, target = _fit_multiplicity(values, values[split.train], config)
     if adata.isbacked:
         adata.file.close()
     regulators = None if named is None else _positions_within(chosen, named)
+    measures = measures_depth(values[split.train], regulators)
+    total = totals(values, measures)
+    transform = _transform(config)
+    target = median_total(total[split.train]) if transform == "log1p_normalised" else None
     used = "" if regulators is None else f", {regulators.size} of them as regulators"
-    depth = depth_scale(values[split.train]) if config.values == "counts" else None
+    counted = config.values == "counts"
+    depth = depth_scale(total[split.train]) if counted else None
     cells = Cells(
-        multiplicity=multiplicity,
+        multiplicity=to_multiplicity(values, transform, total, target),
         vocabulary=tuple(names[position] for position in chosen),
         regulators=regulators,
         labels=labels,
         classes=classes,
         property=_read_property(adata.obs, property_key),
         obs_names=adata.obs_names.to_numpy(str),
-        basal=basal_multiplicity(values, depth),
+        basal=basal_multiplicity(total, depth),
         depth=depth,
+        weight=cell_weights(total) if counted else np.ones(len(total), np.float32),
+        measures_depth=measures,
         target_total=target,
         counts_from=expression.origin,
         notes=(f"{chosen.size} of {len(names)} genes are used{used}.", found),
@@ -96,9 +106,11 @@ def cells_for_vocabulary(
     config: DataConfig,
     vocabulary: Sequence[str],
     *,
+    regulators: np.ndarray | None = None,
     classes: Sequence[str] = (),
     target_total: float | None = None,
     depth: DepthScale | None = None,
+    measures_depth: np.ndarray | None = None,
     property_key: str | None = None,
 ) -> Cells:
     """Cells of another AnnData for a model that is already trained: its genes, its transform, its classes.
@@ -121,20 +133,23 @@ def cells_for_vocabulary(
     )
     values = (values @ place).tocsr()
     values.sort_indices()
-    transform = "counts" if config.values == "expression" else config.multiplicity
+    measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
+    total = totals(values, measures)
     found, known = read_labels(adata.obs, config.label_key)
     place_of = {label: position for position, label in enumerate(classes)}
     translate = np.array([place_of.get(label, MISSING) for label in known] + [MISSING], np.int64)
     return Cells(
-        multiplicity=to_multiplicity(values, transform, target_total),
+        multiplicity=to_multiplicity(values, _transform(config), total, target_total),
         vocabulary=tuple(vocabulary),
-        regulators=None,
+        regulators=regulators,
         labels=translate[found],  # -1 reads the last entry: missing
         classes=tuple(classes),
         property=_read_property(adata.obs, property_key),
         obs_names=adata.obs_names.to_numpy(str),
-        basal=basal_multiplicity(values, depth),
+        basal=basal_multiplicity(total, depth),
         depth=depth,
+        weight=np.ones(len(total), np.float32),
+        measures_depth=measures,
         target_total=target_total,
         counts_from=expression.origin,
         notes=(f"{shared.sum()} of the model's {len(vocabulary)} genes are in the data; the others count as absent.",),
@@ -181,10 +196,8 @@ def _named_genes(expression: Expression, config: DataConfig) -> tuple[sparse.csr
     return merge_duplicates(expression.values, names, config.duplicates)
 
 
-def _fit_multiplicity(values, training, config: DataConfig) -> tuple[sparse.csr_matrix, float | None]:
-    transform = "counts" if config.values == "expression" else config.multiplicity
-    target = median_total(training) if transform == "log1p_normalised" else None
-    return to_multiplicity(values, transform, target), target
+def _transform(config: DataConfig) -> str:
+    return "counts" if config.values == "expression" else config.multiplicity  # expression is taken as it is
 
 
 def _positions_within(chosen: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -8,15 +8,16 @@ from scipy import sparse
 from grn.errors import DataError
 
 
-def median_total(counts: sparse.csr_matrix) -> float:
-    """Median of the cells' totals, over cells that have any: what `log1p_normalised` scales to."""
-    totals = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
+def median_total(totals: np.ndarray) -> float:
+    """Median of the cells' totals [C], over cells that have any: what `log1p_normalised` scales to."""
     if not (totals > 0).any():
         raise DataError("No training cell has a count in the chosen genes; choose other genes (data.genes).")
     return float(np.median(totals[totals > 0]))
 
 
-def to_multiplicity(counts: sparse.csr_matrix, transform: str, target_total: float | None = None) -> sparse.csr_matrix:
+def to_multiplicity(
+    counts: sparse.csr_matrix, transform: str, totals: np.ndarray, target_total: float | None = None
+) -> sparse.csr_matrix:
     """counts | log1p: log(1 + count) | log1p_normalised: log(1 + count * target_total / total of the cell)."""
     values = counts.astype(np.float32)
     if transform == "counts":
@@ -24,7 +25,6 @@ def to_multiplicity(counts: sparse.csr_matrix, transform: str, target_total: flo
     if transform == "log1p_normalised":
         if target_total is None:
             raise ValueError("log1p_normalised needs the target_total of the training cells")
-        totals = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
         scale = target_total / np.where(totals > 0, totals, 1)
         values.data *= np.repeat(scale, np.diff(values.indptr)).astype(np.float32)
     values.data = np.log1p(values.data)

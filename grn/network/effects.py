@@ -6,6 +6,7 @@ Letters: B bags, N genes, R regulators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,6 +19,14 @@ from grn.network.readout import Network, PairMean, average
 from grn.network.sampling import Sample, masked_bags
 
 Effect = Callable[[Bags, Tensor], Tensor]
+
+
+def at(bags: Bags, multiplicity: Tensor, regulators: Tensor) -> Bags:
+    """Dense bags with other multiplicities; what the regulation layer reads moves along. regulators: positions [R]."""
+    if bags.regulators is not None:
+        moved = bags.regulators + (multiplicity - bags.multiplicity)[:, regulators]
+        return replace(bags, multiplicity=multiplicity, regulators=moved)
+    return replace(bags, multiplicity=multiplicity)
 
 
 def mean_effects(
@@ -50,4 +59,4 @@ def mean_effects(
             values = effect(bags, torch.as_tensor(regulators[columns]))
             readable = hidden[:, :, None] & ~sample.masked[:, None, columns]
             mean.add(values.permute(1, 2, 0).cpu().numpy(), readable, columns)
-    return average(means, cells, unit, np.stack([regulators, np.arange(len(regulators))]))
+    return average(means, cells, unit, regulators)

@@ -11,12 +11,15 @@ import pandas as pd
 import scipy.sparse as sp
 
 from grn.files import replacing_file, write_anndata
+from grn.network.networks import Networks
 from grn.network.readout import Network
 
 SIGN = {
+    "effect": "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, balanced)",
     "knockout": "positive: the regulator raises the target's predicted multiplicity (against its absence)",
     "jacobian": "positive: raising the regulator's multiplicity raises the target's predicted multiplicity",
-    "attention": "none: the sign of an attention weight is not identified by training; read its magnitude",
+    "attention": "positive: the regulator raises the target's predicted multiplicity (regulation layer)",
+    "blocks": "none: the sign of a block's attention weight is not identified by training; read its magnitude",
 }
 RESERVED = re.compile(r"attention(_layer\d+)?")
 
@@ -43,8 +46,13 @@ def strongest(weight: np.ndarray, top_k: int | None) -> np.ndarray:
     return keep
 
 
-def edge_table(network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None) -> pd.DataFrame:
-    """Columns source, target, weight, confidence: one row a candidate edge, sorted by |weight|, no self loops."""
+def edge_table(
+    network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, q: np.ndarray | None = None
+) -> pd.DataFrame:
+    """Columns source, target, weight, confidence: one row a candidate edge, sorted by |weight|, no self loops.
+
+    q [N, R]: the false discovery rate at which an edge is found, for a column q_value.
+    """
     keep = strongest(network.weight, top_k)
     keep[regulators, np.arange(len(regulators))] = False
     target, column = keep.nonzero()
@@ -57,6 +65,8 @@ def edge_table(network: Network, genes: Sequence[str], regulators: np.ndarray, t
             "confidence": network.confidence[target, column],
         }
     )
+    if q is not None:
+        table["q_value"] = q[target, column]
     order = np.argsort(-np.abs(table["weight"].to_numpy()), kind="stable")
     return table.iloc[order].reset_index(drop=True)
 
@@ -69,8 +79,8 @@ def square(weight: np.ndarray, regulators: np.ndarray, top_k: int | None) -> sp.
 
 
 def network_anndata(
-    readouts: dict[str, Network],
-    default: str,
+    networks: Networks,
+    readout: str,
     *,
     genes: Sequence[str],
     regulators: np.ndarray,
@@ -83,25 +93,28 @@ def network_anndata(
     """AnnData of cell types x genes (X: mean multiplicity) with `varp["grn*"]` and their meaning in uns["grn"]."""
     import anndata
 
-    kinds = sorted(readouts[default].by_type)
+    chosen, attention = networks.chosen, networks.attention
+    kinds = sorted(int(kind) for kind in np.unique(labels) if kind >= 0)
     counts = [int((labels == kind).sum()) for kind in kinds]
     obs = pd.DataFrame({"cells": counts}, index=_texts([classes[kind] for kind in kinds]))
     means = [np.asarray(multiplicity[labels == kind].mean(0)).ravel() for kind in kinds]
     var = pd.DataFrame({"is_regulator": np.isin(np.arange(len(genes)), regulators)}, index=_texts(genes))
     adata = anndata.AnnData(np.array(means, dtype=np.float32).reshape(len(kinds), len(genes)), obs=obs, var=var)
     names = slugs([classes[kind] for kind in kinds])
-    adata.varp["grn"] = square(readouts[default].weight, regulators, top_k)
-    for kind in kinds:
-        adata.varp[f"grn_{names[classes[kind]]}"] = square(readouts[default].by_type[kind], regulators, top_k)
-    attention = readouts["attention"]
-    adata.varp["grn_attention"] = square(attention.weight, regulators, top_k)
-    for layer, weight in enumerate(attention.layers):
+    adata.varp["grn"] = square(chosen.weight, regulators, top_k)
+    for kind, weight in chosen.by_type.items():
+        adata.varp[f"grn_{names[classes[kind]]}"] = square(weight, regulators, top_k)
+    layers = [*([] if attention is None else [attention.weight]), *networks.layers]
+    adata.varp["grn_attention"] = square(layers[0] if attention else np.mean(layers, axis=0), regulators, top_k)
+    for layer, weight in enumerate(layers):
         adata.varp[f"grn_attention_layer{layer}"] = square(weight, regulators, top_k)
+    of_blocks = [f"grn_attention_layer{layer}" for layer in range(0 if attention is None else 1, len(layers))]
     adata.uns["grn"] = {
         "orientation": "row = target, column = regulator",
-        "readout": default,
-        "sign": SIGN[default],
-        "sign_attention": SIGN["attention"],
+        "readout": readout,
+        "sign": SIGN["blocks" if readout == "attention" and attention is None else readout],
+        "sign_attention": SIGN["blocks" if attention is None else "attention"],
+        "sign_attention_layers": f"{', '.join(of_blocks)}: {SIGN['blocks']}",
         # A list of pairs, not a mapping: labels may contain '/', which h5ad takes for a folder.
         "cell_types": pd.DataFrame(
             {"slug": _texts(names.values()), "label": _texts(names)}, index=_texts(map(str, range(len(names))))

@@ -9,7 +9,6 @@ Letters: B bags, N genes, R regulators.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,7 +18,7 @@ from torch.func import jvp, vmap
 
 from grn.bags import Bags
 from grn.model import Model
-from grn.network.effects import mean_effects
+from grn.network.effects import at, mean_effects
 from grn.network.readout import Network
 from grn.network.sampling import Sample
 
@@ -49,8 +48,10 @@ def jacobian_network(
 def regulator_derivatives(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
     """d predicted multiplicity [B, N] / d multiplicity of each regulator [R] of dense bags -> [R, B, N]."""
 
+    everyone = model.is_regulator.nonzero()[:, 0]
+
     def predict(multiplicity: Tensor) -> Tensor:
-        return model(replace(bags, multiplicity=multiplicity)).multiplicity
+        return model(at(bags, multiplicity, everyone)).multiplicity
 
     def derivative(direction: Tensor) -> Tensor:
         return jvp(predict, (bags.multiplicity,), (direction.expand_as(bags.multiplicity),))[1]

@@ -13,7 +13,6 @@ Letters: B bags, N genes, R regulators.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from grn.bags import Bags
 from grn.model import Model
-from grn.network.effects import mean_effects
+from grn.network.effects import at, mean_effects
 from grn.network.readout import Network
 from grn.network.sampling import Sample
 
@@ -45,18 +44,16 @@ def knockout_network(
     def effect(bags: Bags, chosen: Tensor) -> Tensor:
         return knockout_effects(model, bags, chosen)
 
-    return mean_effects(
-        model, multiplicity, samples, cells, regulators, basal, effect=effect, unit=unit, widest=EVERY
-    )
+    return mean_effects(model, multiplicity, samples, cells, regulators, basal, effect=effect, unit=unit, widest=EVERY)
 
 
 def knockout_effects(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
     """Prediction [B, N] minus the prediction without each regulator [R] of dense bags -> [R, B, N]."""
     with torch.no_grad():
-        whole = model(bags).multiplicity
+        whole, everyone = model(bags).multiplicity, model.is_regulator.nonzero()[:, 0]
         without = []
         for regulator in regulators.tolist():
             multiplicity = bags.multiplicity.clone()
             multiplicity[:, regulator] = 0
-            without.append(model(replace(bags, multiplicity=multiplicity)).multiplicity)
+            without.append(model(at(bags, multiplicity, everyone)).multiplicity)
         return whole - torch.stack(without)

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 
-from grn.network.attention import attention_network
+from grn.network.attention import attention_layers
+from grn.network.effect import attention_network, effect_network
 from grn.network.jacobian import jacobian_network
 from grn.network.knockout import knockout_network
 from grn.network.readout import Network
-from grn.network.sampling import Sample, sample_cells
+from grn.network.sampling import Sample, even_rows, masked_bags, sample_cells
 from grn.trained import TrainedModel
 
-READOUTS = {"knockout": knockout_network, "jacobian": jacobian_network, "attention": attention_network}
+WHOLE_MODEL = {"knockout": knockout_network, "jacobian": jacobian_network}
 # Share of the regulators that are hidden at once to be targets: few, so that a target has all the others in sight.
 HIDDEN = 0.1
 QUIET_S = 15
 SCORES = 2**26  # most scores of one layer in one batch of bags (256 MiB)
+ATTENTION_CELLS = 200  # that the blocks' attention is a mean of: it is one number a pair, and settles soon
+
+
+@dataclass(frozen=True)
+class Networks:
+    """chosen: by the read-out asked for.   attention: of the regulation layer, or None without one.
+    layers: attention of each block [N, R], magnitudes only."""
+
+    chosen: Network
+    attention: Network | None
+    layers: list[np.ndarray]
 
 
 def read_networks(
@@ -32,26 +46,42 @@ def read_networks(
     cells: int,
     seed: int,
     say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Network]:
-    """The chosen read-out and `attention`, over the same bags.
+) -> Networks:
+    """The chosen read-out and the attention of every layer, on the device that the model is on.
 
     multiplicity: CSR [C, N] over the vocabulary.   labels [C]: cell type index, -1 where unknown.
     basal [C]: multiplicity of each cell's basal gene; None: 1.
-    cells: about how many bags to read.
+    cells: about how many bags a read-out of the whole model reads; the regulation layer reads all cells.
     say: hears now and then how far it is.
     """
     model = trained.model.eval()
-    regulators = trained.regulators
+    regulators, layer, device = trained.regulators, trained.model.regulation, trained.model.sd.device
     heads = model.config.query_heads * len(trained.vocabulary) * (len(regulators) + 1)
     batch = int(np.clip(SCORES // heads, 1, 64))
-    kinds, counts = np.unique(labels, return_counts=True)
-    members = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
-    found = {}
-    for name in dict.fromkeys([readout, "attention"]):
+
+    rows = even_rows(labels, min(ATTENTION_CELLS, cells), seed)
+    nothing = np.zeros((len(rows), len(regulators)), dtype=bool)
+    parts = [Sample(-1, rows[i : i + batch], nothing[i : i + batch]) for i in range(0, len(rows), batch)]
+    whole_bags = (masked_bags(model, multiplicity, basal, part, regulators) for part in parts)
+    layers = attention_layers(model, whole_bags, regulators)
+    attention, chosen = None, None
+    if layer is not None:
+        measured = torch.as_tensor(multiplicity[:, regulators].toarray(), device=device)
+        depth = None if basal is None else torch.as_tensor(basal, device=device)
+        kinds = torch.as_tensor(labels, device=device)
+        attention = attention_network(layer, measured, depth, kinds)
+        if readout == "effect":
+            chosen = effect_network(layer, measured, depth, kinds, model.sd)
+    if readout == "attention":
+        chosen = attention or Network(np.mean(layers, axis=0), {}, np.full(layers[0].shape, 0.5, np.float32))
+    if readout in WHOLE_MODEL:
         sampled = list(sample_cells(labels, len(regulators), cells=cells, fraction=HIDDEN, batch=batch, seed=seed))
-        samples = announced(sampled, f"reading the network ({name})", say)
-        found[name] = READOUTS[name](model, multiplicity, samples, members, regulators, basal)
-    return found
+        samples = announced(sampled, f"reading the network ({readout})", say)
+        found, counts = np.unique(labels, return_counts=True)
+        sizes = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        chosen = WHOLE_MODEL[readout](model, multiplicity, samples, sizes, regulators, basal)
+    assert chosen is not None, "the configuration refuses `effect` without members"
+    return Networks(chosen, attention, layers)
 
 
 def announced(samples: Sequence[Sample], what: str, say: Callable[[str], None]) -> Iterator[Sample]:

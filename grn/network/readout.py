@@ -1,27 +1,53 @@
 """What every read-out gives, and the means over cells that it is made of.
 
-Letters: N target genes, R regulators, L layers.
+Letters: N target genes, R regulators, P members.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Network:
     """Weights of regulators on targets. weight [N, R]: row = target, column = regulator, 0 on self pairs.
 
-    by_type: the same for each cell type index.   confidence [N, R], 0 to 1: share of the read bags in which the
-    pair has the sign of its mean.   layers: the same as weight for each layer, where the read-out has layers.
+    by_type: the same for each cell type index.   confidence [N, R], 0 to 1: how well the members agree, or, where the
+    whole model is read, the share of the read bags in which the pair has the sign of its mean.
     """
 
     weight: np.ndarray
     by_type: dict[int, np.ndarray]
     confidence: np.ndarray
-    layers: list[np.ndarray] = field(default_factory=list)
+
+
+def balanced(weight: np.ndarray) -> np.ndarray:
+    """Effects [N, R] over the square root of their target's norm.
+
+    Raw effects rank the targets that are predicted well before all others; effects over the norm itself (shares of what
+    is known of a target) rank the best of a hopeless target as high. Half way ranked planted edges best (docs/log.md).
+    """
+    norm = np.sqrt(np.square(weight, dtype=np.float64).sum(1, keepdims=True))
+    return (weight / np.sqrt(np.where(norm > 0, norm, 1))).astype(np.float32)
+
+
+def members_agreement(weights: Tensor) -> Tensor:
+    """|mean| over the root mean square of the members' weights [P, ...]: 1 where all are alike, about 1 / sqrt(P) where
+    only chance speaks. One member cannot disagree with itself: 0.5, knowing nothing."""
+    if len(weights) == 1:
+        return torch.full_like(weights[0], 0.5)
+    size = weights.square().mean(0).sqrt()
+    return torch.where(size > 0, weights.mean(0).abs() / torch.where(size > 0, size, 1), 0)
+
+
+def without_self(weight: np.ndarray, regulators: np.ndarray) -> np.ndarray:
+    """The same array with 0 where a regulator meets itself. regulators [R]: which rows the columns are."""
+    weight[regulators, np.arange(len(regulators))] = 0
+    return weight
 
 
 class PairMean:
@@ -45,11 +71,11 @@ class PairMean:
             return self.sum / np.where(self.count > 0, self.count, np.nan)
 
 
-def average(means: dict[int, PairMean], cells: dict[int, int], unit: np.ndarray, self_pairs: np.ndarray) -> Network:
+def average(means: dict[int, PairMean], cells: dict[int, int], unit: np.ndarray, regulators: np.ndarray) -> Network:
     """The network over all cells: each type's mean, weighted by its number of cells; all in units of `unit`.
 
-    A pair that no bag of a type could read takes its mean over the other types. self_pairs: (target, regulator)
-    index pairs [2, R] of the regulators themselves, which are no edges.
+    A pair that no bag of a type could read takes its mean over the other types. regulators [R]: which rows the columns
+    are.
     """
     types = list(means)
     stack = np.stack([means[kind].mean() for kind in types])
@@ -63,9 +89,7 @@ def average(means: dict[int, PairMean], cells: dict[int, int], unit: np.ndarray,
     agreement = 0.5 + 0.5 * sum(mean.sign for mean in means.values()) * np.sign(overall) / count
 
     def finished(weight: np.ndarray) -> np.ndarray:
-        weight = weight * unit
-        weight[tuple(self_pairs)] = 0
-        return weight.astype(np.float32)
+        return balanced(without_self(weight * unit, regulators))
 
     by_type = {kind: finished(weight) for kind, weight in zip(types, stack, strict=True) if kind >= 0}
     return Network(finished(overall), by_type, np.clip(agreement, 0, 1).astype(np.float32))

@@ -29,6 +29,15 @@ class Sample:
     masked: np.ndarray
 
 
+def even_rows(labels: np.ndarray, cells: int, seed: int) -> np.ndarray:
+    """About `cells` rows, as evenly over the cell types as they allow: none twice, one of each at least; sorted."""
+    generator = np.random.default_rng(seed)
+    types = np.unique(labels)
+    each = -(-cells // len(types))
+    chosen = [generator.permutation(np.flatnonzero(labels == kind))[:each] for kind in types]
+    return np.sort(np.concatenate(chosen))
+
+
 def sample_cells(
     labels: np.ndarray, regulators: int, *, cells: int, fraction: float, batch: int, seed: int
 ) -> Iterator[Sample]:
@@ -55,10 +64,14 @@ def masked_bags(
 ) -> Bags:
     """The sample's cells as dense bags on the model's device, its masked regulators at multiplicity 0.
 
+    The regulation layer reads the masked ones too: it never reads a gene for itself.
+
     multiplicity: CSR [C, N]; basal [C]: multiplicity of the basal gene, None: 1; regulators: positions [R].
     """
     dense = torch.as_tensor(multiplicity[sample.rows].toarray()).to(model.sd)  # its device and its dtype
     chosen = torch.as_tensor(regulators, device=dense.device)
+    measured = dense[:, chosen]
     dense[:, chosen] = dense[:, chosen].masked_fill(torch.as_tensor(sample.masked, device=dense.device), 0)
     genes = torch.arange(dense.shape[1], device=dense.device)
-    return Bags(genes, dense, basal=None if basal is None else torch.as_tensor(basal[sample.rows]).to(dense))
+    depth = None if basal is None else torch.as_tensor(basal[sample.rows]).to(dense)
+    return Bags(genes, dense, None, depth, measured)

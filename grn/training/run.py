@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +18,27 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 import grn
 from grn.bags import Batch
-from grn.config import Config
+from grn.config import Config, TrainerConfig
 from grn.configfile import dump_config, load_config
 from grn.data.cells import Cells, load_cells
 from grn.data.module import CellsDataModule
 from grn.data.split import Split
-from grn.errors import DataError, VocabularyMismatch
+from grn.errors import ConfigError, DataError, VocabularyMismatch
 from grn.files import replacing_file, write_text
 from grn.model import Model
 from grn.network.export import edge_table, network_anndata, write_network
 from grn.network.networks import read_networks
 from grn.trained import TrainedModel
 from grn.training.callbacks import Checkpoints, ProgressLines, Signals, process_rank
+from grn.training.decoys import false_discovery
 from grn.training.folder import make_run_folder
 from grn.training.metrics import Evaluation, scalars
 from grn.training.quiet import quiet
+from grn.training.regulation import Fit, fit_regulation
 from grn.training.task import Task
 
 Say = Callable[[str], None]
+LARGEST_TABLE = 2**30  # scores of all members at once, 4 GiB
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,10 @@ def train(
     if first and cells.truth is not None:
         with replacing_file(folder / "truth.csv") as beside:
             cells.truth.to_csv(beside, index=False)
-    model = build_model(config, cells, split)
+    mean, sd = (torch.as_tensor(numbers) for numbers in mean_and_sd(cells.multiplicity[split.train]))
+    fit_layer = partial(regulation_layer, config, cells, mean=mean, sd=sd, say=say)
+    layer = fit_layer(known_rows(split)) if config.network.members else None
+    model = build_model(config, cells, split, mean, sd, layer)
     data = CellsDataModule(
         cells,
         split,
@@ -93,6 +100,9 @@ def train(
     model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
     found = evaluate(task, data.test_dataloader())
     log_test(trainer, found)
+    if layer is not None:
+        # The metrics are those of a model that had not seen the test cells; the network is read from all cells.
+        model.regulation = fit_layer(np.arange(len(cells)), penalty=layer.penalty).regulation
     trained = TrainedModel(
         model=model,
         vocabulary=cells.vocabulary,
@@ -101,6 +111,7 @@ def train(
         multiplicity=config.data.multiplicity,
         target_total=cells.target_total,
         depth=cells.depth,
+        measures_depth=cells.measures_depth,
         property_key=config.objectives.property.key if model.property is not None else None,
     )
     trained.save(folder / "model")
@@ -126,20 +137,28 @@ def describe(cells: Cells, split: Split) -> list[str]:
     return lines
 
 
-def build_model(config: Config, cells: Cells, split: Split) -> Model:
-    """A fresh model with the heads that the objectives need and the genes' scale over the training cells."""
+def known_rows(split: Split) -> np.ndarray:
+    """Every cell that is not for testing, sorted."""
+    return np.sort(np.concatenate([split.train, split.validation]))
+
+
+def build_model(
+    config: Config, cells: Cells, split: Split, mean: torch.Tensor, sd: torch.Tensor, layer: Fit | None
+) -> Model:
+    """A model with the heads that the objectives need, the genes' scale and, fitted already, the regulation layer."""
     objectives = config.objectives
     regulators = None if cells.regulators is None else torch.as_tensor(cells.regulators)
+    torch.manual_seed(config.trainer.seed)  # the blocks start alike with and without the layer
     model = Model(
         config.model,
         len(cells.vocabulary),
         regulators=regulators,
         classes=len(cells.classes) if objectives.cell_type.weight else 0,
         property=bool(objectives.property.weight),
+        regulation=None if layer is None else layer.regulation,
     )
-    mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    model.mean.copy_(torch.as_tensor(mean))
-    model.sd.copy_(torch.as_tensor(sd))
+    model.mean.copy_(mean)
+    model.sd.copy_(sd)
     if objectives.property.weight:
         model.property_scale.copy_(torch.tensor(property_scale(cells.property[split.train], objectives.property.key)))
     if not objectives.masked_multiplicity.weight:
@@ -147,6 +166,53 @@ def build_model(config: Config, cells: Cells, split: Split) -> Model:
         model.multiplicity.requires_grad_(False)
         model.multiplicity_bias.requires_grad_(False)
     return model
+
+
+def regulation_layer(
+    config: Config,
+    cells: Cells,
+    rows: np.ndarray,
+    *,
+    mean: torch.Tensor,
+    sd: torch.Tensor,
+    say: Say,
+    penalty: float | None = None,
+) -> Fit:
+    """The regulation layer, fitted on some cells. penalty: the one to use; None: held-out prediction chooses."""
+    genes = len(cells.vocabulary)
+    regulators = np.arange(genes) if cells.regulators is None else cells.regulators
+    members = config.network.members
+    decoys = 2 if config.network.false_discovery else 1
+    if members * config.regulation.heads * genes * len(regulators) * decoys > LARGEST_TABLE:
+        raise ConfigError(
+            f"{len(regulators)} regulators of {genes} genes are too many scores for {members} members; "
+            "list the regulators (data.regulators), choose fewer genes or set network.members lower (0: no layer)."
+        )
+    started = time.monotonic()
+    settings = config.regulation
+    fit = fit_regulation(
+        settings if penalty is None else settings.model_copy(update={"penalties": [penalty]}),
+        members,
+        cells.multiplicity,
+        cells.basal,
+        cells.weight,
+        rows,
+        regulators,
+        mean,
+        sd,
+        seed=config.trainer.seed,
+        device="cuda" if uses_gpu(config.trainer) else "cpu",
+        say=say,
+    )
+    say(
+        f"Fitted the regulation layer on {len(rows)} cells in {time.monotonic() - started:.0f} s: {members} members, "
+        f"penalty {fit.penalty:g}, held-out error {float(fit.error.mean()):.4f} (1: the genes' means)."
+    )
+    return replace(fit, regulation=fit.regulation.cpu())
+
+
+def uses_gpu(settings: TrainerConfig) -> bool:
+    return settings.accelerator == "gpu" or (settings.accelerator == "auto" and torch.cuda.is_available())
 
 
 def mean_and_sd(multiplicity) -> tuple[np.ndarray, np.ndarray]:
@@ -179,8 +245,7 @@ def fit(
     loggers: list[Logger] = [CSVLogger(folder, name="", version="")]
     if settings.tensorboard:
         loggers.append(TensorBoardLogger(folder, name="", version="tensorboard"))
-    gpu = settings.accelerator == "gpu" or (settings.accelerator == "auto" and torch.cuda.is_available())
-    automatic = "bf16-mixed" if gpu else "32-true"
+    automatic = "bf16-mixed" if uses_gpu(settings) else "32-true"
     precision: Any = automatic if settings.precision == "auto" else settings.precision
     trainer = L.Trainer(
         accelerator=settings.accelerator,
@@ -243,6 +308,7 @@ def tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
 def write_network_files(config: Config, trained: TrainedModel, cells: Cells, folder: Path, say: Say) -> pd.DataFrame:
     """network.h5ad and edges.parquet; returns the edge table."""
     settings, regulators = config.network, trained.regulators
+    trained.model.to("cuda" if uses_gpu(config.trainer) else "cpu")
     networks = read_networks(
         trained,
         cells.multiplicity,
@@ -265,12 +331,38 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
         about={
             "model_hash": trained.hash,
             "version": grn.__version__,
-            "parameters": {"bags": settings.cells, "top_k": settings.top_k or 0, "seed": config.trainer.seed},
+            "parameters": {
+                "members": settings.members,
+                "bags": settings.cells,
+                "top_k": settings.top_k or 0,
+                "seed": config.trainer.seed,
+            },
         },
     )
-    edges = edge_table(networks[settings.readout], cells.vocabulary, regulators, settings.top_k)
+    q = edge_q_values(config, trained, cells, say) if settings.false_discovery else None
+    edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k, q)
     write_network(folder, adata, edges)
     return edges
+
+
+def edge_q_values(config: Config, trained: TrainedModel, cells: Cells, say: Say) -> np.ndarray:
+    """False discovery rates [N, R] of the edges, from a fit of its own with decoy regulators beside the real ones."""
+    q = false_discovery(
+        config.regulation,
+        config.network.members,
+        cells.multiplicity,
+        cells.basal,
+        cells.weight,
+        np.arange(len(cells)),
+        trained.regulators,
+        trained.model.mean.cpu(),
+        trained.model.sd.cpu(),
+        labels=cells.labels,
+        seed=config.trainer.seed,
+        device="cuda" if uses_gpu(config.trainer) else "cpu",
+    )
+    say(f"{int((q <= 0.1).sum())} edges at a false discovery rate of 0.1 (of associations, not of causes).")
+    return q
 
 
 def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = print) -> pd.DataFrame:

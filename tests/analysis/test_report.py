@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import re
+from typing import get_args
 
 import anndata
 import numpy as np
@@ -12,11 +13,12 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from grn.analysis.report import write_report
+from grn.analysis.report import CONFIDENCE, READOUT, write_report
 from grn.analysis.summary import class_rows, edge_rows, score_rows
 from grn.analysis.weights import open_network
-from grn.config import Config
+from grn.config import Config, NetworkConfig
 from grn.network.export import network_anndata, write_network
+from grn.network.networks import Networks
 from grn.network.readout import Network
 
 LABELS = ["T/<script>alert(1)</script>", "B & co"]
@@ -33,12 +35,12 @@ class Dot:
         file.write(self.data)
 
 
-def network_file(folder, *, labelled=True, readout="jacobian"):
+def network_file(folder, *, labelled=True, readout="jacobian", layer=True):
     weight = np.array([[0, -0.2], [0.1, 0], [0.9, 0.3], [-0.7, 0.0]], dtype=np.float32)
     by_type = {0: weight * 2, 1: -weight} if labelled else {}
-    network = Network(weight, by_type, np.full((4, 2), 0.75, dtype=np.float32), [weight])
+    network = Network(weight, by_type, np.full((4, 2), 0.75, dtype=np.float32))
     adata = network_anndata(
-        {"jacobian": network, "attention": network},
+        Networks(network, network if layer else None, [weight]),
         readout,
         genes=GENES,
         regulators=np.array([0, 1]),
@@ -56,8 +58,8 @@ def network_file(folder, *, labelled=True, readout="jacobian"):
     return open_network(folder / "network.h5ad"), edges
 
 
-def report(folder, *, labelled=True, readout="jacobian", pictures=None) -> str:
-    network, edges = network_file(folder, labelled=labelled, readout=readout)
+def report(folder, *, labelled=True, readout="jacobian", layer=True, pictures=None) -> str:
+    network, edges = network_file(folder, labelled=labelled, readout=readout, layer=layer)
     per_class = pd.DataFrame({"class": LABELS, "f1": [0.625, 0.0], "cells": [8, 0]}) if labelled else pd.DataFrame()
     path = write_report(
         folder,
@@ -107,15 +109,27 @@ def test_the_page_says_what_the_weights_are(tmp_path):
     page = html.unescape(report(tmp_path))
     network = open_network(tmp_path / "network.h5ad")
     assert network.about["sign"] in page and network.about["sign_attention"] in page
+    assert network.about["sign_attention_layers"] in page
     assert "d predicted multiplicity of the target" in page
     assert "no better than chance" in page
     assert "seed: 4711" in page and "9.9.9" in page and "0123456789abcdef" in page
 
 
-def test_attention_weights_are_not_called_regulations(tmp_path):
+def test_attention_weights_are_called_regulations_where_the_regulation_layer_is(tmp_path):
     assert "up-regulations" in report(tmp_path / "jacobian")
-    page = report(tmp_path / "attention", readout="attention")
+    page = html.unescape(report(tmp_path / "layer", readout="attention"))
+    assert "up-regulations" in page and "no sign claimed" not in page
+    assert "whose sign is fixed by construction" in page and "weighed by gain * amount" in page
+    page = html.unescape(report(tmp_path / "blocks", readout="attention", layer=False))
     assert "up-regulations" not in page and "no sign claimed" in page
+    assert "there is no regulation layer" in page and "fixed by construction" not in page
+
+
+@pytest.mark.parametrize("readout", get_args(NetworkConfig.model_fields["readout"].annotation))
+def test_the_page_says_what_weight_and_confidence_of_each_read_out_are(tmp_path, readout):
+    page = html.unescape(report(tmp_path, readout=readout))
+    assert READOUT[readout] in page and CONFIDENCE[readout] in page
+    assert ("members" in CONFIDENCE[readout]) == (readout in ("effect", "attention"))
 
 
 def test_without_labels_there_are_no_cell_types(tmp_path):

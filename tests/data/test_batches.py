@@ -34,6 +34,16 @@ def test_dense_bags_hold_the_multiplicities_but_for_the_masked(cells):
     assert (batch.masked.dtype, batch.property.dtype) == (torch.bool, torch.float32)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("regulators", [None, np.array([1, 4, 5])])
+def test_bags_bring_the_regulators_along_masked_ones_too(cells, packed, regulators):
+    maker = BagMaker(replace(cells, regulators=regulators), packed, 0.5)
+    before = cells.multiplicity[ROWS].toarray()
+    found = maker[0, ROWS].bags.regulators
+    np.testing.assert_array_equal(found, before if regulators is None else before[:, regulators])
+    assert found.dtype == torch.float32
+
+
 @pytest.mark.parametrize("absent", [0.0, 0.5, 1.0])
 def test_packed_bags_list_what_dense_bags_hold(cells, absent):
     rows = np.arange(len(cells))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from grn.analysis.weights import open_network
 from grn.network.export import (
     RESERVED,
     edge_table,
@@ -20,6 +21,7 @@ from grn.network.export import (
     strongest_edges,
     write_network,
 )
+from grn.network.networks import Networks
 from grn.network.readout import Network
 
 GENES = ("NA", "g1", "g2", "g3", "nan")
@@ -27,25 +29,29 @@ REGULATORS = np.array([1, 4])
 LABELS = ("attention", "a/b", "a b", "", "β", "attention_layer0", "T/NK cell", "type", "a_b_2")
 
 
-def network(types=(0, 1, 2), layers=0, seed=0) -> Network:
-    generator = np.random.default_rng(seed)
-
-    def drawn():
-        weight = generator.normal(size=(5, 2)).astype(np.float32)
-        weight[REGULATORS, [0, 1]] = 0
-        return weight
-
-    confidence = generator.random((5, 2)).astype(np.float32)
-    return Network(drawn(), {kind: drawn() for kind in types}, confidence, [drawn() for _ in range(layers)])
+def drawn(seed: int) -> np.ndarray:
+    weight = np.random.default_rng(seed).normal(size=(5, 2)).astype(np.float32)
+    weight[REGULATORS, [0, 1]] = 0
+    return weight
 
 
-def as_anndata(classes=LABELS, top_k=None, readouts=None, cells=4):
+def network(types=(0, 1, 2), seed=0) -> Network:
+    confidence = np.random.default_rng(seed).random((5, 2)).astype(np.float32)
+    return Network(drawn(seed), {kind: drawn(100 * seed + 10 + kind) for kind in types}, confidence)
+
+
+def networks(types=(0, 1, 2), *, layer=True, blocks=2) -> Networks:
+    """With a regulation layer or without; `blocks` arrays of magnitudes."""
+    return Networks(network(types), network(types, seed=1) if layer else None, [drawn(50 + b) for b in range(blocks)])
+
+
+def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, readout="jacobian"):
     kinds = range(len(classes))
     labels = np.repeat([*kinds, -1], cells)
     counts = sparse.csr_matrix(np.random.default_rng(1).poisson(1.0, (len(labels), 5)).astype(np.float32))
     return network_anndata(
-        readouts or {"jacobian": network(kinds), "attention": network(kinds, layers=2, seed=1)},
-        "jacobian",
+        read or networks(kinds),
+        readout,
         genes=GENES,
         regulators=REGULATORS,
         classes=classes,
@@ -81,9 +87,9 @@ def test_slugs_are_readable():
 
 
 def test_the_networks_of_all_types_read_back(tmp_path):
-    readouts = {"jacobian": network(range(9)), "attention": network(range(9), layers=2, seed=1)}
-    edges = edge_table(readouts["jacobian"], GENES, REGULATORS, None)
-    write_network(tmp_path, as_anndata(readouts=readouts), edges)
+    read = networks(range(9))
+    edges = edge_table(read.chosen, GENES, REGULATORS, None)
+    write_network(tmp_path, as_anndata(read=read), edges)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
     label_of = dict(zip(found.uns["grn"]["cell_types"]["slug"], found.uns["grn"]["cell_types"]["label"], strict=True))
     assert sorted(label_of.values()) == sorted(LABELS)
@@ -92,20 +98,26 @@ def test_the_networks_of_all_types_read_back(tmp_path):
         "grn_attention",
         "grn_attention_layer0",
         "grn_attention_layer1",
+        "grn_attention_layer2",
     }
     for slug, label in label_of.items():
-        expected = readouts["jacobian"].by_type[LABELS.index(label)]
+        expected = read.chosen.by_type[LABELS.index(label)]
         np.testing.assert_array_equal(found.varp[f"grn_{slug}"].toarray()[:, REGULATORS], expected)
-    attention = readouts["attention"]
-    np.testing.assert_array_equal(found.varp["grn_attention"].toarray()[:, REGULATORS], attention.weight)
-    np.testing.assert_array_equal(found.varp["grn_attention_layer1"].toarray()[:, REGULATORS], attention.layers[1])
+    for name, weight in (
+        ("", read.attention.weight),
+        ("_layer0", read.attention.weight),
+        ("_layer1", read.layers[0]),
+        ("_layer2", read.layers[1]),
+    ):
+        np.testing.assert_array_equal(found.varp[f"grn_attention{name}"].toarray()[:, REGULATORS], weight)
     assert list(found.var_names) == list(GENES), "NA and nan are genes"
     assert found.var["is_regulator"].tolist() == [False, True, False, False, True]
     assert isinstance(found.varp["grn"], sparse.csr_matrix)
     about = found.uns["grn"]
     assert about["orientation"] == "row = target, column = regulator"
     assert about["sign"].startswith("positive: raising the regulator")
-    assert about["sign_attention"].startswith("none")
+    assert about["sign_attention"].startswith("positive: the regulator raises")
+    assert about["sign_attention_layers"].startswith("grn_attention_layer1, grn_attention_layer2: none")
     assert about["model_hash"] == "abc"
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "edges.parquet"), edges)
 
@@ -118,12 +130,37 @@ def test_cell_types_hold_their_mean_multiplicity():
 
 
 def test_a_network_without_cell_types_is_written(tmp_path):
-    readouts = {"jacobian": network(()), "attention": network((), layers=1)}
-    edges = edge_table(readouts["jacobian"], GENES, REGULATORS, None)
-    write_network(tmp_path, as_anndata((), readouts=readouts), edges)
+    read = networks((), blocks=1)
+    edges = edge_table(read.chosen, GENES, REGULATORS, None)
+    write_network(tmp_path, as_anndata((), read=read), edges)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
     assert found.shape == (0, 5)
-    assert set(found.varp) == {"grn", "grn_attention", "grn_attention_layer0"}
+    assert set(found.varp) == {"grn", "grn_attention", "grn_attention_layer0", "grn_attention_layer1"}
+
+
+def test_without_a_regulation_layer_attention_is_the_blocks_mean_and_has_no_sign():
+    read = networks(layer=False)
+    found = as_anndata(read=read)
+    np.testing.assert_array_equal(
+        found.varp["grn_attention"].toarray()[:, REGULATORS], np.mean(read.layers, axis=0, dtype=np.float32)
+    )
+    for layer, weight in enumerate(read.layers):
+        np.testing.assert_array_equal(found.varp[f"grn_attention_layer{layer}"].toarray()[:, REGULATORS], weight)
+    assert "grn_attention_layer2" not in found.varp
+    about = found.uns["grn"]
+    assert about["sign_attention"].startswith("none") and about["sign"].startswith("positive")
+    assert about["sign_attention_layers"].startswith("grn_attention_layer0, grn_attention_layer1: none")
+
+
+@pytest.mark.parametrize("layer", [True, False])
+def test_attention_is_signed_where_the_regulation_layer_is(tmp_path, layer):
+    """The blocks' attention has no networks of cell types either, and opens all the same."""
+    read = networks(() if not layer else (0, 1), layer=layer)
+    adata = as_anndata(("x", "y"), read=read, readout="attention")
+    write_network(tmp_path, adata, edge_table(read.chosen, GENES, REGULATORS, None))
+    opened = open_network(tmp_path / "network.h5ad")
+    assert opened.signed == layer
+    assert sorted(opened.by_type) == (["x", "y"] if layer else [])
 
 
 def test_a_row_is_a_target_and_a_column_a_regulator():
@@ -139,9 +176,9 @@ def test_a_row_is_a_target_and_a_column_a_regulator():
 
 @pytest.mark.parametrize("top_k", [None, 1, 2, 7])
 def test_the_edge_table_and_the_matrix_agree(top_k):
-    readouts = {"jacobian": network(range(9)), "attention": network(range(9), layers=1)}
-    edges = edge_table(readouts["jacobian"], GENES, REGULATORS, top_k)
-    matrix = as_anndata(top_k=top_k, readouts=readouts).varp["grn"].toarray()
+    read = networks(range(9))
+    edges = edge_table(read.chosen, GENES, REGULATORS, top_k)
+    matrix = as_anndata(top_k=top_k, read=read).varp["grn"].toarray()
     from_edges = np.zeros((5, 5), np.float32)
     place = {gene: row for row, gene in enumerate(GENES)}
     for edge in edges.itertuples():

@@ -8,7 +8,7 @@ import torch
 
 from grn.bags import Bags
 from grn.network import jacobian
-from grn.network.attention import attention_network
+from grn.network.attention import attention_layers
 from grn.network.jacobian import jacobian_network, regulator_derivatives
 from grn.network.knockout import knockout_network
 from grn.network.sampling import Sample, sample_cells
@@ -21,18 +21,30 @@ def samples(labels, batch=8):
     return list(sample_cells(labels, len(REGULATORS), cells=24, fraction=0.34, batch=batch, seed=1))
 
 
+def moved_to(bags: Bags, multiplicity: torch.Tensor) -> Bags:
+    if bags.regulators is None:
+        return replace(bags, multiplicity=multiplicity)
+    moved = bags.regulators + multiplicity[:, REGULATORS] - bags.multiplicity[:, REGULATORS]
+    return replace(bags, multiplicity=multiplicity, regulators=moved)
+
+
 def difference(model, bags: Bags, gene: int, step: float = 1e-6) -> torch.Tensor:
     """d predicted multiplicity [B, N] / d multiplicity of `gene` by central differences (below zero too)."""
     up, down = bags.multiplicity.clone(), bags.multiplicity.clone()
     up[:, gene] += step
     down[:, gene] -= step
     with torch.no_grad():
-        high, low = (model(replace(bags, multiplicity=moved)).multiplicity for moved in (up, down))
+        high, low = (model(moved_to(bags, moved)).multiplicity for moved in (up, down))
     return (high - low) / (2 * step)
 
 
-def test_derivatives_equal_central_differences(make_model, make_bags):
-    model, bags = make_model(), make_bags()
+@pytest.mark.parametrize("brought", [False, True])
+@pytest.mark.parametrize("members", [0, 2])
+def test_derivatives_equal_central_differences(make_model, make_bags, members, brought):
+    """With a regulation layer and without; where the bags bring the regulators along, those move too."""
+    model, bags = make_model(members=members), make_bags()
+    if brought:
+        bags = replace(bags, regulators=bags.multiplicity[:, REGULATORS] + 0.5)
     found = regulator_derivatives(model, bags, torch.as_tensor(REGULATORS))
     expected = torch.stack([difference(model, bags, gene) for gene in REGULATORS])
     assert found.shape == (3, 5, 12)
@@ -69,6 +81,7 @@ def test_the_network_is_the_mean_of_differences_over_readable_bags(make_model, c
         expected[target, column] += MEMBERS[kind] * mean * sd[REGULATORS[column]] / sd[target]
         shares[target, column] += MEMBERS[kind]
     expected /= np.where(shares > 0, shares, 1)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True) ** 0.5  # balanced
 
     found = jacobian_network(model, multiplicity, chosen, MEMBERS, REGULATORS, basal)
     np.testing.assert_allclose(found.weight, expected, rtol=1e-5, atol=1e-7)
@@ -87,22 +100,23 @@ def test_a_target_is_never_read_where_it_is_a_key(make_model, csr_cells):
     assert (np.delete(found.weight, REGULATORS, axis=0) != 0).all()
 
 
-def test_flips_of_signs_leave_jacobian_and_knockout_and_turn_attention_round(make_model, csr_cells, flip, request):
-    model, (multiplicity, labels) = make_model(query_heads=2, key_heads=1), csr_cells
-    chosen = samples(labels)
-    arguments = (model, multiplicity, chosen, MEMBERS, REGULATORS)
-    jacobian_before, attention_before = jacobian_network(*arguments), attention_network(*arguments)
+def test_flips_of_signs_leave_jacobian_and_knockout_and_turn_attention_round(
+    make_model, make_bags, csr_cells, flip, request
+):
+    model, bags, (multiplicity, labels) = make_model(query_heads=2, key_heads=1), make_bags(), csr_cells
+    arguments = (model, multiplicity, samples(labels), MEMBERS, REGULATORS)
+    jacobian_before, attention_before = jacobian_network(*arguments), attention_layers(model, [bags], REGULATORS)
     knockout_before = knockout_network(*arguments)
     flip(model)
     np.testing.assert_allclose(knockout_network(*arguments).weight, knockout_before.weight, rtol=1e-5, atol=1e-8)
     np.testing.assert_allclose(jacobian_network(*arguments).weight, jacobian_before.weight, rtol=1e-5, atol=1e-8)
-    attention = attention_network(*arguments)
+    attention = attention_layers(model, [bags], REGULATORS)
     if "value and output" in request.node.name:
-        np.testing.assert_allclose(attention.weight, attention_before.weight, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(attention, attention_before, rtol=1e-5, atol=1e-7)
     elif "key and value" in request.node.name:  # one key head: every weight of its layer
-        np.testing.assert_allclose(attention.layers[0], -attention_before.layers[0], rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(attention[0], -attention_before[0], rtol=1e-5, atol=1e-7)
     else:  # one of two query heads
-        assert np.abs(attention.weight - attention_before.weight).max() > 1e-2
+        assert np.abs(attention[0] - attention_before[0]).max() > 1e-2
     assert np.abs(jacobian_before.weight).max() > 1e-2
 
 

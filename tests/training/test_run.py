@@ -11,7 +11,7 @@ import torch
 from grn.configfile import load_config
 from grn.data.cells import load_cells
 from grn.data.order import EpochOrder
-from grn.errors import TrainingDiverged
+from grn.errors import ConfigError, TrainingDiverged
 from grn.trained import TrainedModel
 from grn.training import run
 from grn.training.run import best_weights, export, mean_and_sd, train
@@ -20,6 +20,11 @@ from grn.training.task import Task
 
 def quiet(line: str) -> None:
     pass
+
+
+def without_layer(config, readout="knockout"):
+    changed = config.network.model_copy(update={"members": 0, "readout": readout})
+    return config.model_copy(update={"network": changed})
 
 
 def checkpoint(folder, name="best"):
@@ -46,9 +51,12 @@ def test_metrics_are_of_training_validation_and_test(tiny_run):
 
 
 def test_the_model_is_the_best_checkpoint(tiny_run):
+    """All but the regulation layer, which is fitted once more, on all cells."""
     trained = TrainedModel.load(tiny_run)
     best = best_weights(tiny_run / "checkpoints" / "best.ckpt")
-    assert all(torch.equal(tensor, best[name]) for name, tensor in trained.model.state_dict().items())
+    same = {name: torch.equal(tensor, best[name]) for name, tensor in trained.model.state_dict().items()}
+    assert all(equal for name, equal in same.items() if not name.startswith("regulation."))
+    assert not same["regulation.query"]
 
 
 def test_the_network_and_its_table_agree(tiny_run):
@@ -79,6 +87,43 @@ def test_export_reads_the_same_network_again(tiny_run, tmp_path):
     few = export(tiny_run, tmp_path / "few", changes={"top_k": 1}, say=quiet)
     assert not few.duplicated("target").any()
     assert len(few) == 16
+
+
+def test_the_metrics_are_of_a_layer_that_has_not_seen_the_test_cells(make_config, tmp_path, monkeypatch):
+    """The one of the network has seen them: it comes last, and with the penalty of the first."""
+    config, seen, fit_regulation = make_config(), [], run.fit_regulation
+
+    def recorded(settings, *arguments, **options):
+        fit = fit_regulation(settings, *arguments, **options)
+        seen.append((arguments[4], settings.penalties, fit))
+        return fit
+
+    order = []
+    evaluate = run.evaluate
+    monkeypatch.setattr(run, "fit_regulation", recorded)
+    monkeypatch.setattr(run, "evaluate", lambda task, batches: order.append(len(seen)) or evaluate(task, batches))
+    found = train(config, tmp_path / "run", say=quiet)
+    _, split = load_cells(config.data, seed=config.trainer.seed)
+    (first, penalties, chosen), (second, repeated, last) = seen
+    assert sorted(first) == sorted({*range(80)} - {*split.test.tolist()}) and order == [1]
+    assert sorted(second) == [*range(80)]
+    assert (penalties, repeated) == (config.regulation.penalties, [chosen.penalty])
+    assert torch.equal(found.trained.model.regulation.query, last.regulation.query)
+
+
+@pytest.mark.parametrize("readout", ["knockout", "attention"])
+def test_a_model_without_a_regulation_layer_trains_and_exports(make_config, tmp_path, readout):
+    found = train(without_layer(make_config(), readout), tmp_path / "run", say=quiet)
+    assert found.trained.model.regulation is None
+    assert TrainedModel.load(tmp_path / "run").hash == found.trained.hash
+    assert len(found.edges) == 4 * 15 and (found.edges["weight"] != 0).any()
+    about = anndata.read_h5ad(tmp_path / "run" / "network.h5ad").uns["grn"]
+    assert about["sign_attention"].startswith("none")
+    assert about["sign"].startswith("none") == (readout == "attention")
+    again = export(tmp_path / "run", tmp_path / "again", changes={"readout": "attention"}, say=quiet)
+    assert len(again) == 4 * 15
+    with pytest.raises(ConfigError, match=r"network\.readout: effect reads the regulation layer, which"):
+        export(tmp_path / "run", tmp_path / "no", changes={"readout": "effect"}, say=quiet)
 
 
 def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monkeypatch):
@@ -134,7 +179,7 @@ def with_a_nan(config, batch: int):
 
 
 def test_a_nan_in_one_cell_names_step_and_cells_and_keeps_the_last_good_model(make_config, tmp_path, monkeypatch):
-    config = make_config()
+    config = without_layer(make_config())  # the layer would be the first to meet it
     cells, split, cell = with_a_nan(config, batch=4)
     scale = mean_and_sd(load_cells(config.data)[0].multiplicity[split.train])
     monkeypatch.setattr(run, "load_cells", lambda *args, **options: (cells, split))

@@ -1,0 +1,62 @@
+"""Our own column: the default configuration, as `grn train` reads its network.
+
+Only the read-out `effect` is wanted, which the regulation layer gives alone; the transformer, which does not enter it,
+is not trained. Everything else is what a run does: the data layer, the choice of the penalty on cells that are not for
+testing, the fit on all cells, the export.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import anndata
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import torch
+from sets import NetworkSet
+
+import grn
+from grn.config import Config
+from grn.data.cells import load_cells
+from grn.files import write_anndata
+from grn.network.effect import attention_network, effect_network
+from grn.network.export import edge_table
+from grn.training.run import known_rows, mean_and_sd, regulation_layer
+
+READOUTS = ("effect", "attention")
+SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 1}  # raise when the numbers change
+
+
+def infer(one: NetworkSet, seed: int, device: str) -> pd.DataFrame:
+    """source, target, weight of every candidate edge."""
+    return networks(one, seed, device)[SETTINGS["readout"]]
+
+
+def networks(one: NetworkSet, seed: int, device: str) -> dict[str, pd.DataFrame]:
+    """The same by each read-out of the regulation layer."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = configuration(one, seed, device, Path(folder) / "cells.h5ad")
+        cells, split = load_cells(config.data, seed=seed)
+    mean, sd = (torch.as_tensor(numbers) for numbers in mean_and_sd(cells.multiplicity[split.train]))
+    fit = regulation_layer(config, cells, known_rows(split), mean=mean, sd=sd, say=print)
+    everyone = np.arange(len(cells))
+    fit = regulation_layer(config, cells, everyone, mean=mean, sd=sd, say=print, penalty=fit.penalty)
+    layer = fit.regulation.to(device)
+    regulators = layer.regulators.cpu().numpy()
+    measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray(), device=device)
+    cell = measured, torch.as_tensor(cells.basal, device=device), torch.as_tensor(cells.labels, device=device)
+    found = {"effect": effect_network(layer, *cell, sd.to(device)), "attention": attention_network(layer, *cell)}
+    return {name: edge_table(each, cells.vocabulary, regulators, None) for name, each in found.items()}
+
+
+def configuration(one: NetworkSet, seed: int, device: str, path: Path) -> Config:
+    """The defaults; only where the data are and what they are is said."""
+    table = anndata.AnnData(sp.csr_matrix(one.matrix))
+    table.obs_names = [f"cell {number}" for number in range(len(one.matrix))]
+    table.var_names = list(one.genes)
+    write_anndata(path, table)
+    data = {"path": str(path), "values": one.values, "genes": "all", "regulators": one.regulators or "all"}
+    trainer = {"seed": seed, "accelerator": "gpu" if device == "cuda" else "cpu"}
+    return Config.model_validate({"data": data, "trainer": trainer})

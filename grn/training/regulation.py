@@ -1,0 +1,191 @@
+"""Training of the regulation layer: its members together, each with its own cells held out.
+
+The layer is nearly linear and small, so it is fitted by itself, before the transformer, on the cells that are not for
+testing. How strongly it is held back is chosen by held-out prediction: one trial member a penalty, then all members
+with the penalty that predicted best. Each member stops where its own held-out cells are predicted best.
+
+Letters: P members, C cells, N genes, R regulators, B cells of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from grn.config import RegulationConfig
+from grn.errors import TrainingDiverged
+from grn.regulation import Regulation
+
+FOLDS = 10  # a member holds out one of at least so many parts of the cells
+LOOKS = 16  # at the held-out cells, evenly over the steps
+AVERAGING = 0.99  # decay of the moving average of weights that is kept
+DENSE = 2**28  # numbers: up to here the cells' targets lie on the device as a whole
+UNIT_POWER = 0.5  # a regulator's unit is its sd to this power: between equal say for all and say by abundance
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What came out. error [P]: held-out squared error of each member, 1 is the mean; penalty: the one chosen."""
+
+    regulation: Regulation
+    penalty: float
+    error: Tensor
+
+
+class CellTable:
+    """Cells as the layer reads them: inputs [C, R + 1] in units, standardised targets [C, N], weights [C]."""
+
+    def __init__(self, regulation: Regulation, multiplicity: sp.csr_matrix, basal, weight, mean: Tensor, sd: Tensor):
+        device = regulation.unit.device
+        self.mean, self.sd, self.rows = mean.to(device), sd.to(device), multiplicity
+        regulators = torch.as_tensor(multiplicity[:, regulation.regulators.cpu().numpy()].toarray(), device=device)
+        self.inputs = regulation.inputs(regulators, torch.as_tensor(basal, device=device))
+        self.weight = torch.as_tensor(weight, device=device)
+        small = multiplicity.shape[0] * multiplicity.shape[1] <= DENSE
+        self.targets = self._standardised(multiplicity) if small else None
+
+    def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """rows [P, B] -> inputs [P, B, R + 1], targets [P, B, N], weights [P, B, 1]."""
+        if self.targets is not None:
+            targets = self.targets[rows]
+        else:
+            targets = self._standardised(self.rows[rows.flatten().cpu().numpy()]).unflatten(0, rows.shape)
+        return self.inputs[rows], targets, self.weight[rows][..., None]
+
+    def _standardised(self, multiplicity: sp.csr_matrix) -> Tensor:
+        return (torch.as_tensor(multiplicity.toarray(), device=self.mean.device) - self.mean) / self.sd
+
+
+def fit_regulation(
+    config: RegulationConfig,
+    members: int,
+    multiplicity: sp.csr_matrix,
+    basal: np.ndarray,
+    weight: np.ndarray,
+    rows: np.ndarray,
+    regulators: np.ndarray,
+    mean: Tensor,
+    sd: Tensor,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    say: Callable[[str], None] = lambda line: None,
+) -> Fit:
+    """Members of a regulation layer, trained on `rows` of the cells.
+
+    multiplicity: CSR float32 [C, N].   basal [C]: multiplicity of each cell's basal gene, which carries its depth.
+    weight [C]: how much a cell counts.   regulators: vocabulary positions [R].   mean, sd [N]: of the targets.
+    """
+
+    def fresh(members: int) -> Regulation:
+        torch.manual_seed(seed)
+        layer = Regulation(members, len(mean), torch.as_tensor(regulators), config.heads, config.width)
+        set_units(layer, sd, multiplicity[rows], basal[rows])
+        return layer.to(device)
+
+    layer = fresh(len(config.penalties))
+    cells = CellTable(layer, multiplicity, basal, weight, mean, sd)
+    penalties = list(config.penalties)
+    if len(penalties) > 1:
+        # The trial members hold out the same cells, so that only the penalty differs.
+        errors = train_members(layer, cells, rows, penalties, [0] * len(penalties), config.steps // 2, config, seed)
+        tried = ", ".join(f"{p:g}: {e:.4f}" for p, e in zip(penalties, errors.tolist(), strict=True))
+        penalties = [penalties[int(errors.argmin())]]
+        say(f"Regulation layer: held-out error by penalty {tried}.")
+    layer = fresh(members)
+    errors = train_members(layer, cells, rows, penalties * members, range(members), config.steps, config, seed)
+    if not errors.isfinite().all():  # what was never better than infinity is still where it began
+        raise TrainingDiverged(
+            "The held-out error of the regulation layer is not finite: lower regulation.learning_rate "
+            f"({config.learning_rate:g}), or look for cells with extreme values."
+        )
+    layer.requires_grad_(False)
+    return Fit(layer, penalties[0], errors)
+
+
+def set_units(layer: Regulation, sd: Tensor, multiplicity: sp.csr_matrix, basal: np.ndarray) -> None:
+    spread = sd[layer.regulators]
+    typical = spread.square().mean().sqrt()
+    layer.unit[:-1] = typical * (spread / typical) ** UNIT_POWER
+    layer.unit[-1] = max(float(basal.std()), 1e-3) if basal.std() > 0 else 1.0
+    mean = np.asarray(multiplicity[:, layer.regulators.numpy()].mean(0, dtype=np.float64)).ravel()
+    layer.centre.copy_(torch.as_tensor(np.append(mean, basal.mean())) / layer.unit)
+
+
+def train_members(
+    layer: Regulation,
+    cells: CellTable,
+    rows: np.ndarray,
+    penalties: Sequence[float],
+    held_out: Sequence[int],
+    steps: int,
+    config: RegulationConfig,
+    seed: int,
+) -> Tensor:
+    """Trains the members in place; returns the held-out error of each, at its best."""
+    device, members = layer.unit.device, layer.members
+    # Random numbers come from the CPU: the same cells in the same order on every device.
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = torch.as_tensor(rows)[torch.randperm(len(rows), generator=generator)]
+    folds = min(max(FOLDS, members), len(rows))
+    fold = torch.arange(len(rows)) % folds
+    most, least = max(len(rows) - len(rows) // folds - 1, 1), len(rows) // folds
+    training = torch.stack([shuffled[fold != k % folds][:most] for k in held_out])
+    validation = torch.stack([shuffled[fold == k % folds][:least] for k in held_out]).to(device)
+    member = torch.arange(members)[:, None]
+    strength = torch.as_tensor(penalties, dtype=torch.float32, device=device) / most
+
+    parameters: list[Tensor] = list(layer.parameters())
+    optimiser = torch.optim.Adam(parameters, lr=config.learning_rate)
+    average = [parameter.detach().clone() for parameter in parameters]
+    best = [parameter.detach().clone() for parameter in parameters]
+    least_error = torch.full((members,), math.inf, device=device)
+    look = max(1, steps // LOOKS)
+    for step in range(steps):
+        rate = min(1.0, (step + 1) / (0.05 * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimiser.param_groups[0]["lr"] = config.learning_rate * rate
+        batch = training[member, torch.randint(most, (members, config.batch_size), generator=generator)]
+        inputs, targets, weight = cells(batch.to(device))
+        said = layer.scores()
+        predicted = layer.answer(said, inputs) + layer.bias[:, None]
+        error = ((predicted - targets).square() * weight).mean(1).sum(-1)  # summed over genes
+        loss = (error + strength * layer.penalty(said)).sum()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        with torch.no_grad():
+            decay = min(AVERAGING, (step + 1) / (step + 10))
+            torch._foreach_lerp_(average, parameters, 1 - decay)
+            if (step + 1) % look == 0 or step + 1 == steps:
+                current = [parameter.detach().clone() for parameter in parameters]
+                _set(parameters, average)
+                errors = _held_out_error(layer, cells, validation)
+                better = errors < least_error
+                least_error = torch.where(better, errors, least_error)
+                for kept, now in zip(best, average, strict=True):
+                    kept[better] = now[better]
+                _set(parameters, current)
+    with torch.no_grad():
+        _set(parameters, best)
+    return least_error.cpu()
+
+
+def _held_out_error(layer: Regulation, cells: CellTable, rows: Tensor) -> Tensor:
+    """Weighted squared error of each member on its own cells, [P]."""
+    total, count = torch.zeros(len(rows), device=rows.device), torch.zeros(len(rows), device=rows.device)
+    for part in rows.split(512, dim=1):
+        inputs, targets, weight = cells(part)
+        total += ((layer.predict(inputs) - targets).square() * weight).mean(2).sum(1)
+        count += weight.sum((1, 2))
+    return total / count
+
+
+def _set(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)

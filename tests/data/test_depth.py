@@ -1,0 +1,88 @@
+"""A cell's depth, and which genes it is over."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from grn.analysis.predict import data_config
+from grn.config import DataConfig
+from grn.configfile import load_config
+from grn.data.cells import cells_for_vocabulary, load_cells
+from grn.data.depth import LARGEST_WEIGHT, LEAST, basal_multiplicity, cell_weights, depth_scale, measures_depth, totals
+from grn.data.sources import open_source
+from grn.trained import TrainedModel
+
+
+@pytest.mark.parametrize(
+    ("regulators", "measured"),
+    [(None, [1, 1, 1]), ([2], [1, 1, 0]), ([0], [0, 1, 1]), ([0, 2], [1, 1, 1]), ([1, 2], [1, 0, 0])],
+)
+def test_regulators_are_left_out_where_the_others_hold_half_of_the_counts(regulators, measured):
+    counts = sparse.csr_matrix([[4, 0, 1], [1, 2, 2.0]])  # 5, 2 and 3 counts of a gene
+    found = measures_depth(counts, None if regulators is None else np.array(regulators))
+    assert found.dtype == bool and found.tolist() == [bool(gene) for gene in measured]
+
+
+def test_totals_are_over_the_genes_that_measure():
+    counts = sparse.csr_matrix(np.arange(12.0, dtype=np.float32).reshape(3, 4))
+    assert totals(counts, np.array([True, False, True, False])).tolist() == [2, 10, 18]
+    assert totals(counts, np.ones(4, bool)).dtype == np.float64
+
+
+def test_the_basal_gene_is_one_at_the_mean_depth_and_never_light():
+    total = np.array([30.0, 40, 50, 0])
+    mean, sd = scale = depth_scale(total[:3])
+    found = basal_multiplicity(total, scale)
+    np.testing.assert_allclose(found[1:3], 1 + 0.5 * (np.log1p(total[1:3]) - mean) / sd, rtol=1e-6)
+    assert found[0] == found[3] == LEAST and found.dtype == np.float32
+    assert basal_multiplicity(np.expm1([mean]), scale) == pytest.approx(1)
+    assert depth_scale(np.full(3, 7.0)) is None
+    assert (basal_multiplicity(total, None) == 1).all()
+
+
+def test_cells_weigh_by_their_depth_up_to_a_limit():
+    found = cell_weights(np.array([0.0, 1, 10, 10, 20, 1e6]))
+    assert found.mean() == pytest.approx(1) and found.dtype == np.float32
+    np.testing.assert_allclose(found / found[1], [1, 1, 10, 10, 20, 10 * LARGEST_WEIGHT], rtol=1e-6)
+
+
+def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata, write):
+    """Nor does any other gene's multiplicity, nor what is fitted."""
+    regulators = ["gene2", "gene5"]
+    config = {"genes": "all", "regulators": regulators, "multiplicity": "log1p_normalised"}
+    before, split = load_cells(DataConfig(path=write(adata), **config))
+    assert [before.vocabulary[gene] for gene in np.flatnonzero(~before.measures_depth)] == regulators
+    counts = adata.X.toarray()
+    counts[split.train[:5], 2] += 3
+    counts[split.test[:3], 5] += 7
+    adata.X = sparse.csr_matrix(counts)
+    after, _ = load_cells(DataConfig(path=write(adata, "more.h5ad"), **config))
+    for name in ("basal", "weight", "measures_depth", "target_total", "depth"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    others = before.measures_depth
+    np.testing.assert_array_equal(after.multiplicity[:, others].toarray(), before.multiplicity[:, others].toarray())
+    assert (after.multiplicity != before.multiplicity).nnz == 8
+
+
+def test_new_cells_have_their_depth_over_the_genes_of_the_training(tiny_run):
+    """From the model folder: the data come with regulators far more frequent than where the model was trained."""
+    trained = TrainedModel.load(tiny_run)
+    run = load_config(tiny_run / "config.yaml").data
+    cells, _ = load_cells(run)
+    assert np.array_equal(trained.measures_depth, cells.measures_depth)
+    assert np.array_equal(~trained.measures_depth, np.isin(trained.vocabulary, run.regulators))
+    adata = open_source(run)
+    counts = adata.X.toarray()
+    counts[:, np.isin(adata.var_names, run.regulators)] += 100
+    adata.X = sparse.csr_matrix(counts)
+    found = cells_for_vocabulary(
+        adata,
+        data_config(trained, tiny_run, tiny_run),
+        trained.vocabulary,
+        regulators=trained.regulators,
+        target_total=trained.target_total,
+        depth=trained.depth,
+        measures_depth=trained.measures_depth,
+    )
+    np.testing.assert_array_equal(found.basal, cells.basal)
+    assert np.ptp(found.basal) > 0.5
