@@ -23,7 +23,7 @@ from grn.data.cells import load_cells
 from grn.files import write_anndata
 from grn.network.effect import attention_network, effect_network
 from grn.network.export import edge_table
-from grn.training.run import known_rows, mean_and_sd, regulation_layer
+from grn.training.run import mean_and_sd, regulation_layer
 
 READOUTS = ("effect", "attention")
 SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 1}  # raise when the numbers change
@@ -40,14 +40,14 @@ def networks(one: NetworkSet, seed: int, device: str) -> dict[str, pd.DataFrame]
         config = configuration(one, seed, device, Path(folder) / "cells.h5ad")
         cells, split = load_cells(config.data, seed=seed)
     mean, sd = (torch.as_tensor(numbers) for numbers in mean_and_sd(cells.multiplicity[split.train]))
-    fit = regulation_layer(config, cells, known_rows(split), mean=mean, sd=sd, say=print)
+    fit = regulation_layer(config, cells, split.train, mean=mean, sd=sd, say=print)
     everyone = np.arange(len(cells))
     fit = regulation_layer(config, cells, everyone, mean=mean, sd=sd, say=print, penalty=fit.penalty)
     layer = fit.regulation.to(device)
     regulators = layer.regulators.cpu().numpy()
     measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray(), device=device)
     cell = measured, torch.as_tensor(cells.basal, device=device), torch.as_tensor(cells.labels, device=device)
-    found = {"effect": effect_network(layer, *cell, sd.to(device)), "attention": attention_network(layer, *cell)}
+    found = {"effect": effect_network(layer, *cell), "attention": attention_network(layer, *cell)}
     return {name: edge_table(each, cells.vocabulary, regulators, None) for name, each in found.items()}
 
 

@@ -130,7 +130,7 @@ class RegulationConfig(Section):
     heads: Positive = Field(2, description="query heads; each has a key head of its own")
     width: Positive = Field(64, description="head width; at least the number of regulators tells all of them apart")
     penalties: list[Annotated[float, Field(gt=0)]] = Field(
-        [30, 100, 300, 1000, 3000],
+        [30, 100, 300, 1000, 3000, 10000],
         min_length=1,
         description="on squared slopes, as in ridge; held-out cells choose among them",
     )
@@ -170,4 +170,6 @@ class Config(Section):
                 "network.readout: effect reads the regulation layer, which network.members: 0 leaves out; "
                 "set network.members to 1 or more, or network.readout to knockout"
             )
+        if self.network.false_discovery and self.network.readout != "effect":
+            raise ValueError("network.false_discovery is about the weights of network.readout: effect; set that too")
         return self

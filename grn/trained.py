@@ -32,7 +32,7 @@ class TrainedModel:
     multiplicity: the transform that made multiplicities of counts, with `target_total` (None: not normalised).
     depth: mean and sd of the training cells' log totals, the scale of the basal multiplicity (None: always 1).
     measures_depth: bool, the genes that those totals are over.
-    property_key: obs column that the property head predicts, or None.
+    property_key: obs column that the property head predicts, or None.   penalty: of the regulation layer, or None.
     """
 
     model: Model
@@ -44,6 +44,7 @@ class TrainedModel:
     depth: tuple[float, float] | None
     measures_depth: np.ndarray
     property_key: str | None = None
+    penalty: float | None = None
 
     @property
     def regulators(self) -> np.ndarray:
@@ -65,6 +66,7 @@ class TrainedModel:
             "depth": self.depth,
             "regulation": _shape(self.model.regulation),
             "property_key": self.property_key,
+            "penalty": self.penalty,
         }
         with replacing_folder(folder) as beside:
             (beside / "model.safetensors").write_bytes(save(_tensors(self)))
@@ -94,7 +96,9 @@ class TrainedModel:
             vocabulary = tuple((folder / "vocabulary.txt").read_text("utf-8").split("\n")[:-1])
             classes = tuple(json.loads((folder / "labels.json").read_text("utf-8")))
             tensors = load_file(folder / "model.safetensors")
-            fields = {name: card[name] for name in ("values", "multiplicity", "target_total", "property_key")}
+            fields = {
+                name: card[name] for name in ("values", "multiplicity", "target_total", "property_key", "penalty")
+            }
             fields["depth"] = None if card["depth"] is None else tuple(card["depth"])
             shape = card["regulation"]
             whole = card["hash"] == _hash(tensors)

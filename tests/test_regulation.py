@@ -23,8 +23,8 @@ def some_cells(cells: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
 
 def exported(layer) -> list[torch.Tensor]:
     cells, depth = some_cells()
-    kinds, sd = torch.zeros(len(cells), dtype=torch.int64), torch.ones(layer.genes, dtype=torch.float64)
-    networks = effect_network(layer, cells, depth, kinds, sd), attention_network(layer, cells, depth, kinds)
+    kinds, _sd = torch.zeros(len(cells), dtype=torch.int64), torch.ones(layer.genes, dtype=torch.float64)
+    networks = effect_network(layer, cells, depth, kinds), attention_network(layer, cells, depth, kinds)
     return [torch.from_numpy(network.weight) for network in networks]
 
 

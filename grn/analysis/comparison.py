@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 import grn
-from grn.analysis.baselines import pearson, ridge
 from grn.analysis.evaluation import SCORES, Evaluation, evaluate
 from grn.analysis.network_files import NetworkFile, open_network_file
 from grn.analysis.reference_files import ReferenceFile, open_reference_file
@@ -21,6 +20,7 @@ from grn.analysis.universe import Universe
 from grn.config import Config, DataConfig
 from grn.configfile import load_config
 from grn.errors import DataError, RunFolderError, UserError
+from grn.network.baselines import pearson, ridge
 
 Say = Callable[[str], None]
 

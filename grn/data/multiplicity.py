@@ -7,6 +7,8 @@ from scipy import sparse
 
 from grn.errors import DataError
 
+LEAST_TOTAL = 0.05  # of the typical cell's: a shallower cell is scaled as if it had so much
+
 
 def median_total(totals: np.ndarray) -> float:
     """Median of the cells' totals [C], over cells that have any: what `log1p_normalised` scales to."""
@@ -25,7 +27,8 @@ def to_multiplicity(
     if transform == "log1p_normalised":
         if target_total is None:
             raise ValueError("log1p_normalised needs the target_total of the training cells")
-        scale = target_total / np.where(totals > 0, totals, 1)
+        # Hardly any count to divide by: dividing by it would make a giant of the cell's first gene.
+        scale = target_total / np.maximum(totals, LEAST_TOTAL * target_total)
         values.data *= np.repeat(scale, np.diff(values.indptr)).astype(np.float32)
     values.data = np.log1p(values.data)
     return values

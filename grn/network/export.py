@@ -104,17 +104,17 @@ def network_anndata(
     adata.varp["grn"] = square(chosen.weight, regulators, top_k)
     for kind, weight in chosen.by_type.items():
         adata.varp[f"grn_{names[classes[kind]]}"] = square(weight, regulators, top_k)
-    layers = [*([] if attention is None else [attention.weight]), *networks.layers]
-    adata.varp["grn_attention"] = square(layers[0] if attention else np.mean(layers, axis=0), regulators, top_k)
-    for layer, weight in enumerate(layers):
+    blocks = networks.layers
+    pooled = np.mean(blocks, axis=0) if attention is None else attention.weight
+    adata.varp["grn_attention"] = square(pooled, regulators, top_k)
+    for layer, weight in enumerate(blocks):
         adata.varp[f"grn_attention_layer{layer}"] = square(weight, regulators, top_k)
-    of_blocks = [f"grn_attention_layer{layer}" for layer in range(0 if attention is None else 1, len(layers))]
     adata.uns["grn"] = {
         "orientation": "row = target, column = regulator",
         "readout": readout,
         "sign": SIGN["blocks" if readout == "attention" and attention is None else readout],
         "sign_attention": SIGN["blocks" if attention is None else "attention"],
-        "sign_attention_layers": f"{', '.join(of_blocks)}: {SIGN['blocks']}",
+        "sign_attention_layers": SIGN["blocks"],
         # A list of pairs, not a mapping: labels may contain '/', which h5ad takes for a folder.
         "cell_types": pd.DataFrame(
             {"slug": _texts(names.values()), "label": _texts(names)}, index=_texts(map(str, range(len(names))))

@@ -71,7 +71,7 @@ def read_networks(
         kinds = torch.as_tensor(labels, device=device)
         attention = attention_network(layer, measured, depth, kinds)
         if readout == "effect":
-            chosen = effect_network(layer, measured, depth, kinds, model.sd)
+            chosen = effect_network(layer, measured, depth, kinds)
     if readout == "attention":
         chosen = attention or Network(np.mean(layers, axis=0), {}, np.full(layers[0].shape, 0.5, np.float32))
     if readout in WHOLE_MODEL:

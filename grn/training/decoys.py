@@ -113,7 +113,7 @@ def fit_with_decoys(
     layer.requires_grad_(False)
 
     everything = torch.zeros(len(rows), dtype=torch.long, device=device)
-    found = effect_network(layer, inputs, torch.as_tensor(depth, device=device), everything, sd.to(device)).weight
+    found = effect_network(layer, inputs, torch.as_tensor(depth, device=device), everything).weight
     return found[:, : len(regulators)], found[:, len(regulators) :]
 
 

@@ -94,7 +94,9 @@ def fit_regulation(
     penalties = list(config.penalties)
     if len(penalties) > 1:
         # The trial members hold out the same cells, so that only the penalty differs.
-        errors = train_members(layer, cells, rows, penalties, [0] * len(penalties), config.steps // 2, config, seed)
+        errors = train_members(
+            layer, cells, rows, penalties, [0] * len(penalties), max(1, config.steps // 2), config, seed
+        )
         tried = ", ".join(f"{p:g}: {e:.4f}" for p, e in zip(penalties, errors.tolist(), strict=True))
         penalties = [penalties[int(errors.argmin())]]
         say(f"Regulation layer: held-out error by penalty {tried}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from grn.data.split import Split
 from grn.errors import ConfigError, DataError, VocabularyMismatch
 from grn.files import replacing_file, write_text
 from grn.model import Model
+from grn.network.baselines import ridge_predictions
 from grn.network.export import edge_table, network_anndata, write_network
 from grn.network.networks import read_networks
 from grn.trained import TrainedModel
@@ -38,7 +40,8 @@ from grn.training.regulation import Fit, fit_regulation
 from grn.training.task import Task
 
 Say = Callable[[str], None]
-LARGEST_TABLE = 2**30  # scores of all members at once, 4 GiB
+LARGEST_TABLE = 2**29  # scores of all members at once, 2 GiB; the fit holds about ten such tables
+LARGEST_RIDGE = 2**27  # numbers of the table that ridge is fitted on, 1 GiB each of a few copies
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def train(
             cells.truth.to_csv(beside, index=False)
     mean, sd = (torch.as_tensor(numbers) for numbers in mean_and_sd(cells.multiplicity[split.train]))
     fit_layer = partial(regulation_layer, config, cells, mean=mean, sd=sd, say=say)
-    layer = fit_layer(known_rows(split)) if config.network.members else None
+    layer = fit_layer(split.train) if config.network.members else None
     model = build_model(config, cells, split, mean, sd, layer)
     data = CellsDataModule(
         cells,
@@ -99,10 +102,14 @@ def train(
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
     model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
     found = evaluate(task, data.test_dataloader())
+    held_out = held_out_errors(layer, cells, split, mean, sd) if layer is not None and len(split.test) else {}
+    found |= {name: torch.tensor(value) for name, value in held_out.items()}
     log_test(trainer, found)
-    if layer is not None:
-        # The metrics are those of a model that had not seen the test cells; the network is read from all cells.
-        model.regulation = fit_layer(np.arange(len(cells)), penalty=layer.penalty).regulation
+    if held_out:
+        say(
+            f"Squared error over {len(split.test)} test cells, in variances of the genes: regulation layer "
+            f"{held_out['regulation_error']:.4f}, ridge on the same regulators {held_out['ridge_error']:.4f}."
+        )
     trained = TrainedModel(
         model=model,
         vocabulary=cells.vocabulary,
@@ -113,8 +120,13 @@ def train(
         depth=cells.depth,
         measures_depth=cells.measures_depth,
         property_key=config.objectives.property.key if model.property is not None else None,
+        penalty=None if layer is None else layer.penalty,
     )
     trained.save(folder / "model")
+    if layer is not None:
+        # The metrics are those of a model that had not seen the test cells; the network is read from all cells.
+        model.regulation = fit_layer(np.arange(len(cells)), penalty=layer.penalty).regulation
+        trained.save(folder / "model")
 
     started = time.monotonic()
     edges = write_network_files(config, trained, cells, folder, say)
@@ -135,11 +147,6 @@ def describe(cells: Cells, split: Split) -> list[str]:
     if cells.classes:
         lines.append(f"{len(cells.classes)} cell types; {labelled} of {len(cells)} cells are labelled.")
     return lines
-
-
-def known_rows(split: Split) -> np.ndarray:
-    """Every cell that is not for testing, sorted."""
-    return np.sort(np.concatenate([split.train, split.validation]))
 
 
 def build_model(
@@ -183,10 +190,12 @@ def regulation_layer(
     regulators = np.arange(genes) if cells.regulators is None else cells.regulators
     members = config.network.members
     decoys = 2 if config.network.false_discovery else 1
-    if members * config.regulation.heads * genes * len(regulators) * decoys > LARGEST_TABLE:
+    stacked = max(members, len(config.regulation.penalties))
+    if stacked * config.regulation.heads * genes * len(regulators) * decoys > LARGEST_TABLE:
         raise ConfigError(
-            f"{len(regulators)} regulators of {genes} genes are too many scores for {members} members; "
-            "list the regulators (data.regulators), choose fewer genes or set network.members lower (0: no layer)."
+            f"{len(regulators)} regulators of {genes} genes are too many scores for the regulation layer; list the "
+            "regulators (data.regulators), choose fewer genes (data.genes), or do without: network.members: 0 "
+            "and network.readout: attention."
         )
     started = time.monotonic()
     settings = config.regulation
@@ -201,7 +210,7 @@ def regulation_layer(
         mean,
         sd,
         seed=config.trainer.seed,
-        device="cuda" if uses_gpu(config.trainer) else "cpu",
+        device=own_device(config.trainer),
         say=say,
     )
     say(
@@ -211,8 +220,34 @@ def regulation_layer(
     return replace(fit, regulation=fit.regulation.cpu())
 
 
+def held_out_errors(layer: Fit, cells: Cells, split: Split, mean: torch.Tensor, sd: torch.Tensor) -> dict[str, float]:
+    """Of genes predicted from the regulators of test cells, none from itself: the layer's error, and ridge's.
+
+    Empty where ridge would take too much memory or time. About 1: no better than each gene's mean.
+    """
+    regulators = layer.regulation.regulators
+    genes = cells.multiplicity.shape[1]
+    if max(len(cells) * genes, len(regulators) ** 2 * genes // 64) > LARGEST_RIDGE:
+        return {}
+    test = cells.multiplicity[split.test].toarray()
+    with torch.no_grad():
+        standardised = layer.regulation(torch.as_tensor(test)[:, regulators], torch.as_tensor(cells.basal[split.test]))
+    ours = (mean + sd * standardised).numpy()
+    theirs = ridge_predictions(cells.multiplicity[split.train].toarray(), test, regulators.numpy())
+    scale = sd.numpy()
+    return {
+        "regulation_error": float(np.square((ours - test) / scale).mean()),
+        "ridge_error": float(np.square((theirs - test) / scale).mean()),
+    }
+
+
 def uses_gpu(settings: TrainerConfig) -> bool:
-    return settings.accelerator == "gpu" or (settings.accelerator == "auto" and torch.cuda.is_available())
+    return settings.accelerator != "cpu" and torch.cuda.is_available()
+
+
+def own_device(settings: TrainerConfig) -> str:
+    """This process's device: Lightning gives each process on a machine the GPU of its local rank."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if uses_gpu(settings) else "cpu"
 
 
 def mean_and_sd(multiplicity) -> tuple[np.ndarray, np.ndarray]:
@@ -308,7 +343,7 @@ def tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
 def write_network_files(config: Config, trained: TrainedModel, cells: Cells, folder: Path, say: Say) -> pd.DataFrame:
     """network.h5ad and edges.parquet; returns the edge table."""
     settings, regulators = config.network, trained.regulators
-    trained.model.to("cuda" if uses_gpu(config.trainer) else "cpu")
+    trained.model.to(own_device(config.trainer))
     networks = read_networks(
         trained,
         cells.multiplicity,
@@ -339,9 +374,12 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
             },
         },
     )
-    q = edge_q_values(config, trained, cells, say) if settings.false_discovery else None
-    edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k, q)
+    edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k)
     write_network(folder, adata, edges)
+    if settings.false_discovery:
+        q = edge_q_values(config, trained, cells, say)
+        edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k, q)
+        write_network(folder, adata, edges)
     return edges
 
 
@@ -357,9 +395,10 @@ def edge_q_values(config: Config, trained: TrainedModel, cells: Cells, say: Say)
         trained.regulators,
         trained.model.mean.cpu(),
         trained.model.sd.cpu(),
+        penalty=trained.penalty,
         labels=cells.labels,
         seed=config.trainer.seed,
-        device="cuda" if uses_gpu(config.trainer) else "cpu",
+        device=own_device(config.trainer),
     )
     say(f"{int((q <= 0.1).sum())} edges at a false discovery rate of 0.1 (of associations, not of causes).")
     return q

@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from grn.analysis.baselines import pearson, ridge
 from grn.analysis.comparison import CAUTION
 from grn.analysis.evaluation import SCORES, evaluate
 from grn.analysis.network_files import read_network
@@ -18,6 +17,7 @@ from grn.config import DataConfig, SimulatedConfig
 from grn.configfile import load_config
 from grn.data.cells import load_cells
 from grn.data.simulated import simulate
+from grn.network.baselines import pearson, ridge
 
 NETWORK = "source,target,weight\nA,B,3\nA,C,-2\nB,A,1\nZ,A,9\n"
 REFERENCE = "Gene1,Gene2,Type\nA,B,+\nA,C,-\nB,C,+\n"

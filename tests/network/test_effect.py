@@ -11,7 +11,6 @@ from grn.regulation import Regulation
 
 REGULATORS = np.array([0, 3, 5])
 KINDS = torch.tensor([1, 0, 1, -1, 1, 0, 1])
-SD = 0.5 + torch.rand(12, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def unbalanced(monkeypatch):
 
 
 def networks(layer: Regulation, cells, kinds=KINDS):
-    return effect_network(layer, *cells, kinds, SD), attention_network(layer, *cells, kinds)
+    return effect_network(layer, *cells, kinds), attention_network(layer, *cells, kinds)
 
 
 def gentle(layer: Regulation, size: float) -> Regulation:
@@ -65,20 +64,39 @@ def test_tiles_of_targets_do_not_matter(make_regulation, cells, monkeypatch, sco
             np.testing.assert_allclose(found.by_type[kind], weight, rtol=1e-5, atol=1e-8)
 
 
+def per_unit(found, cells, kinds):
+    """Effect and attention of each kind's cells, the effect of a unit in the place of an sd; last: of all cells."""
+    effect, attention = found
+    values = cells[0].numpy()
+    of_kinds = [int(kind) for kind in kinds.unique()]
+    effects = [effect.by_type[kind] / values[kinds == kind].std(0) for kind in of_kinds]
+    return (
+        (effects, effect.weight / values.std(0)),
+        ([attention.by_type[kind] for kind in of_kinds], attention.weight),
+    )
+
+
 def test_the_means_of_the_types_by_their_sizes_are_the_whole(make_regulation, cells, unbalanced):
     kinds = torch.tensor([1, 0, 1, 0, 1, 0, 1])
-    for found in networks(make_regulation(), cells, kinds):
-        mean = (3 * found.by_type[0] + 4 * found.by_type[1]) / 7
-        np.testing.assert_allclose(found.weight, mean, rtol=1e-4, atol=1e-6)
-        assert np.abs(found.by_type[0] - found.by_type[1]).max() > 1e-2
+    for (first, second), whole in per_unit(networks(make_regulation(), cells, kinds), cells, kinds):
+        np.testing.assert_allclose(whole, (3 * first + 4 * second) / 7, rtol=1e-4, atol=1e-6)
+        assert np.abs(first - second).max() > 1e-3
 
 
 def test_cells_without_a_type_count_in_the_whole(make_regulation, cells, unbalanced):
     layer, kinds = make_regulation(), torch.tensor([1, 0, 1, -1, -1, 0, 1])
-    alone = networks(layer, tuple(each[kinds == -1] for each in cells), kinds[kinds == -1])
-    for found, unknown in zip(networks(layer, cells, kinds), alone, strict=True):
-        mean = (2 * found.by_type[0] + 3 * found.by_type[1] + 2 * unknown.weight) / 7
-        np.testing.assert_allclose(found.weight, mean, rtol=1e-4, atol=1e-6)
+    renamed = torch.where(kinds < 0, 2, kinds)
+    for found, expected in zip(networks(layer, cells, kinds), networks(layer, cells, renamed), strict=True):
+        np.testing.assert_allclose(found.weight, expected.weight, rtol=1e-5, atol=1e-7)
+        assert sorted(found.by_type) == [0, 1]
+
+
+def test_a_regulator_that_a_type_never_has_does_nothing_there(make_regulation, cells):
+    values, depth = cells
+    kinds = torch.tensor([1, 0, 1, 0, 1, 0, 1])
+    values[kinds == 0, 1] = 0
+    found = effect_network(make_regulation(), values, depth, kinds)
+    assert (found.by_type[0][:, 1] == 0).all() and np.abs(found.by_type[1][:, 1]).max() > 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -127,10 +145,10 @@ def test_effect_is_the_slope_of_the_prediction_where_the_basal_gene_rules(make_r
     """sds of the target for one sd of the regulator. With scores of a thousandth of the basal gene's the norm's own
     change is of the order of a millionth: equal to 1e-4, depth included."""
     layer, (values, depth) = gentle(make_regulation(), 1e-3), cells
-    found = effect_network(layer, values, depth, KINDS, SD).weight
+    found = effect_network(layer, values, depth, KINDS).weight
     slopes = np.zeros((12, 3))
-    for column, regulator in enumerate(REGULATORS):
-        step = 0.01 * SD[regulator]
+    for column in range(len(REGULATORS)):
+        step = 0.01 * values[:, column].std(correction=0)
         up, down = values.clone(), values.clone()
         up[:, column] += step
         down[:, column] -= step
@@ -140,11 +158,11 @@ def test_effect_is_the_slope_of_the_prediction_where_the_basal_gene_rules(make_r
 
 
 def test_a_regulator_that_never_varies_has_no_effect(make_regulation, cells):
-    """Absent everywhere or the same everywhere: its sd of 1 stands for none, its score for chance."""
+    """Absent everywhere or the same everywhere: its score is chance."""
     values, depth = cells
     values[:, 1] = 0
     values[:, 2] = 0.7
-    found = effect_network(make_regulation(), values, depth, KINDS, SD)
+    found = effect_network(make_regulation(), values, depth, KINDS)
     for weight in (found.weight, *found.by_type.values()):
         assert (weight[:, 1:] == 0).all() and (np.delete(weight[:, 0], 0) != 0).all()
 

@@ -98,16 +98,14 @@ def test_the_networks_of_all_types_read_back(tmp_path):
         "grn_attention",
         "grn_attention_layer0",
         "grn_attention_layer1",
-        "grn_attention_layer2",
     }
     for slug, label in label_of.items():
         expected = read.chosen.by_type[LABELS.index(label)]
         np.testing.assert_array_equal(found.varp[f"grn_{slug}"].toarray()[:, REGULATORS], expected)
     for name, weight in (
         ("", read.attention.weight),
-        ("_layer0", read.attention.weight),
-        ("_layer1", read.layers[0]),
-        ("_layer2", read.layers[1]),
+        ("_layer0", read.layers[0]),
+        ("_layer1", read.layers[1]),
     ):
         np.testing.assert_array_equal(found.varp[f"grn_attention{name}"].toarray()[:, REGULATORS], weight)
     assert list(found.var_names) == list(GENES), "NA and nan are genes"
@@ -117,7 +115,7 @@ def test_the_networks_of_all_types_read_back(tmp_path):
     assert about["orientation"] == "row = target, column = regulator"
     assert about["sign"].startswith("positive: raising the regulator")
     assert about["sign_attention"].startswith("positive: the regulator raises")
-    assert about["sign_attention_layers"].startswith("grn_attention_layer1, grn_attention_layer2: none")
+    assert about["sign_attention_layers"].startswith("none")
     assert about["model_hash"] == "abc"
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "edges.parquet"), edges)
 
@@ -135,7 +133,7 @@ def test_a_network_without_cell_types_is_written(tmp_path):
     write_network(tmp_path, as_anndata((), read=read), edges)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
     assert found.shape == (0, 5)
-    assert set(found.varp) == {"grn", "grn_attention", "grn_attention_layer0", "grn_attention_layer1"}
+    assert set(found.varp) == {"grn", "grn_attention", "grn_attention_layer0"}
 
 
 def test_without_a_regulation_layer_attention_is_the_blocks_mean_and_has_no_sign():
@@ -149,7 +147,7 @@ def test_without_a_regulation_layer_attention_is_the_blocks_mean_and_has_no_sign
     assert "grn_attention_layer2" not in found.varp
     about = found.uns["grn"]
     assert about["sign_attention"].startswith("none") and about["sign"].startswith("positive")
-    assert about["sign_attention_layers"].startswith("grn_attention_layer0, grn_attention_layer1: none")
+    assert about["sign_attention_layers"].startswith("none")
 
 
 @pytest.mark.parametrize("layer", [True, False])

@@ -55,8 +55,7 @@ def fit(values: np.ndarray, config: RegulationConfig = QUICK, *, members: int = 
 
 def effect(found: Fit, values: np.ndarray) -> np.ndarray:
     cells = torch.as_tensor(values[:, REGULATORS], dtype=torch.float32)
-    sd = torch.as_tensor(values.std(0), dtype=torch.float32)
-    return effect_network(found.regulation, cells, None, torch.zeros(len(values)), sd).weight
+    return effect_network(found.regulation, cells, None, torch.zeros(len(values))).weight
 
 
 def same(one: Fit, other: Fit) -> bool:

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.linear_model import RidgeCV
 
-from grn.analysis.baselines import PENALTIES, pearson, ridge, spearman
+from grn.network.baselines import PENALTIES, pearson, ridge, spearman
 
 GENES = ["R1", "NA", "R2", "x", "nan", "flat"]
 REGULATORS = ["R2", "R1", "nan"]

@@ -37,14 +37,30 @@ def ridge(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -
     for all targets from one eigendecomposition.
     """
     places = _places(genes, regulators)
-    values = _standardised(matrix)
+    return _edges(_ridge_coefficients(_standardised(matrix), places), genes, places)
+
+
+def ridge_predictions(training: np.ndarray, test: np.ndarray, regulators: np.ndarray) -> np.ndarray:
+    """Expected multiplicities [D, N] of the test cells [D, N] by a ridge fitted on the training cells [C, N].
+
+    regulators: positions among the genes.   As in `ridge`; no gene reads itself.
+    """
+    weights = _ridge_coefficients(_standardised(training), regulators)
+    training = np.asarray(training, dtype=np.float64)
+    mean, sd = training.mean(0), training.std(0)
+    sd = np.where(_varies(training, sd), sd, 1)
+    return mean + sd * (((test - mean) / sd)[:, regulators] @ weights)
+
+
+def _ridge_coefficients(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """[R, N], 0 of a gene on itself. values: standardised, [C, N].   places: positions of the regulators."""
     inputs = values[:, places]
     cells = len(values)
     eigenvalues, vectors = np.linalg.eigh(inputs.T @ inputs)
     turned = inputs @ vectors
     products = turned.T @ values
-    best = np.full(len(genes), np.inf)
-    weights = np.zeros((len(places), len(genes)))
+    best = np.full(values.shape[1], np.inf)
+    weights = np.zeros((len(places), values.shape[1]))
     for penalty in PENALTIES:
         shrink = 1 / (np.maximum(eigenvalues, 0) + penalty)
         coefficients = (vectors * shrink) @ products
@@ -63,7 +79,8 @@ def ridge(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -
         error = ((residuals / (1 - leverages - 1 / cells)) ** 2).mean(0)
         better = error < best
         best[better], weights[:, better] = error[better], coefficients[:, better]
-    return _edges(weights, genes, places)
+    weights[np.arange(len(places)), places] = 0
+    return weights
 
 
 def _places(genes: Sequence[str], regulators: Sequence[str]) -> np.ndarray:
@@ -78,8 +95,13 @@ def _standardised(matrix: np.ndarray) -> np.ndarray:
     values = np.asarray(matrix, dtype=np.float64)
     values = values - values.mean(0)
     sd = values.std(0)
-    varies = sd > 1e-12 * max(1.0, float(np.abs(matrix).max(initial=0)))
+    varies = _varies(matrix, sd)
     return np.where(varies, values / np.where(varies, sd, 1), 0)
+
+
+def _varies(matrix: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """Which columns vary by more than rounding."""
+    return sd > 1e-12 * max(1.0, float(np.abs(matrix).max(initial=0)))
 
 
 def _edges(weights: np.ndarray, genes: Sequence[str], places: np.ndarray) -> pd.DataFrame:
