@@ -46,10 +46,6 @@ class Scores:
         """What one unit of a regulator adds to a target where the basal gene rules: [P, H, n, R + 1]."""
         return self.score * (self.amount * (self.gain / self.basal))
 
-    def slopes(self) -> Tensor:
-        """The same of all heads together, [P, n, R + 1]."""
-        return self.head_slopes().sum(1)
-
 
 class Regulation(nn.Module):
     """Regulators of a cell -> standardised expected multiplicity of every gene.

@@ -99,7 +99,7 @@ def test_the_sign_of_a_slope_is_that_of_the_score(seed, size, others):
     assert torch.equal(said.score.sign(), sign)
     assert all((positive > 0).all() for positive in (said.amount, said.gain, said.basal))
     agree = (sign[:, 0] == sign[:, 1]).nonzero(as_tuple=True)
-    assert torch.equal(said.slopes().sign()[agree], sign[:, 0][agree])
+    assert torch.equal(said.head_slopes().sum(1).sign()[agree], sign[:, 0][agree])
 
 
 def test_flipping_query_and_key_changes_nothing(make_regulation):
@@ -131,7 +131,7 @@ def test_slices_of_the_scores_are_those_of_the_whole(make_regulation, genes, mem
     torch.testing.assert_close(part.score, whole.score[members, :, genes], **close)
     assert torch.equal(part.score == 0, whole.score[members, :, genes] == 0)
     assert (whole.score == 0).sum() == 3 * 2 * len(REGULATORS)
-    torch.testing.assert_close(part.slopes(), whole.slopes()[members, genes], **close)
+    torch.testing.assert_close(part.head_slopes().sum(1), whole.head_slopes().sum(1)[members, genes], **close)
     for name, expected in (
         ("amount", whole.amount),
         ("gain", whole.gain[:, :, genes]),
@@ -152,7 +152,7 @@ def test_predictions_are_the_mean_over_the_members(make_regulation):
 
 def test_the_penalty_is_the_sum_of_squared_slopes_without_that_of_depth(make_regulation):
     layer = make_regulation(heads=1)
-    expected = layer.scores().slopes()[..., :-1].square().sum((1, 2))
+    expected = layer.scores().head_slopes().sum(1)[..., :-1].square().sum((1, 2))
     torch.testing.assert_close(layer.penalty(), expected, **close)
     before = layer.penalty()
     layer.raw_amount[..., -1] += 1

@@ -63,8 +63,8 @@ def judge(error: Exception) -> tuple[int, str]:
         return YOURS, f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}."
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return YOURS, (
-            f"memory ran out ({_first_line(error)}); lower trainer.batch_size, data.genes or network.cells, "
-            "or set data.bags: packed."
+            f"memory ran out ({_first_line(error)}); lower trainer.batch_size, data.genes, network.members or "
+            "network.cells, or set data.bags: packed."
         )
     return OURS, (
         f"this is a fault of ours: {type(error).__name__}: {_first_line(error)}; "

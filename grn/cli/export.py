@@ -31,7 +31,7 @@ def command(
     ] = None,
     cells: Annotated[
         int | None,
-        typer.Option("--cells", min=1, help="Most cells that the read-out averages over. Default: as configured."),
+        typer.Option("--cells", min=1, help="About how many cells knockout and jacobian read. Default: as configured."),
     ] = None,
     quiet: Quiet = False,
     debug: Debug = False,

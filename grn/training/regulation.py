@@ -10,6 +10,7 @@ Letters: P members, C cells, N genes, R regulators, B cells of a batch.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from grn.regulation import Regulation
 FOLDS = 10  # a member holds out one of at least so many parts of the cells
 LOOKS = 16  # at the held-out cells, evenly over the steps
 AVERAGING = 0.99  # decay of the moving average of weights that is kept
+QUIET_S = 15
 DENSE = 2**28  # numbers: up to here the cells' targets lie on the device as a whole
 UNIT_POWER = 0.5  # a regulator's unit is its sd to this power: between equal say for all and say by abundance
 
@@ -94,14 +96,13 @@ def fit_regulation(
     penalties = list(config.penalties)
     if len(penalties) > 1:
         # The trial members hold out the same cells, so that only the penalty differs.
-        errors = train_members(
-            layer, cells, rows, penalties, [0] * len(penalties), max(1, config.steps // 2), config, seed
-        )
+        half = max(1, config.steps // 2)
+        errors = train_members(layer, cells, rows, penalties, [0] * len(penalties), half, config, seed, say)
         tried = ", ".join(f"{p:g}: {e:.4f}" for p, e in zip(penalties, errors.tolist(), strict=True))
         penalties = [penalties[int(errors.argmin())]]
         say(f"Regulation layer: held-out error by penalty {tried}.")
     layer = fresh(members)
-    errors = train_members(layer, cells, rows, penalties * members, range(members), config.steps, config, seed)
+    errors = train_members(layer, cells, rows, penalties * members, range(members), config.steps, config, seed, say)
     if not errors.isfinite().all():  # what was never better than infinity is still where it began
         raise TrainingDiverged(
             "The held-out error of the regulation layer is not finite: lower regulation.learning_rate "
@@ -129,8 +130,9 @@ def train_members(
     steps: int,
     config: RegulationConfig,
     seed: int,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Tensor:
-    """Trains the members in place; returns the held-out error of each, at its best."""
+    """Trains the members in place; returns the held-out error of each, at its best. say: hears now and then how far."""
     device, members = layer.unit.device, layer.members
     # Random numbers come from the CPU: the same cells in the same order on every device.
     generator = torch.Generator().manual_seed(seed)
@@ -148,7 +150,7 @@ def train_members(
     average = [parameter.detach().clone() for parameter in parameters]
     best = [parameter.detach().clone() for parameter in parameters]
     least_error = torch.full((members,), math.inf, device=device)
-    look = max(1, steps // LOOKS)
+    look, spoken = max(1, steps // LOOKS), time.monotonic()
     for step in range(steps):
         rate = min(1.0, (step + 1) / (0.05 * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
         optimiser.param_groups[0]["lr"] = config.learning_rate * rate
@@ -158,6 +160,9 @@ def train_members(
         predicted = layer.answer(said, inputs) + layer.bias[:, None]
         error = ((predicted - targets).square() * weight).mean(1).sum(-1)  # summed over genes
         loss = (error + strength * layer.penalty(said)).sum()
+        if time.monotonic() - spoken > QUIET_S:
+            spoken = time.monotonic()
+            say(f"fitting the regulation layer: {100 * step // steps} %")
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
