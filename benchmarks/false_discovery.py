@@ -28,7 +28,7 @@ from sets import VARIABLE, folder, read_reference
 from grn.config import Config
 from grn.data.cells import Cells, load_cells
 from grn.data.split import Split
-from grn.training.decoys import false_discovery
+from grn.training.decoys import false_discovery, fit_with_decoys
 from grn.training.regulation import fit_regulation
 from grn.training.run import mean_and_sd
 
@@ -101,7 +101,8 @@ def measure(
     for name in decoys:
         kind, within = DECOYS[name]
         labels = cells.labels if within else None
-        q = false_discovery(config.regulation, members, *shared, penalty=penalty, labels=labels, seed=seed, decoys=kind)
+        options = {"penalty": penalty, "labels": labels, "seed": seed, "decoys": kind}
+        q = false_discovery(*fit_with_decoys(config.regulation, members, *shared, **options), regulators)
         shares: list[float] = []
         for level in LEVELS:
             found = pairs & (q <= level)

@@ -45,11 +45,9 @@ def attention_network(layer: Regulation, regulators: Tensor, basal: Tensor | Non
         worth = said.amount * said.gain
         return (said.score * mean * worth).sum(1)[..., :-1] / worth.sum(1)[..., :-1]
 
-    def varies(m: Tensor) -> Tensor:  # what never varies taught the layer nothing: its score is chance
-        return (m[:, :-1].amax(0) > m[:, :-1].amin(0)).to(m)
-
-    everywhere = varies(layer.inputs(regulators, basal))
-    return _means(layer, layer.inputs(regulators, basal), kinds, of_cells, lambda m: everywhere, lambda weight: weight)
+    # What never varies taught the layer nothing: its score is chance.
+    varies = (regulators.amax(0) > regulators.amin(0)).to(layer.unit)
+    return _means(layer, layer.inputs(regulators, basal), kinds, of_cells, lambda m: varies, lambda weight: weight)
 
 
 def _means(

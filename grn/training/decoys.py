@@ -39,35 +39,13 @@ RIDGE = 1e-3  # on correlations, so that regulators which never vary do no harm
 DEPTH_POWERS = 3  # of the basal multiplicity that a regulator's mean may follow
 
 
-def false_discovery(
-    config: RegulationConfig,
-    members: int,
-    multiplicity: sp.csr_matrix,
-    basal: np.ndarray,
-    weight: np.ndarray,
-    rows: np.ndarray,
-    regulators: np.ndarray,
-    mean: Tensor,
-    sd: Tensor,
-    *,
-    penalty: float | None = None,
-    labels: np.ndarray | None = None,
-    seed: int,
-    device: torch.device | str = "cpu",
-    decoys: str = "knockoffs",
-) -> np.ndarray:
+def false_discovery(real: np.ndarray, decoy: np.ndarray, regulators: np.ndarray) -> np.ndarray:
     """q-value of every pair, [N, R], 0 to 1; 1 where a regulator meets itself.
 
-    Arguments as for `fit_regulation`; penalty: the one that it chose (None: choose anew).   labels [C]: cell type
-    indices, -1 unknown; without them the cell types' common ups and downs pass for regulation.
-    decoys: knockoffs | shuffled.
-    The q-values rank by the weights of a fit of its own, in which every regulator competes with a decoy: close to
-    those of the network, not the same. Raises KeyError for unknown decoys.
+    real, decoy [N, R]: what `fit_with_decoys` gives.   regulators: vocabulary positions [R].
+    The q-values rank by the weights of that fit, in which every regulator competes with a decoy: close to those of the
+    network, not the same.
     """
-    real, decoy = fit_with_decoys(
-        config, members, multiplicity, basal, weight, rows, regulators, mean, sd,
-        penalty=penalty, labels=labels, seed=seed, device=device, decoys=decoys,
-    )  # fmt: skip
     candidates = np.ones(real.shape, dtype=bool)
     candidates[regulators, np.arange(len(regulators))] = False
     return q_values(real, decoy, candidates)
@@ -90,7 +68,12 @@ def fit_with_decoys(
     device: torch.device | str = "cpu",
     decoys: str = "knockoffs",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Balanced effects [N, R] of the regulators and of their decoys, from one fit. Arguments: see `false_discovery`."""
+    """Balanced effects [N, R] of the regulators and of their decoys, from one fit.
+
+    Arguments as for `fit_regulation`; penalty: the one that it chose (None: choose anew).   labels [C]: cell type
+    indices, -1 unknown; without them the cell types' common ups and downs pass for regulation.
+    decoys: knockoffs | shuffled. Raises KeyError for others.
+    """
     if penalty is None:
         shared = (multiplicity, basal, weight, rows, regulators, mean, sd)
         penalty = fit_regulation(config, 1, *shared, seed=seed, device=device).penalty

@@ -1,8 +1,8 @@
 """Training of the regulation layer: its members together, each with its own cells held out.
 
-The layer is nearly linear and small, so it is fitted by itself, before the transformer, on the cells that are not for
-testing. How strongly it is held back is chosen by held-out prediction: one trial member a penalty, then all members
-with the penalty that predicted best. Each member stops where its own held-out cells are predicted best.
+The layer is nearly linear and small, so it is fitted by itself: before the transformer on the training cells, and for
+the network once more on all. How strongly it is held back is chosen by held-out prediction: one trial member a penalty,
+then all members with the penalty that predicted best. Each member stops where its own held-out cells are predicted best.
 
 Letters: P members, C cells, N genes, R regulators, B cells of a batch.
 """
@@ -113,6 +113,7 @@ def fit_regulation(
 
 
 def set_units(layer: Regulation, sd: Tensor, multiplicity: sp.csr_matrix, basal: np.ndarray) -> None:
+    """Units and centres from cells: multiplicity CSR [C, N], basal [C]; sd [N] of the genes."""
     spread = sd[layer.regulators]
     typical = spread.square().mean().sqrt()
     layer.unit[:-1] = typical * (spread / typical) ** UNIT_POWER

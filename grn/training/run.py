@@ -32,7 +32,7 @@ from grn.network.export import edge_table, network_anndata, write_network
 from grn.network.networks import read_networks
 from grn.trained import TrainedModel
 from grn.training.callbacks import Checkpoints, ProgressLines, Signals, process_rank
-from grn.training.decoys import false_discovery
+from grn.training.decoys import false_discovery, fit_with_decoys
 from grn.training.folder import make_run_folder
 from grn.training.metrics import Evaluation, scalars
 from grn.training.quiet import quiet
@@ -385,7 +385,7 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
 
 def edge_q_values(config: Config, trained: TrainedModel, cells: Cells, say: Say) -> np.ndarray:
     """False discovery rates [N, R] of the edges, from a fit of its own with decoy regulators beside the real ones."""
-    q = false_discovery(
+    real, decoy = fit_with_decoys(
         config.regulation,
         config.network.members,
         cells.multiplicity,
@@ -400,6 +400,7 @@ def edge_q_values(config: Config, trained: TrainedModel, cells: Cells, say: Say)
         seed=config.trainer.seed,
         device=own_device(config.trainer),
     )
+    q = false_discovery(real, decoy, trained.regulators)
     say(f"{int((q <= 0.1).sum())} edges at a false discovery rate of 0.1 (of associations, not of causes).")
     return q
 

@@ -107,7 +107,7 @@ def test_a_regulator_that_never_varies_does_no_harm():
 
 @pytest.mark.parametrize("decoys", DECOYS)
 def test_planted_edges_have_small_q_and_the_others_large(decoys):
-    q = fitted(false_discovery, True, decoys=decoys)
+    q = false_discovery(*fitted(fit_with_decoys, True, decoys=decoys), REGULATORS)
     assert q.shape == (GENES, len(REGULATORS)) and (q >= 0).all() and (q <= 1).all()
     edges = np.zeros(q.shape, dtype=bool)
     for target, (regulator, _) in PLANTED.items():
