@@ -2,7 +2,7 @@
 
 The layer is nearly linear and small, so it is fitted by itself: before the transformer on the training cells, and for
 the network once more on all. How strongly it is held back is chosen by held-out prediction: one trial member a penalty,
-then all members with the penalty that predicted best. Each member stops where its own held-out cells are predicted best.
+then all members with the penalty that predicted best. Each stops where its own held-out cells are predicted best.
 
 Letters: P members, C cells, N genes, R regulators, B cells of a batch.
 """
