@@ -408,7 +408,10 @@ def edge_q_values(config: Config, trained: TrainedModel, cells: Cells, say: Say)
 def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = print) -> pd.DataFrame:
     """Read the network of a finished run again, with `changes` to its network section, into the folder `output`."""
     trained = TrainedModel.load(run / "model")
-    config = load_config(run / "config.yaml", [f"network.{name}={value}" for name, value in (changes or {}).items()])
+    changes = changes or {}
+    if changes.get("readout", "effect") != "effect":
+        changes = {**changes, "false_discovery": "false"}  # q-values are about effects alone
+    config = load_config(run / "config.yaml", [f"network.{name}={value}" for name, value in changes.items()])
     folder = make_run_folder(output, run.name)
     cells, _ = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
     if cells.vocabulary != trained.vocabulary:
