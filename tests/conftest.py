@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
+
+# Without a GPU the kernels run in Triton's interpreter, which has to be known before anything imports them.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from grn.bags import Bags
 from grn.config import Config, ModelConfig

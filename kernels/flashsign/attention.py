@@ -12,13 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from flashsign.dense import Method, dense_attention
 from flashsign.errors import BackendUnavailable, ShapeMismatch
-from flashsign.moments import moment_attention
+from flashsign.kernel_attention import kernel_attention, no_kernel, pays
 from flashsign.packing import pad_attention
-from flashsign.spherical import stream_attention
-from flashsign.transforms import transformed
 
-Method = Literal["auto", "stream", "moments"]
 Backend = Literal["auto", "triton", "torch"]
 
 
@@ -48,7 +46,8 @@ def spherical_attention(
     Differentiable in q, k, v, multiplicity, in reverse, forward and batched mode and more than once.
 
     method: "moments" is linear in N and M; "stream" passes over the keys; "auto" takes the one with less work.
-    backend: "torch", or "auto", which is the same where no Triton kernel is there.
+    backend: "triton" is the stream's GPU kernels (float16, bfloat16, float32; scores q.k m / max m must fit the dtype);
+    "torch" runs anywhere; "auto" takes the kernels where they can run. Forward mode and transforms take torch.
     Raises ShapeMismatch (tensors that do not fit), BackendUnavailable, ValueError (an unknown method or backend).
     Source: spherical attention, arXiv 2505.09326.
     """
@@ -56,20 +55,11 @@ def spherical_attention(
         raise ValueError(f"method is auto, stream or moments, not {method!r}.")
     if backend not in ("auto", "triton", "torch"):
         raise ValueError(f"backend is auto, triton or torch, not {backend!r}.")
-    if backend == "triton":
-        raise BackendUnavailable('This version has no Triton kernel: use backend="auto" or "torch".')
     packed = offsets is not None
     check_tensors(q, k, v, multiplicity, packed)
-    if multiplicity is None:
-        multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
-    # Sums of thousands of squares need more than the 8 or 11 bits of half precision, under autocast too.
-    with torch.autocast(q.device.type, enabled=False):
-        sums = torch.promote_types(q.dtype, torch.float32)
-        wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
-        if offsets is None:
-            if query_offsets is not None:
-                raise ShapeMismatch("query_offsets came without offsets: a packed call needs the keys' offsets too.")
-            return _dense(*wide, eps, method).to(q.dtype)
+    if offsets is None and query_offsets is not None:
+        raise ShapeMismatch("query_offsets came without offsets: a packed call needs the keys' offsets too.")
+    if offsets is not None:
         query_offsets = offsets if query_offsets is None else query_offsets
         check_offsets("offsets", offsets, k)
         check_offsets("query_offsets", query_offsets, q)
@@ -77,52 +67,23 @@ def spherical_attention(
             raise ShapeMismatch(
                 f"offsets describe {len(offsets) - 1} bags and query_offsets {len(query_offsets) - 1}: make them equal."
             )
-        dense = partial(_dense, eps=eps, method=method)
+    if backend == "triton":
+        reason = no_kernel(q, method)
+        if reason:
+            raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
+    if multiplicity is None:
+        multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
+    worth = backend == "triton" or (backend == "auto" and pays(q, k, method))
+    if worth and q.numel() and k.numel():
+        return kernel_attention(q, k, v, multiplicity, offsets, query_offsets, eps)
+    # Sums of thousands of squares need more than the 8 or 11 bits of half precision, under autocast too.
+    with torch.autocast(q.device.type, enabled=False):
+        sums = torch.promote_types(q.dtype, torch.float32)
+        wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
+        if offsets is None or query_offsets is None:
+            return dense_attention(*wide, eps, method).to(q.dtype)
+        dense = partial(dense_attention, eps=eps, method=method)
         return pad_attention(dense, *wide, offsets, query_offsets).to(q.dtype)
-
-
-def _dense(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float, method: Method) -> Tensor:
-    """The dense call in the sums' dtype: query heads of a group become more queries of their key head's bag."""
-    cells, heads, queries, width = q.shape
-    key_heads, keys = k.shape[1:3]
-    m = _near_one(multiplicity if multiplicity.ndim == 3 else multiplicity[:, None])[..., None]
-    k, v = _silence_padding(k, v, m)
-    grouped = q.reshape(cells * key_heads, heads // key_heads * queries, width)
-    scaled = (m * k).reshape(cells * key_heads, keys, width)
-    values = v.reshape(cells * key_heads, keys, width)
-    attend = moment_attention if _prefers_moments(method, grouped.shape[1], keys, width) else stream_attention
-    return attend(grouped, scaled, values, eps).reshape(q.shape)
-
-
-def _prefers_moments(method: Method, queries: int, keys: int, width: int) -> bool:
-    """Moments cost (N + M) E^2 operations and the stream N M E: see kernels/README.md."""
-    # Plain moments are summed in float64 and took four times the time per operation on a CPU.
-    price = 4 if transformed() else 1
-    return method == "moments" or (method == "auto" and queries * keys > price * (queries + keys) * width)
-
-
-def _near_one(m: Tensor) -> Tensor:
-    """Multiplicities [..., M] divided by a power of two near each bag's largest, which changes no output bit.
-
-    Then tiny, the one term of the norm that does not scale, cannot tell one unit of multiplicity from another.
-    """
-    if m.shape[-1] == 0:
-        return m
-    largest = m.detach().amax(-1, keepdim=True)
-    mantissa, _ = torch.frexp(largest)
-    return m * torch.where(largest > 0, mantissa / largest, 1)
-
-
-def _silence_padding(k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-    """Zeros for absent keys whose k or v are not finite: 0 * NaN is NaN. k, v [C, K, M, E], m [C, 1 or K, M, 1]."""
-    absent = m == 0
-    look = not transformed() and k.device.type == "cpu"  # elsewhere a look at the values would wait for the device
-    if look and not absent.any():
-        return k, v
-    broken = absent & ~((k.detach() * 0 + v.detach() * 0).sum(-1, keepdim=True) == 0)
-    if look and not broken.any():
-        return k, v
-    return torch.where(broken, 0, k), torch.where(broken, 0, v)
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, packed: bool) -> None:

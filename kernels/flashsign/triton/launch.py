@@ -1,0 +1,112 @@
+"""What every launch needs: descriptors of tensors, the tile of every program, keys times their multiplicities.
+
+Everything is in the one form of tiles.py: q [C', H, rows, E], k and v [C', K, rows, E], multiplicity [C', 1 or K, rows]
+float32, any strides with E adjacent; packed bags have C' = 1 and offsets [bags + 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from flashsign.triton import scaled_keys
+
+GAP = 256
+"""Rows of zeros behind every packed bag's scaled keys and queries: the tallest tile that streams by."""
+
+
+def padded_width(width: int) -> int:
+    return max(16, triton.next_power_of_2(width))
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Products of float32 numbers: three of TF32 each, as exact as float32's own and faster; never one alone."""
+    return "tf32x3" if dtype == torch.float32 else "tf32"
+
+
+def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
+    """Tiles [1, 1, block, E_PAD] of rows [C', heads, rows, E]; what lies outside reads as zero."""
+    box = [1, 1, block, padded_width(rows.shape[-1])]
+    # The stride of an axis of one is never stepped over, and may be anything but what a descriptor takes.
+    strides = [stride if size > 1 else 64 for size, stride in zip(rows.shape, rows.stride(), strict=True)][:-1]
+    return TensorDescriptor(rows, list(rows.shape), [*strides, 1], box)
+
+
+def aligned(rows: Tensor) -> Tensor:
+    """rows, copied where a descriptor cannot step over them: by 16 bytes, E adjacent."""
+    number = rows.element_size()
+    steps = (stride * number for size, stride in zip(rows.shape, rows.stride(), strict=True) if size > 1)
+    fits = all(step % 16 == 0 and step > 0 for step in list(steps)[: -1 if rows.shape[-1] > 1 else None])
+    return rows if fits and rows.data_ptr() % 16 == 0 else rows.clone(memory_format=torch.contiguous_format)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Which tile each program does. schedule [2, count]: bag (-1: none) and first row; dense bags need none."""
+
+    count: int
+    bags: int
+    schedule: Tensor | None
+
+    @classmethod
+    def of(cls, rows: int, bags: int, block: int, offsets: Tensor | None) -> Tiles:
+        """Tiles of `block` rows. Packed: as many as any offsets could ask for, known without a look at the device."""
+        if offsets is None:
+            return cls(triton.cdiv(rows, block), bags, None)
+        bags = len(offsets) - 1
+        count = rows // block + bags
+        sizes = offsets.diff()
+        # Long bags first: the last programs to start are then short ones.
+        order = sizes.argsort(descending=True, stable=True)
+        tiles = (sizes[order] + block - 1) // block
+        ends = tiles.cumsum(0)
+        position = torch.arange(count, device=offsets.device)
+        slot = torch.searchsorted(ends, position, right=True)
+        inside = slot.clamp_max(bags - 1)
+        start = (position - ends[inside] + tiles[inside]) * block
+        bag = torch.where(slot < bags, order[inside], -1)
+        return cls(count, bags, torch.stack([bag, start]).int())
+
+    def grid(self, heads: int) -> tuple[int]:
+        return (self.count * heads * (1 if self.schedule is not None else self.bags),)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Scaled keys [C', K, rows (+ gaps), E] and their totals [bags, K, 1 + MOST_PARTS]: see scaled_keys."""
+
+    rows: Tensor
+    totals: Tensor
+    parts: int
+    gap: int
+
+    @classmethod
+    def of(cls, k: Tensor, m: Tensor, offsets: Tensor | None) -> Keys:
+        first, heads, rows, width = k.shape
+        bags, gap = (first, 0) if offsets is None else (len(offsets) - 1, GAP)
+        block = max(16, 4096 // padded_width(width))
+        parts = max(1, min(scaled_keys.MOST_PARTS.value, triton.cdiv(rows, 2 * block)))
+        scaled = with_gaps(k, bags, gap)
+        totals = torch.empty(bags, heads, 1 + scaled_keys.MOST_PARTS.value, device=k.device)
+        scaled_keys.scaled_keys[(parts, heads, bags)](
+            k, m, offsets, scaled, totals,
+            *k.stride()[:3], m.stride(0), head_stride(m), *scaled.stride()[:3], rows, heads, bags, gap,
+            E=width, E_PAD=padded_width(width), BLOCK=block, LOOK=max(128, min(4096, triton.next_power_of_2(rows))),
+            PACKED=offsets is not None, num_warps=4,
+        )  # fmt: skip
+        return cls(scaled, totals, parts, gap)
+
+
+def with_gaps(rows: Tensor, bags: int, gap: int) -> Tensor:
+    """Room for rows [C', heads, rows, E] that a kernel fills; where bags lie `gap` rows apart, zeros."""
+    make = torch.zeros if gap else torch.empty
+    return make(*rows.shape[:2], rows.shape[2] + bags * gap, rows.shape[3], device=rows.device, dtype=rows.dtype)
+
+
+def head_stride(m: Tensor) -> int:
+    """0 where all key heads share a bag's multiplicities."""
+    return m.stride(1) if m.shape[1] > 1 else 0

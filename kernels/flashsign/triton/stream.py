@@ -1,0 +1,191 @@
+"""The stream's kernels, called on tensors: one forward pass, and a backward of a pass for keys and one for queries.
+
+The one form of tiles.py: q [C', H, N, E], k and v [C', K, M, E], multiplicity m [C', 1 or K, M] float32, any strides;
+packed bags have C' = 1 and offsets [bags + 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from flashsign import tuning
+from flashsign.triton import query_gradient, stream_backward, stream_forward
+from flashsign.triton.launch import Keys, Tiles, aligned, descriptor, head_stride, padded_width, precision, with_gaps
+from flashsign.tuning import Tile
+
+SHARE = 1024
+"""Keys whose moments one program sums: few enough for float32, many enough to fill its time."""
+STREAMED = 8
+"""From so many keys a unit of width on, dq comes from moments: two products of width E against three with every key."""
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
+    eps: float, tile: Tile | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Outputs like q, and 1 / n of every row, [C', H, N] float32."""
+    o = torch.empty_like(q)
+    q, v = aligned(q), aligned(v)
+    keys = Keys.of(k, m, offsets)
+    heads, width = q.shape[1], padded_width(q.shape[-1])
+    tile = tile or tuning.choose(tuning.FORWARD, q, width)
+    tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
+    inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
+    stream_forward.stream_forward[tiles.grid(heads)](
+        descriptor(q, tile.own), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
+        m, offsets, query_offsets, tiles.schedule, keys.totals, o, inverse,
+        m.stride(0), head_stride(m), *o.stride()[:3], q.shape[2], k.shape[2], tiles.count, heads, k.shape[1],
+        keys.parts, keys.gap, eps,
+        E=q.shape[-1], E_PAD=width, QUERIES=tile.own, KEYS=tile.other, STAGES=tile.stages,
+        PRECISION=precision(q.dtype), PACKED=offsets is not None, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return o, inverse
+
+
+def backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, o: Tensor, inverse: Tensor,
+    offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
+    tile: Tile | None = None, query_tile: Tile | None = None, moments: bool | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
+
+    moments: whether dq comes from the keys' moments; by default where that is less work.
+    """
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
+    q, k, v, grad = aligned(q), aligned(k), aligned(v), aligned(grad)
+    call = Backward(q, k, v, m, offsets, query_offsets, eps, grad, inverse, Keys.of(k, m, offsets))
+    totals = call.query_totals(o)
+    call.key_gradients(totals, dk, dv, dm, tile)
+    call.query_gradient(totals, dq, query_tile, moments)
+    return dq, dk, dv, dm
+
+
+@dataclass(frozen=True)
+class QueryTotals:
+    """What keys need of queries: rows q~, delta [C', H, N rounded up] and pull [C', H, N], see scaled_queries."""
+
+    rows: Tensor
+    delta: Tensor
+    pull: Tensor
+
+    def per_bag(self, key_heads: int, offsets: Tensor | None) -> Tensor:
+        """pull summed over a bag and the heads of a group, [bags, K]."""
+        grouped = self.pull.unflatten(1, (key_heads, -1)).sum(2)
+        if offsets is None:
+            return grouped.sum(-1)
+        return torch.segment_reduce(grouped[0].mT.contiguous(), "sum", offsets=offsets.long(), axis=0)
+
+
+@dataclass(frozen=True)
+class Backward:
+    """One backward call: its tensors, and the kernels on them."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    m: Tensor
+    offsets: Tensor | None
+    query_offsets: Tensor | None
+    eps: float
+    grad: Tensor
+    inverse: Tensor
+    keys: Keys
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        return self.q.shape[1], self.k.shape[1]
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        return self.q.shape[2], self.k.shape[2]
+
+    @property
+    def width(self) -> int:
+        return padded_width(self.q.shape[-1])
+
+    @property
+    def form(self) -> dict[str, int | bool]:
+        return {"E": self.q.shape[-1], "E_PAD": self.width, "PACKED": self.offsets is not None}
+
+    @property
+    def multiplicity_strides(self) -> tuple[int, int]:
+        return self.m.stride(0), head_stride(self.m)
+
+    def query_totals(self, o: Tensor) -> QueryTotals:
+        q, grad, keys = self.q, self.grad, self.keys
+        rows, pull = with_gaps(q, len(keys.totals), keys.gap), torch.empty_like(self.inverse)
+        # Rows of four numbers: what a descriptor can step over.
+        delta = torch.empty(*q.shape[:2], triton.cdiv(q.shape[2], 4) * 4, device=q.device)
+        block = max(16, 4096 // self.width)
+        tiles = Tiles.of(q.shape[2], q.shape[0], block, self.query_offsets)
+        stream_backward.scaled_queries[tiles.grid(q.shape[1])](
+            q, o, grad, self.inverse, tiles.schedule, self.query_offsets, keys.totals, rows, delta, pull,
+            *q.stride()[:3], *o.stride()[:3], *grad.stride()[:3], *rows.stride()[:3], delta.stride(1),
+            q.shape[2], tiles.count, *self.heads, keys.parts, keys.gap, self.eps,
+            QUERIES=block, num_warps=4, **self.form,
+        )  # fmt: skip
+        return QueryTotals(rows, delta, pull)
+
+    def key_gradients(self, totals: QueryTotals, dk: Tensor, dv: Tensor, dm: Tensor, tile: Tile | None) -> None:
+        tile = tile or tuning.choose(tuning.KEY_GRADIENTS, self.k, self.width)
+        tiles = Tiles.of(self.k.shape[2], self.k.shape[0], tile.own, self.offsets)
+        delta, keys = totals.delta, self.keys
+        if self.offsets is None:
+            delta = TensorDescriptor(delta, list(delta.shape), list(delta.stride()), [1, 1, tile.other])
+        stream_backward.key_gradients[tiles.grid(self.heads[1])](
+            descriptor(totals.rows, tile.other), descriptor(self.k, tile.own), descriptor(keys.rows, tile.own),
+            descriptor(self.v, tile.own), descriptor(self.grad, tile.other), delta,
+            self.m, totals.per_bag(self.heads[1], self.query_offsets), self.offsets, self.query_offsets,
+            tiles.schedule, keys.totals, dk, dv, dm,
+            *self.multiplicity_strides, *dk.stride()[:3], *dv.stride()[:3], totals.delta.stride(1),
+            *self.rows, tiles.count, *self.heads, keys.parts, keys.gap,
+            QUERIES=tile.other, KEYS=tile.own, STAGES=tile.stages, PRECISION=precision(self.q.dtype),
+            num_warps=tile.warps, num_stages=tile.stages, **self.form,
+        )  # fmt: skip
+
+    def query_gradient(self, totals: QueryTotals, dq: Tensor, tile: Tile | None, moments: bool | None) -> None:
+        q, grad, keys = self.q, self.grad, self.keys
+        tile = tile or tuning.choose(tuning.QUERY_GRADIENT, q, self.width)
+        tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, self.query_offsets)
+        grid = tiles.grid(q.shape[1])
+        moments = self.k.shape[2] > STREAMED * self.width if moments is None else moments
+        weak = torch.empty(grid, device=q.device, dtype=torch.int32) if moments else None
+        exact = precision(q.dtype)
+        if moments:
+            query_gradient.moment_query_gradient[grid](
+                q, grad, self.inverse, totals.delta, tiles.schedule, self.query_offsets, keys.totals,
+                self.key_moments(), dq, weak,
+                *q.stride()[:3], *grad.stride()[:3], *dq.stride()[:3], totals.delta.stride(1),
+                q.shape[2], tiles.count, *self.heads, keys.parts, self.eps,
+                QUERIES=tile.own, WIDTH=min(self.width, 32), PRECISION=exact, HALF=q.element_size() == 2,
+                num_warps=tile.warps, num_stages=2, **self.form,
+            )  # fmt: skip
+        query_gradient.stream_query_gradient[grid](
+            descriptor(totals.rows, tile.own), descriptor(keys.rows, tile.other), descriptor(self.v, tile.other),
+            descriptor(grad, tile.own), self.m, self.inverse, totals.delta, self.offsets, self.query_offsets,
+            tiles.schedule, keys.totals, dq, weak,
+            *self.multiplicity_strides, *dq.stride()[:3], totals.delta.stride(1),
+            *self.rows, tiles.count, *self.heads, keys.parts, keys.gap, self.eps,
+            QUERIES=tile.own, KEYS=tile.other, STAGES=tile.stages, ONLY_WEAK=moments, PRECISION=exact,
+            num_warps=tile.warps, num_stages=tile.stages, **self.form,
+        )  # fmt: skip
+
+    def key_moments(self) -> Tensor:
+        """A and G of every bag and key head, [bags, K, 2, E_PAD, E_PAD] float32."""
+        v, keys, width = self.v, self.keys, self.width
+        bags = len(keys.totals)
+        shares = max(1, triton.cdiv(v.shape[2], SHARE * (1 if self.offsets is None else bags)))
+        out = torch.empty(shares, bags, v.shape[1], 2, width, width, device=v.device, dtype=torch.float32)
+        query_gradient.key_moments[(shares, v.shape[1], bags)](
+            keys.rows, v, self.m, self.offsets, out,
+            *keys.rows.stride()[:3], *v.stride()[:3], *self.multiplicity_strides, v.shape[2], v.shape[1], keys.gap,
+            BLOCK=64, STAGES=3, PRECISION=precision(v.dtype),
+            num_warps=8 if width > 64 else 4, num_stages=3, **self.form,
+        )  # fmt: skip
+        return out.sum(0)
