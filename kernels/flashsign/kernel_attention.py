@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from flashsign.errors import ShapeMismatch
 from flashsign.operators import stream
+from flashsign.remembered import remembered
 from flashsign.transforms import transformed
 
 WIDEST = 256
@@ -74,18 +75,25 @@ def kernel_attention(
     else:
         m = m if m.ndim == 3 else m[:, None]
     q, k, v, m = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v, m))
-    o, _ = stream(q, k, v, m, offsets, query_offsets, eps)
+    o = stream(q, k, v, m, offsets, query_offsets, eps)
     o = o[0].transpose(0, 1) if packed else o
     return o[..., :width] if lack else o
 
 
 def _check_cut(name: str, offsets: Tensor, rows: Tensor) -> None:
-    """Raises ShapeMismatch where offsets do not cut the packed rows. A look at the device: not while it is recorded."""
+    """Raises ShapeMismatch where offsets do not cut the packed rows: one look at the device, not while it records."""
     if torch.compiler.is_compiling() or (offsets.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
-    first, last = offsets[[0, -1]].tolist()
-    if first != 0 or last != len(rows) or bool((offsets.diff() < 0).any()):
+    first, last, rising = remembered(offsets, "cut", lambda: _cut(offsets))
+    if first != 0 or last != len(rows) or not rising:
         raise ShapeMismatch(
             f"{name} must rise from 0 to the {len(rows)} packed rows; "
             f"found {first} to {last} over {len(offsets) - 1} bags."
         )
+
+
+def _cut(offsets: Tensor) -> tuple[int, int, bool]:
+    """First, last, and whether no offset is below the one before it."""
+    rising = (offsets.diff() >= 0).all()
+    first, last, good = torch.stack([offsets[0], offsets[-1], rising.to(offsets.dtype)]).tolist()
+    return first, last, bool(good)

@@ -1,4 +1,4 @@
-"""The kernels as operators of torch: what torch.compile, autograd and fake tensors know about them.
+"""The stream's kernels as operators of torch, so that torch.compile sees one node where they run, and their autograd.
 
 One form: q [C', H, N, E], k and v [C', K, M, E], m [C', 1 or K, M] float32; packed bags: C' = 1 and offsets [C + 1].
 Importing this module imports no Triton.
@@ -16,11 +16,55 @@ from flashsign.dense import dense_attention
 from flashsign.packing import pad_attention
 from flashsign.transforms import differentiable_gradients, transformed
 
+# Defined by schema rather than by decorator: a decorated operator took 100 microseconds a call, this one 10.
+LIBRARY = torch.library.Library("flashsign", "DEF")
+LIBRARY.define(
+    "stream(Tensor q, Tensor k, Tensor v, Tensor m, Tensor? offsets, Tensor? query_offsets, float eps)"
+    " -> (Tensor, Tensor)"
+)
+LIBRARY.define(
+    "stream_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor m, Tensor o, Tensor inverse,"
+    " Tensor? offsets, Tensor? query_offsets, float eps) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+@torch.library.impl(LIBRARY, "stream", "CompositeExplicitAutograd")
+def _stream(q, k, v, m, offsets, query_offsets, eps):
+    from flashsign.triton import stream
+
+    return stream.forward(q, k, v, m, offsets, query_offsets, eps)
+
+
+@torch.library.impl(LIBRARY, "stream_backward", "CompositeExplicitAutograd")
+def _stream_backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps):
+    from flashsign.triton import stream
+
+    dq, dk, dv, dm = stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps)
+    return dq, dk, dv, (dm.sum(1, keepdim=True) if m.shape[1] == 1 < dm.shape[1] else dm)
+
+
+@torch.library.register_fake("flashsign::stream", lib=LIBRARY)
+def _(q, k, v, m, offsets, query_offsets, eps):
+    return torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.register_fake("flashsign::stream_backward", lib=LIBRARY)
+def _(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps):
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), m.new_empty(m.shape)
+
+
+def stream(
+    q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float
+) -> Tensor:
+    """Attention by the stream's kernels, -> like q; differentiable in q, k, v and m, twice by way of torch_stream."""
+    output: Tensor = _Stream.apply(q, k, v, m, offsets, query_offsets, eps)  # type: ignore[no-untyped-call]
+    return output
+
 
 def torch_stream(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float
 ) -> Tensor:
-    """What the operators compute, in torch operations; differentiable in any mode and order. -> like q."""
+    """The same in torch operations; differentiable in any mode and order."""
     if offsets is None:
         return _dense(q, k, v, m, eps)
     q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
@@ -37,54 +81,19 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, m: Tensor, eps: float) -> Tensor:
     return dense_attention(q.to(sums), k.to(sums), v.to(sums), m.to(sums), eps, "stream").to(q.dtype)
 
 
-@torch.library.custom_op("flashsign::stream", mutates_args=())
-def stream(
-    q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor]:
-    """Outputs like q, and what the backward needs of every row, [C', H, N] float32."""
-    from flashsign.triton import stream as kernels
+class _Stream(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q, k, v, m, offsets, query_offsets, eps):
+        o, inverse = torch.ops.flashsign.stream(q, k, v, m, offsets, query_offsets, eps)
+        ctx.save_for_backward(q, k, v, m, o, inverse, offsets, query_offsets)
+        ctx.eps = eps
+        return o
 
-    return kernels.forward(q, k, v, m, offsets, query_offsets, eps)
-
-
-@stream.register_fake
-def _(q, k, v, m, offsets, query_offsets, eps):
-    return torch.empty_like(q), _per_row(q)
-
-
-@torch.library.custom_op("flashsign::stream_backward", mutates_args=())
-def stream_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, o: Tensor, inverse: Tensor,
-    offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients like q, k, v and m."""
-    from flashsign.triton import stream as kernels
-
-    dq, dk, dv, dm = kernels.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps)
-    return dq, dk, dv, (dm.sum(1, keepdim=True) if m.shape[1] == 1 < dm.shape[1] else dm)
-
-
-@stream_backward.register_fake
-def _(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps):
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), m.new_empty(m.shape)
-
-
-def _per_row(q: Tensor) -> Tensor:
-    return q.new_empty(q.shape[:3], dtype=torch.float32)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, m, offsets, query_offsets, ctx.eps = inputs
-    ctx.save_for_backward(q, k, v, m, *output, offsets, query_offsets)
-
-
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    q, k, v, m, o, inverse, offsets, query_offsets = ctx.saved_tensors
-    if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or transformed()):
-        plain = partial(torch_stream, offsets=offsets, query_offsets=query_offsets, eps=ctx.eps)
-        return *differentiable_gradients(plain, (q, k, v, m), (grad,)), None, None, None
-    found = stream_backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, ctx.eps)
-    return *found, None, None, None
-
-
-stream.register_autograd(_backward, setup_context=_save)
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, m, o, inverse, offsets, query_offsets = ctx.saved_tensors
+        if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or transformed()):
+            plain = partial(torch_stream, offsets=offsets, query_offsets=query_offsets, eps=ctx.eps)
+            return *differentiable_gradients(plain, (q, k, v, m), (grad,)), None, None, None
+        found = torch.ops.flashsign.stream_backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, ctx.eps)
+        return *found, None, None, None

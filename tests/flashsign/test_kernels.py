@@ -51,14 +51,19 @@ def errors(found, true):
     }
 
 
-def assert_as_accurate_as_torch(tensors, grad, slack=1.5):
-    """Errors against float64 at most those of materialised torch in the same dtype, times the slack."""
+def assert_as_accurate_as_torch(tensors, grad):
+    """Errors against float64 at most one and a half times those of materialised torch in the same dtype, and a slack.
+
+    The slack counts where there are so few numbers that torch's error is a matter of luck: half a unit in the last
+    place of 16 bits, and four of float32, whose products the kernels make of three TF32 ones.
+    """
     true = with_gradients(reference_spherical_attention, doubled(tensors), grad.double())
     ours = errors(with_gradients(kernels, tensors, grad), true)
     m = tensors[3].to(tensors[0].dtype)
     torchs = errors(with_gradients(reference_spherical_attention, (*tensors[:3], m), grad), true)
-    floor = torch.finfo(tensors[0].dtype).eps
-    assert all(ours[name] <= slack * max(torchs[name], floor) for name in NAMES), (ours, torchs)
+    eps = torch.finfo(tensors[0].dtype).eps
+    slack = 4 * eps if tensors[0].dtype == torch.float32 else eps / 2
+    assert all(ours[name] <= 1.5 * torchs[name] + slack for name in NAMES), (ours, torchs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -210,9 +215,14 @@ def test_second_derivatives_are_those_of_torch():
 
 @pytest.mark.parametrize("form", ["dense", "packed"])
 def test_opcheck(form):
-    q, k, v, m, _ = (x.requires_grad_() for x in draw(cells=1, queries=12, keys=12))
+    """The operators themselves have no derivative: autograd is the function around them, checked below."""
+    q, k, v, m, grad = draw(cells=1, queries=12, keys=12)
     offsets = torch.tensor([0, 5, 12], device=DEVICE) if form == "packed" else None
-    torch.library.opcheck(operators.stream, (q, k, v, m[:, None], offsets, offsets, 1e-6))
+    arguments = (q, k, v, m[:, None])
+    cut = (offsets, offsets, 1e-6)
+    torch.library.opcheck(torch.ops.flashsign.stream.default, (*arguments, *cut))
+    totals = torch.ops.flashsign.stream(*arguments, *cut)
+    torch.library.opcheck(torch.ops.flashsign.stream_backward.default, (grad, *arguments, *totals, *cut))
 
 
 def test_gradcheck_of_the_operators():
@@ -220,7 +230,7 @@ def test_gradcheck_of_the_operators():
     q, k, v, m, _ = draw(cells=1, heads=2, key_heads=1, queries=4, keys=5, width=4)
     leaves = [x.requires_grad_() for x in (q, k, v, m[:, None])]
     attend = functools.partial(operators.stream, offsets=None, query_offsets=None, eps=1e-6)
-    assert torch.autograd.gradcheck(lambda *x: attend(*x)[0], leaves, eps=1e-2, atol=2e-3, rtol=1e-2)
+    assert torch.autograd.gradcheck(attend, leaves, eps=1e-2, atol=2e-3, rtol=1e-2)
 
 
 def test_compile_takes_a_call_whole():

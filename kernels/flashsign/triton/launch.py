@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flashsign.remembered import remembered
 from flashsign.triton import scaled_keys
 
 GAP = 256
@@ -59,20 +60,23 @@ class Tiles:
             return cls(triton.cdiv(rows, block), bags, None)
         bags = len(offsets) - 1
         count = rows // block + bags
-        sizes = offsets.diff()
-        # Long bags first: the last programs to start are then short ones.
-        order = sizes.argsort(descending=True, stable=True)
-        tiles = (sizes[order] + block - 1) // block
-        ends = tiles.cumsum(0)
-        position = torch.arange(count, device=offsets.device)
-        slot = torch.searchsorted(ends, position, right=True)
-        inside = slot.clamp_max(bags - 1)
-        start = (position - ends[inside] + tiles[inside]) * block
-        bag = torch.where(slot < bags, order[inside], -1)
-        return cls(count, bags, torch.stack([bag, start]).int())
+        return cls(count, bags, remembered(offsets, (block, count), lambda: schedule(offsets, block, count)))
 
     def grid(self, heads: int) -> tuple[int]:
         return (self.count * heads * (1 if self.schedule is not None else self.bags),)
+
+
+def schedule(offsets: Tensor, block: int, count: int) -> Tensor:
+    """Bag (-1: none) and first row of `count` tiles, int32 [2, count]. Long bags first: the last to start are short."""
+    sizes = offsets.diff()
+    order = sizes.argsort(descending=True, stable=True)
+    tiles = (sizes[order] + block - 1) // block
+    ends = tiles.cumsum(0)
+    position = torch.arange(count, device=offsets.device)
+    slot = torch.searchsorted(ends, position, right=True)
+    inside = slot.clamp_max(len(sizes) - 1)
+    start = (position - ends[inside] + tiles[inside]) * block
+    return torch.stack([torch.where(slot < len(sizes), order[inside], -1), start]).int()
 
 
 @dataclass(frozen=True)

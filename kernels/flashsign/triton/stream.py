@@ -74,13 +74,6 @@ class QueryTotals:
     delta: Tensor
     pull: Tensor
 
-    def per_bag(self, key_heads: int, offsets: Tensor | None) -> Tensor:
-        """pull summed over a bag and the heads of a group, [bags, K]."""
-        grouped = self.pull.unflatten(1, (key_heads, -1)).sum(2)
-        if offsets is None:
-            return grouped.sum(-1)
-        return torch.segment_reduce(grouped[0].mT.contiguous(), "sum", offsets=offsets.long(), axis=0)
-
 
 @dataclass(frozen=True)
 class Backward:
@@ -138,10 +131,15 @@ class Backward:
         delta, keys = totals.delta, self.keys
         if self.offsets is None:
             delta = TensorDescriptor(delta, list(delta.shape), list(delta.stride()), [1, 1, tile.other])
+        pulls = torch.empty(len(keys.totals), self.heads[1], device=self.k.device)
+        stream_backward.sum_of_bags[(self.heads[1], len(keys.totals))](
+            totals.pull, self.query_offsets, pulls, self.rows[0], *self.heads,
+            BLOCK=1024, PACKED=self.offsets is not None, num_warps=4,
+        )  # fmt: skip
         stream_backward.key_gradients[tiles.grid(self.heads[1])](
             descriptor(totals.rows, tile.other), descriptor(self.k, tile.own), descriptor(keys.rows, tile.own),
             descriptor(self.v, tile.own), descriptor(self.grad, tile.other), delta,
-            self.m, totals.per_bag(self.heads[1], self.query_offsets), self.offsets, self.query_offsets,
+            self.m, pulls, self.offsets, self.query_offsets,
             tiles.schedule, keys.totals, dk, dv, dm,
             *self.multiplicity_strides, *dk.stride()[:3], *dv.stride()[:3], totals.delta.stride(1),
             *self.rows, tiles.count, *self.heads, keys.parts, keys.gap,
@@ -180,7 +178,10 @@ class Backward:
         """A and G of every bag and key head, [bags, K, 2, E_PAD, E_PAD] float32."""
         v, keys, width = self.v, self.keys, self.width
         bags = len(keys.totals)
-        shares = max(1, triton.cdiv(v.shape[2], SHARE * (1 if self.offsets is None else bags)))
+        mean = v.shape[2] if self.offsets is None else triton.cdiv(v.shape[2], bags)
+        # As few as precision allows, but enough to fill the device while they stay worth their sum.
+        filling = tuning.processors(v.device) // (bags * v.shape[1])
+        shares = max(1, triton.cdiv(mean, SHARE), min(filling, triton.cdiv(mean, SHARE // 4)))
         out = torch.empty(shares, bags, v.shape[1], 2, width, width, device=v.device, dtype=torch.float32)
         query_gradient.key_moments[(shares, v.shape[1], bags)](
             keys.rows, v, self.m, self.offsets, out,

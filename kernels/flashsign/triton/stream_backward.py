@@ -59,6 +59,21 @@ def scaled_queries(
 
 
 @triton.jit
+def sum_of_bags(rows, query_offsets, out, queries_all, heads, key_heads, BLOCK: tl.constexpr, PACKED: tl.constexpr):
+    """rows [C', heads, queries_all] summed over a bag and a group's heads; program (key head, bag) -> out [bags, K]."""
+    key_head, bag = tl.program_id(0), tl.program_id(1)
+    first, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    group = heads // key_heads
+    total = tl.zeros([BLOCK], tl.float32)
+    for head in range(key_head * group, (key_head + 1) * group):
+        row = rows + (index.to(tl.int64) * heads + head) * queries_all + first
+        for start in range(0, queries, BLOCK):
+            query = start + tl.arange(0, BLOCK)
+            total += tl.load(row + query, mask=query < queries, other=0.0)
+    tl.store(out + bag * key_heads + key_head, tl.sum(total))
+
+
+@triton.jit
 def key_gradients(
     q, k, scaled, v, grad, delta, multiplicity, pulls, offsets, query_offsets, schedule, totals, dk, dv, dm,
     m_bag, m_head, dk_bag, dk_head, dk_row, dv_bag, dv_head, dv_row, delta_head,
