@@ -18,8 +18,8 @@ from flashsign.remembered import remembered
 from flashsign.transforms import transformed
 
 WIDEST = 256
-MOMENTS_PAY = 24
-"""Moments in torch run on float32 products; the stream's run on 16-bit ones, so many times as fast on a GPU."""
+MOMENTS_PAY = 64
+"""Moments in torch are float32 products and a dozen passes over the rows: so many times the stream's cost by count."""
 
 
 # Asked once: inside torch.compile nobody could ask.

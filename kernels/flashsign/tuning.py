@@ -37,6 +37,9 @@ FORWARD: dict[tuple[int, int], list[Tile]] = {
 }
 """(bytes of a number, padded head width) -> tiles of queries by tiles of keys, for long bags first."""
 
+HOPPER: dict[tuple[int, int], Tile] = {(2, 64): Tile(256, 128, 8, 5), (2, 128): Tile(256, 64, 8, 5)}
+"""Tiles of the forward kernel written for Hopper; widths that are no power of two take the other."""
+
 KEY_GRADIENTS: dict[tuple[int, int], list[Tile]] = {
     (2, 16): [Tile(64, 64, 4, 4)],
     (2, 32): [Tile(128, 64, 4, 3)],

@@ -7,6 +7,7 @@ packed bags have C' = 1 and offsets [bags + 1].
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 import triton
@@ -17,6 +18,13 @@ from flashsign import tuning
 from flashsign.triton import query_gradient, stream_backward, stream_forward
 from flashsign.triton.launch import Keys, Tiles, aligned, descriptor, head_stride, padded_width, precision, with_gaps
 from flashsign.tuning import Tile
+
+# Gluon is young and changes from release to release: only where its kernel was seen working.
+hopper: ModuleType | None = None
+if triton.__version__.startswith("3.6."):
+    from flashsign.triton import stream_forward_hopper
+
+    hopper = stream_forward_hopper
 
 SHARE = 1024
 """Keys whose moments one program sums: few enough for float32, many enough to fill its time."""
@@ -33,9 +41,13 @@ def forward(
     q, v = aligned(q), aligned(v)
     keys = Keys.of(k, m, offsets)
     heads, width = q.shape[1], padded_width(q.shape[-1])
+    inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
+    specialised = hopper_tile(q) if tile is None else None
+    if hopper is not None and specialised is not None:
+        hopper.forward(q, keys, v, m, offsets, query_offsets, eps, specialised, o, inverse)
+        return o, inverse
     tile = tile or tuning.choose(tuning.FORWARD, q, width)
     tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
-    inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
     stream_forward.stream_forward[tiles.grid(heads)](
         descriptor(q, tile.own), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
         m, offsets, query_offsets, tiles.schedule, keys.totals, o, inverse,
@@ -45,6 +57,15 @@ def forward(
         PRECISION=precision(q.dtype), PACKED=offsets is not None, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return o, inverse
+
+
+def hopper_tile(q: Tensor) -> Tile | None:
+    """The tile of the kernel written for Hopper, where that was measured to be the faster one."""
+    tile = tuning.HOPPER.get((q.element_size(), q.shape[-1]))
+    if tile is None or not q.is_cuda or torch.cuda.get_device_capability(q.device) != (9, 0):
+        return None
+    programs = q.shape[0] * q.shape[1] * (q.shape[2] // tile.own)
+    return tile if programs > tuning.processors(q.device) else None
 
 
 def backward(
@@ -68,7 +89,7 @@ def backward(
 
 @dataclass(frozen=True)
 class QueryTotals:
-    """What keys need of queries: rows q~, delta [C', H, N rounded up] and pull [C', H, N], see scaled_queries."""
+    """What keys need of queries: rows q~, delta and pull [C', H, N], see scaled_queries."""
 
     rows: Tensor
     delta: Tensor
@@ -113,8 +134,8 @@ class Backward:
     def query_totals(self, o: Tensor) -> QueryTotals:
         q, grad, keys = self.q, self.grad, self.keys
         rows, pull = with_gaps(q, len(keys.totals), keys.gap), torch.empty_like(self.inverse)
-        # Rows of four numbers: what a descriptor can step over.
-        delta = torch.empty(*q.shape[:2], triton.cdiv(q.shape[2], 4) * 4, device=q.device)
+        # Heads lie a multiple of four numbers apart: what a descriptor can step over.
+        delta = torch.empty(*q.shape[:2], triton.cdiv(q.shape[2], 4) * 4, device=q.device)[..., : q.shape[2]]
         block = max(16, 4096 // self.width)
         tiles = Tiles.of(q.shape[2], q.shape[0], block, self.query_offsets)
         stream_backward.scaled_queries[tiles.grid(q.shape[1])](
