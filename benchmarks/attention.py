@@ -1,0 +1,153 @@
+"""flashsign's kernels against every softmax kernel, on a GPU.
+
+    PYTHONPATH=.:kernels python benchmarks/attention.py                     # an H200: 7 minutes
+    PYTHONPATH=.:kernels python benchmarks/attention.py --quick             # one minute
+    PYTHONPATH=.:kernels python benchmarks/attention.py --packed --small    # the other parts; --dense adds the first
+    PYTHONPATH=.:kernels python benchmarks/attention.py --from-csv benchmarks/results/attention.csv
+    PYTHONPATH=.:kernels python benchmarks/attention.py --device cpu --smoke
+
+Prints a table, and writes `attention.csv` (after every point) and the picture `docs/img/attention.png`; the other parts
+write `attention_packed.csv` and `attention_small.csv`. What was not measured, and why, stands below the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import tempfile
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pandas as pd
+import torch
+from attention_parts.clock import device_rates
+from attention_parts.dense import rows_at
+from attention_parts.methods import DTYPES, METHODS, NO_COLUMN
+from attention_parts.packed import packed_rows
+from attention_parts.plan import DIRECTIONS, EXPECTED_MS, Plan, estimate
+from attention_parts.small import small_rows
+from attention_parts.tables import LEGEND, claims, header, line
+
+HERE = Path(__file__).resolve().parent
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = ""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"device": name, "torch": torch.__version__, "triton": triton}
+
+
+def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -> None:
+    """The table of all points, line by line as they are measured; what is known so far is in the CSV."""
+    begun = time.monotonic()
+    known = versions(device)
+    print(", ".join(f"{name} {value}" for name, value in known.items() if value))
+    if device.type == "cuda":
+        print(f"estimated on an H200: {estimate(plan) / 60:.1f} minutes")
+    rates = device_rates(DTYPES, device, *((64, plan.budget_s) if arguments.smoke else (8192, 1.0)))
+    products = ", ".join(f"{name} {rate:.0f} TFLOP/s" for name, rate in rates.matmul.items())
+    print(f"matrix product: {products}; copy: {rates.copy:.2f} TB/s")
+    print(f"{LEGEND}\n{NO_COLUMN}\n\n{header()}", flush=True)
+    found: list[dict[str, object]] = []
+    remarks: dict[str, str] = {}
+    gone: set[str] = set()
+    for point in plan.points():
+        if time.monotonic() - begun > arguments.limit_s:
+            remarks[f"from {point} on"] = f"not measured: --limit-s {arguments.limit_s:.0f} is over"
+            break
+        names = tuple(name for name in plan.methods_at(point) if name not in gone)
+        rows, failed = rows_at(point, plan, names, arguments.backend, device, rates)
+        for name, status in failed.items():
+            unavailable = status.startswith("unavailable")
+            gone |= {name} if unavailable else set()
+            remarks[METHODS[name].name + ("" if unavailable else f" at {point}")] = status
+        for row in rows:
+            row.update(known)
+            print(line(row), flush=True)
+        found += rows
+        write(pd.DataFrame(found), arguments.output / "attention.csv")
+    print()
+    for name, remark in remarks.items():
+        print(f"{name}: {remark}")
+    if not any(row["status"] == "ok" for row in found):
+        raise SystemExit("Nothing was measured.")
+    table = pd.DataFrame(found)
+    print(f"{claims(table)}\n\n{time.monotonic() - begun:.0f} s; wrote {arguments.output / 'attention.csv'}")
+    draw(table, arguments.picture)
+
+
+def run_part(title: str, rows: object, path: Path) -> None:
+    """A part whose rows are printed as they are."""
+    table = pd.DataFrame(rows)
+    shown = table.assign(status=table["status"].str.slice(0, 60))
+    print(f"\n{title}\n{shown.to_string(index=False, float_format='{:.4g}'.format, na_rep='')}")
+    write(table, path)
+    print(f"wrote {path}\n", flush=True)
+
+
+def write(table: pd.DataFrame, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(path, index=False, float_format="%.6g")
+
+
+def draw(table: pd.DataFrame, path: Path) -> None:
+    from attention_parts.drawing import curves
+
+    from grn.plots.style import save
+
+    save(curves(table), path)
+    print(f"wrote {path}")
+
+
+def parsed(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dense", action="store_true", help="one bag a head, all sizes (the default part)")
+    parser.add_argument("--packed", action="store_true", help="packed bags of uneven sizes against equal ones")
+    parser.add_argument("--small", action="store_true", help="many small bags: CUDA graphs and overhead per call")
+    parser.add_argument("--quick", action="store_true", help="two sizes, fp16: a minute")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--sizes", nargs="+", type=int, metavar="N")
+    parser.add_argument("--widths", nargs="+", type=int, metavar="E")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES)
+    parser.add_argument("--methods", nargs="+", choices=EXPECTED_MS, help="moments only if named")
+    parser.add_argument("--directions", nargs="+", choices=DIRECTIONS)
+    parser.add_argument("--budget-s", type=float, metavar="S", help="of a method in one direction at a point")
+    parser.add_argument("--limit-s", type=float, default=480, metavar="S", help="no new point after this")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--backend", choices=("triton", "torch", "auto"), help="of flashsign; default: by device")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
+    parser.add_argument("--picture", type=Path, metavar="FILE")
+    parser.add_argument("--from-csv", type=Path, metavar="FILE", help="only draw the picture again")
+    arguments = parser.parse_args(words)
+    arguments.backend = arguments.backend or ("triton" if arguments.device.startswith("cuda") else "torch")
+    if arguments.smoke and not arguments.from_csv:
+        arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="attention-"))
+        arguments.picture = arguments.picture or arguments.output / "attention.png"
+    arguments.output = arguments.output or HERE / "results"
+    arguments.picture = arguments.picture or HERE.parent / "docs" / "img" / "attention.png"
+    return arguments
+
+
+def main(words: list[str] | None = None) -> None:
+    arguments = parsed(words)
+    if arguments.from_csv:
+        return draw(pd.read_csv(arguments.from_csv), arguments.picture)
+    plan = Plan.of(arguments)
+    device = torch.device(arguments.device)
+    common = (arguments.backend, device, plan.budget_s, arguments.smoke)
+    if arguments.packed:
+        title = "Packed bags (8 heads, E = 128); ratio: rate over that of equal dense bags with as many pairs"
+        run_part(title, packed_rows(plan.dtypes, *common), arguments.output / "attention_packed.csv")
+    if arguments.small:
+        title = "Small bags, microseconds a call; overhead: calls in a row minus the same in a CUDA graph"
+        run_part(title, small_rows(plan.dtypes, plan.methods, *common), arguments.output / "attention_small.csv")
+    if arguments.dense or not (arguments.packed or arguments.small):
+        run_dense(arguments, plan, device)
+
+
+if __name__ == "__main__":
+    main()

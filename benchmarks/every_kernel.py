@@ -1,0 +1,63 @@
+"""Every kernel once, on small bags with ragged ends: what to put under a sanitizer.
+
+    export PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=.:kernels
+    compute-sanitizer --tool memcheck python benchmarks/every_kernel.py         # and --tool racecheck
+
+Without torch's cache every tensor is an allocation of its own, so that a step over its end is seen.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from flashsign.triton import launch, stream
+from flashsign.tuning import HOPPER
+
+
+def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+def both_ways(q, k, v, m, grad, offsets, query_offsets) -> None:
+    """Forward, and backward with dq from the stream and from moments."""
+    o, inverse = stream.forward(q, k, v, m, offsets, query_offsets, 1e-6)
+    for moments in (False, True):
+        stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, 1e-6, moments=moments)
+    tile = HOPPER.get((q.element_size(), q.shape[-1]))
+    if stream.hopper is not None and tile is not None:
+        for persistent in (False, *([True] if tile.other <= 64 else [])):
+            keys = launch.Keys.of(k, m, offsets)
+            stream.hopper.forward(
+                q,
+                keys,
+                v,
+                m,
+                offsets,
+                query_offsets,
+                1e-6,
+                tile,
+                torch.empty_like(q),
+                torch.empty_like(inverse),
+                persistent,
+            )
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    for dtype, width in ((torch.float16, 128), (torch.bfloat16, 64), (torch.float16, 40), (torch.float32, 32)):
+        queries, keys = 333, 301
+        m = torch.rand(1, 1, keys, device="cuda")
+        m[..., 5:9] = 0
+        rows = [normal(1, 4, queries, width, dtype=dtype), *(normal(1, 2, keys, width, dtype=dtype) for _ in range(2))]
+        grad = normal(1, 4, queries, width, dtype=dtype)
+        both_ways(*rows, m, grad, None, None)
+        rows[2][:, :, 6] = torch.nan  # an absent key: the careful passes
+        both_ways(*rows, m, grad, None, None)
+        cuts = [torch.tensor(cut, device="cuda") for cut in ([0, 100, 100, 301], [0, 7, 200, 333])]
+        both_ways(*rows, m, grad, *cuts)
+    torch.cuda.synchronize()
+    print("every kernel ran")
+
+
+if __name__ == "__main__":
+    main()

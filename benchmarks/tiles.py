@@ -1,0 +1,176 @@
+"""Every tile that the kernels ship with, checked against float64 on the GPU that it is for.
+
+    PYTHONPATH=.:kernels python benchmarks/tiles.py [--output benchmarks/results/tiles.csv]
+
+One row a tile and dtype: for the output, dq, dk, dv and dm the largest relative error over bags of 1, 7, 113, 1000 and
+1025 genes, the error of materialised torch in the same dtype on the same bags beside it, and whether ours is within
+1.5 times torch's plus a slack: half a unit in the last place of 16 bits, four of float32. Compilers have been wrong at
+single tile sizes before, so no tile ships unseen. `--trial` runs a few tiles in Triton's interpreter, without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+HERE = Path(__file__).resolve().parent
+SIZES = (1, 7, 113, 1000, 1025)
+TRIAL_SIZES = (1, 7, 40)
+TENSORS = ("o", "dq", "dk", "dv", "dm")
+KERNELS = {
+    "forward": ("o",),
+    "hopper": ("o",),
+    "key_gradients": ("dk", "dv", "dm"),
+    "stream_query_gradient": ("dq",),
+    "moment_query_gradient": ("dq",),
+}
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel with a tile of its table, for a head width and dtype."""
+
+    kernel: str
+    tile: object
+    width: int
+    dtype: torch.dtype
+
+
+def cases() -> Iterator[Case]:
+    from flashsign import tuning
+
+    tables = {
+        "forward": tuning.FORWARD,
+        "hopper": {key: [tile] for key, tile in tuning.HOPPER.items()},
+        "key_gradients": tuning.KEY_GRADIENTS,
+        "stream_query_gradient": tuning.QUERY_GRADIENT,
+        "moment_query_gradient": tuning.QUERY_GRADIENT,
+    }
+    for kernel, table in tables.items():
+        for (size, width), tiles in table.items():
+            for tile in tiles:
+                yield from (Case(kernel, tile, width, dtype) for dtype in (HALVES if size == 2 else (torch.float32,)))
+
+
+def draw(genes: int, width: int, dtype: torch.dtype, device: str) -> list[Tensor]:
+    """q, k, v, multiplicities and a gradient: two cells, four query heads over two key heads, some genes absent."""
+    random = torch.Generator().manual_seed(genes)
+    q, grad = (torch.randn(2, 4, genes, width, generator=random).to(device, dtype) for _ in range(2))
+    k, v = (torch.randn(2, 2, genes, width, generator=random).to(device, dtype) for _ in range(2))
+    m = torch.rand(2, genes, generator=random).to(device) * 2 + 0.1
+    m[:, 3::10] = 0
+    return [q, k, v, m, grad]
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """Output and gradients of materialised attention computed in dtype: the truth in float64, a peer in others."""
+    from flashsign.reference import reference_spherical_attention
+
+    leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, m)]
+    output = reference_spherical_attention(*leaves)
+    return [output.detach(), *torch.autograd.grad(output, leaves, grad.to(dtype))]
+
+
+def ours(case: Case, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor) -> list[Tensor]:
+    """The same by the kernels, with the case's tile in its place; of forward kernels the output alone."""
+    from flashsign.triton import launch, stream
+
+    call = (q, k, v, m[:, None])
+    if case.kernel == "hopper":
+        o, inverse = torch.empty_like(q), torch.empty(q.shape[:3], device=q.device)
+        keys = launch.Keys.of(k, m[:, None], None)
+        stream.hopper.forward(q, keys, v, m[:, None], None, None, 1e-6, case.tile, o, inverse)
+    else:
+        o, inverse = stream.forward(*call, None, None, 1e-6, case.tile if case.kernel == "forward" else None)
+    if case.kernel in ("forward", "hopper"):
+        return [o]
+    tile = case.tile if case.kernel == "key_gradients" else None
+    query_tile = case.tile if case.kernel.endswith("query_gradient") else None
+    moments = case.kernel == "moment_query_gradient"
+    *gradients, dm = stream.backward(grad, *call, o, inverse, None, None, 1e-6, tile, query_tile, moments)
+    return [o, *gradients, dm.sum(1)]
+
+
+def error(found: Tensor, true: Tensor) -> float:
+    return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
+
+
+def slack(dtype: torch.dtype) -> float:
+    eps = torch.finfo(dtype).eps
+    return 4 * eps if dtype == torch.float32 else eps / 2
+
+
+def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
+    tensors = KERNELS[case.kernel]
+    tile = case.tile
+    row: dict[str, object] = {
+        "kernel": case.kernel, "width": case.width, "dtype": str(case.dtype).removeprefix("torch."),
+        "own": tile.own, "other": tile.other, "warps": tile.warps, "stages": tile.stages,
+    }  # fmt: skip
+    worst, torchs, within = dict.fromkeys(tensors, 0.0), dict.fromkeys(tensors, 0.0), True
+    try:
+        for genes in sizes:
+            bags = draw(genes, case.width, case.dtype, device)
+            true = dict(zip(TENSORS, reference(*bags, torch.float64), strict=True))
+            peer = dict(zip(TENSORS, reference(*bags, case.dtype), strict=True))
+            found = dict(zip(TENSORS, ours(case, *bags), strict=False))
+            for name in tensors:
+                # One key: the weight is a sign, and its gradients are differences of equal numbers, zero but for eps.
+                if genes == 1 and name in ("dq", "dk", "dm"):
+                    within &= bool(found[name].isfinite().all())
+                    continue
+                mine, its = error(found[name], true[name]), error(peer[name], true[name])
+                worst[name], torchs[name] = max(worst[name], mine), max(torchs[name], its)
+                within &= mine <= 1.5 * its + slack(case.dtype)  # NaN is not
+    except Exception as problem:  # one tile that does not compile must not hide the others
+        return row | {"within": False, "problem": repr(problem)[:200]}
+    return row | {f"{n}": worst[n] for n in tensors} | {f"{n}_torch": torchs[n] for n in tensors} | {"within": within}
+
+
+def compile_one(case: Case) -> None:
+    """In a process of its own, so that the compiler's cache is full before the checks begin."""
+    if torch.cuda.is_available():
+        check(case, (7,), "cuda")
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--output", type=Path, default=HERE / "results" / "tiles.csv")
+    options.add_argument("--trial", action="store_true", help="a few float32 tiles in the interpreter; writes nothing")
+    chosen = options.parse_args()
+    if chosen.trial:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+        some = [case for case in cases() if case.dtype == torch.float32 and case.width == 16]
+        print(pd.DataFrame(check(case, TRIAL_SIZES, "cpu") for case in some).to_string(index=False))
+        return 0
+    if not torch.cuda.is_available():
+        print("Tiles are checked on the GPU that they are for, and there is none; --trial shows how.", file=sys.stderr)
+        return 2
+    everything = list(cases())
+    with ProcessPoolExecutor(min(14, os.cpu_count() or 1), get_context("spawn")) as pool:
+        list(pool.map(compile_one, everything))
+    table = pd.DataFrame([check(case, SIZES, "cuda") for case in everything])
+    table.insert(0, "device", torch.cuda.get_device_name())
+    chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(chosen.output, index=False, float_format="%.3g")
+    print(
+        table.drop(columns="device").to_string(index=False, float_format=lambda x: "" if math.isnan(x) else f"{x:.1e}")
+    )
+    print(f"{int(table.within.sum())} of {len(table)} within 1.5 times torch's error and the slack")
+    return int(not table.within.all())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The points of the benchmark, and made-up batches of cells in the two forms that `grn train` knows.
+
+Letters: C cells of a batch, N genes of a dense bag, V genes of the vocabulary, R regulators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grn.bags import Bags, Batch
+from grn.config import Config
+
+VOCABULARY = 40000  # of packed bags
+CELLS = {2000: 32, 5000: 16, 20000: 4}  # a batch: about as many genes in all; see Point.of
+REGULATORS = 0.05  # share of the genes
+EXPRESSED = 0.6  # share of a dense bag's genes
+SPREAD = 0.2  # sizes of packed bags: uniform, up to so much below and above the mean
+CLASSES = 10
+DEFAULTS = Config.model_validate({"data": {"path": "made up"}})  # those of configs/own_data.yaml
+
+
+@dataclass(frozen=True)
+class Point:
+    """bags: dense (every cell over the same genes) | packed (genes of a cell on average, of `vocabulary`).
+    keys: what gene queries read, "5 %" of the genes or "all".   members: of the regulation layer.
+    """
+
+    bags: str
+    genes: int
+    keys: str
+    cells: int
+    vocabulary: int
+    members: int
+
+    @classmethod
+    def of(cls, bags: str, genes: int, keys: str, cells: int | None = None, vocabulary: int = VOCABULARY) -> Point:
+        """As many members as the configurations have: own_data.yaml's five where regulators are listed and the genes
+        are the same in every cell, none as in whole_transcriptome.yaml for the rest, whose tables of scores would be
+        too large for most sizes (grn/training/run.py refuses them)."""
+        dense = bags == "dense"
+        members = DEFAULTS.network.members if dense and keys != "all" else 0
+        cells = cells or CELLS.get(genes) or max(1, 80000 // genes)
+        return cls(bags, genes, keys, cells, genes if dense else vocabulary, members)
+
+    def __str__(self) -> str:
+        return f"{self.bags}, {self.genes} genes, {self.keys} as keys, {self.cells} cells"
+
+
+def regulators(point: Point, seed: int = 0) -> Tensor | None:
+    """Vocabulary positions of the regulators, in order; None: all genes."""
+    if point.keys == "all":
+        return None
+    count = max(1, round(REGULATORS * point.vocabulary))
+    return torch.randperm(point.vocabulary, generator=torch.Generator().manual_seed(seed))[:count].sort().values
+
+
+def batches(point: Point, count: int, seed: int = 0) -> list[Batch]:
+    """Training batches as grn/data/batches.py makes them, of random cells; on the CPU."""
+    random = torch.Generator().manual_seed(seed)
+    chosen = regulators(point, seed)
+    programs = torch.randn(CLASSES, point.vocabulary, generator=random)
+    return [_batch(point, chosen, programs, random) for _ in range(count)]
+
+
+def _batch(point: Point, chosen: Tensor | None, programs: Tensor, random: torch.Generator) -> Batch:
+    """programs [classes, V]: log levels of the genes, so that there is something to learn."""
+    masked_fraction = DEFAULTS.objectives.masked_multiplicity.fraction
+    absent_fraction = DEFAULTS.data.absent_fraction
+    cells, shape = point.cells, (point.cells, point.vocabulary)
+    chance = torch.rand(shape, generator=random)
+    masked, extra = chance < masked_fraction, chance < masked_fraction * absent_fraction
+    if point.bags == "dense":
+        present = torch.rand(shape, generator=random) < EXPRESSED
+    else:
+        present = _present(point, masked_fraction * absent_fraction, random)
+    labels = torch.randint(CLASSES, (cells,), generator=random)
+    before = present * torch.exp(0.5 * (programs[labels] + torch.randn(shape, generator=random)))
+    visible = before.masked_fill(masked, 0)
+    basal = torch.rand(cells, generator=random) + 0.5
+    own = before if chosen is None else before[:, chosen]
+    importance = None
+    if point.bags == "dense":
+        bags = Bags(torch.arange(point.genes), visible, None, basal, own)
+    else:
+        listed = present | extra  # every expressed gene, and some of the absent ones that are masked
+        offsets = torch.cat([torch.zeros(1, dtype=torch.long), listed.sum(1).cumsum(0)])
+        bags = Bags(listed.nonzero()[:, 1], visible[listed], offsets, basal, own)
+        importance = torch.where(masked, torch.where(present, 1.0, 1 / absent_fraction), 0.0)[listed]
+        before, masked = before[listed], masked[listed]
+    return Batch(bags, before, masked, torch.arange(cells), labels, torch.full((cells,), torch.nan), importance)
+
+
+def _present(point: Point, listed_absent: float, random: torch.Generator) -> Tensor:
+    """Genes that packed cells express, bool [C, V]: so many that a bag, with its absent genes, has the size wanted."""
+    sizes = point.genes * (1 + SPREAD * (2 * torch.rand(point.cells, generator=random) - 1))
+    counts = ((sizes - listed_absent * point.vocabulary) / (1 - listed_absent)).round().clamp(1, point.vocabulary)
+    rank = torch.rand(point.cells, point.vocabulary, generator=random).argsort(1).argsort(1)
+    return rank < counts[:, None]
