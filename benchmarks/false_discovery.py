@@ -29,6 +29,7 @@ from grn.config import Config
 from grn.data.cells import Cells, load_cells
 from grn.data.split import Split
 from grn.training.decoys import false_discovery, fit_with_decoys
+from grn.training.fit_cells import FitCells
 from grn.training.regulation import fit_regulation
 from grn.training.run import mean_and_sd
 
@@ -90,11 +91,9 @@ def measure(
     """For each kind of decoys: what is false, what is unconnected and what was found, at every level."""
     mean, sd = (torch.as_tensor(numbers) for numbers in mean_and_sd(cells.multiplicity[split.train]))
     rows = np.sort(np.concatenate([split.train, split.validation]))
-    regulators, seed = cells.regulators, config.trainer.seed
-    assert regulators is not None
-    shared = (cells.multiplicity, cells.basal, cells.weight, rows, regulators, mean, sd)
-    members = config.network.members
-    penalty = fit_regulation(config.regulation, members, *shared, seed=seed).penalty
+    fitted = FitCells.of(cells, rows, mean, sd)
+    regulators, seed, members = fitted.regulators, config.trainer.seed, config.network.members
+    penalty = fit_regulation(config.regulation, members, fitted, seed=seed).penalty
     direct, connected = planted(cells, edges)
     pairs = np.ones(direct.shape, dtype=bool)
     pairs[regulators, np.arange(len(regulators))] = False
@@ -102,7 +101,7 @@ def measure(
         kind, within = DECOYS[name]
         labels = cells.labels if within else None
         options = {"penalty": penalty, "labels": labels, "seed": seed, "decoys": kind}
-        q = false_discovery(*fit_with_decoys(config.regulation, members, *shared, **options), regulators)
+        q = false_discovery(*fit_with_decoys(config.regulation, members, fitted, **options), regulators)
         shares: list[float] = []
         for level in LEVELS:
             found = pairs & (q <= level)

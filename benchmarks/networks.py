@@ -3,7 +3,8 @@
     python benchmarks/networks.py [--sets 'sergio_*'] [--methods grn ridge] [--jobs 8]
 
 Prints a table, and writes `networks.csv` and the picture `docs/img/networks.png`. Peers run once, with seed 0; `grn`
-runs with several seeds, shown as mean ± standard deviation. What was inferred before comes from the cache.
+runs with several seeds, shown as mean ± standard deviation. What was inferred before comes from the cache. Rows that
+`networks.csv` has of other sets and methods stay, in the file and in the picture: one method can be added alone.
 
 Our own column is `benchmarks/ours.py`; without that file there is none. It holds
 
@@ -26,7 +27,8 @@ from peers import ABSENT, NAMES
 from peers.cache import entry
 from peers.measure import CallFailed, measured
 from peers.run import NotRun, run_peer
-from sets import NetworkSet, load_sets
+from results_file import merged, ordered, write
+from sets import SETS, NetworkSet, load_sets
 
 HERE = Path(__file__).resolve().parent
 OURS = "grn"
@@ -89,7 +91,7 @@ def readable(table: pd.DataFrame) -> str:
     shown = pd.DataFrame({"set": table["set"].where(~table["set"].duplicated(), ""), "method": table["method"]})
     for name, title in METRICS.items():
         pairs = zip(table[name], table[f"{name}_sd"], strict=True)
-        shown[title] = ["" if np.isnan(mean) else f"{mean:.3f}" + _deviation(sd) for mean, sd in pairs]
+        shown[title] = ["" if np.isnan(mean) else f"{mean:.3f}" + deviation(sd) for mean, sd in pairs]
     shown["majority sign"] = ["" if np.isnan(share) else f"{share:.3f}" for share in table["sign_majority"]]
     for name, title in COSTS.items():
         shown[title] = [f"{value:.2f}" if name == "seconds" else f"{value:.0f}" for value in table[name]]
@@ -97,8 +99,8 @@ def readable(table: pd.DataFrame) -> str:
     return shown.to_string(index=False)
 
 
-def _deviation(sd: float) -> str:
-    return "" if np.isnan(sd) else f" ± {sd:.3f}"
+def deviation(sd: float, digits: int = 3) -> str:
+    return "" if np.isnan(sd) else f" ± {sd:.{digits}f}"
 
 
 def main() -> None:
@@ -138,11 +140,12 @@ def main() -> None:
 
     from grn.plots.style import png
 
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    table.to_csv(arguments.output / "networks.csv", index=False, float_format="%.6g")
+    results = arguments.output / "networks.csv"
+    table = ordered(merged(results, table, ["set", "method"]), set=list(SETS), method=[OURS, *NAMES])
+    write(results, table)
     arguments.picture.parent.mkdir(parents=True, exist_ok=True)
     arguments.picture.write_bytes(png(dots(table, ours=OURS)))
-    print(f"wrote {arguments.output / 'networks.csv'} and {arguments.picture}")
+    print(f"wrote {results} and {arguments.picture}")
 
 
 if __name__ == "__main__":

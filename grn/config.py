@@ -45,7 +45,7 @@ class DataConfig(Section):
     gene_key: str | None = Field(None, description="column of var with the gene names; null: the index")
     duplicates: Literal["refuse", "sum"] = Field("refuse", description="genes listed twice: refuse, or sum the counts")
     label_key: str | None = Field(None, description="column of obs with the cell types; null: none")
-    group_key: str | None = Field(None, description="column of obs (donor, batch) that the split keeps together")
+    group_key: str | None = Field(None, description="column of obs (donor, batch) that split and folds keep together")
     regulators: str | list[str] = Field(
         "all", description="all | a list of names | a file with one gene a line: the keys that genes read"
     )

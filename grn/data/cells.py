@@ -33,6 +33,7 @@ class Cells:
     labels [C]: position in classes, -1 where missing.   property [C]: float32, NaN where missing.
     basal [C]: multiplicity of the basal gene, from the cell's depth by `depth` (its scale; None: all 1).
     weight [C]: how much a cell counts where genes are compared: more where it is deeper, 1 on average.
+    groups [C]: a number per donor or batch (data.group_key); None where nothing has to stay together.
     measures_depth [N]: bool, the genes that make up a cell's depth.
     target_total: what log1p_normalised scaled each cell to; None for the other transforms.
     counts_from: a sentence that says where the counts were.   notes: more sentences for the user.
@@ -54,6 +55,7 @@ class Cells:
     counts_from: str
     notes: tuple[str, ...] = ()
     truth: pd.DataFrame | None = None
+    groups: np.ndarray | None = None
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
@@ -63,9 +65,8 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
     """The cells of `data.path` and their split. What is chosen from data is chosen on the training cells alone."""
     adata = open_source(config)
     labels, classes = read_labels(adata.obs, config.label_key)
-    split = split_cells(
-        labels, _read_groups(adata.obs, config.group_key), config.validation_fraction, config.test_fraction, seed
-    )
+    groups = _read_groups(adata.obs, config.group_key)
+    split = split_cells(labels, groups, config.validation_fraction, config.test_fraction, seed)
     expression = read_expression(adata, config)
     values, names = _named_genes(expression, config)
     named, found = choose_regulators(names, config.regulators)
@@ -97,6 +98,7 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
         counts_from=expression.origin,
         notes=(f"{chosen.size} of {len(names)} genes are used{used}.", found),
         truth=read_truth(adata),
+        groups=groups,
     )
     return cells, split
 

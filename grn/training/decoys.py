@@ -21,14 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import scipy.sparse as sp
 import torch
-from torch import Tensor
 
 from grn.config import RegulationConfig
 from grn.network.effect import effect_network
 from grn.network.false_discovery import q_values
 from grn.regulation import Regulation
+from grn.training.fit_cells import FitCells
 from grn.training.regulation import CellTable, fit_regulation, set_units, train_members
 
 STRATA = 20  # of depth, as long as each holds
@@ -54,13 +53,7 @@ def false_discovery(real: np.ndarray, decoy: np.ndarray, regulators: np.ndarray)
 def fit_with_decoys(
     config: RegulationConfig,
     members: int,
-    multiplicity: sp.csr_matrix,
-    basal: np.ndarray,
-    weight: np.ndarray,
-    rows: np.ndarray,
-    regulators: np.ndarray,
-    mean: Tensor,
-    sd: Tensor,
+    cells: FitCells,
     *,
     penalty: float | None = None,
     labels: np.ndarray | None = None,
@@ -75,28 +68,29 @@ def fit_with_decoys(
     decoys: knockoffs | shuffled. Raises KeyError for others.
     """
     if penalty is None:
-        shared = (multiplicity, basal, weight, rows, regulators, mean, sd)
-        penalty = fit_regulation(config, 1, *shared, seed=seed, device=device).penalty
-    cells, depth = multiplicity[rows], basal[rows]
-    kinds = np.full(len(rows), -1) if labels is None else labels[rows]
-    real = cells[:, regulators].toarray()
+        penalty = fit_regulation(config, 1, cells, seed=seed, device=device).penalty
+    kinds = np.full(len(cells.rows), -1) if labels is None else labels[cells.rows]
+    cells = cells.alone()  # decoys are made for the fitted cells only
+    regulators = cells.regulators
+    real = cells.multiplicity[:, regulators].toarray()
     # All members see the same decoys: averaged over different ones, decoys would be weaker than false edges are.
-    false = DECOYS[decoys](real, depth, kinds, np.random.default_rng(seed))
+    false = DECOYS[decoys](real, cells.basal, kinds, np.random.default_rng(seed))
 
     torch.manual_seed(seed)
     # Each regulator is listed twice: neither it nor its decoy speaks to itself. Twice the keys, twice the width.
     twice = torch.as_tensor(np.concatenate([regulators, regulators]))
-    layer = Regulation(members, len(mean), twice, config.heads, 2 * config.width)
-    set_units(layer, sd, cells, depth)
+    layer = Regulation(members, len(cells.mean), twice, config.heads, 2 * config.width)
+    set_units(layer, cells)
     layer.to(device)
     inputs = torch.as_tensor(np.concatenate([real, false], axis=1), device=device)
-    table = CellTable(layer, cells, depth, weight[rows], mean, sd)
-    table.inputs = layer.inputs(inputs, torch.as_tensor(depth, device=device))
-    train_members(layer, table, np.arange(len(rows)), [penalty] * members, range(members), config.steps, config, seed)
+    depth = torch.as_tensor(cells.basal, device=device)
+    table = CellTable(layer, cells)
+    table.inputs = layer.inputs(inputs, depth)
+    train_members(layer, table, cells, [penalty] * members, range(members), config.steps, config, seed)
     layer.requires_grad_(False)
 
-    everything = torch.zeros(len(rows), dtype=torch.long, device=device)
-    found = effect_network(layer, inputs, torch.as_tensor(depth, device=device), everything).weight
+    everything = torch.zeros(len(cells.rows), dtype=torch.long, device=device)
+    found = effect_network(layer, inputs, depth, everything).weight
     return found[:, : len(regulators)], found[:, len(regulators) :]
 
 

@@ -3,6 +3,7 @@
 The layer is nearly linear and small, so it is fitted by itself: before the transformer on the training cells, and for
 the network once more on all. How strongly it is held back is chosen by held-out prediction: one trial member a penalty,
 then all members with the penalty that predicted best. Each stops where its own held-out cells are predicted best.
+Cells of one donor or batch (data.group_key) are held out together, or not at all.
 
 Letters: P members, C cells, N genes, R regulators, B cells of a batch.
 """
@@ -22,8 +23,10 @@ from torch import Tensor
 from grn.config import RegulationConfig
 from grn.errors import TrainingDiverged
 from grn.regulation import Regulation
+from grn.training.fit_cells import FitCells
+from grn.training.folds import held_out_cells, padded
 
-FOLDS = 10  # a member holds out one of at least so many parts of the cells
+FOLDS = 10  # a member holds out one of at least so many parts of the cells, or of as many as there are groups
 LOOKS = 16  # at the held-out cells, evenly over the steps
 AVERAGING = 0.99  # decay of the moving average of weights that is kept
 QUIET_S = 15
@@ -43,12 +46,12 @@ class Fit:
 class CellTable:
     """Cells as the layer reads them: inputs [C, R + 1] in units, standardised targets [C, N], weights [C]."""
 
-    def __init__(self, regulation: Regulation, multiplicity: sp.csr_matrix, basal, weight, mean: Tensor, sd: Tensor):
-        device = regulation.unit.device
-        self.mean, self.sd, self.rows = mean.to(device), sd.to(device), multiplicity
+    def __init__(self, regulation: Regulation, cells: FitCells):
+        device, multiplicity = regulation.unit.device, cells.multiplicity
+        self.mean, self.sd, self.rows = cells.mean.to(device), cells.sd.to(device), multiplicity
         regulators = torch.as_tensor(multiplicity[:, regulation.regulators.cpu().numpy()].toarray(), device=device)
-        self.inputs = regulation.inputs(regulators, torch.as_tensor(basal, device=device))
-        self.weight = torch.as_tensor(weight, device=device)
+        self.inputs = regulation.inputs(regulators, torch.as_tensor(cells.basal, device=device))
+        self.weight = torch.as_tensor(cells.weight, device=device)
         small = multiplicity.shape[0] * multiplicity.shape[1] <= DENSE
         self.targets = self._standardised(multiplicity) if small else None
 
@@ -67,42 +70,34 @@ class CellTable:
 def fit_regulation(
     config: RegulationConfig,
     members: int,
-    multiplicity: sp.csr_matrix,
-    basal: np.ndarray,
-    weight: np.ndarray,
-    rows: np.ndarray,
-    regulators: np.ndarray,
-    mean: Tensor,
-    sd: Tensor,
+    cells: FitCells,
     *,
     seed: int,
     device: torch.device | str = "cpu",
     say: Callable[[str], None] = lambda line: None,
 ) -> Fit:
-    """Members of a regulation layer, trained on `rows` of the cells.
-
-    multiplicity: CSR float32 [C, N].   basal [C]: multiplicity of each cell's basal gene, which carries its depth.
-    weight [C]: how much a cell counts.   regulators: vocabulary positions [R].   mean, sd [N]: of the targets.
-    """
+    """Members of a regulation layer, trained on the fitted rows of the cells."""
 
     def fresh(members: int) -> Regulation:
         torch.manual_seed(seed)
-        layer = Regulation(members, len(mean), torch.as_tensor(regulators), config.heads, config.width)
-        set_units(layer, sd, multiplicity[rows], basal[rows])
+        layer = Regulation(members, len(cells.mean), torch.as_tensor(cells.regulators), config.heads, config.width)
+        set_units(layer, cells)
         return layer.to(device)
 
+    if cells.groups is not None and cells.fitted_groups() is None:
+        say("The cells to fit are all of one group (data.group_key): the regulation layer holds out cells at random.")
     layer = fresh(len(config.penalties))
-    cells = CellTable(layer, multiplicity, basal, weight, mean, sd)
+    table = CellTable(layer, cells)
     penalties = list(config.penalties)
     if len(penalties) > 1:
         # The trial members hold out the same cells, so that only the penalty differs.
         half = max(1, config.steps // 2)
-        errors = train_members(layer, cells, rows, penalties, [0] * len(penalties), half, config, seed, say)
+        errors = train_members(layer, table, cells, penalties, [0] * len(penalties), half, config, seed, say)
         tried = ", ".join(f"{p:g}: {e:.4f}" for p, e in zip(penalties, errors.tolist(), strict=True))
         penalties = [penalties[int(errors.argmin())]]
         say(f"Regulation layer: held-out error by penalty {tried}.")
     layer = fresh(members)
-    errors = train_members(layer, cells, rows, penalties * members, range(members), config.steps, config, seed, say)
+    errors = train_members(layer, table, cells, penalties * members, range(members), config.steps, config, seed, say)
     if not errors.isfinite().all():  # what was never better than infinity is still where it began
         raise TrainingDiverged(
             "The held-out error of the regulation layer is not finite: lower regulation.learning_rate "
@@ -112,20 +107,22 @@ def fit_regulation(
     return Fit(layer, penalties[0], errors)
 
 
-def set_units(layer: Regulation, sd: Tensor, multiplicity: sp.csr_matrix, basal: np.ndarray) -> None:
-    """Units and centres from cells: multiplicity CSR [C, N], basal [C]; sd [N] of the genes."""
-    spread = sd[layer.regulators]
+def set_units(layer: Regulation, cells: FitCells) -> None:
+    """Units and centres from the fitted cells and the sds of the genes."""
+    basal = cells.basal[cells.rows]
+    spread = cells.sd[layer.regulators]
     typical = spread.square().mean().sqrt()
     layer.unit[:-1] = typical * (spread / typical) ** UNIT_POWER
     layer.unit[-1] = max(float(basal.std()), 1e-3) if basal.std() > 0 else 1.0
-    mean = np.asarray(multiplicity[:, layer.regulators.numpy()].mean(0, dtype=np.float64)).ravel()
+    fitted = cells.multiplicity[cells.rows]
+    mean = np.asarray(fitted[:, layer.regulators.numpy()].mean(0, dtype=np.float64)).ravel()
     layer.centre.copy_(torch.as_tensor(np.append(mean, basal.mean())) / layer.unit)
 
 
 def train_members(
     layer: Regulation,
-    cells: CellTable,
-    rows: np.ndarray,
+    table: CellTable,
+    cells: FitCells,
     penalties: Sequence[float],
     held_out: Sequence[int],
     steps: int,
@@ -133,18 +130,22 @@ def train_members(
     seed: int,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tensor:
-    """Trains the members in place; returns the held-out error of each, at its best. say: hears now and then how far."""
+    """Trains the members in place; returns the held-out error of each, at its best.
+
+    table: of the layer and the cells.   held_out: the fold of each member.   say: hears now and then how far.
+    """
     device, members = layer.unit.device, layer.members
     # Random numbers come from the CPU: the same cells in the same order on every device.
     generator = torch.Generator().manual_seed(seed)
-    shuffled = torch.as_tensor(rows)[torch.randperm(len(rows), generator=generator)]
-    folds = min(max(FOLDS, members), len(rows))
-    fold = torch.arange(len(rows)) % folds
-    most, least = max(len(rows) - len(rows) // folds - 1, 1), len(rows) // folds
-    training = torch.stack([shuffled[fold != k % folds][:most] for k in held_out])
-    validation = torch.stack([shuffled[fold == k % folds][:least] for k in held_out]).to(device)
-    member = torch.arange(members)[:, None]
-    strength = torch.as_tensor(penalties, dtype=torch.float32, device=device) / most
+    folds = max(FOLDS, members)
+    training, validation = held_out_cells(cells.rows, cells.fitted_groups(), held_out, folds, generator)
+    looked_at, counted = (each.to(device) for each in padded(validation))
+    strength = torch.stack(
+        [
+            torch.as_tensor(penalty, dtype=torch.float32, device=device) / len(part)
+            for penalty, part in zip(penalties, training, strict=True)
+        ]
+    )
 
     parameters: list[Tensor] = list(layer.parameters())
     optimiser = torch.optim.Adam(parameters, lr=config.learning_rate)
@@ -155,8 +156,8 @@ def train_members(
     for step in range(steps):
         rate = min(1.0, (step + 1) / (0.05 * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
         optimiser.param_groups[0]["lr"] = config.learning_rate * rate
-        batch = training[member, torch.randint(most, (members, config.batch_size), generator=generator)]
-        inputs, targets, weight = cells(batch.to(device))
+        drawn = [part[torch.randint(len(part), (config.batch_size,), generator=generator)] for part in training]
+        inputs, targets, weight = table(torch.stack(drawn).to(device))
         said = layer.scores()
         predicted = layer.answer(said, inputs) + layer.bias[:, None]
         error = ((predicted - targets).square() * weight).mean(1).sum(-1)  # summed over genes
@@ -173,7 +174,7 @@ def train_members(
             if (step + 1) % look == 0 or step + 1 == steps:
                 current = [parameter.detach().clone() for parameter in parameters]
                 _set(parameters, average)
-                errors = _held_out_error(layer, cells, validation)
+                errors = _held_out_error(layer, table, looked_at, counted)
                 better = errors < least_error
                 least_error = torch.where(better, errors, least_error)
                 for kept, now in zip(best, average, strict=True):
@@ -184,11 +185,12 @@ def train_members(
     return least_error.cpu()
 
 
-def _held_out_error(layer: Regulation, cells: CellTable, rows: Tensor) -> Tensor:
-    """Weighted squared error of each member on its own cells, [P]."""
+def _held_out_error(layer: Regulation, table: CellTable, rows: Tensor, counted: Tensor) -> Tensor:
+    """Weighted squared error of each member on its own cells, [P]. rows [P, V], counted [P, V]: see `padded`."""
     total, count = torch.zeros(len(rows), device=rows.device), torch.zeros(len(rows), device=rows.device)
-    for part in rows.split(512, dim=1):
-        inputs, targets, weight = cells(part)
+    for part, real in zip(rows.split(512, dim=1), counted.split(512, dim=1), strict=True):
+        inputs, targets, weight = table(part)
+        weight = weight * real[..., None]
         total += ((layer.predict(inputs) - targets).square() * weight).mean(2).sum(1)
         count += weight.sum((1, 2))
     return total / count

@@ -33,6 +33,7 @@ from grn.network.networks import read_networks
 from grn.trained import TrainedModel
 from grn.training.callbacks import Checkpoints, ProgressLines, Signals, process_rank
 from grn.training.decoys import false_discovery, fit_with_decoys
+from grn.training.fit_cells import FitCells
 from grn.training.folder import make_run_folder
 from grn.training.metrics import Evaluation, scalars
 from grn.training.quiet import quiet
@@ -186,8 +187,8 @@ def regulation_layer(
     penalty: float | None = None,
 ) -> Fit:
     """The regulation layer, fitted on some cells. penalty: the one to use; None: held-out prediction chooses."""
-    genes = len(cells.vocabulary)
-    regulators = np.arange(genes) if cells.regulators is None else cells.regulators
+    fitted = FitCells.of(cells, rows, mean, sd)
+    genes, regulators = len(cells.vocabulary), fitted.regulators
     members = config.network.members
     decoys = 2 if config.network.false_discovery else 1
     stacked = max(members, len(config.regulation.penalties))
@@ -202,13 +203,7 @@ def regulation_layer(
     fit = fit_regulation(
         settings if penalty is None else settings.model_copy(update={"penalties": [penalty]}),
         members,
-        cells.multiplicity,
-        cells.basal,
-        cells.weight,
-        rows,
-        regulators,
-        mean,
-        sd,
+        fitted,
         seed=config.trainer.seed,
         device=own_device(config.trainer),
         say=say,
@@ -385,16 +380,11 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
 
 def edge_q_values(config: Config, trained: TrainedModel, cells: Cells, say: Say) -> np.ndarray:
     """False discovery rates [N, R] of the edges, from a fit of its own with decoy regulators beside the real ones."""
+    everyone = FitCells.of(cells, np.arange(len(cells)), trained.model.mean.cpu(), trained.model.sd.cpu())
     real, decoy = fit_with_decoys(
         config.regulation,
         config.network.members,
-        cells.multiplicity,
-        cells.basal,
-        cells.weight,
-        np.arange(len(cells)),
-        trained.regulators,
-        trained.model.mean.cpu(),
-        trained.model.sd.cpu(),
+        replace(everyone, regulators=trained.regulators),
         penalty=trained.penalty,
         labels=cells.labels,
         seed=config.trainer.seed,

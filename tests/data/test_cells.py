@@ -66,9 +66,11 @@ def test_a_column_without_labels_is_refused():
 def test_groups_stay_together_and_a_missing_group_is_one(adata, write):
     donors = np.array(["d1", "d2", "d3", "d4", None], object)[np.arange(adata.n_obs) % 5]
     adata.obs["donor"] = pd.Categorical(donors)
-    _, split = load_cells(DataConfig(path=write(adata), group_key="donor"))
+    cells, split = load_cells(DataConfig(path=write(adata), group_key="donor"))
     owners = [set(pd.Series(donors[part]).fillna("none")) for part in (split.train, split.validation, split.test)]
     assert sum(map(len, owners)) == len(set.union(*owners)) == 5
+    assert len(set(zip(cells.groups, map(str, donors), strict=True))) == len(set(cells.groups)) == 5
+    assert load_cells(DataConfig(path=write(adata)))[0].groups is None
 
 
 def test_property_is_float_with_nan(adata, write):

@@ -10,6 +10,7 @@ from scipy import sparse
 from grn.config import RegulationConfig
 from grn.network.false_discovery import q_values
 from grn.training.decoys import DECOYS, false_discovery, fit_with_decoys, independent_shares, strata
+from grn.training.fit_cells import FitCells
 
 CELLS, GENES = 600, 24
 REGULATORS = np.array([0, 2, 4, 5])
@@ -30,12 +31,12 @@ def cells(planted: bool) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
     return sparse.csr_matrix((values + 6).clip(0).astype(np.float32)), basal.astype(np.float32), kinds
 
 
-def fitted(function, planted: bool, **options):
+def fitted(function, planted: bool, groups: np.ndarray | None = None, **options):
     multiplicity, basal, kinds = cells(planted)
     mean, sd = (torch.as_tensor(getattr(multiplicity.toarray(), name)(0)) for name in ("mean", "std"))
     weight, rows = np.ones(CELLS, np.float32), np.arange(0, CELLS - 60)
-    shared = (QUICK, 2, multiplicity, basal, weight, rows, REGULATORS, mean, sd)
-    return function(*shared, labels=kinds, seed=1, **{"penalty": 30, **options})
+    known = FitCells(multiplicity, basal, weight, rows, REGULATORS, mean, sd, groups)
+    return function(QUICK, 2, known, labels=kinds, seed=1, **{"penalty": 30, **options})
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +135,14 @@ def test_decoys_change_no_target_and_no_regulator(monkeypatch):
     np.testing.assert_allclose(inputs[:, :4], values[: CELLS - 60, REGULATORS], rtol=1e-5)
     np.testing.assert_allclose(np.sort(inputs[:, 4:], 0), np.sort(inputs[:, :4], 0), rtol=1e-5)
     assert real.shape == decoy.shape == (GENES, len(REGULATORS))
+
+
+def test_donors_stay_together_beside_decoys_too(monkeypatch):
+    seen = []
+    monkeypatch.setattr("grn.training.decoys.train_members", lambda layer, table, known, *rest: seen.append(known))
+    groups = np.arange(CELLS) % 3
+    fitted(fit_with_decoys, True, groups=groups)
+    np.testing.assert_array_equal(seen[0].fitted_groups(), groups[: CELLS - 60])
 
 
 def test_neither_a_regulator_nor_its_decoy_speaks_to_itself():

@@ -12,6 +12,7 @@ from grn.config import RegulationConfig
 from grn.errors import TrainingDiverged
 from grn.network.effect import effect_network
 from grn.training import regulation
+from grn.training.fit_cells import FitCells
 from grn.training.regulation import Fit, fit_regulation
 from grn.training.run import mean_and_sd
 
@@ -43,14 +44,16 @@ def shuffled(values: np.ndarray, seed: int) -> np.ndarray:
 def fit(values: np.ndarray, config: RegulationConfig = QUICK, *, members: int = 2, seed: int = 0, **changes) -> Fit:
     multiplicity = sp.csr_matrix(values.astype(np.float32))
     mean, sd = map(torch.as_tensor, mean_and_sd(sp.csr_matrix(values.astype(np.float32))))
-    arguments: dict[str, Any] = {
+    known: dict[str, Any] = {
         "basal": np.ones(len(values), np.float32),
         "weight": np.ones(len(values), np.float32),
         "rows": np.arange(len(values)),
         "mean": mean,
         "sd": sd,
-    } | changes
-    return fit_regulation(config, members, multiplicity, regulators=REGULATORS, seed=seed, **arguments)
+    }
+    known |= {name: changes.pop(name) for name in list(changes) if name in FitCells.__dataclass_fields__}
+    cells = FitCells(multiplicity, regulators=REGULATORS, **known)
+    return fit_regulation(config, members, cells, seed=seed, **changes)
 
 
 def effect(found: Fit, values: np.ndarray) -> np.ndarray:
@@ -163,6 +166,62 @@ def test_held_out_cells_are_not_trained_on(monkeypatch):
         assert torch.equal(now[0], tensor[0]), name
         assert not torch.equal(now[1], tensor[1]), name
     assert after.error[0] > 1e3 * before.error[0], "it was they that the member was judged by"
+
+
+def donors(sizes: list[int], seed: int = 0) -> np.ndarray:
+    """A donor per cell, in no order."""
+    return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+
+
+def test_a_donor_that_is_held_out_is_not_trained_on_in_any_of_its_cells(monkeypatch):
+    """Huge targets in every cell of the first member's donor: it ends as it would have, and the second does not."""
+    monkeypatch.setattr(regulation, "LOOKS", 1)
+    values, _ = planted()
+    given = dict(zip(("mean", "sd"), map(torch.as_tensor, mean_and_sd(sp.csr_matrix(values))), strict=True))
+    config, groups = QUICK.model_copy(update={"steps": 30}), donors([70, 110, 120])  # 110: next to a third of 300
+    before = fit(values, config, groups=groups, **given)
+    poisoned = values.copy()
+    poisoned[np.ix_(groups == 1, TARGETS)] = 1e4
+    after = fit(poisoned, config, groups=groups, **given)
+    for name, tensor in before.regulation.named_parameters():
+        now = after.regulation.get_parameter(name)
+        assert torch.equal(now[0], tensor[0]), name
+        assert not torch.equal(now[1], tensor[1]), name
+    assert after.error[0] > 1e3 * before.error[0], "it was they that the member was judged by"
+
+
+@pytest.mark.parametrize("sizes", [[150, 150], [297, 2, 1], [60, 60, 60, 60, 60]])
+def test_fewer_donors_than_members_are_enough_and_the_network_is_found(sizes):
+    values, truth = planted()
+    found = fit(values, members=6, groups=donors(sizes))
+    assert found.error.isfinite().all()
+    if sizes[0] < 200:  # who holds out almost all cells learns from three
+        weight = effect(found, values)
+        assert average_precision_score((truth[TARGETS] != 0).ravel(), np.abs(weight[TARGETS]).ravel()) > 0.98
+
+
+def test_the_held_out_error_counts_every_held_out_cell_once():
+    """Of donors of different sizes, too; before the first step the error is that of the genes' means."""
+    values, _ = planted()
+    groups = donors([85, 105, 110])
+    still = QUICK.model_copy(update={"steps": 1, "learning_rate": 0})
+    mean, sd = mean_and_sd(sp.csr_matrix(values.astype(np.float32)))
+    squares = np.square((values - mean) / sd).mean(1)
+    expected = [squares[groups == donor].mean() for donor in (1, 2, 0)]  # by distance from a third of the cells
+    found = fit(values, still, members=3, groups=groups).error
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
+
+
+def test_one_donor_is_as_none_and_is_said():
+    """Cells of another one that are not fitted change nothing."""
+    values, _ = planted()
+    config, rows = QUICK.model_copy(update={"steps": 20}), np.arange(0, CELLS, 2)
+    said: list[str] = []
+    plain = fit(values, config, rows=rows, say=said.append)
+    assert not said
+    single = fit(values, config, rows=rows, groups=np.arange(CELLS) % 2, say=said.append)
+    assert same(plain, single) and torch.equal(plain.error, single.error)
+    assert len(said) == 1 and "are all of one group (data.group_key)" in said[0]
 
 
 def test_cells_without_weight_are_ignored():

@@ -13,7 +13,7 @@ from grn.data.cells import load_cells
 from grn.data.order import EpochOrder
 from grn.errors import ConfigError, TrainingDiverged
 from grn.trained import TrainedModel
-from grn.training import run
+from grn.training import regulation, run
 from grn.training.run import best_weights, export, mean_and_sd, train
 from grn.training.task import Task
 
@@ -89,13 +89,27 @@ def test_export_reads_the_same_network_again(tiny_run, tmp_path):
     assert len(few) == 16
 
 
+def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_config, tmp_path):
+    """They are about effects alone: those of a run do not stop it from being read in another way."""
+    config = make_config(max_steps=2)
+    network = config.network.model_copy(update={"false_discovery": True})
+    found = train(config.model_copy(update={"network": network}), tmp_path / "run", say=quiet)
+    assert found.edges["q_value"].between(0, 1).all()
+    again = export(tmp_path / "run", tmp_path / "again", changes={"top_k": 2}, say=quiet)
+    assert "q_value" in again
+    for readout in ("attention", "knockout"):
+        other = export(tmp_path / "run", tmp_path / readout, changes={"readout": readout}, say=quiet)
+        assert "q_value" not in other and len(other) == 4 * 15
+        assert "q_value" not in pd.read_parquet(tmp_path / readout / "edges.parquet")
+
+
 def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_config, tmp_path, monkeypatch):
     """The one of the network has seen them: it comes last, and with the penalty of the first."""
     config, seen, fit_regulation = make_config(), [], run.fit_regulation
 
-    def recorded(settings, *arguments, **options):
-        fit = fit_regulation(settings, *arguments, **options)
-        seen.append((arguments[4], settings.penalties, fit))
+    def recorded(settings, members, cells, **options):
+        fit = fit_regulation(settings, members, cells, **options)
+        seen.append((cells.rows, settings.penalties, fit))
         return fit
 
     order = []
@@ -109,6 +123,27 @@ def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_
     assert sorted(second) == [*range(80)]
     assert (penalties, repeated) == (config.regulation.penalties, [chosen.penalty])
     assert torch.equal(found.trained.model.regulation.query, last.regulation.query)
+
+
+def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config, tmp_path, monkeypatch):
+    """Trial members, those of the metrics, those of the network and those beside decoys."""
+    config, found, held_out_cells = make_config(max_steps=2), [], regulation.held_out_cells
+    simulated = config.data.simulated.model_copy(update={"cell_types": 8})
+    data = config.data.model_copy(update={"simulated": simulated, "group_key": "cell_type"})
+    network = config.network.model_copy(update={"false_discovery": True})
+    config = config.model_copy(update={"data": data, "network": network})
+
+    def recorded(*arguments):
+        found.append(held_out_cells(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(regulation, "held_out_cells", recorded)
+    train(config, tmp_path / "run", say=quiet)
+    donor = load_cells(config.data, seed=config.trainer.seed)[0].groups
+    assert len(found) == 4
+    for training, held_out in found:
+        for fitted, others in zip(training, held_out, strict=True):
+            assert not set(donor[fitted]) & set(donor[others])
 
 
 @pytest.mark.parametrize("readout", ["knockout", "attention"])

@@ -1,0 +1,70 @@
+"""Held-out cells predicted from their regulators: the regulation layer beside ridge on the same regulators.
+
+    python benchmarks/held_out.py [--sets 'sergio_*'] [--seeds 5] [--device cpu]
+
+What `grn train` prints at the end of a run, for every set: squared error over the test cells in variances of the genes,
+1 is as good as each gene's mean. No gene is predicted from itself. The layer is fitted on the training cells with the
+default configuration and knows the cell's depth; ridge chooses a penalty per gene by leave-one-out error. A seed is a
+split and a start. Prints a table and writes `held_out.csv`; its rows of other sets stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import ours
+import pandas as pd
+import torch
+from networks import HERE, deviation
+from results_file import merged, ordered, write
+from sets import SETS, NetworkSet, load_sets
+
+from grn.data.cells import load_cells
+from grn.training.run import held_out_errors, mean_and_sd, regulation_layer
+
+
+def errors(one: NetworkSet, seed: int, device: str) -> dict[str, float]:
+    """Test cells, and the squared error of the layer and of ridge on them."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = ours.configuration(one, seed, device, Path(folder) / "cells.h5ad")
+        cells, split = load_cells(config.data, seed=seed)
+    mean, sd = (torch.as_tensor(numbers) for numbers in mean_and_sd(cells.multiplicity[split.train]))
+    layer = regulation_layer(config, cells, split.train, mean=mean, sd=sd, say=lambda line: None)
+    found = held_out_errors(layer, cells, split, mean, sd)
+    return {"test_cells": len(split.test), "layer": found["regulation_error"], "ridge": found["ridge_error"]}
+
+
+def row(one: NetworkSet, runs: list[dict[str, float]]) -> dict[str, float | str]:
+    """Means over the seeds, their standard deviations, and on how many seeds the layer is below ridge."""
+    table = pd.DataFrame(runs)
+    size = {"cells": one.cells, "genes": len(one.genes), "regulators": len(one.regulators or one.genes)}
+    means = {name: float(table[name].mean()) for name in ("layer", "ridge")}
+    deviations = {f"{name}_sd": float(table[name].std()) for name in means}
+    below = int((table["layer"] < table["ridge"]).sum())
+    head = {"set": one.name, "seeds": len(runs), "test_cells": int(table["test_cells"].iloc[0])}
+    return head | size | means | deviations | {"layer_below_ridge": below}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
+    arguments = parser.parse_args()
+
+    print(f"{'set':<36}{'test cells':>10}  {'layer':<16}{'ridge':<16}seeds with the layer below ridge")
+    path = arguments.output / "held_out.csv"
+    for one in load_sets(arguments.sets):
+        found = row(one, [errors(one, seed, arguments.device) for seed in range(arguments.seeds)])
+        shown = [f"{found[name]:.4f}" + deviation(found[f"{name}_sd"], 4) for name in ("layer", "ridge")]
+        below = f"{found['layer_below_ridge']} of {found['seeds']}"
+        print(f"{one.name:<36}{found['test_cells']:>10}  {shown[0]:<16}{shown[1]:<16}{below}", flush=True)
+        write(path, ordered(merged(path, pd.DataFrame([found]), ["set"]), set=list(SETS)))
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Tables of results as files that grow: what a call found takes its place among the rows of earlier calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+
+def merged(path: Path, found: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The rows of the CSV file at `path`, if there is one, and those of `found`, which replace rows of equal keys."""
+    if not path.exists():
+        return found.reset_index(drop=True)
+    before = pd.read_csv(path)
+    keys = list(keys)
+    unlike = [key for key in keys if key not in before]
+    if unlike:
+        raise SystemExit(f"{path} has no column {unlike[0]!r}, so it holds another table; give another --output.")
+    kept = before[~before.set_index(keys).index.isin(found.set_index(keys).index)]
+    return pd.concat([kept, found], ignore_index=True) if len(kept) else found.reset_index(drop=True)
+
+
+def ordered(table: pd.DataFrame, **order: Sequence[str]) -> pd.DataFrame:
+    """Rows by the columns named, each in the order given; what is not listed comes last."""
+    places = {
+        column: table[column].map({name: place for place, name in enumerate(names)}).fillna(len(names))
+        for column, names in order.items()
+    }
+    rows = pd.DataFrame(places).sort_values(list(order), kind="stable").index
+    return table.loc[rows].reset_index(drop=True)
+
+
+def write(path: Path, table: pd.DataFrame) -> None:
+    """Whole or not at all: earlier rows may have taken hours."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    table.to_csv(beside, index=False, float_format="%.6g")
+    os.replace(beside, path)

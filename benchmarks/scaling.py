@@ -1,0 +1,117 @@
+"""How long networks take to infer, by us and by others, as genes and as cells grow.
+
+    python benchmarks/scaling.py [--methods grn genie3] [--limit 600]
+
+Cells of our own generator (grn/data/simulated.py), a tenth of the genes regulators: 100 to 800 genes at 1000 cells, and
+500 to 4000 cells at 100 genes. Every method has one thread, one process and one run a size. Measured are wall time and
+the CPU time of the process and of those that it starts: the CPU time is what to compare, as other work on the machine
+does not count in it. Ours is the whole of what the network takes: reading the cells, choosing the penalty, both fits
+and the edge table. RegDiffusion's holds the start of its own Python.
+
+A method is not run where half of the genes or cells already took it more than half of the limit; that is printed, and
+nothing stands for it in the table. Writes `scaling.csv` (rows of other methods and sizes stay) and the picture
+`docs/img/scaling.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from networks import HERE, OURS, methods
+from peers import NAMES, load, settings_of
+from peers.measure import CallFailed, measured
+from results_file import merged, ordered, write
+from sets import COUNTS_SEEN, NetworkSet, digest
+
+GENES, CELLS = (100, 200, 400, 800), (500, 1000, 2000, 4000)
+FEW_GENES, USUAL_CELLS = 100, 1000  # where the other number grows
+SIZES = [*((genes, USUAL_CELLS) for genes in GENES), *((FEW_GENES, cells) for cells in CELLS if cells != USUAL_CELLS)]
+LIMIT_S = 600  # of CPU time
+KEYS = ["method", "genes", "cells"]
+
+
+def planted(genes: int, cells: int) -> NetworkSet:
+    """Simulated counts; the generator's defaults but for the sizes."""
+    from grn.config import SimulatedConfig
+    from grn.data.simulated import TRUTH, simulate
+
+    adata = simulate(SimulatedConfig(genes=genes, cells=cells, regulators=genes // 10))
+    matrix, names = adata.X.toarray(), list(adata.var_names)
+    regulators = names[: genes // 10]
+    name, hashed = f"simulated_{genes}_{cells}", digest(matrix, names, COUNTS_SEEN)
+    return NetworkSet(name, names, "counts", matrix, None, regulators, adata.uns[TRUTH], "reference", hashed)
+
+
+def timed(method: str, one: NetworkSet) -> dict[str, Any]:
+    """What one inference took, in a process of its own with one thread."""
+    if method == OURS:
+        import ours
+
+        call = partial(ours.infer, one, 0, "cpu")
+    else:
+        peer, seen = load(method), one.prepared()
+        call = partial(peer.infer, seen.values, seen.genes, seen.regulators, 0, n_jobs=1, **settings_of(peer))
+    _, measures = measured(call, jobs=1, threads=1)
+    return {name: measures[name] for name in ("seconds", "cpu_seconds", "peak_mb")}
+
+
+def too_long(taken: Mapping[tuple[int, int], float], genes: int, cells: int, limit: float) -> bool:
+    """Whether half of the genes or half of the cells was left out or took more than half of the limit.
+
+    taken: CPU seconds by (genes, cells) of the sizes that were run; sizes smaller than all of them count as quick.
+    """
+    halves = [half for half in ((genes // 2, cells), (genes, cells // 2)) if half in SIZES]
+    return any(taken.get(half, float("inf")) > limit / 2 for half in halves)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--methods", nargs="+", default=methods(), choices=methods(), metavar="NAME")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="CPU seconds of one run")
+    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
+    parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "img" / "scaling.png", metavar="FILE")
+    arguments = parser.parse_args()
+
+    path = arguments.output / "scaling.csv"
+    for method in arguments.methods:
+        reason = None if method == OURS else load(method).unavailable()
+        if reason:
+            print(f"{method}: {reason}")
+            continue
+        taken: dict[tuple[int, int], float] = {}
+        for genes, cells in sorted(SIZES):
+            size = f"{method:<20}{genes:>5} genes {cells:>5} cells "
+            if too_long(taken, genes, cells, arguments.limit):
+                print(
+                    f"{size} left out: half of it was, or took more than {arguments.limit / 2:g} s of CPU time",
+                    flush=True,
+                )
+                continue
+            try:
+                found = timed(method, planted(genes, cells))
+            except CallFailed as error:
+                print(f"{size} failed: {str(error).strip().splitlines()[-1]}", flush=True)
+                continue
+            taken[genes, cells] = found["cpu_seconds"]
+            print(f"{size}{found['seconds']:>9.2f} s {found['cpu_seconds']:>9.2f} s of CPU", flush=True)
+            row = pd.DataFrame([{"method": method, "genes": genes, "cells": cells, **found}])
+            table = ordered(merged(path, row, KEYS), method=[OURS, *NAMES], cells=CELLS, genes=GENES)
+            write(path, table)
+
+    from scaling_picture import lines
+
+    from grn.plots.style import save
+
+    table = pd.read_csv(path)
+    arguments.picture.parent.mkdir(parents=True, exist_ok=True)
+    save(lines(table, ours=OURS, cells=USUAL_CELLS, genes=FEW_GENES), arguments.picture)
+    print(f"wrote {path} and {arguments.picture}")
+
+
+if __name__ == "__main__":
+    main()
