@@ -89,19 +89,22 @@ def spherical_attention(
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, packed: bool) -> None:
     """Raises ShapeMismatch, with what was found, unless the tensors fit together (forms: spherical_attention)."""
     form, ndim = ("packed", 3) if packed else ("dense", 4)
-    found = f"found q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+
+    def found() -> str:
+        return f"found q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+
     if q.ndim != ndim or k.ndim != ndim:
         expected = "q [T, H, E] and k, v [S, K, E]" if packed else "q [C, H, N, E] and k, v [C, K, M, E]"
         hint = "" if packed else " (packed bags come with offsets)"
-        raise ShapeMismatch(f"A {form} call{hint} has {expected}; {found}.")
+        raise ShapeMismatch(f"A {form} call{hint} has {expected}; {found()}.")
     if k.shape != v.shape:
-        raise ShapeMismatch(f"k and v must have one shape; {found}.")
+        raise ShapeMismatch(f"k and v must have one shape; {found()}.")
     if q.shape[-1] != k.shape[-1]:
-        raise ShapeMismatch(f"q and k must have one head width; {found}.")
+        raise ShapeMismatch(f"q and k must have one head width; {found()}.")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ShapeMismatch(f"Query heads must be a multiple of key heads; {found}.")
+        raise ShapeMismatch(f"Query heads must be a multiple of key heads; {found()}.")
     if not packed and q.shape[0] != k.shape[0]:
-        raise ShapeMismatch(f"q and k must have the same number of cells; {found}.")
+        raise ShapeMismatch(f"q and k must have the same number of cells; {found()}.")
     if not (q.dtype == k.dtype == v.dtype and q.dtype.is_floating_point):
         raise ShapeMismatch(f"q, k and v must share one floating dtype; found {q.dtype}, {k.dtype}, {v.dtype}.")
     if not (q.device == k.device == v.device):

@@ -18,7 +18,7 @@ from flashsign.remembered import remembered
 from flashsign.transforms import transformed
 
 WIDEST = 256
-MOMENTS_PAY = 64
+MOMENTS_PAY = 128
 """Moments in torch are float32 products and a dozen passes over the rows: so many times the stream's cost by count."""
 
 

@@ -84,7 +84,9 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, m: Tensor, eps: float) -> Tensor:
 class _Stream(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q, k, v, m, offsets, query_offsets, eps):
-        o, inverse = torch.ops.flashsign.stream(q, k, v, m, offsets, query_offsets, eps)
+        # In eager mode without the dispatcher, which took as long as the launches.
+        forward = torch.ops.flashsign.stream if torch.compiler.is_compiling() else _stream
+        o, inverse = forward(q, k, v, m, offsets, query_offsets, eps)
         ctx.save_for_backward(q, k, v, m, o, inverse, offsets, query_offsets)
         ctx.eps = eps
         return o
@@ -95,5 +97,6 @@ class _Stream(torch.autograd.Function):
         if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or transformed()):
             plain = partial(torch_stream, offsets=offsets, query_offsets=query_offsets, eps=ctx.eps)
             return *differentiable_gradients(plain, (q, k, v, m), (grad,)), None, None, None
-        found = torch.ops.flashsign.stream_backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, ctx.eps)
+        backward = torch.ops.flashsign.stream_backward if torch.compiler.is_compiling() else _stream_backward
+        found = backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, ctx.eps)
         return *found, None, None, None

@@ -16,7 +16,17 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashsign import tuning
 from flashsign.triton import query_gradient, stream_backward, stream_forward
-from flashsign.triton.launch import Keys, Tiles, aligned, descriptor, head_stride, padded_width, precision, with_gaps
+from flashsign.triton.launch import (
+    Keys,
+    Tiles,
+    aligned,
+    cdiv,
+    descriptor,
+    head_stride,
+    padded_width,
+    precision,
+    with_gaps,
+)
 from flashsign.tuning import Tile
 
 # Gluon is young and changes from release to release: only where its kernel was seen working.
@@ -135,7 +145,7 @@ class Backward:
         q, grad, keys = self.q, self.grad, self.keys
         rows, pull = with_gaps(q, len(keys.totals), keys.gap), torch.empty_like(self.inverse)
         # Heads lie a multiple of four numbers apart: what a descriptor can step over.
-        delta = torch.empty(*q.shape[:2], triton.cdiv(q.shape[2], 4) * 4, device=q.device)[..., : q.shape[2]]
+        delta = torch.empty(*q.shape[:2], cdiv(q.shape[2], 4) * 4, device=q.device)[..., : q.shape[2]]
         block = max(16, 4096 // self.width)
         tiles = Tiles.of(q.shape[2], q.shape[0], block, self.query_offsets)
         stream_backward.scaled_queries[tiles.grid(q.shape[1])](
@@ -199,10 +209,10 @@ class Backward:
         """A and G of every bag and key head, [bags, K, 2, E_PAD, E_PAD] float32."""
         v, keys, width = self.v, self.keys, self.width
         bags = len(keys.totals)
-        mean = v.shape[2] if self.offsets is None else triton.cdiv(v.shape[2], bags)
+        mean = v.shape[2] if self.offsets is None else cdiv(v.shape[2], bags)
         # As few as precision allows, but enough to fill the device while they stay worth their sum.
         filling = tuning.processors(v.device) // (bags * v.shape[1])
-        shares = max(1, triton.cdiv(mean, SHARE), min(filling, triton.cdiv(mean, SHARE // 4)))
+        shares = max(1, cdiv(mean, SHARE), min(filling, cdiv(mean, SHARE // 4)))
         out = torch.empty(shares, bags, v.shape[1], 2, width, width, device=v.device, dtype=torch.float32)
         query_gradient.key_moments[(shares, v.shape[1], bags)](
             keys.rows, v, self.m, self.offsets, out,
