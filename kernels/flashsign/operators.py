@@ -17,39 +17,45 @@ from flashsign.packing import pad_attention
 from flashsign.transforms import differentiable_gradients, transformed
 
 # Defined by schema rather than by decorator: a decorated operator took 100 microseconds a call, this one 10.
-LIBRARY = torch.library.Library("flashsign", "DEF")
-LIBRARY.define(
+LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-call]
+for schema in (
     "stream(Tensor q, Tensor k, Tensor v, Tensor m, Tensor? offsets, Tensor? query_offsets, float eps)"
-    " -> (Tensor, Tensor)"
-)
-LIBRARY.define(
+    " -> (Tensor, Tensor)",
     "stream_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor m, Tensor o, Tensor inverse,"
-    " Tensor? offsets, Tensor? query_offsets, float eps) -> (Tensor, Tensor, Tensor, Tensor)"
-)
+    " Tensor? offsets, Tensor? query_offsets, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
+):
+    LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+
+Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @torch.library.impl(LIBRARY, "stream", "CompositeExplicitAutograd")
-def _stream(q, k, v, m, offsets, query_offsets, eps):
+def _stream(
+    q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
     from flashsign.triton import stream
 
     return stream.forward(q, k, v, m, offsets, query_offsets, eps)
 
 
 @torch.library.impl(LIBRARY, "stream_backward", "CompositeExplicitAutograd")
-def _stream_backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps):
+def _stream_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, o: Tensor, inverse: Tensor,
+    offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
+) -> Four:  # fmt: skip
     from flashsign.triton import stream
 
     dq, dk, dv, dm = stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps)
     return dq, dk, dv, (dm.sum(1, keepdim=True) if m.shape[1] == 1 < dm.shape[1] else dm)
 
 
-@torch.library.register_fake("flashsign::stream", lib=LIBRARY)
-def _(q, k, v, m, offsets, query_offsets, eps):
+@torch.library.register_fake("flashsign::stream", lib=LIBRARY)  # type: ignore[untyped-decorator]
+def _(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-@torch.library.register_fake("flashsign::stream_backward", lib=LIBRARY)
-def _(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps):
+@torch.library.register_fake("flashsign::stream_backward", lib=LIBRARY)  # type: ignore[untyped-decorator]
+def _(_: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, *__: object) -> Four:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), m.new_empty(m.shape)
 
 
@@ -83,7 +89,10 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, m: Tensor, eps: float) -> Tensor:
 
 class _Stream(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q, k, v, m, offsets, query_offsets, eps):
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, m: Tensor,
+        offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
+    ) -> Tensor:  # fmt: skip
         # In eager mode without the dispatcher, which took as long as the launches.
         forward = torch.ops.flashsign.stream if torch.compiler.is_compiling() else _stream
         o, inverse = forward(q, k, v, m, offsets, query_offsets, eps)
