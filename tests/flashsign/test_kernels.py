@@ -137,6 +137,22 @@ def test_packed_bags_are_the_bags_one_by_one(dtype, per_head):
     assert max(errors(found, true).values()) < 4 * torch.finfo(dtype).eps
 
 
+def test_packed_bags_work_in_inference_mode():
+    (q, k, v, m), _, offsets, query_offsets = packed(*draw(cells=1))
+    expected = kernels(q, k, v, m, offsets=offsets, query_offsets=query_offsets)
+    with torch.inference_mode():
+        cut = {"offsets": offsets.clone(), "query_offsets": query_offsets.clone()}
+        assert torch.equal(kernels(q, k, v, m, **cut), expected)
+
+
+def test_offsets_that_change_are_looked_at_again():
+    (q, k, v, m), _, offsets, query_offsets = packed(*draw(cells=1))
+    kernels(q, k, v, m, offsets=offsets, query_offsets=query_offsets)
+    offsets[1:3] = 12
+    changed = kernels(q, k, v, m, offsets=offsets, query_offsets=query_offsets)
+    assert torch.equal(changed, kernels(q, k, v, m, offsets=offsets.clone(), query_offsets=query_offsets))
+
+
 def test_a_broken_bag_leaves_its_neighbours_alone():
     (q, k, v, m), grad, offsets, query_offsets = packed(*draw(cells=1))
     cut = {"offsets": offsets, "query_offsets": query_offsets}

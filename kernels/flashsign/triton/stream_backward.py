@@ -146,7 +146,7 @@ def pass_over_queries(
         begin = step % query_tiles * QUERIES
         if PACKED:
             query = begin + tl.arange(0, QUERIES)
-            d = tl.load(delta + (head * delta_head + first_query + query), mask=query < queries, other=0.0)
+            d = tl.load(delta + (head.to(tl.int64) * delta_head + first_query + query), mask=query < queries, other=0.0)
         else:
             d = delta.load([index, head, begin]).reshape(QUERIES)
         rows = q.load([index, head, first_query + gaps + begin, 0]).reshape(QUERIES, E_PAD)
