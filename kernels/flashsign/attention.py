@@ -10,12 +10,13 @@ from functools import partial
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from flashsign.dense import Method, dense_attention
 from flashsign.errors import BackendUnavailable, ShapeMismatch
 from flashsign.kernel_attention import kernel_attention, no_kernel, pays
 from flashsign.packing import pad_attention
+from flashsign.split_moments import split_attention
 
 Backend = Literal["auto", "triton", "torch"]
 
@@ -31,6 +32,7 @@ def spherical_attention(
     eps: float = 1e-6,
     method: Method = "auto",
     backend: Backend = "auto",
+    group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
     """Attention over bags, normalised by an L2 norm instead of a softmax, so that weights keep their sign.
 
@@ -48,13 +50,20 @@ def spherical_attention(
     method: "moments" is linear in N and M; "stream" passes over the keys; "auto" takes the one with less work.
     backend: "triton" is the stream's GPU kernels (float16, bfloat16, float32; scores q.k m / max m must fit the dtype);
     "torch" runs anywhere; "auto" takes the kernels where they can run. Forward mode and transforms take torch.
-    Raises ShapeMismatch (tensors that do not fit), BackendUnavailable, ValueError (an unknown method or backend).
+    group: ranks that hold each bag's genes between them, each its own q, k, v, multiplicity, any number of genes, also
+    none; each gets its own queries' outputs (moments, in torch). All its ranks must call and differentiate alike, once,
+    in reverse, and the caller sums the gradients of shared parameters (flashsign.split_moments). None: no other ranks.
+    Raises ShapeMismatch (tensors that do not fit), BackendUnavailable, ValueError (an unknown method or backend, or one
+    that knows no group), NotImplementedError (with a group: anything but one derivative in reverse).
     Source: spherical attention, arXiv 2505.09326.
     """
     if method not in ("auto", "stream", "moments"):
         raise ValueError(f"method is auto, stream or moments, not {method!r}.")
     if backend not in ("auto", "triton", "torch"):
         raise ValueError(f"backend is auto, triton or torch, not {backend!r}.")
+    if group is not None and (method == "stream" or backend == "triton"):
+        found = 'method="stream"' if method == "stream" else 'backend="triton"'
+        raise ValueError(f"{found} cannot read other ranks' genes: with a group, leave method and backend at auto.")
     packed = offsets is not None
     check_tensors(q, k, v, multiplicity, packed)
     if offsets is None and query_offsets is not None:
@@ -73,13 +82,15 @@ def spherical_attention(
             raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
     if multiplicity is None:
         multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
-    worth = backend == "triton" or (backend == "auto" and pays(q, k, method))
+    worth = group is None and (backend == "triton" or (backend == "auto" and pays(q, k, method)))
     if worth and q.numel() and k.numel():
         return kernel_attention(q, k, v, multiplicity, offsets, query_offsets, eps)
     # Sums of thousands of squares need more than the 8 or 11 bits of half precision, under autocast too.
     with torch.autocast(q.device.type, enabled=False):
         sums = torch.promote_types(q.dtype, torch.float32)
         wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
+        if group is not None:
+            return split_attention(*wide, offsets, query_offsets, eps, group).to(q.dtype)
         if offsets is None or query_offsets is None:
             return dense_attention(*wide, eps, method).to(q.dtype)
         dense = partial(dense_attention, eps=eps, method=method)

@@ -22,7 +22,7 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: 
     cells, heads, queries, width = q.shape
     key_heads, keys = k.shape[1:3]
     m = _near_one(multiplicity if multiplicity.ndim == 3 else multiplicity[:, None])[..., None]
-    k, v = _silence_padding(k, v, m)
+    k, v = silence_padding(k, v, m)
     grouped = q.reshape(cells * key_heads, heads // key_heads * queries, width)
     scaled = (m * k).reshape(cells * key_heads, keys, width)
     values = v.reshape(cells * key_heads, keys, width)
@@ -49,7 +49,7 @@ def _near_one(m: Tensor) -> Tensor:
     return m * torch.where(largest > 0, mantissa / largest, 1)
 
 
-def _silence_padding(k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+def silence_padding(k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
     """Zeros for absent keys whose k or v are not finite: 0 * NaN is NaN. k, v [C, K, M, E], m [C, 1 or K, M, 1]."""
     absent = m == 0
     look = not transformed() and k.device.type == "cpu"  # elsewhere a look at the values would wait for the device

@@ -79,7 +79,7 @@ class _MomentAttention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
         moments = Moments.of(k, v)
         o, inverse, weak = moments.attend(q, eps)
-        for bag, rows in _bags_with_rows(weak):
+        for bag, rows in bags_with_rows(weak):
             o[bag, rows], inverse[bag, rows] = (
                 part[0] for part in stream_forward(q[bag, rows][None], k[bag, None], v[bag, None], eps)
             )
@@ -96,7 +96,7 @@ class _MomentAttention(torch.autograd.Function):
         strong = torch.where(weak, 0, inverse)
         with torch.autocast(grad.device.type, enabled=False):
             dq, dk, dv = _moments_backward(grad, q, k, v, o, strong, Moments(a, g), ctx.eps)
-            for bag, rows in _bags_with_rows(weak):
+            for bag, rows in bags_with_rows(weak):
                 totals = (o[bag, rows][None], inverse[bag, rows][None])
                 dq_rows, dk_bag, dv_bag = stream_backward(
                     grad[bag, rows][None], q[bag, rows][None], k[bag, None], v[bag, None], *totals, ctx.eps
@@ -128,7 +128,7 @@ def _moments_backward(
     return dq, dk, k @ d_a
 
 
-def _bags_with_rows(weak: Tensor) -> Iterator[tuple[int, Tensor]]:
+def bags_with_rows(weak: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Each bag that has weak rows, with their positions; weak [B, N, 1]."""
     bag_of_row, row, _ = weak.nonzero(as_tuple=True)
     bags, counts = torch.unique_consecutive(bag_of_row, return_counts=True)

@@ -51,7 +51,7 @@ def pad_attention(
 
     Bags without keys read zeros. Raises ShapeMismatch when offsets do not cut the rows exactly.
     """
-    sizes, query_sizes = _sizes("offsets", offsets, len(k)), _sizes("query_offsets", query_offsets, len(q))
+    sizes, query_sizes = bag_sizes("offsets", offsets, len(k)), bag_sizes("query_offsets", query_offsets, len(q))
     outputs, rows = [], []
     for bags in similar_bags(sizes, query_sizes):
         keys = Slots.of(offsets[bags], sizes[bags])
@@ -75,7 +75,7 @@ def similar_bags(sizes: Tensor, query_sizes: Tensor) -> Iterator[Tensor]:
     return (torch.nonzero(group == number).squeeze(-1) for number in torch.unique(group))
 
 
-def _sizes(name: str, offsets: Tensor, rows: int) -> Tensor:
+def bag_sizes(name: str, offsets: Tensor, rows: int) -> Tensor:
     sizes = offsets.diff()
     if int(offsets[0]) != 0 or int(offsets[-1]) != rows or bool((sizes < 0).any()):
         raise ShapeMismatch(
