@@ -60,7 +60,7 @@ def cases() -> Iterator[Case]:
     }
     for kernel, table in tables.items():
         for (size, width), tiles in table.items():
-            for tile in tiles:
+            for tile in [*tiles, *([] if kernel == "hopper" else [tuning.SMALL])]:
                 yield from (Case(kernel, tile, width, dtype) for dtype in (HALVES if size == 2 else (torch.float32,)))
 
 

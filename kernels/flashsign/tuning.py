@@ -1,7 +1,8 @@
-"""Tile sizes, measured: what a kernel launches with, by architecture, head width and dtype.
+"""Tile sizes, measured on an H200: what a kernel launches with, by head width and bytes of a number.
 
-A table and not an autotuner, as an autotuner costs every user seconds at the first call. Each row was checked against
-float64 on the GPU it names (benchmarks/tiles.py); architectures that are not listed take the nearest older one's row.
+A table and not an autotuner, as an autotuner costs every user seconds at the first call. benchmarks/tiles.py checks
+every row against float64 on the GPU that it runs on. GPUs with less shared memory take the first tile that fits; none
+was at hand.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ class Tile:
     warps: int
     stages: int
 
+    def shared(self, kept: int, row: int) -> int:
+        """Bytes of shared memory: own tiles that are kept, and two tensors' tiles streaming by; row: bytes of one."""
+        return (kept * self.own + 2 * self.stages * self.other) * row
+
+
+SMALL = Tile(32, 16, 4, 1)
+"""For GPUs whose shared memory holds none of the measured tiles."""
 
 FORWARD: dict[tuple[int, int], list[Tile]] = {
     (2, 16): [Tile(128, 128, 4, 4)],
@@ -69,14 +77,27 @@ QUERY_GRADIENT: dict[tuple[int, int], list[Tile]] = {
 """Tiles of queries by tiles of keys."""
 
 
-def choose(table: dict[tuple[int, int], list[Tile]], rows: Tensor, width: int) -> Tile:
-    """The first tile of which every multiprocessor gets one, or the last; rows [C', heads, rows, E], width padded."""
-    tiles = table[rows.element_size(), width]
-    everyone = processors(rows.device)
+def choose(table: dict[tuple[int, int], list[Tile]], rows: Tensor, width: int, kept: int) -> Tile:
+    """The first tile that fits and of which every multiprocessor gets one, or the last that fits, or SMALL.
+
+    rows [C', heads, rows, E]; width: padded; kept: how many tensors' own tiles a program keeps in shared memory.
+    """
+    size = rows.element_size()
+    everyone, room = device_limits(rows.device)
+    tiles = [tile for tile in table[size, width] if tile.shared(kept, width * size) <= room] or [SMALL]
     full = (tile for tile in tiles if rows.shape[0] * rows.shape[1] * -(-rows.shape[2] // tile.own) >= everyone)
     return next(full, tiles[-1])
 
 
 @cache
+def device_limits(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and bytes of shared memory that a program may have."""
+    if device.type != "cuda":
+        return 1, 2**30
+    limits = torch.cuda.get_device_properties(device)
+    # Not every build of torch says how much shared memory there is.
+    return limits.multi_processor_count, getattr(limits, "shared_memory_per_block_optin", 2**30)
+
+
 def processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    return device_limits(device)[0]

@@ -56,7 +56,7 @@ def forward(
     if hopper is not None and specialised is not None:
         hopper.forward(q, keys, v, m, offsets, query_offsets, eps, specialised, o, inverse)
         return o, inverse
-    tile = tile or tuning.choose(tuning.FORWARD, q, width)
+    tile = tile or tuning.choose(tuning.FORWARD, q, width, kept=1)
     tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
     stream_forward.stream_forward[tiles.grid(heads)](
         descriptor(q, tile.own), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
@@ -157,7 +157,7 @@ class Backward:
         return QueryTotals(rows, delta, pull)
 
     def key_gradients(self, totals: QueryTotals, dk: Tensor, dv: Tensor, dm: Tensor, tile: Tile | None) -> None:
-        tile = tile or tuning.choose(tuning.KEY_GRADIENTS, self.k, self.width)
+        tile = tile or tuning.choose(tuning.KEY_GRADIENTS, self.k, self.width, kept=2)
         tiles = Tiles.of(self.k.shape[2], self.k.shape[0], tile.own, self.offsets)
         delta, keys = totals.delta, self.keys
         if self.offsets is None:
@@ -180,7 +180,7 @@ class Backward:
 
     def query_gradient(self, totals: QueryTotals, dq: Tensor, tile: Tile | None, moments: bool | None) -> None:
         q, grad, keys = self.q, self.grad, self.keys
-        tile = tile or tuning.choose(tuning.QUERY_GRADIENT, q, self.width)
+        tile = tile or tuning.choose(tuning.QUERY_GRADIENT, q, self.width, kept=2)
         tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, self.query_offsets)
         grid = tiles.grid(q.shape[1])
         moments = self.k.shape[2] > STREAMED * self.width if moments is None else moments
