@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -19,12 +20,19 @@ from flashsign.transforms import transformed
 
 WIDEST = 256
 MOMENTS_PAY = 128
-"""Moments in torch are float32 products and a dozen passes over the rows: so many times the stream's cost by count."""
+"""Moments in torch are float32 products and a dozen passes over the rows: so many times the stream's cost by count.
 
+Not a measured crossing: at 78, training steps of 5000 genes on an H200 were 8 % slower with moments than with the stream.
+"""
 
 # Asked once: inside torch.compile nobody could ask.
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def too_old(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) < (8, 0)
 
 
 def no_kernel(q: Tensor, method: str) -> str:
@@ -35,6 +43,8 @@ def no_kernel(q: Tensor, method: str) -> str:
         return "Triton is not installed"
     if not (q.is_cuda or INTERPRETED):
         return f"The Triton kernels run on CUDA devices, and q is on {q.device}"
+    if q.is_cuda and not torch.compiler.is_compiling() and too_old(q.device):
+        return "The Triton kernels need a GPU of compute capability 8.0 or newer"
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"There is no kernel for {q.dtype}"
     if q.shape[-1] > WIDEST:

@@ -288,6 +288,14 @@ def test_a_device_without_kernels_is_named(monkeypatch):
         kernels(*(x.cpu() for x in draw()[:4]))
 
 
+@pytest.mark.parametrize(("capability", "old"), [((7, 0), True), ((8, 0), False), ((9, 0), False)])
+def test_gpus_before_ampere_take_torch(monkeypatch, capability, old):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    kernel_attention.too_old.cache_clear()
+    assert kernel_attention.too_old(torch.device("cuda", 7)) == old
+    kernel_attention.too_old.cache_clear()
+
+
 def test_offsets_that_do_not_cut_the_rows_are_named():
     (q, k, v, m), *_ = packed(*draw(cells=1))
     with pytest.raises(ShapeMismatch, match="rise from 0 to the 40 packed rows; found 0 to 39"):
