@@ -20,9 +20,9 @@ from flashsign.transforms import transformed
 
 WIDEST = 256
 MOMENTS_PAY = 128
-"""Moments in torch are float32 products and a dozen passes over the rows: so many times the stream's cost by count.
+"""Moments in torch, float32 products and a dozen passes over the rows, cost so many times the stream's by count.
 
-Not a measured crossing: at 78, training steps of 5000 genes on an H200 were 8 % slower with moments than with the stream.
+Not a measured crossing: at 78, training steps of 5000 genes on an H200 were 8 % slower with moments than without.
 """
 
 # Asked once: inside torch.compile nobody could ask.
