@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flashsign.errors import ShapeMismatch
 from flashsign.operators import stream
-from flashsign.remembered import remembered
+from flashsign.packing import check_cut
 from flashsign.transforms import transformed
 
 WIDEST = 256
@@ -78,8 +77,10 @@ def kernel_attention(
     m = multiplicity.to(torch.float32)
     if packed:
         assert offsets is not None and query_offsets is not None
-        _check_cut("offsets", offsets, k)
-        _check_cut("query_offsets", query_offsets, q)
+        # A look at the device, which cannot be had while calls are traced or recorded.
+        if not (torch.compiler.is_compiling() or (q.is_cuda and torch.cuda.is_current_stream_capturing())):
+            check_cut("offsets", offsets, len(k))
+            check_cut("query_offsets", query_offsets, len(q))
         m = m.mT[None] if m.ndim == 2 else m[None, None]
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     else:
@@ -88,22 +89,3 @@ def kernel_attention(
     o = stream(q, k, v, m, offsets, query_offsets, eps)
     o = o[0].transpose(0, 1) if packed else o
     return o[..., :width] if lack else o
-
-
-def _check_cut(name: str, offsets: Tensor, rows: Tensor) -> None:
-    """Raises ShapeMismatch where offsets do not cut the packed rows: one look at the device, not while it records."""
-    if torch.compiler.is_compiling() or (offsets.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return
-    first, last, rising = remembered(offsets, "cut", lambda: _cut(offsets))
-    if first != 0 or last != len(rows) or not rising:
-        raise ShapeMismatch(
-            f"{name} must rise from 0 to the {len(rows)} packed rows; "
-            f"found {first} to {last} over {len(offsets) - 1} bags."
-        )
-
-
-def _cut(offsets: Tensor) -> tuple[int, int, bool]:
-    """First, last, and whether no offset is below the one before it."""
-    rising = (offsets.diff() >= 0).all()
-    first, last, good = torch.stack([offsets[0], offsets[-1], rising.to(offsets.dtype)]).tolist()
-    return first, last, bool(good)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from flashsign.errors import ShapeMismatch
+from flashsign.remembered import remembered
 
 
 class Slots(NamedTuple):
@@ -63,9 +64,14 @@ def pad_attention(
         rows.append(queries.unpad(queries.row))
     if not outputs:
         return q * 0
-    back = torch.empty(len(q), dtype=torch.long, device=q.device)
-    back[torch.cat(rows)] = torch.arange(len(q), device=q.device)
-    return torch.cat(outputs).index_select(0, back)
+    return in_place(torch.cat(outputs), torch.cat(rows))
+
+
+def in_place(found: Tensor, rows: Tensor) -> Tensor:
+    """found [T, ...], of which number i belongs into row rows[i], in the order of the rows."""
+    back = torch.empty_like(rows)
+    back[rows] = torch.arange(len(rows), device=rows.device)
+    return found.index_select(0, back)
 
 
 def similar_bags(sizes: Tensor, query_sizes: Tensor) -> Iterator[Tensor]:
@@ -76,10 +82,22 @@ def similar_bags(sizes: Tensor, query_sizes: Tensor) -> Iterator[Tensor]:
 
 
 def bag_sizes(name: str, offsets: Tensor, rows: int) -> Tensor:
-    sizes = offsets.diff()
-    if int(offsets[0]) != 0 or int(offsets[-1]) != rows or bool((sizes < 0).any()):
+    """How many rows each bag has, [C]. Raises ShapeMismatch as check_cut."""
+    check_cut(name, offsets, rows)
+    return offsets.diff()
+
+
+def check_cut(name: str, offsets: Tensor, rows: int) -> None:
+    """Raises ShapeMismatch unless offsets [C + 1] rise from 0 to the rows: one look at the device for each offsets."""
+    first, last, rising = remembered(offsets, "cut", lambda: _cut(offsets))
+    if first != 0 or last != rows or not rising:
         raise ShapeMismatch(
-            f"{name} must rise from 0 to the {rows} packed rows; "
-            f"found {int(offsets[0])} to {int(offsets[-1])} over {len(sizes)} bags."
+            f"{name} must rise from 0 to the {rows} packed rows; found {first} to {last} over {len(offsets) - 1} bags."
         )
-    return sizes
+
+
+def _cut(offsets: Tensor) -> tuple[int, int, bool]:
+    """First, last, and whether no offset is below the one before it."""
+    rising = (offsets.diff() >= 0).all()
+    first, last, good = torch.stack([offsets[0], offsets[-1], rising.to(offsets.dtype)]).tolist()
+    return first, last, bool(good)

@@ -15,7 +15,7 @@ from torch import Tensor, distributed
 
 from flashsign.dense import silence_padding
 from flashsign.moments import Moments, bags_with_rows
-from flashsign.packing import Slots, bag_sizes, similar_bags
+from flashsign.packing import Slots, bag_sizes, in_place, similar_bags
 from flashsign.transforms import transformed
 
 ONCE = (
@@ -107,9 +107,7 @@ def split_packed_attention(
         count, longest = queries.row.shape
         found.append(queries.unpad(output.reshape(count, q.shape[1], longest, q.shape[2]).transpose(1, 2)))
         rows.append(queries.unpad(queries.row))
-    back = torch.empty(len(q), dtype=torch.long, device=q.device)
-    back[torch.cat(rows)] = torch.arange(len(q), device=q.device)
-    return torch.cat(found).index_select(0, back)
+    return in_place(torch.cat(found), torch.cat(rows))
 
 
 def split_moments(parts: Sequence[Part], bags: int, eps: float, group: distributed.ProcessGroup) -> tuple[Tensor, ...]:
