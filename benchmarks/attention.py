@@ -134,6 +134,8 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
 
 def main(words: list[str] | None = None) -> None:
     arguments = parsed(words)
+    if not (arguments.smoke or arguments.from_csv) and not arguments.device.startswith("cuda"):
+        raise SystemExit("Full sizes need a GPU, and none was chosen; --smoke runs tiny ones anywhere.")
     if arguments.from_csv:
         return draw(pd.read_csv(arguments.from_csv), arguments.picture)
     plan = Plan.of(arguments)

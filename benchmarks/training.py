@@ -179,6 +179,8 @@ def points_of(arguments: argparse.Namespace, sizes: tuple[int, ...], **more: int
 
 def main(words: list[str] | None = None) -> None:
     arguments = parsed(words)
+    if not arguments.smoke and not arguments.device.startswith("cuda"):
+        raise SystemExit("Full sizes need a GPU, and none was chosen; --smoke runs tiny ones anywhere.")
     device = torch.device(arguments.device)
     tiny = {"cells": 3, "vocabulary": 80} if arguments.smoke else {}
     complaints: list[str] = []
