@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from flashsign.triton import launch, stream
+from flashsign.triton import launch, moments, small_bags, stream
 from flashsign.tuning import HOPPER
 
 
@@ -21,8 +21,8 @@ def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 def both_ways(q, k, v, m, grad, offsets, query_offsets) -> None:
     """Forward, and backward with dq from the stream and from moments."""
     o, inverse = stream.forward(q, k, v, m, offsets, query_offsets, 1e-6)
-    for moments in (False, True):
-        stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, 1e-6, moments=moments)
+    for dq_by_moments in (False, True):
+        stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, 1e-6, moments=dq_by_moments)
     tile = HOPPER.get((q.element_size(), q.shape[-1]))
     if stream.hopper is not None and tile is not None:
         for persistent in (False, *([True] if tile.other <= 64 else [])):
@@ -42,6 +42,25 @@ def both_ways(q, k, v, m, grad, offsets, query_offsets) -> None:
             )
 
 
+def small(q, k, v, m, grad, *cut) -> None:
+    o, inverse = small_bags.forward(q, k, v, m, *cut, 1e-6)
+    small_bags.backward(grad, q, k, v, m, o, inverse, *cut, 1e-6)
+
+
+def by_moments(q, k, v, m, grad, *cut) -> None:
+    o, *kept = moments.forward(q, k, v, m, *cut, 1e-6)
+    moments.backward(grad, q, k, v, m, o, *kept, *cut, 1e-6)
+
+
+def along_weak_directions(q, k) -> None:
+    """Keys of condition 1000 and a third of the queries along what they hardly have: careful tiles, and listed rows."""
+    width = q.shape[-1]
+    basis = torch.linalg.qr(torch.randn(width, width, device="cuda"))[0]
+    sizes = torch.logspace(0, -3, width, device="cuda")
+    k.copy_(k.float() * sizes @ basis)
+    q[:, :, ::3] = (q[:, :, ::3].float() / sizes / 200 @ basis).to(q.dtype)
+
+
 def main() -> None:
     torch.manual_seed(0)
     for dtype, width in ((torch.float16, 128), (torch.bfloat16, 64), (torch.float16, 40), (torch.float32, 32)):
@@ -55,6 +74,16 @@ def main() -> None:
         both_ways(*rows, m, grad, None, None)
         cuts = [torch.tensor(cut, device="cuda") for cut in ([0, 100, 100, 301], [0, 7, 200, 333])]
         both_ways(*rows, m, grad, *cuts)
+        rows[2][:, :, 6] = 0
+        by_moments(*rows, m, grad, None, None)
+        along_weak_directions(rows[0], rows[1])
+        by_moments(*rows, m, grad, None, None)
+        by_moments(*rows, m, grad, *cuts)
+        if width <= 64:
+            few = [x[:, :, :61] for x in rows]
+            small(*few, m[..., :61], grad[:, :, :61], None, None)
+            cuts = [torch.tensor(cut, device="cuda") for cut in ([0, 33, 33, 61], [0, 7, 40, 61])]
+            small(*few, m[..., :61], grad[:, :, :61], *cuts)
     torch.cuda.synchronize()
     print("every kernel ran")
 

@@ -4,8 +4,9 @@
 
 One row a tile and dtype: for the output, dq, dk, dv and dm the largest relative error over bags of 1, 7, 113, 1000 and
 1025 genes, the error of materialised torch in the same dtype on the same bags beside it, and whether ours is within
-1.5 times torch's plus a slack: half a unit in the last place of 16 bits, four of float32. Compilers have been wrong at
-single tile sizes before, so no tile ships unseen. `--trial` runs a few tiles in Triton's interpreter, without a GPU.
+1.5 times torch's plus a slack: half a unit in the last place of 16 bits, four of float32. Of small bags' kernels those
+of 1 to 128 genes. Compilers have been wrong at single tile sizes before, so no tile ships unseen. `--trial` runs a few
+tiles in Triton's interpreter, without a GPU.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pandas as pd
 import torch
@@ -26,6 +29,7 @@ from torch import Tensor
 
 HERE = Path(__file__).resolve().parent
 SIZES = (1, 7, 113, 1000, 1025)
+SMALL_SIZES = (1, 7, 20, 33, 64, 113, 128)
 TRIAL_SIZES = (1, 7, 40)
 TENSORS = ("o", "dq", "dk", "dv", "dm")
 KERNELS = {
@@ -34,7 +38,15 @@ KERNELS = {
     "key_gradients": ("dk", "dv", "dm"),
     "stream_query_gradient": ("dq",),
     "moment_query_gradient": ("dq",),
+    "small_forward": ("o",),
+    "small_backward": ("dq", "dk", "dv", "dm"),
+    "moment_keys": ("o",),
+    "moment_queries": ("o",),
+    "moment_query_sums": ("dk", "dv", "dm"),
+    "moment_key_gradients": ("dk", "dv", "dm"),
+    "moment_query_gradients": ("dq",),
 }
+PASSES = [name for name in KERNELS if name.startswith("moment_") and name != "moment_query_gradient"]
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -43,9 +55,23 @@ class Case:
     """A kernel with a tile of its table, for a head width and dtype."""
 
     kernel: str
-    tile: object
+    tile: Any
     width: int
     dtype: torch.dtype
+
+    @property
+    def written(self) -> dict[str, int]:
+        """The tile's numbers, under one name for rows of its own."""
+        return {{"rows": "own", "queries": "own"}.get(name, name): x for name, x in vars(self.tile).items()}
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Genes of the bags that the kernel is checked on."""
+        if not self.kernel.startswith("small"):
+            return SIZES
+        from flashsign import tuning
+
+        return tuple(x for x in SMALL_SIZES if x <= tuning.SMALL_BAGS[self.dtype.itemsize, self.width].keys)
 
 
 def cases() -> Iterator[Case]:
@@ -61,7 +87,23 @@ def cases() -> Iterator[Case]:
     for kernel, table in tables.items():
         for (size, width), tiles in table.items():
             for tile in [*tiles, *([] if kernel == "hopper" else [tuning.SMALL])]:
-                yield from (Case(kernel, tile, width, dtype) for dtype in (HALVES if size == 2 else (torch.float32,)))
+                yield from (Case(kernel, tile, width, dtype) for dtype in dtypes(size))
+    single = {
+        "small_forward": {key: bags.forward for key, bags in tuning.SMALL_BAGS.items()},
+        "small_backward": {key: bags.backward for key, bags in tuning.SMALL_BAGS.items()},
+        "moment_keys": tuning.MOMENT_KEYS,
+        "moment_queries": tuning.MOMENT_QUERIES,
+        "moment_query_sums": tuning.MOMENT_QUERY_SUMS,
+        "moment_key_gradients": tuning.MOMENT_KEY_GRADIENTS,
+        "moment_query_gradients": tuning.MOMENT_QUERY_GRADIENTS,
+    }
+    for kernel, shipped in single.items():
+        for (size, width), tile in shipped.items():
+            yield from (Case(kernel, tile, width, dtype) for dtype in dtypes(size))
+
+
+def dtypes(size: int) -> tuple[torch.dtype, ...]:
+    return HALVES if size == 2 else (torch.float32,)
 
 
 def draw(genes: int, width: int, dtype: torch.dtype, device: str) -> list[Tensor]:
@@ -84,23 +126,37 @@ def reference(q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor, dtype: t
 
 
 def ours(case: Case, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor) -> list[Tensor]:
-    """The same by the kernels, with the case's tile in its place; of forward kernels the output alone."""
-    from flashsign.triton import launch, stream
+    """The same by the kernels, with the case's tile in its place; of forward kernels the output alone.
 
-    call = (q, k, v, m[:, None])
-    if case.kernel == "hopper":
-        o, inverse = torch.empty_like(q), torch.empty(q.shape[:3], device=q.device)
-        keys = launch.Keys.of(k, m[:, None], None)
-        stream.hopper.forward(q, keys, v, m[:, None], None, None, 1e-6, case.tile, o, inverse)
-    else:
-        o, inverse = stream.forward(*call, None, None, 1e-6, case.tile if case.kernel == "forward" else None)
-    if case.kernel in ("forward", "hopper"):
-        return [o]
-    tile = case.tile if case.kernel == "key_gradients" else None
-    query_tile = case.tile if case.kernel.endswith("query_gradient") else None
-    moments = case.kernel == "moment_query_gradient"
-    *gradients, dm = stream.backward(grad, *call, o, inverse, None, None, 1e-6, tile, query_tile, moments)
-    return [o, *gradients, dm.sum(1)]
+    Small bags and moments have one tile each, which they find themselves. Where it is the stream's turn, it streams
+    small bags too.
+    """
+    from flashsign import tuning
+    from flashsign.triton import launch, moments, small_bags, stream
+
+    call, cut = (q, k, v, m[:, None]), (None, None, 1e-6)
+    if case.kernel in ("small_forward", "small_backward"):
+        o, inverse = small_bags.forward(*call, *cut)
+        *gradients, dm = small_bags.backward(grad, *call, o, inverse, *cut)
+        return [o, *gradients, dm.sum(1)]
+    if case.kernel in PASSES:
+        o, *kept = moments.forward(*call, *cut)
+        *gradients, dm = moments.backward(grad, *call, o, *kept, *cut)
+        return [o, *gradients, dm.sum(1)]
+    with patch.dict(tuning.SMALL_BAGS, clear=True):
+        if case.kernel == "hopper":
+            o, inverse = torch.empty_like(q), torch.empty(q.shape[:3], device=q.device)
+            keys = launch.Keys.of(k, m[:, None], None)
+            stream.hopper.forward(q, keys, v, m[:, None], None, None, 1e-6, case.tile, o, inverse)
+        else:
+            o, inverse = stream.forward(*call, *cut, case.tile if case.kernel == "forward" else None)
+        if case.kernel in ("forward", "hopper"):
+            return [o]
+        tile = case.tile if case.kernel == "key_gradients" else None
+        query_tile = case.tile if case.kernel.endswith("query_gradient") else None
+        by_moments = case.kernel == "moment_query_gradient"
+        *gradients, dm = stream.backward(grad, *call, o, inverse, *cut, tile, query_tile, by_moments)
+        return [o, *gradients, dm.sum(1)]
 
 
 def error(found: Tensor, true: Tensor) -> float:
@@ -114,10 +170,9 @@ def slack(dtype: torch.dtype) -> float:
 
 def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
     tensors = KERNELS[case.kernel]
-    tile = case.tile
     row: dict[str, object] = {
         "kernel": case.kernel, "width": case.width, "dtype": str(case.dtype).removeprefix("torch."),
-        "own": tile.own, "other": tile.other, "warps": tile.warps, "stages": tile.stages,
+        **dict.fromkeys(("own", "other", "warps", "stages", "programs", "scores")), **case.written,
     }  # fmt: skip
     worst, torchs, within = dict.fromkeys(tensors, 0.0), dict.fromkeys(tensors, 0.0), True
     try:
@@ -142,7 +197,7 @@ def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
 def compile_one(case: Case) -> None:
     """In a process of its own, so that the compiler's cache is full before the checks begin."""
     if torch.cuda.is_available():
-        check(case, (7,), "cuda")
+        check(case, case.sizes if case.kernel.startswith("small") else (7,), "cuda")
 
 
 def main() -> int:
@@ -153,7 +208,7 @@ def main() -> int:
     if chosen.trial:
         os.environ.setdefault("TRITON_INTERPRET", "1")
         some = [case for case in cases() if case.dtype == torch.float32 and case.width == 16]
-        print(pd.DataFrame(check(case, TRIAL_SIZES, "cpu") for case in some).to_string(index=False))
+        print(pd.DataFrame(check(case, TRIAL_SIZES, "cpu") for case in some).to_string(index=False, na_rep=""))
         return 0
     if not torch.cuda.is_available():
         print("Tiles are checked on the GPU that they are for, and there is none; --trial shows how.", file=sys.stderr)
@@ -161,7 +216,7 @@ def main() -> int:
     everything = list(cases())
     with ProcessPoolExecutor(min(14, os.cpu_count() or 1), get_context("spawn")) as pool:
         list(pool.map(compile_one, everything))
-    table = pd.DataFrame([check(case, SIZES, "cuda") for case in everything])
+    table = pd.DataFrame([check(case, case.sizes, "cuda") for case in everything])
     table.insert(0, "device", torch.cuda.get_device_name())
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(chosen.output, index=False, float_format="%.3g")

@@ -2,11 +2,15 @@
 
     PYTHONPATH=.:kernels python benchmarks/training.py                 # an H200: four minutes
     PYTHONPATH=.:kernels python benchmarks/training.py --genes 5000    # one size: a minute and a half
+    PYTHONPATH=.:kernels python benchmarks/training.py --whole         # whole transcriptomes, to training_whole.csv
+    PYTHONPATH=.:kernels python benchmarks/training.py --picture docs/img/whole.png  # of training_whole.csv
     PYTHONPATH=.:kernels python benchmarks/training.py --trace         # which CUDA kernels take the time
     PYTHONPATH=.:kernels python benchmarks/training.py --agree         # losses on the CPU and on the GPU
     PYTHONPATH=.:kernels python benchmarks/training.py --smoke --device cpu
 
---agree, --trace and --measure may stand together and run in this order; --measure is what runs without any of them.
+--agree, --trace, --whole and --measure may stand together and run in this order; --measure is what runs without any of
+them. --whole (training_parts/whole.py) has the rates at 20 000 genes a cell, of the default model and of a wider one,
+and time and memory against genes. --compile has torch.compile fuse the small operations, for every method alike.
 What the first two have to complain of is the exit status, after everything has run. --measure prints a table and writes
 `training.csv` after every point, whose columns are COLUMNS below. The cells are made up and wait on the device: times
 are those of forward, objectives, backward, clipping and AdamW (training_parts/steps.py). How softmax is put in
@@ -20,6 +24,7 @@ import math
 import platform
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,11 +33,13 @@ from typing import Any
 import pandas as pd
 import torch
 from attention_parts.methods import attempt
+from results_file import merged, write
 from training_parts.agree import STEPS, agree
-from training_parts.cells import Point, batches
+from training_parts.cells import MODELS, Point, batches
 from training_parts.methods import METHODS, attending, methods_at
-from training_parts.steps import BATCHES, PRECISIONS, measured, road_of
+from training_parts.steps import BATCHES, LEAST, PRECISIONS, measured, road_of
 from training_parts.trace import trace
+from training_parts.whole import PARTS, describe, points_of_whole
 
 HERE = Path(__file__).resolve().parent
 BAGS, KEYS = ("dense", "packed"), ("5 %", "all")
@@ -43,7 +50,10 @@ COLUMNS = {
     "keys": "the genes that gene queries read: 5 % of them, as data.regulators lists them, or all",
     "cells": "of a batch",
     "members": "of the (frozen) regulation layer, which is a part of the model: grn/regulation.py",
+    "model": "default: configs/own_data.yaml; wide: width 256, 4 query heads of 64, 2 key heads, hidden width 512",
+    "vocabulary": "genes that the model knows",
     "precision": "bf16-mixed (what grn train takes on a GPU) or 32-true, as Lightning calls them",
+    "compiled": "whether torch.compile fused the small operations (trainer.compile)",
     "method": "flashsign: its door as the model calls it; flashsign stream: the kernels where the door takes moments;"
     " SDPA: torch's choice; SDPA cuDNN: forced; varlen: FlashAttention on packed bags without padding",
     "kernel": "what gene queries ran on",
@@ -72,20 +82,29 @@ def versions(device: torch.device) -> dict[str, str]:
 
 
 def rows_at(
-    point: Point, names: tuple[str, ...], device: torch.device, precision: str, budget_s: float
+    point: Point,
+    names: tuple[str, ...],
+    device: torch.device,
+    precision: str,
+    budget_s: float,
+    *,
+    compiled: bool = False,
+    least: int = LEAST,
+    count: int = BATCHES,
 ) -> list[dict[str, Any]]:
-    """A row a method; one that fails leaves the others be."""
-    made = batches(point, BATCHES)
+    """A row a method; one that fails leaves the others be. least: steps.   count: batches."""
+    made = batches(point, count)
+    timing = {"least": least, "compiled": compiled}
     road = road_of(point, precision, device)
     rows = []
     for name in methods_at(names, point.bags, road):
         make = METHODS[name]
         attention = make() if make else None
         with attending(attention):
-            found, status = attempt(partial(measured, point, made, device, precision, budget_s), device)
-        row = dict.fromkeys(COLUMNS, math.nan) | {name: getattr(point, name) for name in list(COLUMNS)[:5]}
-        row |= {"precision": precision, "method": name, "status": status}
-        row["kernel"] = getattr(attention, "kernel", road if name == "flashsign" else "kernels")
+            found, status = attempt(partial(measured, point, made, device, precision, budget_s, **timing), device)
+        row = dict.fromkeys(COLUMNS, math.nan) | {name: getattr(point, name) for name in list(COLUMNS)[:7]}
+        row |= {"precision": precision, "compiled": compiled, "method": name, "status": status}
+        row["kernel"] = getattr(attention, "kernel", road if name == "flashsign" else "stream")
         if found is not None:
             row |= found._asdict() | {"cells_per_s": point.cells / found.s_per_step}
         rows.append(row)
@@ -104,13 +123,13 @@ def with_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 HEADER = (
-    f"{'bags':<7}{'genes':>6}{'keys':>5}{'cells':>6}  {'method':<17}{'ms/step':>9}{'20 %':>8}{'80 %':>8}"
+    f"{'bags':<7}{'model':<8}{'genes':>6}{'keys':>5}{'cells':>6}  {'method':<17}{'ms/step':>9}{'20 %':>8}{'80 %':>8}"
     f"{'cells/s':>10}{'GiB':>8}{'x SDPA':>8}{'x best':>8}  kernel"
 )
 
 
 def line(row: dict[str, Any]) -> str:
-    start = f"{row['bags']:<7}{row['genes']:>6}{row['keys']:>5}{row['cells']:>6}  {row['method']:<17}"
+    start = f"{row['bags']:<7}{row['model']:<8}{row['genes']:>6}{row['keys']:>5}{row['cells']:>6}  {row['method']:<17}"
     if row["status"] != "ok":
         return f"{start} {row['status'][:110]}"
     ms = (1000 * row[name] for name in ("s_per_step", "s_20", "s_80"))
@@ -118,9 +137,12 @@ def line(row: dict[str, Any]) -> str:
     return f"{start}{shown}{row['ratio_sdpa']:>8.2f}{row['ratio_fastest']:>8.2f}  {row['kernel']}".replace("nan", "  -")
 
 
-def measure(arguments: argparse.Namespace, points: list[Point], device: torch.device) -> None:
-    """The table, line by line; what is known so far is in the CSV."""
-    begun, known, path = time.monotonic(), versions(device), arguments.output / "training.csv"
+def measure(
+    arguments: argparse.Namespace, points: list[Point], device: torch.device, path: Path, grows: bool, **counts: int
+) -> list[dict[str, Any]]:
+    """The table, line by line; what is known so far is in the CSV, a growing one keeps rows of earlier calls.
+    counts: see rows_at."""
+    begun, known = time.monotonic(), versions(device)
     print(", ".join(f"{name} {value}" for name, value in known.items() if value) + f", {arguments.precision}")
     print(
         f"x SDPA, x best: cells/s over those of SDPA and of the fastest softmax, above 1 is faster\n{HEADER}",
@@ -131,33 +153,57 @@ def measure(arguments: argparse.Namespace, points: list[Point], device: torch.de
         if time.monotonic() - begun > arguments.limit_s:
             print(f"from {point} on: not measured, --limit-s {arguments.limit_s:.0f} is over")
             break
-        for row in rows_at(point, tuple(arguments.methods), device, arguments.precision, arguments.budget_s):
+        methods, compiled = tuple(arguments.methods), arguments.compile
+        options = {"compiled": compiled, **counts}
+        for row in rows_at(point, methods, device, arguments.precision, arguments.budget_s, **options):
             found.append(row | known)
             print(line(row), flush=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(found, columns=list(COLUMNS)).to_csv(path, index=False, float_format="%.6g")
+        table = pd.DataFrame(found, columns=list(COLUMNS))
+        write(path, merged(path, table, [*list(COLUMNS)[:7], "precision", "compiled", "method"]) if grows else table)
     if not any(row["status"] == "ok" for row in found):
         raise SystemExit("Nothing was measured.")
     print(f"{time.monotonic() - begun:.0f} s; wrote {path}")
+    return found
+
+
+def draw(table: pd.DataFrame, file: Path) -> None:
+    """The series of `--whole genes`: the rows of one model and number of cells with the most different sizes."""
+    from training_parts.drawing import against_genes
+
+    series = max(
+        (rows for _, rows in table.groupby(["model", "keys", "cells"])), key=lambda rows: rows["genes"].nunique()
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    against_genes(series).savefig(file, dpi=150)
+    print(f"wrote {file}")
 
 
 def parsed(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true", help="seconds a step and memory (the default part)")
     parser.add_argument("--trace", action="store_true", help="CUDA kernels of three steps at one point")
+    parser.add_argument(
+        "--whole", nargs="*", choices=PARTS, metavar="PART", help=f"20 000 genes and more: {', '.join(PARTS)}"
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="of time and memory in training_whole.csv")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="default: with --whole alone")
+    parser.add_argument("--model", choices=MODELS, default="default")
     parser.add_argument("--agree", action="store_true", help="losses on the CPU against those on the device")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--genes", nargs="+", type=int, metavar="N")
     parser.add_argument("--bags", nargs="+", choices=BAGS)
     parser.add_argument("--keys", nargs="+", choices=("regulators", "all"))
     parser.add_argument("--cells", type=int, metavar="C", help="of a batch; default: 32, 16 or 4 by size")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, help="default: all; --whole: ours, cuDNN, varlen")
     parser.add_argument("--precision", choices=PRECISIONS, help="default: bf16-mixed on a GPU, 32-true on a CPU")
     parser.add_argument("--budget-s", type=float, metavar="S", help="of a method at a point, after its 20 steps")
     parser.add_argument("--limit-s", type=float, default=480, metavar="S", help="no new point after this")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
     arguments = parser.parse_args(words)
+    whole = arguments.whole is not None
+    arguments.compile = whole if arguments.compile is None else arguments.compile
+    arguments.methods = arguments.methods or (["flashsign", "SDPA cuDNN", "varlen"] if whole else list(METHODS))
     arguments.precision = arguments.precision or PRECISIONS[not arguments.device.startswith("cuda")]
     arguments.budget_s = arguments.budget_s or (0.01 if arguments.smoke else 1.5)
     if arguments.output is None:
@@ -170,7 +216,7 @@ def points_of(arguments: argparse.Namespace, sizes: tuple[int, ...], **more: int
     keys = [KEYS[name == "all"] for name in arguments.keys or ("regulators", "all")]
     more |= {"cells": arguments.cells} if arguments.cells else {}
     return [
-        Point.of(bags, genes, each, **more)
+        replace(Point.of(bags, genes, each, **more), model=arguments.model)
         for genes in arguments.genes or sizes
         for bags in arguments.bags or BAGS
         for each in keys
@@ -179,7 +225,9 @@ def points_of(arguments: argparse.Namespace, sizes: tuple[int, ...], **more: int
 
 def main(words: list[str] | None = None) -> None:
     arguments = parsed(words)
-    if not arguments.smoke and not arguments.device.startswith("cuda"):
+    whole_csv = arguments.output / "training_whole.csv"
+    only_a_picture = arguments.picture is not None and arguments.whole is None and not arguments.measure
+    if not (arguments.smoke or only_a_picture or arguments.device.startswith("cuda")):
         raise SystemExit("Full sizes need a GPU, and none was chosen; --smoke runs tiny ones anywhere.")
     device = torch.device(arguments.device)
     tiny = {"cells": 3, "vocabulary": 80} if arguments.smoke else {}
@@ -192,9 +240,17 @@ def main(words: list[str] | None = None) -> None:
         asked = argparse.Namespace(**vars(arguments))
         asked.bags, asked.keys = arguments.bags or ["packed"], arguments.keys or ["all"]
         for point in points_of(asked, (40,) if arguments.smoke else (5000,), **tiny):
-            complaints += trace(point, device, arguments.precision)
-    if arguments.measure or not (arguments.agree or arguments.trace):
-        measure(arguments, points_of(arguments, (40,) if arguments.smoke else SIZES, **tiny), device)
+            complaints += trace(point, device, arguments.precision, arguments.compile)
+    if arguments.whole is not None:
+        points = points_of_whole(arguments.whole or list(PARTS), arguments.cells, tiny=arguments.smoke)
+        counts = {"least": 2, "count": 1} if arguments.smoke else {"least": 10, "count": 2}
+        print(describe(measure(arguments, points, device, whole_csv, True, **counts)))
+    if arguments.picture is not None:
+        draw(pd.read_csv(whole_csv), arguments.picture)
+    other = arguments.agree or arguments.trace or arguments.whole is not None or arguments.picture is not None
+    if arguments.measure or not other:
+        points = points_of(arguments, (40,) if arguments.smoke else SIZES, **tiny)
+        measure(arguments, points, device, arguments.output / "training.csv", False)
     if complaints:
         raise SystemExit("\n".join(complaints))
 

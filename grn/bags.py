@@ -10,6 +10,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Bags:
     a gene that is absent as a key (not expressed, masked, knocked out) and still present as a query. The basal
     gene is not listed: the model adds it to every bag, with multiplicity `basal` [C] (None: 1).
     regulators [C, R]: the regulators' multiplicities, masked ones too, for the layer that never reads a gene for itself
-    (None: as they are in the bag).
+    (None: as they are in the bag, which a share of the genes does not have).
     """
 
     genes: Tensor
@@ -48,6 +49,25 @@ class Bags:
         cells, genes = self.multiplicity.shape
         offsets = torch.arange(cells + 1, device=self.genes.device) * genes
         return Bags(self.genes.repeat(cells), self.multiplicity.reshape(-1), offsets, self.basal, self.regulators)
+
+    def share(self, part: int, parts: int) -> Bags:
+        """Every `parts`-th gene of each bag, from number `part` on; basal gene and regulators as they are.
+
+        All parts together are the bags: genes that are dealt out, like cards, to the processes that share a model.
+        """
+        offsets = self.offsets
+        if offsets is not None:
+            offsets = F.pad(_dealt(offsets.diff(), part, parts).cumsum(0), (1, 0))
+        mine = self.places(part, parts)
+        return replace(self, genes=self.genes[mine], multiplicity=self.multiplicity[..., mine], offsets=offsets)
+
+    def places(self, part: int, parts: int) -> Tensor:
+        """Where the genes of a share are among those of the bags: positions on multiplicity's last axis."""
+        listed = torch.arange(len(self.genes), device=self.genes.device)
+        if self.offsets is None:
+            return listed[part::parts]
+        starts = torch.repeat_interleave(self.offsets[:-1], self.offsets.diff(), output_size=len(listed))
+        return listed[(listed - starts) % parts == part]
 
     def to(self, device: torch.device | str) -> Self:
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
@@ -75,11 +95,27 @@ class Batch:
     property: Tensor
     importance: Tensor | None = None
 
+    def share(self, part: int, parts: int) -> Batch:
+        """The same cells with a part of each one's genes (Bags.share)."""
+        mine = self.bags.places(part, parts)
+        return replace(
+            self,
+            bags=self.bags.share(part, parts),
+            multiplicity=self.multiplicity[..., mine],
+            masked=self.masked[..., mine],
+            importance=None if self.importance is None else self.importance[..., mine],
+        )
+
     def to(self, device: torch.device | str) -> Self:
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Self:
         return _map_tensors(self, Tensor.pin_memory)
+
+
+def _dealt(sizes: Tensor, part: int, parts: int) -> Tensor:
+    """How many of so many cards go to number `part` of the players."""
+    return (sizes + parts - 1 - part) // parts
 
 
 def _map_tensors(record, function):

@@ -25,6 +25,7 @@ class SimulatedConfig(Section):
     repression: Fraction = Field(0.35, description="share of edges that repress")
     noise: float = Field(0.3, ge=0, description="sd of the log-normal noise on each gene's production")
     depth: float = Field(8.0, gt=0, description="mean counts per gene and cell")
+    size_sd: float = Field(0.25, ge=0, description="sd of the log size over cells, which counts are in proportion to")
     seed: int = Field(0, ge=0, description="the generator's own seed")
 
 
@@ -107,7 +108,7 @@ class ObjectivesConfig(Section):
 class TrainerConfig(Section):
     max_epochs: Positive | None = Field(None, description="passes over the training cells; null: only max_steps ends")
     max_steps: Positive = Field(1000, description="optimiser steps; the first of the two limits ends training")
-    batch_size: Positive = Field(64, description="cells per step and process")
+    batch_size: Positive = Field(64, description="cells per step and process (or group of gene_parallel processes)")
     learning_rate: float = Field(3e-3, gt=0, description="peak of the warm-up and cosine schedule")
     weight_decay: float = Field(0.3, ge=0, description="AdamW's decoupled decay, matrices only")
     averaging: Fraction = Field(0.99, description="decay of the moving average of weights that is kept; 0: none")
@@ -119,9 +120,28 @@ class TrainerConfig(Section):
     devices: Positive | Literal["auto"] = Field(1, description="processes on this machine, handed to Lightning")
     num_nodes: Positive = Field(1, description="machines, handed to Lightning")
     strategy: str = Field("auto", description="handed to Lightning (ddp, ...)")
+    gene_parallel: Positive = Field(
+        1, description="processes that share the genes of each cell; divides devices x num_nodes"
+    )
     precision: str = Field("auto", description="auto: bf16-mixed on a GPU, 32-true on a CPU; else handed to Lightning")
+    compile: bool = Field(False, description="fuse the model's small operations with torch.compile, on a GPU")
+    workers: int = Field(0, ge=0, description="processes that prepare batches beside the training; 0: none")
     seed: int = Field(0, ge=0, description="split, initialisation, order and masks")
     tensorboard: bool = Field(False, description="also log for TensorBoard (extra `tensorboard`)")
+
+    @model_validator(mode="after")
+    def _genes_have_their_processes(self):
+        if isinstance(self.devices, int) and self.devices * self.num_nodes % self.gene_parallel:
+            raise ValueError(
+                f"gene_parallel {self.gene_parallel} does not divide the {self.devices * self.num_nodes} processes of "
+                f"devices x num_nodes: set devices to a multiple of it, or gene_parallel to 1"
+            )
+        if self.gene_parallel > 1 and self.strategy != "auto" and not self.strategy.startswith("ddp"):
+            raise ValueError(
+                f"gene_parallel {self.gene_parallel} adds up whole gradients over its processes, which strategy "
+                f"{self.strategy!r} may not keep whole: set strategy to ddp"
+            )
+        return self
 
 
 class RegulationConfig(Section):

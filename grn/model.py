@@ -13,13 +13,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
 from flashsign import spherical_attention
+from flashsign.remembered import remembered
 from grn.bags import Bags
 from grn.config import ModelConfig
+from grn.fusing import Fusible, fusible
 from grn.regulation import Regulation
 
+Projected = tuple[Tensor, Tensor, Tensor]
 # Called once a layer with (layer, q, k, multiplicity) of the gene queries: how read-outs see the attention.
 Observer = Callable[[int, Tensor, Tensor, Tensor], None]
 
@@ -29,30 +33,37 @@ class Layout:
     """Where the tokens of a batch of bags are. Tokens are the genes of a bag, then its basal gene.
 
     embedding rows: vocabulary position of each token (V: the basal gene).   genes: rows of the gene tokens.
-    keys: rows that gene queries read (regulators and the basal gene).   multiplicity: of each token.
+    keys: rows that gene queries read (regulators and the basal gene; None: all).   multiplicity: of each token.
     offsets, key_offsets, summary_offsets: None for dense bags; else where each bag starts among its tokens, its
-    keys and the summaries.
+    keys and the summaries.   group: processes that hold a part of each bag's genes each; None: this one holds all.
     """
 
     embedding_rows: Tensor
     genes: Tensor
-    keys: Tensor
+    keys: Tensor | None
     multiplicity: Tensor
     offsets: Tensor | None
     key_offsets: Tensor | None
     summary_offsets: Tensor | None
+    group: ProcessGroup | None
 
     @staticmethod
-    def of(bags: Bags, is_regulator: Tensor) -> Layout:
+    def of(bags: Bags, is_regulator: Tensor, group: ProcessGroup | None = None) -> Layout:
         basal = len(is_regulator)
         basal_multiplicity = bags.multiplicity.new_ones(bags.cells) if bags.basal is None else bags.basal
         basal_multiplicity = basal_multiplicity.to(bags.multiplicity.dtype)
+        if group is not None and group.rank() > 0:
+            # One basal gene a bag: every process asks with it, the first alone brings it as a key.
+            basal_multiplicity = torch.zeros_like(basal_multiplicity)
         readable = F.pad(is_regulator, (0, 1), value=True)
+        # Known without a look at the device in every step.
+        everything = remembered(is_regulator, "all", lambda: bool(is_regulator.all()))
         if bags.offsets is None:
             rows = F.pad(bags.genes, (0, 1), value=basal)
             genes = torch.arange(len(bags.genes), device=rows.device)
             multiplicity = torch.cat([bags.multiplicity, basal_multiplicity[:, None]], 1)
-            return Layout(rows, genes, readable[rows].nonzero()[:, 0], multiplicity, None, None, None)
+            keys = None if everything else readable[rows].nonzero()[:, 0]
+            return Layout(rows, genes, keys, multiplicity, None, None, None, group)
 
         bag = torch.arange(bags.cells + 1, device=bags.genes.device)
         offsets = bags.offsets + bag  # every bag grows by its basal gene
@@ -62,9 +73,11 @@ class Layout:
         rows[genes] = bags.genes
         multiplicity = bags.multiplicity.new_empty(len(rows)).index_copy(0, genes, bags.multiplicity)
         multiplicity = multiplicity.index_copy(0, offsets[1:] - 1, basal_multiplicity)
+        if everything:
+            return Layout(rows, genes, None, multiplicity, offsets, offsets, bag, group)
         is_key = readable[rows]
         key_offsets = F.pad(is_key.cumsum(0), (1, 0))[offsets]
-        return Layout(rows, genes, is_key.nonzero()[:, 0], multiplicity, offsets, key_offsets, bag)
+        return Layout(rows, genes, is_key.nonzero()[:, 0], multiplicity, offsets, key_offsets, bag, group)
 
 
 @dataclass(frozen=True)
@@ -89,10 +102,10 @@ class GeneEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(genes + 1, width))
 
     def forward(self, rows: Tensor) -> Tensor:
-        return self.weight[rows]
+        return self.weight.index_select(0, rows)
 
     def basal(self, cells: int) -> Tensor:
-        return self.weight[-1].expand(cells, 1, -1)
+        return self.weight[-1].repeat(cells, 1, 1)
 
 
 class Attention(nn.Module):
@@ -110,24 +123,31 @@ class Attention(nn.Module):
         self.value = nn.Linear(config.width, config.key_heads * head, bias=False)
         self.output = nn.Linear(config.query_heads * head, config.width, bias=False)
 
-    def forward(
-        self, tokens: Tensor, summary: Tensor, layout: Layout, observe: Callable[..., None] | None
-    ) -> tuple[Tensor, Tensor]:
+    def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[Projected, Projected]:
+        """(q, k, v) of the gene queries and of the summary's, each [.., heads * E]."""
         k, v = self.key(tokens), self.value(tokens)
-        read = (k.index_select(-2, layout.keys), v.index_select(-2, layout.keys))
-        multiplicity = layout.multiplicity.index_select(-1, layout.keys)
-        genes = self.attend(tokens, *read, multiplicity, layout.offsets, layout.key_offsets, observe)
-        cells = self.attend(summary, k, v, layout.multiplicity, layout.summary_offsets, layout.offsets)
-        return genes, cells
+        read = (k, v) if keys is None else (k.index_select(-2, keys), v.index_select(-2, keys))
+        return (self.query(tokens), *read), (self.query(summary), k, v)
 
-    def attend(self, queries, k, v, multiplicity, query_offsets, key_offsets, observe=None) -> Tensor:
+    def forward(
+        self, genes: Projected, summary: Projected, layout: Layout, observe: Callable[..., None] | None
+    ) -> tuple[Tensor, Tensor]:
+        """What each gene and each summary is told, [.., H * E]."""
+        everyone = layout.multiplicity
+        multiplicity = everyone if layout.keys is None else everyone.index_select(-1, layout.keys)
+        told = self.attend(*genes, multiplicity, layout.offsets, layout.key_offsets, layout.group, observe)
+        cells = self.attend(*summary, everyone, layout.summary_offsets, layout.offsets, layout.group)
+        return told, cells
+
+    def attend(self, q, k, v, multiplicity, query_offsets, key_offsets, group, observe=None) -> Tensor:
         packed = key_offsets is not None
-        q = _split_heads(self.query(queries), self.query_heads, packed)
+        q = _split_heads(q, self.query_heads, packed)
         k, v = (_split_heads(x, self.key_heads, packed) for x in (k, v))
         if observe is not None:
             observe(q, k, multiplicity)
-        out = spherical_attention(q, k, v, multiplicity, offsets=key_offsets, query_offsets=query_offsets, eps=self.eps)
-        return self.output((out if packed else out.transpose(1, 2)).flatten(-2))
+        packing = {"offsets": key_offsets, "query_offsets": query_offsets}
+        out = spherical_attention(q, k, v, multiplicity, **packing, eps=self.eps, group=group)
+        return (out if packed else out.transpose(1, 2)).flatten(-2)
 
 
 class MessageDropout(nn.Module):
@@ -160,7 +180,7 @@ class FeedForward(nn.Module):
         return h
 
 
-class Block(nn.Module):
+class Block(Fusible):
     """Attention, then feed-forward: one successive regulatory network."""
 
     def __init__(self, config: ModelConfig):
@@ -171,13 +191,22 @@ class Block(nn.Module):
         self.dropout = MessageDropout(config.dropout)
 
     def forward(self, tokens: Tensor, summary: Tensor, layout: Layout, observe=None) -> tuple[Tensor, Tensor]:
-        genes, cells = self.attention(self.norm(tokens), self.norm(summary), layout, observe)
-        tokens = self.feed_forward(tokens + self.dropout(genes))
-        summary = self.feed_forward(summary + self.dropout(cells))
+        genes, cells = self.attention(*self.ask(tokens, summary, layout.keys), layout, observe)
+        return self.hear(tokens, genes, summary, cells)
+
+    @fusible
+    def ask(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[Projected, Projected]:
+        return self.attention.project(self.norm(tokens), self.norm(summary), keys)
+
+    @fusible
+    def hear(self, tokens: Tensor, genes: Tensor, summary: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.attention.output
+        tokens = self.feed_forward(tokens + self.dropout(output(genes)))
+        summary = self.feed_forward(summary + self.dropout(output(cells)))
         return tokens, summary
 
 
-class Model(nn.Module):
+class Model(Fusible):
     """Bags of genes -> expected multiplicities, cell type, property.
 
     The basal gene plays two parts. As a key it is the yardstick that lets an L2 norm see absolute levels; as a
@@ -187,7 +216,12 @@ class Model(nn.Module):
 
     The regulation layer, where there is one, comes trained: it says what the regulators do on average, and the blocks
     learn what it leaves over.
+
+    group: processes that hold a part of each bag's genes each (Bags.share) and make the same calls. Attention alone
+    lets them hear of each other: each predicts its own genes, and every one has the whole summary.
     """
+
+    group: ProcessGroup | None = None
 
     is_regulator: Tensor
     mean: Tensor
@@ -240,7 +274,7 @@ class Model(nn.Module):
                 nn.init.zeros_(head.weight)
 
     def forward(self, bags: Bags, observe: Observer | None = None) -> Prediction:
-        layout = Layout.of(bags, self.is_regulator)
+        layout = Layout.of(bags, self.is_regulator, self.group)
         tokens, summary = self.embedding(layout.embedding_rows), self.embedding.basal(bags.cells)
         if bags.packed:
             summary = summary[:, 0]
@@ -249,24 +283,32 @@ class Model(nn.Module):
         for layer, block in enumerate(self.blocks):
             see = None if observe is None else _bind_layer(observe, layer)
             tokens, summary = block(tokens, summary, layout, see)
-        genes = self.norm(tokens.index_select(-2, layout.genes))
         cell = self.norm(summary if bags.packed else summary[:, 0])
         return Prediction(
-            multiplicity=self.expected_multiplicity(genes, bags),
+            multiplicity=self.expected_multiplicity(tokens, layout, bags),
             cell=cell,
             logits=self.cell_type(cell) if self.cell_type else None,
             property=self.expected_property(cell),
         )
 
-    def expected_multiplicity(self, genes: Tensor, bags: Bags) -> Tensor:
+    def expected_multiplicity(self, tokens: Tensor, layout: Layout, bags: Bags) -> Tensor:
         """mean_i + sd_i (regulated_i + <h_i, r_i> + b_i), in float32 at least: small differences make a network."""
         rows = bags.genes
-        with torch.autocast(genes.device.type, enabled=False):
-            standardised = (_widen(genes) * self.multiplicity[rows]).sum(-1) + self.multiplicity_bias[rows]
+        # Numbers are picked, not vectors: the basal genes are read like the rest, and left out afterwards.
+        standardised = self.read(tokens, layout.embedding_rows).index_select(-1, layout.genes)
+        with torch.autocast(tokens.device.type, enabled=False):
             if self.regulation is not None:
                 regulated = self.regulation(self.regulators_of(bags), bags.basal)
                 standardised = standardised + regulated[_bag_of_each(bags), rows]
             return self.mean[rows] + self.sd[rows] * standardised
+
+    @fusible
+    def read(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """<h_i, r_i> + b_i of every token; the basal gene has no direction of its own and borrows the last gene's."""
+        rows = rows.clamp(max=len(self.multiplicity) - 1)
+        with torch.autocast(tokens.device.type, enabled=False):
+            said = (_widen(self.norm(tokens)) * self.multiplicity.index_select(0, rows)).sum(-1)
+            return said + self.multiplicity_bias.index_select(0, rows)
 
     def regulators_of(self, bags: Bags) -> Tensor:
         """Multiplicities of the regulators, [C, R]: those that the bags bring along, else those in sight."""

@@ -154,7 +154,7 @@ def tiny_config(**trainer) -> Config:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_config():
     return tiny_config
 

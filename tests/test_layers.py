@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 # Groups by level, from the bottom. A group is named by the first part of its modules' names below grn.
 LEVELS = [
     [{"__init__", "errors", "config", "bags", "files", "configfile"}],
-    [{"data"}, {"model", "regulation", "objectives", "trained"}],
+    [{"data"}, {"model", "fusing", "regulation", "objectives", "trained"}],
     [{"network"}],
     [{"plots"}, {"analysis"}, {"training"}],
     [{"cli", "__main__"}],

@@ -8,7 +8,7 @@ from torch.autograd.functional import jacobian
 
 from grn.bags import Bags
 from grn.config import ModelConfig
-from grn.model import FeedForward, MessageDropout, Model
+from grn.model import FeedForward, Layout, MessageDropout, Model
 
 REGULATORS = (0, 3, 5)
 close = {"rtol": 1e-9, "atol": 1e-10}
@@ -246,3 +246,14 @@ def test_predictions_are_float32_in_half_precision_training(make_model, make_bag
     exact = model(bags).multiplicity
     spread = exact.std()
     assert (found.multiplicity.view_as(exact) - exact).abs().amax() < 0.2 * spread
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_where_every_gene_regulates_no_keys_are_picked_out(make_model, make_bags, packed):
+    """Also not after another model's regulators were loaded into this one."""
+    model, other, bags = make_model(regulators=None), make_model(), make_bags()
+    bags = bags.pack() if packed else bags
+    assert Layout.of(bags, model.is_regulator).keys is None
+    model.load_state_dict(other.state_dict(), strict=False)
+    keys = Layout.of(bags, model.is_regulator).keys
+    assert len(keys) == (len(REGULATORS) + 1) * (bags.cells if packed else 1)

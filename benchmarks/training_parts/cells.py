@@ -20,12 +20,17 @@ EXPRESSED = 0.6  # share of a dense bag's genes
 SPREAD = 0.2  # sizes of packed bags: uniform, up to so much below and above the mean
 CLASSES = 10
 DEFAULTS = Config.model_validate({"data": {"path": "made up"}})  # those of configs/own_data.yaml
+MODELS = {
+    "default": DEFAULTS.model,
+    "wide": DEFAULTS.model.model_copy(update={"width": 256, "query_heads": 4, "key_heads": 2, "hidden": 512}),
+}
 
 
 @dataclass(frozen=True)
 class Point:
     """bags: dense (every cell over the same genes) | packed (genes of a cell on average, of `vocabulary`).
     keys: what gene queries read, "5 %" of the genes or "all".   members: of the regulation layer.
+    model: of MODELS.   spread: of the sizes of packed bags.
     """
 
     bags: str
@@ -34,6 +39,8 @@ class Point:
     cells: int
     vocabulary: int
     members: int
+    model: str = "default"
+    spread: float = SPREAD
 
     @classmethod
     def of(cls, bags: str, genes: int, keys: str, cells: int | None = None, vocabulary: int = VOCABULARY) -> Point:
@@ -46,7 +53,7 @@ class Point:
         return cls(bags, genes, keys, cells, genes if dense else vocabulary, members)
 
     def __str__(self) -> str:
-        return f"{self.bags}, {self.genes} genes, {self.keys} as keys, {self.cells} cells"
+        return f"{self.bags}, {self.genes} genes, {self.keys} as keys, {self.cells} cells, {self.model} model"
 
 
 def regulators(point: Point, seed: int = 0) -> Tensor | None:
@@ -95,7 +102,7 @@ def _batch(point: Point, chosen: Tensor | None, programs: Tensor, random: torch.
 
 def _present(point: Point, listed_absent: float, random: torch.Generator) -> Tensor:
     """Genes that packed cells express, bool [C, V]: so many that a bag, with its absent genes, has the size wanted."""
-    sizes = point.genes * (1 + SPREAD * (2 * torch.rand(point.cells, generator=random) - 1))
+    sizes = point.genes * (1 + point.spread * (2 * torch.rand(point.cells, generator=random) - 1))
     counts = ((sizes - listed_absent * point.vocabulary) / (1 - listed_absent)).round().clamp(1, point.vocabulary)
     rank = torch.rand(point.cells, point.vocabulary, generator=random).argsort(1).argsort(1)
     return rank < counts[:, None]

@@ -27,7 +27,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import grn.model
 from flashsign import spherical_attention
-from flashsign.kernel_attention import pays
+from flashsign.kernel_attention import choose
 from flashsign.remembered import remembered
 
 Attention = Callable[..., Tensor]
@@ -82,6 +82,7 @@ class Softmax:
         offsets: Tensor | None = None,
         query_offsets: Tensor | None = None,
         eps: float = 0.0,
+        group: None = None,
     ) -> Tensor:
         if offsets is None:
             return self.dense(q, k, v)
@@ -117,7 +118,7 @@ class Varlen:
 
     kernel = "FLASH_ATTENTION"
 
-    def __call__(self, q, k, v, multiplicity=None, *, offsets, query_offsets=None, eps=0.0) -> Tensor:
+    def __call__(self, q, k, v, multiplicity=None, *, offsets, query_offsets=None, eps=0.0, group=None) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
         options = {}
@@ -167,16 +168,16 @@ METHODS: dict[str, Callable[[], Any] | None] = {
 
 def methods_at(names: tuple[str, ...], bags: str, road: str) -> tuple[str, ...]:
     """varlen is for packed bags; a forced stream is worth a row where the door would not take the kernels."""
-    left_out = {"varlen": bags != "packed", "flashsign stream": road in ("kernels", "torch")}
+    left_out = {"varlen": bags != "packed", "flashsign stream": road in ("stream", "torch")}
     return tuple(name for name in names if not left_out.get(name))
 
 
 def road(q: tuple[int, ...], k: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
-    """What the door takes for gene queries of these shapes: kernels, moments (on a GPU, in torch) or torch (a CPU)."""
+    """What the door takes for gene queries of these shapes, of one bag: stream or moments (kernels), torch on a CPU."""
     if device.type != "cuda":
         return "torch"
     shapes = (torch.empty(shape, dtype=dtype, device=device) for shape in (q, k))
-    return "kernels" if pays(*shapes, "auto") else "moments"
+    return choose(*shapes, 1, "auto")
 
 
 @contextmanager

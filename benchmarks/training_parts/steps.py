@@ -15,11 +15,12 @@ from attention_parts.clock import release, synchronise, times
 from torch import Tensor
 
 from grn.bags import Batch
+from grn.fusing import fuse
 from grn.model import Model
 from grn.objectives import mean_losses, total_loss
 from grn.regulation import Regulation
 from grn.training.task import Task
-from training_parts.cells import CLASSES, DEFAULTS, Point, regulators
+from training_parts.cells import CLASSES, DEFAULTS, MODELS, Point, regulators
 from training_parts.methods import road
 
 PRECISIONS = ("bf16-mixed", "32-true")
@@ -40,9 +41,11 @@ class Training:
         total: int = DEFAULTS.trainer.max_steps,
         dropout: float | None = None,
         seed: int = 0,
+        compiled: bool = False,
     ):
         self.device, self.precision = device, precision
         model = build_model(point, batches[0], dropout, seed).to(device)
+        fuse(model, compiled)
         self.task = Task(model, DEFAULTS.objectives, DEFAULTS.trainer, total).to(device).train()
         built = self.task.configure_optimizers()
         self.optimizer, self.schedule = built["optimizer"], built["lr_scheduler"]["scheduler"]
@@ -54,17 +57,18 @@ class Training:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
+    def loss(self, batch: Batch) -> Tensor:
+        _, losses = self.task.losses(batch)
+        return total_loss(mean_losses(losses), self.task.weights)
+
     def step(self) -> Tensor:
         """Forward, objectives, backward, clipping, AdamW; the loss."""
         batch = next(self.turns)
         with self.autocast():
-            _, losses = self.task.losses(batch)
-            loss = total_loss(mean_losses(losses), self.task.weights)
-            if not loss.isfinite():  # the Task looks too, and waits for the device
-                raise FloatingPointError("the loss is not finite")
+            loss = self.loss(batch)
         self.optimizer.zero_grad()
         loss.backward()
-        self.task.batch = batch
+        self.task.batch, self.task.loss = batch, loss
         self.task.configure_gradient_clipping(self.optimizer)
         self.optimizer.step()
         self.schedule.step()
@@ -73,7 +77,8 @@ class Training:
 
 def build_model(point: Point, batch: Batch, dropout: float | None, seed: int) -> Model:
     """As grn/training/run.py builds it, with a regulation layer that was never fitted: it costs the same."""
-    settings = DEFAULTS.model if dropout is None else DEFAULTS.model.model_copy(update={"dropout": dropout})
+    settings = MODELS[point.model]
+    settings = settings if dropout is None else settings.model_copy(update={"dropout": dropout})
     chosen, layer = regulators(point), None
     if point.members:
         every = torch.arange(point.vocabulary) if chosen is None else chosen
@@ -88,8 +93,8 @@ def build_model(point: Point, batch: Batch, dropout: float | None, seed: int) ->
 
 def road_of(point: Point, precision: str, device: torch.device) -> str:
     """What flashsign's door takes for the gene queries of a point."""
-    heads, key_heads = DEFAULTS.model.query_heads, DEFAULTS.model.key_heads
-    width = DEFAULTS.model.width // heads
+    heads, key_heads = MODELS[point.model].query_heads, MODELS[point.model].key_heads
+    width = MODELS[point.model].width // heads
     chosen = regulators(point)
     keys = (point.vocabulary if chosen is None else len(chosen)) + 1
     dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
@@ -126,7 +131,15 @@ def measure(training: Training, budget_s: float, least: int = LEAST, warmups: in
     return Measured(middle, low, high, count, peak)
 
 
-def measured(point: Point, batches: list[Batch], device: torch.device, precision: str, budget_s: float) -> Measured:
+def measured(
+    point: Point,
+    batches: list[Batch],
+    device: torch.device,
+    precision: str,
+    budget_s: float,
+    least: int = LEAST,
+    compiled: bool = False,
+) -> Measured:
     """A new model, measured with the attention that is in its place."""
     release(device, collect=True)
-    return measure(Training(point, batches, device, precision), budget_s)
+    return measure(Training(point, batches, device, precision, compiled=compiled), budget_s, least, 2 * len(batches))

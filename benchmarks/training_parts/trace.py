@@ -10,7 +10,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from grn.config import ModelConfig
-from training_parts.cells import DEFAULTS, Point, batches
+from training_parts.cells import DEFAULTS, MODELS, Point, batches
 from training_parts.methods import attending
 from training_parts.steps import BATCHES, WARMUPS, Training
 
@@ -35,11 +35,11 @@ def share(kernels: dict[str, float], wanted: tuple[str, ...] = STREAM + MOMENTS)
     return ours / max(sum(kernels.values()), 1e-12), missing
 
 
-def trace(point: Point, device: torch.device, precision: str) -> list[str]:
+def trace(point: Point, device: torch.device, precision: str, compiled: bool = False) -> list[str]:
     """Prints the kernels; returns a complaint where one of flashsign's is missing on a GPU."""
     cuda = device.type == "cuda"
     with attending(None):
-        training = Training(point, batches(point, BATCHES), device, precision)
+        training = Training(point, batches(point, BATCHES), device, precision, compiled=compiled)
         for _ in range(WARMUPS):
             training.step()
         synchronise(device)
@@ -62,7 +62,7 @@ def trace(point: Point, device: torch.device, precision: str) -> list[str]:
         kernels[event.key] = kernels.get(event.key, 0.0) + getattr(event, time)
         calls[event.key] = calls.get(event.key, 0) + event.count
     total = sum(kernels.values())
-    ours, missing = share(kernels, expected(point.genes))
+    ours, missing = share(kernels, expected(point.genes, MODELS[point.model]))
     print(f"{STEPS} steps, {precision}: {point}\n{'ms a step':>10}{'share':>8}{'calls':>8}  kernel")
     for name in sorted(kernels, key=lambda each: -kernels[each])[:SHOWN]:
         ms, calls_a_step = kernels[name] / 1000 / STEPS, calls[name] / STEPS

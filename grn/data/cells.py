@@ -13,7 +13,17 @@ from scipy import sparse
 
 from grn.config import DataConfig
 from grn.data.counts import Expression, read_expression
-from grn.data.depth import DepthScale, basal_multiplicity, cell_weights, depth_scale, measures_depth, totals
+from grn.data.depth import (
+    DepthScale,
+    basal_multiplicity,
+    cell_weights,
+    depth_scale,
+    measures_depth,
+    presence,
+    totals,
+    totals_behind,
+    zeros_tell_depth,
+)
 from grn.data.genes import choose_genes, choose_regulators, column_of, gene_names, merge_duplicates
 from grn.data.multiplicity import median_total, to_multiplicity
 from grn.data.simulated import read_truth
@@ -75,13 +85,21 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
     if adata.isbacked:
         adata.file.close()
     regulators = None if named is None else _positions_within(chosen, named)
-    measures = measures_depth(values[split.train], regulators)
-    total = totals(values, measures)
+    counted = config.values == "counts"
+    tells_depth = values if counted else presence(values)
+    measures = measures_depth(tells_depth[split.train], regulators)
+    total = totals(tells_depth, measures)
     transform = _transform(config)
     target = median_total(total[split.train]) if transform == "log1p_normalised" else None
     used = "" if regulators is None else f", {regulators.size} of them as regulators"
-    counted = config.values == "counts"
-    depth = depth_scale(total[split.train]) if counted else None
+    told = counted or zeros_tell_depth(tells_depth[split.train], measures)
+    depth = depth_scale(total[split.train]) if told else None
+    if counted:
+        weight = cell_weights(total)
+    elif depth is not None:
+        weight = cell_weights(totals_behind(total, int(measures.sum())))
+    else:
+        weight = np.ones(len(total), np.float32)
     cells = Cells(
         multiplicity=to_multiplicity(values, transform, total, target),
         vocabulary=tuple(names[position] for position in chosen),
@@ -92,7 +110,7 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
         obs_names=adata.obs_names.to_numpy(str),
         basal=basal_multiplicity(total, depth),
         depth=depth,
-        weight=cell_weights(total) if counted else np.ones(len(total), np.float32),
+        weight=weight,
         measures_depth=measures,
         target_total=target,
         counts_from=expression.origin,
@@ -136,7 +154,7 @@ def cells_for_vocabulary(
     values = (values @ place).tocsr()
     values.sort_indices()
     measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
-    total = totals(values, measures)
+    total = totals(values if config.values == "counts" else presence(values), measures)
     found, known = read_labels(adata.obs, config.label_key)
     place_of = {label: position for position, label in enumerate(classes)}
     translate = np.array([place_of.get(label, MISSING) for label in known] + [MISSING], np.int64)

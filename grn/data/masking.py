@@ -5,6 +5,8 @@ A cell has the same mask in every process, batch and worker, and after a resume.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 # splitmix64 (Steele, Lea and Flood 2014): the golden-ratio step and the two mixing multipliers.
@@ -16,17 +18,32 @@ def uniform(seed: int, stream: int, epoch: int, cells: np.ndarray, genes: int) -
 
     cells [C]: rows in the data set.   stream: keeps uses apart that share a seed.
     """
+    return (gene_bits(cell_states(seed, stream, epoch, cells), genes) >> np.uint64(11)) * 2.0**-53
+
+
+def cell_states(seed: int, stream: int, epoch: int, cells: np.ndarray) -> np.ndarray:
+    """uint64 [C], from which `gene_bits` makes the numbers of each cell."""
     state = np.zeros(1, np.uint64)
     for part in (seed, stream, epoch):
         state = _mix(state, np.array([part], np.uint64))
-    rows = _mix(state, np.asarray(cells).astype(np.uint64))
-    bits = _mix(rows[:, None], np.arange(genes, dtype=np.uint64))
-    return (bits >> np.uint64(11)) * 2.0**-53
+    return _mix(state, np.asarray(cells).astype(np.uint64))
+
+
+def gene_bits(states: np.ndarray, genes: int) -> np.ndarray:
+    """uint64 [..., N] of states [...]: below threshold(p) exactly where the number of `uniform` is below p."""
+    return _mix(states[..., None], np.arange(genes, dtype=np.uint64))
+
+
+def threshold(p: float) -> np.uint64:
+    """0 <= p < 1 in the unit of `gene_bits`."""
+    return np.uint64(math.ceil(p * 2**53) << 11)
 
 
 def _mix(state: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """A new state from a state and a number; arithmetic modulo 2^64."""
+    """A new state from a state and a number; arithmetic modulo 2^64, in place: it passes over every gene."""
     bits = state + (part + np.uint64(1)) * STEP
-    bits = (bits ^ (bits >> np.uint64(30))) * FIRST
-    bits = (bits ^ (bits >> np.uint64(27))) * SECOND
-    return bits ^ (bits >> np.uint64(31))
+    for shift, factor in ((30, FIRST), (27, SECOND)):
+        bits ^= bits >> np.uint64(shift)
+        bits *= factor
+    bits ^= bits >> np.uint64(31)
+    return bits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,11 +14,15 @@ from grn.bags import Batch
 from grn.data.batches import EVALUATE, TRAIN, BagMaker, is_packed
 from grn.data.cells import Cells
 from grn.data.order import EpochOrder, OnceInOrder
+from grn.data.places import Place
 from grn.data.split import Split
 
 
 class CellsDataModule(LightningDataModule):
-    """Training batches are masked anew each epoch; validation and test batches always in the same way."""
+    """Training batches are masked anew each epoch; validation and test batches always in the same way.
+
+    gene_parallel: so many processes have the same cells, and a part of their genes each (Place).
+    """
 
     def __init__(
         self,
@@ -30,40 +35,56 @@ class CellsDataModule(LightningDataModule):
         bags: str = "auto",
         absent_fraction: float = 0.1,
         num_workers: int = 0,
+        gene_parallel: int = 1,
+        with_regulators: bool = True,
     ):
         super().__init__()
         self.cells, self.split = cells, split
         self.batch_size, self.seed, self.num_workers = batch_size, seed, num_workers
+        self.gene_parallel = gene_parallel
         packed = is_packed(bags, len(cells.vocabulary))
         self.training, self.evaluation = (
-            BagMaker(cells, packed, masked_fraction, absent_fraction, seed, stream) for stream in (TRAIN, EVALUATE)
+            BagMaker(cells, packed, masked_fraction, absent_fraction, seed, stream, with_regulators)
+            for stream in (TRAIN, EVALUATE)
         )
 
     def steps_per_epoch(self, world: int = 1) -> int:
         """Optimiser steps of one pass, from the data alone: the schedule must not change when a run resumes."""
-        return len(EpochOrder(self.split.train, self.batch_size, self.seed, 0, world))
+        return len(EpochOrder(self.split.train, self.batch_size, self.seed, 0, world // self.gene_parallel))
 
     def train_dataloader(self) -> DataLoader:
-        rank, world = self._place()
-        order = EpochOrder(self.split.train, self.batch_size, self.seed, rank, world)
-        return ResumableLoader(self.training, order, **self._options())
+        place = self._place()
+        order = EpochOrder(self.split.train, self.batch_size, self.seed, place.replica, place.replicas)
+        return ResumableLoader(_sharing(self.training, place), order, **self._options())
 
     def val_dataloader(self) -> DataLoader:
-        return self._once(self.split.validation, *self._place())
+        return self._once(self.split.validation, self._place())
 
     def test_dataloader(self) -> DataLoader:
-        """All test cells in every process: one process computes the final metrics."""
-        return self._once(self.split.test)
+        """All test cells, and all their genes, in every process: one process computes the final metrics."""
+        return self._once(self.split.test, Place())
 
-    def _once(self, rows: np.ndarray, rank: int = 0, world: int = 1) -> DataLoader:
-        return DataLoader(self.evaluation, sampler=OnceInOrder(rows, self.batch_size, rank, world), **self._options())
+    def _once(self, rows: np.ndarray, place: Place) -> DataLoader:
+        order = OnceInOrder(rows, self.batch_size, place.replica, place.replicas)
+        return DataLoader(_sharing(self.evaluation, place), sampler=order, **self._options())
 
-    def _place(self) -> tuple[int, int]:
-        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+    def _place(self) -> Place:
+        if self.trainer is None:
+            return Place()
+        return Place.of(self.trainer.global_rank, self.trainer.world_size, self.gene_parallel)
 
     def _options(self) -> dict:
         # batch_size None: a sampler's item is already a whole batch.
-        return {"batch_size": None, "num_workers": self.num_workers, "pin_memory": torch.cuda.is_available()}
+        return {
+            "batch_size": None,
+            "num_workers": self.num_workers,
+            "persistent_workers": self.num_workers > 0,  # an epoch may be a few batches
+            "pin_memory": torch.cuda.is_available(),
+        }
+
+
+def _sharing(maker: BagMaker, place: Place) -> BagMaker:
+    return replace(maker, part=place.part, parts=place.parts)
 
 
 class ResumableLoader(DataLoader):

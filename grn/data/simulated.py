@@ -5,10 +5,17 @@ is produced at sum_j k_ij h_ij, with h = hill(x_j) for an activator and 1 - hill
 may have repressors alone. Production has log-normal noise, which the regulators hand on: it is what tells regulators
 apart within a cell type. Counts are Poisson around production times the cell's size.
 
+Nothing of size C x N or R x N is kept but the counts, which are sparse: 500 cells over 40 000 genes take seconds.
+Random tables are drawn row by row, and the noise is drawn again wherever it is needed, from a copy of the generator.
+
 Letters: C cells, N genes, R regulators.
 """
 
 from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -22,7 +29,7 @@ TRUTH = "truth"  # uns key of the planted edges: a data frame with source, targe
 STEEPNESS = 2.0  # Hill coefficient
 MASTER_SD = 0.8  # sd of the log levels of a master over cell types
 MEAN_SD = 0.5  # sd of the log mean expression over genes
-SIZE_SD = 0.25  # sd of the log size over cells
+BLOCK = 2**21  # numbers that are dense at a time
 
 
 def simulate(config: SimulatedConfig) -> AnnData:
@@ -35,14 +42,23 @@ def simulate(config: SimulatedConfig) -> AnnData:
     generator = np.random.default_rng(config.seed)
     network = _plant(config, generator)
     cell_type = np.arange(config.cells) % config.cell_types
-    production = _produce(network, cell_type, config, generator)
-    means = config.depth * _log_normal(generator, MEAN_SD, config.genes)
-    sizes = _log_normal(generator, SIZE_SD, config.cells)
-    counts = generator.poisson(production * means * sizes[:, None])
+    level = np.exp(MASTER_SD * generator.standard_normal((config.cell_types, _masters(config.regulators))))
+    before_noise = copy.deepcopy(generator)
+    regulators, response = _regulators(network, level[cell_type], config, _noise(config, generator))
+    production = _Production(network, regulators, response, config, before_noise)
+    means = config.depth * _log_normal(generator, MEAN_SD, config.genes) / production.mean()
+    sizes = _log_normal(generator, config.size_sd, config.cells)
+    counts = sparse.vstack(
+        [
+            sparse.csr_matrix(generator.poisson(block * means * sizes[rows, None]).astype(np.float32))
+            for rows, block in production
+        ],
+        format="csr",
+    )
     names = _names(config)
-    source, target = np.nonzero(network)
+    edges = network.tocoo()
     return AnnData(
-        sparse.csr_matrix(counts.astype(np.float32)),
+        counts,
         obs=pd.DataFrame(
             {"cell_type": pd.Categorical([f"type {number + 1}" for number in cell_type])},
             index=[f"cell{number + 1}" for number in range(config.cells)],
@@ -51,11 +67,11 @@ def simulate(config: SimulatedConfig) -> AnnData:
         uns={
             TRUTH: pd.DataFrame(
                 {
-                    "source": names[source],
-                    "target": names[target],
-                    "sign": np.sign(network[source, target]).astype(np.int64),
+                    "source": names[edges.row],
+                    "target": names[edges.col],
+                    "sign": np.sign(edges.data).astype(np.int64),
                 },
-                index=[str(edge) for edge in range(source.size)],
+                index=[str(edge) for edge in range(edges.nnz)],
             )
         },
     )
@@ -73,49 +89,103 @@ def _names(config: SimulatedConfig) -> np.ndarray:
     return np.array(regulators + targets, dtype=object)
 
 
-def _plant(config: SimulatedConfig, generator: np.random.Generator) -> np.ndarray:
-    """Signed strengths [R, N] (0: no edge). A regulator is regulated by earlier ones only, a master by none."""
+def _plant(config: SimulatedConfig, generator: np.random.Generator) -> sparse.csr_matrix:
+    """Signed strengths, CSR [R, N]. A regulator is regulated by earlier ones only, a master by none."""
     regulators, genes = config.regulators, config.genes
-    masters = _masters(regulators)
     earlier = np.minimum(np.arange(genes), regulators)  # regulators that come before each gene
-    earlier[:masters] = 0
+    earlier[: _masters(regulators)] = 0
     wanted = np.minimum(generator.integers(1, config.regulators_per_target + 1, genes), earlier)
-    # Ranks of random numbers: each gene's regulators are its `wanted` lowest, without replacement.
-    draw = np.where(np.arange(regulators)[:, None] < earlier, generator.random((regulators, genes)), np.inf)
-    edge = draw.argsort(axis=0).argsort(axis=0) < wanted
-    sign = np.where(generator.random((regulators, genes)) < config.repression, -1.0, 1.0)
-    return edge * sign * generator.uniform(1.0, 3.0, (regulators, genes))
+    source, target = _lowest(earlier, wanted, regulators, generator)
+    starts = np.searchsorted(source, np.arange(regulators + 1))
+    own = [target[start:end] for start, end in pairwise(starts)]
+    sign = np.concatenate([np.where(generator.random(genes) < config.repression, -1.0, 1.0)[each] for each in own])
+    strength = np.concatenate([generator.uniform(1.0, 3.0, genes)[each] for each in own])
+    return sparse.csr_matrix((sign * strength, target, starts), shape=(regulators, genes))
+
+
+def _lowest(
+    earlier: np.ndarray, wanted: np.ndarray, regulators: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Edges (source, target), sorted: each gene's regulators are the `wanted` lowest of random numbers, one for each of
+    the `earlier` ones, and so drawn without replacement."""
+    genes = np.arange(len(wanted))
+    drawn = np.full((max(int(wanted.max()), 1), len(wanted)), np.inf)  # the lowest so far
+    regulator = np.zeros(drawn.shape, dtype=np.int64)
+    highest, place = drawn[0].copy(), np.zeros(len(wanted), dtype=np.int64)  # of those, and where it is
+    for number in range(regulators):
+        draw = generator.random(len(wanted))
+        better = np.flatnonzero((draw < highest) & (number < earlier))
+        drawn[place[better], better], regulator[place[better], better] = draw[better], number
+        place[better] = drawn[:, better].argmax(axis=0)
+        highest[better] = drawn[place[better], better]
+    rank = drawn.argsort(axis=0).argsort(axis=0)
+    kept = rank < wanted
+    source, target = regulator[kept], np.broadcast_to(genes, kept.shape)[kept]
+    order = np.lexsort((target, source))
+    return source[order], target[order]
 
 
 def _masters(regulators: int) -> int:
     return max(1, regulators // 2)
 
 
-def _produce(
-    network: np.ndarray, cell_type: np.ndarray, config: SimulatedConfig, generator: np.random.Generator
-) -> np.ndarray:
-    """Production [C, N], each gene with mean 1 over the cells."""
-    regulators = config.regulators
-    masters = _masters(regulators)
-    level = np.exp(MASTER_SD * generator.standard_normal((config.cell_types, masters)))
-    noise = _log_normal(generator, config.noise, (config.cells, config.genes))
-    production = np.empty((config.cells, config.genes))
-    production[:, :masters] = level[cell_type]
-    response = np.empty((config.cells, regulators))  # Hill response to each regulator, half at its mean
-    for gene in range(regulators):
-        if gene >= masters:
-            production[:, gene] = _respond(response[:, :gene], network[:gene, gene])
-        production[:, gene] *= noise[:, gene]
+def _noise(config: SimulatedConfig, generator: np.random.Generator) -> Iterator[tuple[slice, np.ndarray]]:
+    """Noise on the production of some cells [c, N], block after block."""
+    step = max(BLOCK // config.genes, 1)
+    for start in range(0, config.cells, step):
+        rows = slice(start, min(start + step, config.cells))
+        yield rows, _log_normal(generator, config.noise, (rows.stop - start, config.genes))
+
+
+def _regulators(
+    network: sparse.csr_matrix, level: np.ndarray, config: SimulatedConfig, noise: Iterator[tuple[slice, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Production of the regulators [C, R], each with mean 1 over the cells, and the Hill response to each, half at its
+    mean. level [C, masters]."""
+    production = np.concatenate([block[:, : config.regulators] for _, block in noise])
+    response = np.empty(production.shape)
+    columns = network[:, : config.regulators].tocsc()
+    masters = level.shape[1]
+    for gene in range(config.regulators):
+        production[:, gene] *= level[:, gene] if gene < masters else _respond(response, columns[:, [gene]])[:, 0]
         production[:, gene] /= production[:, gene].mean()
         power = production[:, gene] ** STEEPNESS
         response[:, gene] = power / (1 + power)
-    production[:, regulators:] = _respond(response, network[:, regulators:]) * noise[:, regulators:]
-    return production / production.mean(axis=0)
+    return production, response
 
 
-def _respond(response: np.ndarray, strength: np.ndarray) -> np.ndarray:
+class _Production:
+    """Production of every gene, [c, N] for some cells after the other; iterated as often as it is needed."""
+
+    def __init__(
+        self,
+        network: sparse.csr_matrix,
+        regulators: np.ndarray,
+        response: np.ndarray,
+        config: SimulatedConfig,
+        before_noise: np.random.Generator,
+    ):
+        self.regulators, self.response, self.config, self.before_noise = regulators, response, config, before_noise
+        self.targets = network[:, config.regulators :].tocsc()
+
+    def __iter__(self) -> Iterator[tuple[slice, np.ndarray]]:
+        regulators = self.config.regulators
+        for rows, block in _noise(self.config, copy.deepcopy(self.before_noise)):
+            block[:, :regulators] = self.regulators[rows]
+            block[:, regulators:] *= _respond(self.response[rows], self.targets)
+            yield rows, block
+
+    def mean(self) -> np.ndarray:
+        """Of each gene over the cells, [N]."""
+        total = np.zeros(self.config.genes)
+        for _, block in self:
+            total += block.sum(axis=0)
+        return total / self.config.cells
+
+
+def _respond(response: np.ndarray, strength: sparse.csc_matrix) -> np.ndarray:
     """sum_j k h for activators plus sum_j k (1 - h) for repressors, which is sum_j s h - sum of negative s."""
-    return response @ strength - np.minimum(strength, 0).sum(axis=0)
+    return response @ strength - np.asarray(strength.minimum(0).sum(axis=0)).ravel()
 
 
 def _log_normal(generator: np.random.Generator, sd: float, size) -> np.ndarray:

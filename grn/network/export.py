@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from grn.files import replacing_file, write_anndata
 from grn.network.networks import Networks
-from grn.network.readout import Network
+from grn.network.readout import Network, strongest
 
 SIGN = {
     "effect": "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, balanced)",
@@ -36,14 +36,13 @@ def slugs(labels: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def strongest(weight: np.ndarray, top_k: int | None) -> np.ndarray:
-    """bool [N, R]: the top_k regulators of each target by |weight| (None: all)."""
-    if top_k is None or top_k >= weight.shape[1]:
-        return np.ones(weight.shape, dtype=bool)
-    order = np.argsort(-np.abs(weight), axis=1, kind="stable")[:, :top_k]
-    keep = np.zeros(weight.shape, dtype=bool)
-    np.put_along_axis(keep, order, True, axis=1)
-    return keep
+def kept_edges(weight: np.ndarray | sp.csr_matrix, top_k: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Target, column and weight of the top_k edges of each target, row by row; a sparse weight holds them alone."""
+    if isinstance(weight, sp.csr_matrix):
+        edges = weight.tocoo()
+        return edges.row, edges.col, edges.data
+    target, column = strongest(weight, top_k).nonzero()
+    return target, column, weight[target, column]
 
 
 def edge_table(
@@ -53,15 +52,15 @@ def edge_table(
 
     q [N, R]: the false discovery rate at which an edge is found, for a column q_value.
     """
-    keep = strongest(network.weight, top_k)
-    keep[regulators, np.arange(len(regulators))] = False
-    target, column = keep.nonzero()
+    target, column, weight = kept_edges(network.weight, top_k)
+    others = target != regulators[column]
+    target, column, weight = target[others], column[others], weight[others]
     names = np.asarray(genes, dtype=object)
     table = pd.DataFrame(
         {
             "source": names[regulators[column]],
             "target": names[target],
-            "weight": network.weight[target, column],
+            "weight": weight,
             "confidence": network.confidence[target, column],
         }
     )
@@ -71,11 +70,12 @@ def edge_table(
     return table.iloc[order].reset_index(drop=True)
 
 
-def square(weight: np.ndarray, regulators: np.ndarray, top_k: int | None) -> sp.csr_matrix:
+def square(weight: np.ndarray | sp.csr_matrix, regulators: np.ndarray, top_k: int | None) -> sp.csr_matrix:
     """[N, R] -> signed CSR [N, N], row = target, column = regulator."""
-    target, column = (strongest(weight, top_k) & (weight != 0)).nonzero()
-    shape = (len(weight), len(weight))
-    return sp.csr_matrix((weight[target, column], (target, regulators[column])), shape=shape)
+    target, column, values = kept_edges(weight, top_k)
+    there = values != 0
+    genes = weight.shape[0]
+    return sp.csr_matrix((values[there], (target[there], regulators[column[there]])), shape=(genes, genes))
 
 
 def network_anndata(
@@ -105,7 +105,7 @@ def network_anndata(
     for kind, weight in chosen.by_type.items():
         adata.varp[f"grn_{names[classes[kind]]}"] = square(weight, regulators, top_k)
     blocks = networks.layers
-    pooled = np.mean(blocks, axis=0) if attention is None else attention.weight
+    pooled = networks.pooled() if attention is None else attention.weight
     adata.varp["grn_attention"] = square(pooled, regulators, top_k)
     for layer, weight in enumerate(blocks):
         adata.varp[f"grn_attention_layer{layer}"] = square(weight, regulators, top_k)

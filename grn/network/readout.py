@@ -8,19 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
+
+SORTED = 2**22  # most numbers that are ordered at once
 
 
 @dataclass(frozen=True)
 class Network:
-    """Weights of regulators on targets. weight [N, R]: row = target, column = regulator, 0 on self pairs.
+    """Weights of regulators on targets. weight [N, R]: row = target, column = regulator, 0 on self pairs; sparse where
+    only the strongest were kept, zeros among them stored.
 
     by_type: the same for each cell type index.   confidence [N, R], 0 to 1: how well the members agree, or, where the
     whole model is read, the share of the read bags in which the pair has the sign of its mean.
     """
 
-    weight: np.ndarray
+    weight: np.ndarray | sp.csr_matrix
     by_type: dict[int, np.ndarray]
     confidence: np.ndarray
 
@@ -42,6 +46,21 @@ def members_agreement(weights: Tensor) -> Tensor:
         return torch.full_like(weights[0], 0.5)
     size = weights.square().mean(0).sqrt()
     return torch.where(size > 0, weights.mean(0).abs() / torch.where(size > 0, size, 1), 0)
+
+
+def strongest(weight: np.ndarray, top_k: int | None) -> np.ndarray:
+    """bool [N, R]: the top_k regulators of each target by |weight|, of equals the first (None: all)."""
+    if top_k is None or top_k >= weight.shape[1]:
+        return np.ones(weight.shape, dtype=bool)
+    keep = np.empty(weight.shape, dtype=bool)
+    rows = max(1, SORTED // weight.shape[1])
+    for start in range(0, len(weight), rows):
+        size = np.abs(weight[start : start + rows])
+        last = -np.partition(-size, top_k - 1, axis=1)[:, top_k - 1 : top_k]
+        above, level = size > last, size == last
+        room = top_k - above.sum(1, keepdims=True)
+        keep[start : start + rows] = above | (level & (level.cumsum(1) <= room))
+    return keep
 
 
 def without_self(weight: np.ndarray, regulators: np.ndarray) -> np.ndarray:

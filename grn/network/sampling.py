@@ -75,3 +75,13 @@ def masked_bags(
     genes = torch.arange(dense.shape[1], device=dense.device)
     depth = None if basal is None else torch.as_tensor(basal[sample.rows]).to(dense)
     return Bags(genes, dense, None, depth, measured)
+
+
+def present_bags(model: Model, multiplicity: sp.csr_matrix, basal: np.ndarray | None, rows: np.ndarray) -> Bags:
+    """Some cells as packed bags of the genes that they have, on the model's device. Arguments as for `masked_bags`."""
+    some = multiplicity[rows]
+    genes, offsets = (
+        torch.as_tensor(x, dtype=torch.int64, device=model.sd.device) for x in (some.indices, some.indptr)
+    )
+    depth = None if basal is None else torch.as_tensor(basal[rows]).to(model.sd)
+    return Bags(genes, torch.as_tensor(some.data).to(model.sd), offsets, depth)

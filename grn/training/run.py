@@ -14,23 +14,27 @@ import lightning as L
 import numpy as np
 import pandas as pd
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging, RichProgressBar
+from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 import grn
 from grn.bags import Batch
 from grn.config import Config, TrainerConfig
 from grn.configfile import dump_config, load_config
+from grn.data.batches import is_packed
 from grn.data.cells import Cells, load_cells
 from grn.data.module import CellsDataModule
+from grn.data.places import Place
 from grn.data.split import Split
 from grn.errors import ConfigError, DataError, VocabularyMismatch
 from grn.files import replacing_file, write_text
+from grn.fusing import fusing
 from grn.model import Model
 from grn.network.baselines import ridge_predictions
 from grn.network.export import edge_table, network_anndata, write_network
 from grn.network.networks import read_networks
 from grn.trained import TrainedModel
+from grn.training.averaging import MovingAverage
 from grn.training.callbacks import Checkpoints, ProgressLines, Signals, process_rank
 from grn.training.decoys import false_discovery, fit_with_decoys
 from grn.training.fit_cells import FitCells
@@ -64,6 +68,7 @@ def train(
 
     terminal: show a live progress bar; otherwise one line a validation goes through `say`.
     """
+    Place.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises before there is a folder
     first = process_rank() == 0
     folder = make_run_folder(output, name) if first else Path(".")
     if first:
@@ -75,6 +80,7 @@ def train(
     started = time.monotonic()
     L.seed_everything(config.trainer.seed, verbose=False)
     cells, split = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
+    refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
     for line in describe(cells, split):
         say(line)
     if first and cells.truth is not None:
@@ -92,6 +98,9 @@ def train(
         seed=config.trainer.seed,
         bags=config.data.bags,
         absent_fraction=config.data.absent_fraction,
+        gene_parallel=config.trainer.gene_parallel,
+        num_workers=config.trainer.workers,
+        with_regulators=layer is not None,
     )
     say(f"Ready after {time.monotonic() - started:.0f} s.")
 
@@ -245,6 +254,20 @@ def own_device(settings: TrainerConfig) -> str:
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if uses_gpu(settings) else "cpu"
 
 
+def processes(settings: TrainerConfig) -> int:
+    """How many train in all; "auto" is one per GPU, as Lightning has it."""
+    automatic = torch.cuda.device_count() if uses_gpu(settings) else 1
+    return settings.num_nodes * (settings.devices if isinstance(settings.devices, int) else automatic)
+
+
+def refuse_more_parts_than_genes(settings: TrainerConfig, genes: int) -> None:
+    if settings.gene_parallel > genes:
+        raise ConfigError(
+            f"trainer.gene_parallel {settings.gene_parallel} is more processes than the {genes} genes that they share; "
+            "set it to 1."
+        )
+
+
 def mean_and_sd(multiplicity) -> tuple[np.ndarray, np.ndarray]:
     """Of each gene over the cells of a CSR matrix; sd 1 for a gene that never varies. Zeros are never stored."""
     mean = np.asarray(multiplicity.mean(0, dtype=np.float64)).ravel()
@@ -264,13 +287,12 @@ def fit(
     config: Config, model: Model, data: CellsDataModule, folder: Path, *, say: Say, terminal: bool
 ) -> tuple[L.Trainer, Task, Checkpoints]:
     settings = config.trainer
-    world = settings.num_nodes * (settings.devices if isinstance(settings.devices, int) else 1)
-    per_epoch = data.steps_per_epoch(world)
+    per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
     task = Task(model, config.objectives, settings, total)
     checkpoints = Checkpoints(folder / "checkpoints", settings.patience)
     # First the average: the checkpoints that follow hold it, and validation looks at it.
-    averaging = [EMAWeightAveraging(decay=settings.averaging, use_buffers=False)] if settings.averaging else []
+    averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
     loggers: list[Logger] = [CSVLogger(folder, name="", version="")]
     if settings.tensorboard:
@@ -296,7 +318,8 @@ def fit(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
-    trainer.fit(task, datamodule=data)
+    with fusing(model, settings.compile and uses_gpu(settings)):
+        trainer.fit(task, datamodule=data)
     return trainer, task, checkpoints
 
 
@@ -347,6 +370,8 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
         readout=settings.readout,
         cells=settings.cells,
         seed=config.trainer.seed,
+        top_k=settings.top_k,
+        packed=is_packed(config.data.bags, len(cells.vocabulary)),
         say=say,
     )
     adata = network_anndata(

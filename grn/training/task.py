@@ -10,9 +10,12 @@ from torch import Tensor, nn
 
 from grn.bags import Batch
 from grn.config import ObjectivesConfig, TrainerConfig
+from grn.data.places import Place
 from grn.errors import TrainingDiverged
 from grn.model import Model, Prediction
 from grn.objectives import Loss, active_objectives, mean_losses, total_loss
+from grn.training.finite import Step, Watch
+from grn.training.gene_group import gene_group
 from grn.training.metrics import Evaluation, scalars
 
 
@@ -26,6 +29,20 @@ class Task(L.LightningModule):
         self.weights = {name: weight for name, (weight, _) in self.objectives.items()}
         self.classes = model.cell_type.out_features if model.cell_type is not None else 0
         self.evaluation = Evaluation(list(self.objectives), self.weights, self.classes)
+        self.watch = Watch()
+
+    def setup(self, stage: str) -> None:
+        """The first moment at which processes can be grouped; the moving average has copied the model by now."""
+        parts = self.settings.gene_parallel
+        if parts > 1:
+            place = Place.of(self.global_rank, self.trainer.world_size, parts)
+            self.model.group = gene_group(place)
+            # Dropout: processes that share a cell's genes draw for genes of their own.
+            torch.manual_seed(self.settings.seed + 1 + self.global_rank)
+
+    def teardown(self, stage: str) -> None:
+        """What follows, metrics and networks, is one process's work on whole bags."""
+        self.model.group = None
 
     def losses(self, batch: Batch) -> tuple[Prediction, dict[str, Loss]]:
         prediction = self.model(batch.bags)
@@ -35,9 +52,7 @@ class Task(L.LightningModule):
         _, losses = self.losses(batch)
         means = mean_losses(losses, self.mean_over_processes)
         loss = total_loss(means, self.weights)
-        if not loss.isfinite():
-            raise self.diverged("loss", batch)
-        self.batch = batch
+        self.batch, self.loss = batch, loss.detach()
         logged = {"train/loss": loss} | {f"train/{name}_loss": mean for name, mean in means.items()}
         # Averaged over processes these are the means of the whole batch.
         self.log_dict(
@@ -50,18 +65,26 @@ class Task(L.LightningModule):
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
         norm = nn.utils.clip_grad_norm_(self.parameters(), self.settings.gradient_clip)
-        if not norm.isfinite():  # before the optimiser steps: the parameters are still good
-            raise self.diverged("gradient norm", self.batch)
+        # Before the optimiser steps: the parameters are still good.
+        self.refuse(self.watch.next(self.global_step, self.batch.cells, self.loss, norm, optimizer))
 
-    def diverged(self, what: str, batch: Batch) -> TrainingDiverged:
-        cells = ", ".join(str(int(cell)) for cell in batch.cells[:5])
-        return TrainingDiverged(
-            f"The {what} is not finite at step {self.global_step} (batch of the cells in rows {cells}, ...); the last "
+    def refuse(self, step: Step | None) -> None:
+        """Raises TrainingDiverged where this step's loss or gradient is not finite."""
+        what = None if step is None else step.problem()
+        if step is None or what is None:
+            return
+        cells = ", ".join(str(int(cell)) for cell in step.cells[:5])
+        raise TrainingDiverged(
+            f"The {what} is not finite at step {step.number} (batch of the cells in rows {cells}, ...); the last "
             f"good checkpoint is kept: lower trainer.learning_rate ({self.settings.learning_rate:g}) or look at "
             f"these cells."
         )
 
+    def on_train_end(self) -> None:
+        self.refuse(self.watch.last())
+
     def on_validation_epoch_start(self) -> None:
+        self.refuse(self.watch.last())
         self.evaluation.reset()
 
     def validation_step(self, batch: Batch, index: int) -> None:
@@ -79,7 +102,9 @@ class Task(L.LightningModule):
             {"params": [p for p in trained if id(p) in matrices], "weight_decay": self.settings.weight_decay},
             {"params": [p for p in trained if id(p) not in matrices], "weight_decay": 0.0},
         ]
-        optimizer = torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.98))
+        # One launch for all parameters; 16-mixed scales gradients, which a fused optimiser would undo by itself.
+        fused = all(p.is_cuda for p in trained) and self.settings.precision != "16-mixed"
+        optimizer = torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.98), fused=fused or None)
         warmup = max(1, round(self.settings.warmup_fraction * self.total_steps))
 
         def factor(step: int) -> float:

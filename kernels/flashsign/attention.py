@@ -14,7 +14,7 @@ from torch import Tensor, distributed
 
 from flashsign.dense import Method, dense_attention
 from flashsign.errors import BackendUnavailable, ShapeMismatch
-from flashsign.kernel_attention import kernel_attention, no_kernel, pays
+from flashsign.kernel_attention import kernel_attention, no_kernel
 from flashsign.packing import pad_attention
 from flashsign.split_moments import split_attention
 
@@ -47,12 +47,14 @@ def spherical_attention(
     respect to multiplicity is the true one unless its k or v are not finite, then 0.
     Differentiable in q, k, v, multiplicity, in reverse, forward and batched mode and more than once.
 
-    method: "moments" is linear in N and M; "stream" passes over the keys; "auto" takes the one with less work.
-    backend: "triton" is the stream's GPU kernels (float16, bfloat16, float32; scores q.k m / max m must fit the dtype);
-    "torch" runs anywhere; "auto" takes the kernels where they can run. Forward mode and transforms take torch.
+    method: "moments" is linear in N and M; "stream" passes over the keys; "auto" takes the faster one.
+    backend: "triton" is the GPU kernels (float16, bfloat16, float32; scores q.k m / max m must fit the dtype; heads
+    of up to 128 by moments, 256 by the stream); "torch" runs anywhere; "auto" takes the kernels where they can run.
+    Forward mode and transforms take torch.
     group: ranks that hold each bag's genes between them, each its own q, k, v, multiplicity, any number of genes, also
-    none; each gets its own queries' outputs (moments, in torch). All its ranks must call and differentiate alike, once,
-    in reverse, and the caller sums the gradients of shared parameters (flashsign.split_moments). None: no other ranks.
+    none; each gets its own queries' outputs (moments; kernels take 16 bits alone). All its ranks must call and
+    differentiate alike, once, in reverse, and the caller sums the gradients of shared parameters
+    (flashsign.split_moments). None: no other ranks.
     Raises ShapeMismatch (tensors that do not fit), BackendUnavailable, ValueError (an unknown method or backend, or one
     that knows no group), NotImplementedError (with a group: anything but one derivative in reverse).
     Source: spherical attention, arXiv 2505.09326.
@@ -82,9 +84,13 @@ def spherical_attention(
             raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
     if multiplicity is None:
         multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
-    worth = group is None and (backend == "triton" or (backend == "auto" and pays(q, k, method)))
-    if worth and q.numel() and k.numel():
-        return kernel_attention(q, k, v, multiplicity, offsets, query_offsets, eps)
+    kernels = backend == "triton" or (backend == "auto" and q.is_cuda and not no_kernel(q, method))
+    if kernels and group is None and q.numel() and k.numel():
+        return kernel_attention(q, k, v, multiplicity, offsets, query_offsets, eps, method)
+    bags = len(q) if offsets is None else len(offsets) - 1
+    # All ranks must take one road: it depends on nothing that they may have in different numbers.
+    if kernels and group is not None and q.element_size() == 2 and not no_kernel(q, "moments") and bags:
+        return kernel_attention(q, k, v, multiplicity, offsets, query_offsets, eps, "moments", group)
     # Sums of thousands of squares need more than the 8 or 11 bits of half precision, under autocast too.
     with torch.autocast(q.device.type, enabled=False):
         sums = torch.promote_types(q.dtype, torch.float32)

@@ -21,7 +21,7 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: 
     """The dense call in the sums' dtype: query heads of a group become more queries of their key head's bag."""
     cells, heads, queries, width = q.shape
     key_heads, keys = k.shape[1:3]
-    m = _near_one(multiplicity if multiplicity.ndim == 3 else multiplicity[:, None])[..., None]
+    m = near_one(multiplicity if multiplicity.ndim == 3 else multiplicity[:, None])[..., None]
     k, v = silence_padding(k, v, m)
     grouped = q.reshape(cells * key_heads, heads // key_heads * queries, width)
     scaled = (m * k).reshape(cells * key_heads, keys, width)
@@ -37,7 +37,7 @@ def _prefers_moments(method: Method, queries: int, keys: int, width: int) -> boo
     return method == "moments" or (method == "auto" and queries * keys > price * (queries + keys) * width)
 
 
-def _near_one(m: Tensor) -> Tensor:
+def near_one(m: Tensor) -> Tensor:
     """Multiplicities [..., M] divided by a power of two near each bag's largest, which changes no output bit.
 
     Then tiny, the one term of the norm that does not scale, cannot tell one unit of multiplicity from another.

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from functools import cache
+from functools import cache, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn import functional as F
 
+from flashsign import tuning
+from flashsign.dense import Method
+from flashsign.moment_operators import moments
 from flashsign.operators import stream
 from flashsign.packing import check_cut
+from flashsign.split_kernels import split_kernel_attention
 from flashsign.transforms import transformed
 
-WIDEST = 256
-MOMENTS_PAY = 128
-"""Moments in torch, float32 products and a dozen passes over the rows, cost so many times the stream's by count.
-
-Not a measured crossing: at 78, training steps of 5000 genes on an H200 were 8 % slower with moments than without.
-"""
+WIDEST = {"stream": 256, "moments": 128, "auto": 256}
 
 # Asked once: inside torch.compile nobody could ask.
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -34,10 +33,8 @@ def too_old(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) < (8, 0)
 
 
-def no_kernel(q: Tensor, method: str) -> str:
+def no_kernel(q: Tensor, method: Method) -> str:
     """Why no kernel can take this call, "" where one can."""
-    if method == "moments":
-        return "Moments have no Triton kernel yet"
     if not HAS_TRITON:
         return "Triton is not installed"
     if not (q.is_cuda or INTERPRETED):
@@ -46,30 +43,40 @@ def no_kernel(q: Tensor, method: str) -> str:
         return "The Triton kernels need a GPU of compute capability 8.0 or newer"
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"There is no kernel for {q.dtype}"
-    if q.shape[-1] > WIDEST:
-        return f"The kernels' heads are at most {WIDEST} wide, and q's are {q.shape[-1]}"
+    if q.shape[-1] > WIDEST[method]:
+        of = "" if method == "auto" else f" of {method}"
+        return f"The kernels{of} take heads at most {WIDEST[method]} wide, and q's are {q.shape[-1]}"
     if not torch.compiler.is_compiling() and transformed():
         return "The kernels know neither forward mode nor torch.func transforms"
     return ""
 
 
-def pays(q: Tensor, k: Tensor, method: str) -> bool:
-    """Whether the stream's kernels can run and moments in torch would not be faster: what "auto" takes."""
-    if not q.is_cuda or no_kernel(q, method):
-        return False
-    if method == "stream" or q.ndim == 3:  # a packed bag's size is not known without a look at the device
-        return True
-    queries, keys = q.shape[-2] * (q.shape[1] // k.shape[1]), k.shape[-2]
-    return queries * keys <= MOMENTS_PAY * (queries + keys) * q.shape[-1]
+def choose(q: Tensor, k: Tensor, bags: int, method: Method) -> Method:
+    """The kernels' own choice for method "auto": the one that a small measured table says is faster.
+
+    q [C, H, N, E], k [C, K, M, E], or packed [T, H, E], [S, K, E], of which the mean bag counts: what single bags have
+    would need a look at the device.
+    """
+    if method != "auto" or q.shape[-1] > WIDEST["moments"]:
+        return "stream" if method == "auto" else method
+    packed = q.ndim == 3
+    queries, keys = (q.shape[0] / bags, k.shape[0] / bags) if packed else (q.shape[2], k.shape[2])
+    gradients = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+    heads = (q.shape[1], k.shape[1])
+    return tuning.faster(q.element_size(), q.shape[-1], bags, *heads, queries, keys, gradients, packed)
 
 
 def kernel_attention(
     q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor,
-    offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
+    offsets: Tensor | None, query_offsets: Tensor | None, eps: float, method: Method,
+    group: distributed.ProcessGroup | None = None,
 ) -> Tensor:  # fmt: skip
-    """The stream's kernels on a call that fits together (flashsign.attention); output like q."""
+    """The kernels on a call that fits together (flashsign.attention); output like q. group: as at the door."""
     packed = offsets is not None
     width = q.shape[-1]
+    attend = stream if choose(q, k, len(q) if offsets is None else len(offsets) - 1, method) == "stream" else moments
+    if group is not None:
+        attend = partial(split_kernel_attention, group=group)
     # Descriptors step over 16 bytes at a time.
     lack = -width % (16 // q.element_size())
     if lack:
@@ -86,6 +93,6 @@ def kernel_attention(
     else:
         m = m if m.ndim == 3 else m[:, None]
     q, k, v, m = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v, m))
-    o = stream(q, k, v, m, offsets, query_offsets, eps)
+    o = attend(q, k, v, m, offsets, query_offsets, float(eps))
     o = o[0].transpose(0, 1) if packed else o
     return o[..., :width] if lack else o

@@ -45,8 +45,7 @@ def _stream_backward(
 ) -> Four:  # fmt: skip
     from flashsign.triton import stream
 
-    dq, dk, dv, dm = stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps)
-    return dq, dk, dv, (dm.sum(1, keepdim=True) if m.shape[1] == 1 < dm.shape[1] else dm)
+    return stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps)
 
 
 @torch.library.register_fake("flashsign::stream", lib=LIBRARY)  # type: ignore[untyped-decorator]
@@ -56,15 +55,23 @@ def _(q: Tensor, *_: object) -> tuple[Tensor, Tensor]:
 
 @torch.library.register_fake("flashsign::stream_backward", lib=LIBRARY)  # type: ignore[untyped-decorator]
 def _(_: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, *__: object) -> Four:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), m.new_empty(m.shape)
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), m.new_empty(k.shape[:3])
 
 
 def stream(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float
 ) -> Tensor:
     """Attention by the stream's kernels, -> like q; differentiable in q, k, v and m, twice by way of torch_stream."""
+    if no_graph(q, k, v, m):
+        return _stream(q, k, v, m, offsets, query_offsets, eps)[0]
     output: Tensor = _Stream.apply(q, k, v, m, offsets, query_offsets, eps)  # type: ignore[no-untyped-call]
     return output
+
+
+def no_graph(*tensors: Tensor) -> bool:
+    """Whether an eager call needs no autograd, whose function takes as long as the rest of the way to a launch."""
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return not wanted and not torch.compiler.is_compiling()
 
 
 def torch_stream(
@@ -107,5 +114,8 @@ class _Stream(torch.autograd.Function):
             plain = partial(torch_stream, offsets=offsets, query_offsets=query_offsets, eps=ctx.eps)
             return *differentiable_gradients(plain, (q, k, v, m), (grad,)), None, None, None
         backward = torch.ops.flashsign.stream_backward if torch.compiler.is_compiling() else _stream_backward
-        found = backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, ctx.eps)
-        return *found, None, None, None
+        dq, dk, dv, dm = backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, ctx.eps)
+        # Multiplicities are mostly data: the sum over the key heads that share them is a launch of its own.
+        if ctx.needs_input_grad[3] and m.shape[1] == 1 < dm.shape[1]:
+            dm = dm.sum(1, keepdim=True)
+        return dq, dk, dv, dm if ctx.needs_input_grad[3] else None, None, None, None

@@ -89,15 +89,22 @@ def bag_sizes(name: str, offsets: Tensor, rows: int) -> Tensor:
 
 def check_cut(name: str, offsets: Tensor, rows: int) -> None:
     """Raises ShapeMismatch unless offsets [C + 1] rise from 0 to the rows: one look at the device for each offsets."""
-    first, last, rising = remembered(offsets, "cut", lambda: _cut(offsets))
+    first, last, rising, _ = remembered(offsets, "cut", lambda: _cut(offsets))
     if first != 0 or last != rows or not rising:
         raise ShapeMismatch(
             f"{name} must rise from 0 to the {rows} packed rows; found {first} to {last} over {len(offsets) - 1} bags."
         )
 
 
-def _cut(offsets: Tensor) -> tuple[int, int, bool]:
-    """First, last, and whether no offset is below the one before it."""
-    rising = (offsets.diff() >= 0).all()
-    first, last, good = torch.stack([offsets[0], offsets[-1], rising.to(offsets.dtype)]).tolist()
-    return first, last, bool(good)
+def longest(offsets: Tensor) -> int:
+    """Rows of the largest bag: no look at the device where check_cut had one."""
+    return remembered(offsets, "cut", lambda: _cut(offsets))[3]
+
+
+def _cut(offsets: Tensor) -> tuple[int, int, bool, int]:
+    """First, last, whether no offset is below the one before it, and the largest bag's size."""
+    sizes = offsets.diff()
+    # With a bag of none, as there may be no bags.
+    fewest, most = torch.cat([sizes, sizes.new_zeros(1)]).aminmax()
+    first, last, least, largest = torch.stack([offsets[0], offsets[-1], fewest, most]).tolist()
+    return first, last, least >= 0, largest

@@ -12,11 +12,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed
+from torch.nn import functional as F
 
 from flashsign.dense import silence_padding
 from flashsign.moments import Moments, bags_with_rows
 from flashsign.packing import Slots, bag_sizes, in_place, similar_bags
 from flashsign.transforms import transformed
+
+CHUNK = 1024
+"""Rows of one product of a sum over rows: a GPU works on many side by side, and goes down a long one row by row."""
+
+WeakRows = list[tuple[int, Tensor]]
+"""Bags that have rows whose norm float32 moments cannot tell, with the positions of these: flashsign.moments.WEAK."""
 
 ONCE = (
     "Attention over genes split by a group can be differentiated once, in reverse, as every further derivative would "
@@ -128,10 +135,8 @@ def split_moments(parts: Sequence[Part], bags: int, eps: float, group: distribut
 
     Raises ValueError outside of the group, NotImplementedError for anything but one derivative in reverse.
     """
-    if distributed.get_rank(group) < 0:
-        raise ValueError("This process is not in the group: only a group's own ranks may call attention with it.")
-    if transformed():
-        raise NotImplementedError(ONCE)
+    check_member(group)
+    outside_of_transforms()
     if not parts:
         return ()
     # What wants no gradient would otherwise leave this rank without a node in the graph, hence out of the collective.
@@ -141,6 +146,16 @@ def split_moments(parts: Sequence[Part], bags: int, eps: float, group: distribut
         anchor, [part.bags for part in parts], bags, eps, group, *tensors
     )
     return outputs
+
+
+def check_member(group: distributed.ProcessGroup) -> None:
+    if distributed.get_rank(group) < 0:
+        raise ValueError("This process is not in the group: only a group's own ranks may call attention with it.")
+
+
+def outside_of_transforms() -> None:
+    if transformed():
+        raise NotImplementedError(ONCE)
 
 
 class _SplitMoments(torch.autograd.Function):
@@ -164,8 +179,8 @@ class _SplitMoments(torch.autograd.Function):
         _sum_over_ranks(sums, group)
         unit, total = in_a_unit(sums)
         found = [attend(part.q, _pick(total, part.bags), eps) for part in parts]
-        outputs, inverses, weaks = zip(*found, strict=True)
-        ctx.save_for_backward(*tensors, *places, *outputs, *inverses, *weaks, unit, *total)
+        outputs, inverses, ctx.weaks = zip(*found, strict=True)
+        ctx.save_for_backward(*tensors, *places, *outputs, *inverses, unit, *total)
         ctx.eps, ctx.group, ctx.count = eps, group, len(parts)
         return outputs
 
@@ -177,17 +192,21 @@ class _SplitMoments(torch.autograd.Function):
             raise NotImplementedError(ONCE)
         count, saved = ctx.count, ctx.saved_tensors  # looked at once: checkpointing allows no more
         tensors, rest = saved[: 4 * count], saved[4 * count :]
-        places, outputs, inverses, weaks = (rest[i * count : (i + 1) * count] for i in range(4))
+        places, outputs, inverses = (rest[i * count : (i + 1) * count] for i in range(3))
         unit, total = rest[-3], Moments(*rest[-2:])
         parts = [Part(place, *four) for place, four in zip(places, _fours(tensors), strict=True)]
         with torch.autocast(unit.device.type, enabled=False):
             sums, d_queries = torch.zeros_like(torch.cat(total, -1)), []
-            for part, grad, o, inverse, weak in zip(parts, grads, outputs, inverses, weaks, strict=True):
+            for part, grad, o, inverse, weak in zip(parts, grads, outputs, inverses, ctx.weaks, strict=True):
                 rows, own = Rows(grad, part.q, o, inverse), _pick(total, part.bags)
                 d_q, sums[part.bags] = query_gradients(rows, weak, own, ctx.eps)
                 d_queries.append(d_q)
             _sum_over_ranks(sums, ctx.group)
-            d_keys = [key_gradients(part, sums[part.bags], unit[part.bags]) for part in parts]
+            wanted = ctx.needs_input_grad[-4 * count :][3::4]
+            d_keys = [
+                key_gradients(part, sums[part.bags], unit[part.bags], wants_m)
+                for part, wants_m in zip(parts, wanted, strict=True)
+            ]
         found = (d for d_q, d_k in zip(d_queries, d_keys, strict=True) for d in (d_q, *d_k))
         return None, None, None, None, None, *found
 
@@ -195,8 +214,19 @@ class _SplitMoments(torch.autograd.Function):
 def key_sums(part: Part) -> Tensor:
     """(A, G) of this rank's own keys, side by side: [B', E, 2E], float64."""
     # A product of two float32 is exact in float64: what weak rows lose to a rounded m k is never lost here.
-    scaled = part.m.double() * part.k.double()
-    return scaled.mT @ torch.cat((part.v.double(), scaled), -1)
+    scaled = part.m.double() * part.k
+    rows = in_chunks(torch.cat((part.v, scaled), -1))
+    return (rows[..., part.v.shape[-1] :].mT @ rows).sum(1, dtype=torch.float64)
+
+
+def in_chunks(rows: Tensor) -> Tensor:
+    """rows [B, M, F] -> [B, chunks, L, F] with L at most CHUNK; what M leaves open is zero."""
+    bags, count, width = rows.shape
+    chunks = max(1, -(-count // CHUNK))
+    length = -(-count // chunks)
+    if chunks * length > count:
+        rows = F.pad(rows, (0, 0, 0, chunks * length - count))
+    return rows.reshape(bags, chunks, length, width)
 
 
 def in_a_unit(sums: Tensor) -> tuple[Tensor, Moments]:
@@ -213,17 +243,18 @@ def in_a_unit(sums: Tensor) -> tuple[Tensor, Moments]:
     return unit, Moments(a * unit, g * unit * unit)
 
 
-def attend(q: Tensor, total: Moments, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs o [B', N, E], 1 / n and which rows are weak [B', N, 1]; q [B', N, E], in q's dtype; total is float64.
+def attend(q: Tensor, total: Moments, eps: float) -> tuple[Tensor, Tensor, WeakRows]:
+    """Outputs o [B', N, E], 1 / n [B', N, 1] and the weak rows; q [B', N, E], in q's dtype; total is float64.
 
     Weak rows, whose norm float32 moments cannot tell, are attended in float64: their keys are elsewhere. A float64 row
     with rho below 2e-13 has nothing better and keeps an error of 0.13 u / max(rho, eps).
     """
     o, inverse, weak = Moments(total.a.to(q.dtype), total.g.to(q.dtype)).attend(q, eps)
-    for bag, rows in bags_with_rows(weak):
+    weak_rows = list(bags_with_rows(weak))
+    for bag, rows in weak_rows:
         wide = Moments(total.a[bag, None], total.g[bag, None]).attend(q[bag, rows][None].double(), eps)
         o[bag, rows], inverse[bag, rows] = (part[0].to(q.dtype) for part in wide[:2])
-    return o, inverse, weak
+    return o, inverse, weak_rows
 
 
 class Rows(NamedTuple):
@@ -235,16 +266,17 @@ class Rows(NamedTuple):
     inverse: Tensor
 
 
-def query_gradients(rows: Rows, weak: Tensor, total: Moments, eps: float) -> tuple[Tensor, Tensor]:
+def query_gradients(rows: Rows, weak: WeakRows, total: Moments, eps: float) -> tuple[Tensor, Tensor]:
     """dq [B', N, E], and (dA, 2 dG) of this rank's own queries, side by side [B', E, 2E] in float64.
 
-    Rows that are weak [B', N, 1] are differentiated in float64, like total, the others in their own dtype.
+    Weak rows are differentiated in float64, like total, the others in their own dtype.
     """
     dtype = rows.q.dtype
-    strong = rows._replace(inverse=torch.where(weak, 0, rows.inverse))
-    d_q, own = _row_gradients(strong, Moments(total.a.to(dtype), total.g.to(dtype)), eps)
-    sums = own.double()
-    for bag, place in bags_with_rows(weak):
+    inverse = rows.inverse.clone() if weak else rows.inverse
+    for bag, place in weak:
+        inverse[bag, place] = 0
+    d_q, sums = _row_gradients(rows._replace(inverse=inverse), Moments(total.a.to(dtype), total.g.to(dtype)), eps)
+    for bag, place in weak:
         wide = Rows(*(row[bag, place][None].double() for row in rows))
         d_rows, more = _row_gradients(wide, Moments(total.a[bag, None], total.g[bag, None]), eps)
         d_q[bag, place] = d_rows[0].to(dtype)
@@ -253,33 +285,35 @@ def query_gradients(rows: Rows, weak: Tensor, total: Moments, eps: float) -> tup
 
 
 def _row_gradients(rows: Rows, total: Moments, eps: float) -> tuple[Tensor, Tensor]:
-    """dq and (dA, 2 dG), all in one dtype, with c = delta / n^2.
+    """dq, in the dtype of rows and total, and (dA, 2 dG) in float64, with c = delta / n^2.
 
     dq_i = g_i A^T - c_i q_i (G + eps t I),  dA = sum_i q_i^T g_i,  2 dG = -sum_i c_i (q_i^T q_i + eps |q_i|^2 I).
     """
     grad, q, o, inverse = rows
     g = grad * inverse
     curve = (g * o).sum(-1, keepdim=True) * inverse
+    width = q.shape[-1]
     both = torch.cat((g, -curve * q), -1)
-    sums = q.mT @ both
+    sums = (in_chunks(q).mT @ in_chunks(both)).sum(1, dtype=torch.float64)
     # A view of the diagonal of 2 dG; sum_i c_i |q_i|^2 is its sum.
-    diagonal = sums[..., q.shape[-1] :].diagonal(dim1=-2, dim2=-1)
+    diagonal = sums[..., width:].diagonal(dim1=-2, dim2=-1)
     diagonal += eps * diagonal.sum(-1, keepdim=True)
-    floor = torch.diag_embed((eps * total.trace)[:, None].expand(-1, q.shape[-1]))
+    floor = torch.diag_embed((eps * total.trace)[:, None].expand(-1, width))
     return both @ torch.cat((total.a.mT, total.g + floor), -2), sums
 
 
-def key_gradients(part: Part, sums: Tensor, unit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def key_gradients(part: Part, sums: Tensor, unit: Tensor, wants_m: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
     """dk, dv [B', M, E] and dm [B', M, 1], like part's own, from (dA, 2 dG) of all ranks, [B', E, 2E] in float64.
 
     dk' = v dA^T + 2 k' dG,  dv = k' dA,  dk = m dk',  dm = <dk', k>, with multiplicities in the unit [B', 1, 1].
     """
     d_a, twice_d_g = sums.chunk(2, -1)
-    k, m = part.k.double(), part.m.double() * unit
-    scaled = m * k
-    d_scaled = part.v.double() @ d_a.mT + scaled @ twice_d_g
-    d_m = unit * (d_scaled * k).sum(-1, keepdim=True)
-    return (m * d_scaled).to(part.k.dtype), (scaled @ d_a).to(part.v.dtype), d_m.to(part.m.dtype)
+    m = part.m.double() * unit
+    scaled = m * part.k
+    d_scaled = torch.baddbmm(part.v.double() @ d_a.mT, scaled, twice_d_g)
+    # Nobody trains multiplicities, and their gradient costs as much as another product.
+    d_m = (unit * (d_scaled * part.k).sum(-1, keepdim=True)).to(part.m.dtype) if wants_m else None
+    return (m * d_scaled).to(part.k.dtype), (scaled @ d_a).to(part.v.dtype), d_m
 
 
 def _sum_over_ranks(sums: Tensor, group: distributed.ProcessGroup) -> None:

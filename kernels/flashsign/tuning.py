@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,6 +76,179 @@ QUERY_GRADIENT: dict[tuple[int, int], list[Tile]] = {
     (4, 256): [Tile(16, 16, 4, 1)],
 }
 """Tiles of queries by tiles of keys."""
+
+
+EDGE_SUMS: dict[tuple[int, int], list[Tile]] = {
+    (2, 16): [Tile(128, 128, 8, 4)],
+    (2, 32): [Tile(128, 128, 8, 4)],
+    (2, 64): [Tile(128, 128, 8, 3)],
+    (2, 128): [Tile(128, 128, 8, 2)],
+    (2, 256): [Tile(64, 64, 4, 2)],
+    (4, 16): [Tile(64, 128, 8, 3)],
+    (4, 32): [Tile(64, 128, 8, 3)],
+    (4, 64): [Tile(64, 64, 4, 3)],
+    (4, 128): [Tile(64, 64, 4, 2)],
+    (4, 256): [Tile(32, 32, 4, 2)],
+}
+"""Tiles of targets by tiles of regulators, as tall at most as wide: two sums of a tile wait in registers."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass over rows: rows of a tile, warps, stages, and how many programs a multiprocessor has."""
+
+    rows: int
+    warps: int
+    stages: int
+    programs: int
+
+
+MOMENT_KEYS: dict[tuple[int, int], Pass] = {
+    (2, 16): Pass(128, 4, 3, 2),
+    (2, 32): Pass(128, 4, 3, 2),
+    (2, 64): Pass(64, 4, 3, 2),
+    (2, 128): Pass(32, 8, 6, 1),
+    (4, 16): Pass(64, 4, 3, 2),
+    (4, 32): Pass(64, 4, 3, 2),
+    (4, 64): Pass(32, 4, 3, 1),
+    (4, 128): Pass(16, 8, 2, 1),
+}
+"""The moments' passes over keys, forward; (bytes of a number, padded head width)."""
+
+MOMENT_QUERIES: dict[tuple[int, int], Pass] = {
+    (2, 16): Pass(128, 4, 3, 4),
+    (2, 32): Pass(128, 4, 3, 4),
+    (2, 64): Pass(128, 4, 3, 2),
+    (2, 128): Pass(64, 4, 3, 2),
+    (4, 16): Pass(64, 4, 2, 4),
+    (4, 32): Pass(64, 4, 2, 4),
+    (4, 64): Pass(64, 4, 2, 2),
+    (4, 128): Pass(32, 4, 1, 2),
+}
+"""Over queries, forward."""
+
+MOMENT_QUERY_SUMS: dict[tuple[int, int], Pass] = {
+    (2, 16): Pass(64, 4, 3, 3),
+    (2, 32): Pass(64, 4, 3, 3),
+    (2, 64): Pass(64, 4, 3, 2),
+    (2, 128): Pass(64, 8, 3, 1),
+    (4, 16): Pass(64, 4, 1, 2),
+    (4, 32): Pass(64, 4, 1, 2),
+    (4, 64): Pass(32, 4, 1, 1),
+    (4, 128): Pass(16, 8, 1, 1),
+}
+"""Over queries, backward: the sums."""
+
+MOMENT_QUERY_GRADIENTS: dict[tuple[int, int], Pass] = {
+    (2, 16): Pass(64, 4, 3, 4),
+    (2, 32): Pass(64, 4, 3, 4),
+    (2, 64): Pass(64, 4, 3, 3),
+    (2, 128): Pass(64, 8, 3, 1),
+    (4, 16): Pass(64, 4, 1, 2),
+    (4, 32): Pass(64, 4, 1, 2),
+    (4, 64): Pass(32, 4, 1, 2),
+    (4, 128): Pass(32, 4, 1, 2),
+}
+"""Over queries, backward: dq."""
+
+MOMENT_KEY_GRADIENTS: dict[tuple[int, int], Pass] = {
+    (2, 16): Pass(64, 4, 3, 4),
+    (2, 32): Pass(64, 4, 3, 4),
+    (2, 64): Pass(64, 4, 3, 2),
+    (2, 128): Pass(64, 8, 3, 1),
+    (4, 16): Pass(64, 4, 1, 2),
+    (4, 32): Pass(64, 4, 1, 2),
+    (4, 64): Pass(32, 4, 1, 2),
+    (4, 128): Pass(32, 8, 1, 1),
+}
+"""Over keys, backward."""
+
+
+@dataclass(frozen=True)
+class SmallTile:
+    """Queries that a program does at a time, fewer where that would be more scores than these; and its warps."""
+
+    queries: int
+    warps: int
+    scores: int = 8192
+
+
+@dataclass(frozen=True)
+class SmallBags:
+    """Bags that one program does: at most so many keys; forward and backward. 64 KiB of shared memory are enough."""
+
+    keys: int
+    forward: SmallTile
+    backward: SmallTile
+
+
+SMALL_BAGS: dict[tuple[int, int], SmallBags] = {
+    (2, 16): SmallBags(128, SmallTile(64, 4), SmallTile(64, 4)),
+    (2, 32): SmallBags(128, SmallTile(64, 4), SmallTile(64, 4, 4096)),
+    (2, 64): SmallBags(128, SmallTile(64, 4), SmallTile(32, 8)),
+    (4, 16): SmallBags(64, SmallTile(64, 4), SmallTile(32, 4)),
+    (4, 32): SmallBags(64, SmallTile(64, 4), SmallTile(16, 4)),
+}
+"""(bytes of a number, padded head width) -> bags that one program does. Not one of these spills a register."""
+
+MOST_QUERIES = 128
+"""Queries of such a bag: of more, other kernels make more programs."""
+
+
+class Costs(NamedTuple):
+    """Microseconds of a call: (launches, every 1e9 pairs of a query and key times E) of the stream, and (launches,
+    every 1e6 queries and keys times E) of moments."""
+
+    stream: tuple[float, float]
+    moments: tuple[float, float]
+
+
+FORWARD_COSTS: dict[tuple[int, int], Costs] = {
+    (2, 16): Costs((8, 12), (10.5, 2)),
+    (2, 32): Costs((9, 8), (12, 2.3)),
+    (2, 64): Costs((9, 9), (14, 1.6)),
+    (2, 128): Costs((12, 9), (19, 1.75)),
+    (4, 16): Costs((14, 100), (17, 4)),
+    (4, 32): Costs((14, 80), (19, 6.5)),
+    (4, 64): Costs((16, 95), (40, 10)),
+    (4, 128): Costs((20, 115), (105, 17)),
+}
+BOTH_COSTS: dict[tuple[int, int], Costs] = {
+    (2, 16): Costs((24, 40), (20, 5)),
+    (2, 32): Costs((28, 24), (24, 5.6)),
+    (2, 64): Costs((28, 40), (33, 5)),
+    (2, 128): Costs((34, 20), (45, 4)),
+    (4, 16): Costs((40, 300), (40, 15)),
+    (4, 32): Costs((40, 250), (40, 20)),
+    (4, 64): Costs((45, 300), (80, 30)),
+    (4, 128): Costs((60, 350), (300, 60)),
+}
+"""Of a forward alone and with its backward, by (bytes of a number, padded head width): benchmarks/crossing.py."""
+
+PACKED_COST = 40.0
+"""Microseconds more that packed bags cost the stream: a schedule of tiles, and zeros between the bags."""
+
+
+def faster(
+    size: int,
+    width: int,
+    bags: int,
+    heads: int,
+    key_heads: int,
+    queries: float,
+    keys: float,
+    gradients: bool,
+    packed: bool,
+) -> Literal["stream", "moments"]:
+    """Which kernels take less time for so many bags of so many queries and keys; width: not padded, 128 at most."""
+    if max(queries, keys) <= MOST_QUERIES:  # bags that one program does
+        return "stream"
+    padded = max(16, 1 << (width - 1).bit_length())
+    costs = (BOTH_COSTS if gradients else FORWARD_COSTS)[size, padded]
+    pairs = bags * heads * queries * keys * padded / 1e9
+    rows = bags * (heads * queries + key_heads * keys) * padded / 1e6
+    stream = costs.stream[0] + costs.stream[1] * pairs + PACKED_COST * packed
+    return "stream" if stream <= costs.moments[0] + costs.moments[1] * rows else "moments"
 
 
 def choose(table: dict[tuple[int, int], list[Tile]], rows: Tensor, width: int, kept: int) -> Tile:

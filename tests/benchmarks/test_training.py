@@ -10,7 +10,7 @@ import pytest
 import torch
 import training
 from torch.nn.functional import scaled_dot_product_attention
-from training_parts import agree, cells, methods, steps, trace
+from training_parts import agree, cells, drawing, methods, steps, trace, whole
 
 import grn.model
 from flashsign import spherical_attention
@@ -177,9 +177,9 @@ def test_ratios_are_to_softmax():
 
 def test_methods_that_a_point_has():
     names = tuple(methods.METHODS)
-    assert "varlen" not in methods.methods_at(names, "dense", "kernels")
+    assert "varlen" not in methods.methods_at(names, "dense", "stream")
     assert "flashsign stream" in methods.methods_at(names, "dense", "moments")
-    assert "flashsign stream" not in methods.methods_at(names, "packed", "kernels")
+    assert "flashsign stream" not in methods.methods_at(names, "packed", "stream")
 
 
 def test_a_trace_knows_the_kernels_and_misses_what_is_not_there(capsys):
@@ -196,3 +196,48 @@ def test_agreement_is_checked(capsys, monkeypatch):
     monkeypatch.setitem(agree.TOLERANCES, "bf16-mixed", 1e-9)
     with pytest.raises(SystemExit, match="bf16-mixed"):
         training.main([*SMOKE, "--agree", "--keys", "regulators", "--bags", "packed"])
+
+
+def test_whole_transcriptomes_write_a_table_of_their_own(tmp_path, capsys):
+    asked = ["--whole", "genes", "--no-compile", "--methods", "flashsign", "SDPA"]
+    training.main([*SMOKE, *asked, "--output", str(tmp_path)])
+    table = pd.read_csv(tmp_path / "training_whole.csv")
+    assert list(table.columns) == list(training.COLUMNS) and (table["status"] == "ok").all()
+    assert set(table["genes"]) == {20, 40, 60} and not table["compiled"].any()
+    assert not (tmp_path / "training.csv").exists()
+
+
+def test_points_of_whole_transcriptomes_have_cells_of_one_size():
+    found = whole.points_of_whole(list(whole.PARTS))
+    assert {point.genes for point in found} == {20000, *whole.SERIES} and {point.bags for point in found} == {"packed"}
+    assert {(point.model, point.keys) for point in found} == {(m, k) for m in cells.MODELS for k in ("all", "5 %")}
+    tiny_point = whole.points_of_whole(["genes"], tiny=True)[1]
+    sizes = cells.batches(tiny_point, 1)[0].bags.offsets.diff()
+    assert float(sizes.float().std()) < 3 and abs(float(sizes.float().mean()) - 40) < 4
+
+
+def test_the_bars_are_said_in_words():
+    row = {"model": "default", "keys": "all", "cells": 8, "vocabulary": whole.SERIES_VOCABULARY}
+    rows = [
+        row | {"genes": genes, "method": method, "cells_per_s": rate, "memory_gib": 1 + genes * 8 / 2**20}
+        for genes in (1000, 2000, 4000)
+        for method, rate in (("flashsign", 900.0), ("SDPA cuDNN", 100.0))
+    ]
+    said = whole.describe(rows)
+    assert "default model, 2000 genes x 8 cells, all as keys: 9.00 x cuDNN's cells/s" in said
+    assert "flashsign, 8 cells: 1.00 GiB + 1.00 KiB a gene and cell, at most 0.0% of the largest off that line" in said
+
+
+def test_the_picture_of_a_series(tmp_path):
+    rows = [
+        {"model": "default", "keys": "all", "cells": 8, "genes": genes, "method": method, "s_per_step": genes**power}
+        for genes in (1000, 2000, 4000)
+        for method, power in (("flashsign", 1), ("SDPA cuDNN", 2))
+    ]
+    table = pd.DataFrame(rows).assign(memory_gib=1.0, status="ok", device="D", precision="bf16-mixed", compiled=True)
+    table = pd.concat([table, table.head(1).assign(cells=64, s_per_step=math.nan, status="OOM")])
+    training.draw(table, tmp_path / "new" / "whole.png")
+    assert (tmp_path / "new" / "whole.png").stat().st_size > 10000
+    picture = drawing.against_genes(table.head(6))
+    assert [len(line.get_xdata()) for line in picture.axes[0].lines] == [3, 3]
+    assert set(drawing.LINES) <= set(methods.METHODS)

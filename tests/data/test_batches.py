@@ -44,6 +44,13 @@ def test_bags_bring_the_regulators_along_masked_ones_too(cells, packed, regulato
     assert found.dtype == torch.float32
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_regulators_stay_away_where_no_layer_reads_them(cells, packed):
+    whole, lean = (BagMaker(cells, packed, 0.5, with_regulators=each)[0, ROWS] for each in (True, False))
+    assert lean.bags.regulators is None and whole.bags.regulators is not None
+    assert torch.equal(lean.bags.multiplicity, whole.bags.multiplicity)
+
+
 @pytest.mark.parametrize("absent", [0.0, 0.5, 1.0])
 def test_packed_bags_list_what_dense_bags_hold(cells, absent):
     rows = np.arange(len(cells))

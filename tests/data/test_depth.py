@@ -1,14 +1,28 @@
 """A cell's depth, and which genes it is over."""
 
 import numpy as np
+import pandas as pd
 import pytest
+from anndata import AnnData
 from scipy import sparse
 
 from grn.analysis.predict import data_config
 from grn.config import DataConfig
 from grn.configfile import load_config
 from grn.data.cells import cells_for_vocabulary, load_cells
-from grn.data.depth import LARGEST_WEIGHT, LEAST, basal_multiplicity, cell_weights, depth_scale, measures_depth, totals
+from grn.data.depth import (
+    FEWEST,
+    LARGEST_WEIGHT,
+    LEAST,
+    basal_multiplicity,
+    cell_weights,
+    depth_scale,
+    measures_depth,
+    presence,
+    totals,
+    totals_behind,
+    zeros_tell_depth,
+)
 from grn.data.sources import open_source
 from grn.trained import TrainedModel
 
@@ -44,6 +58,64 @@ def test_cells_weigh_by_their_depth_up_to_a_limit():
     found = cell_weights(np.array([0.0, 1, 10, 10, 20, 1e6]))
     assert found.mean() == pytest.approx(1) and found.dtype == np.float32
     np.testing.assert_allclose(found / found[1], [1, 1, 10, 10, 20, 10 * LARGEST_WEIGHT], rtol=1e-6)
+
+
+def test_the_total_behind_the_genes_seen_is_that_of_a_poisson():
+    generator = np.random.default_rng(0)
+    depth = np.array([100.0, 400, 1600])
+    seen = (generator.poisson(depth[:, None] / 2000, (3, 2000)) > 0).sum(1)
+    np.testing.assert_allclose(totals_behind(seen, 2000), depth, rtol=0.15)
+    assert totals_behind(np.array([0, 5]), 5).tolist() == [0, pytest.approx(5 * np.log(10))]
+
+
+def log_normalised(genes, seed=0, cells=60):
+    """Counts of cells of different depths, each divided by its total."""
+    generator = np.random.default_rng(seed)
+    counts = generator.poisson(generator.uniform(0.2, 2, (cells, 1)), (cells, genes))
+    return np.log1p(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)).astype(np.float32)
+
+
+def test_values_that_are_no_counts_have_the_depth_that_their_zeros_tell(write):
+    values = log_normalised(FEWEST + 3)
+    regulators = ["gene0", "gene1", "gene2"]
+    config = {"values": "expression", "genes": "all", "regulators": regulators}
+    cells, split = load_cells(DataConfig(path=write(AnnData(values, var=named(values))), **config))
+    seen = (values[:, 3:] > 0).sum(1)
+    assert np.array_equal(totals(presence(sparse.csr_matrix(values)), cells.measures_depth), seen)
+    assert cells.depth == depth_scale(seen[split.train])
+    np.testing.assert_array_equal(cells.basal, basal_multiplicity(seen, cells.depth))
+    np.testing.assert_array_equal(cells.weight, cell_weights(totals_behind(seen, FEWEST)))
+    np.testing.assert_array_equal(cells.multiplicity.toarray(), values)
+    assert np.corrcoef(cells.basal, seen)[0, 1] > 0.9 and np.ptp(cells.weight) > 0.5
+    again = cells_for_vocabulary(
+        AnnData(values[:10], var=named(values)),
+        DataConfig(path="new.h5ad", **config),
+        cells.vocabulary,
+        regulators=cells.regulators,
+        depth=cells.depth,
+        measures_depth=cells.measures_depth,
+    )
+    np.testing.assert_array_equal(again.basal, cells.basal[:10])
+
+
+def test_zeros_tell_depth_where_cells_differ_by_more_than_independent_zeros_would():
+    generator = np.random.default_rng(0)
+    alike = sparse.csr_matrix(generator.random((500, 80)) < generator.uniform(0.2, 0.99, 80), dtype=np.float32)
+    unlike = sparse.csr_matrix(generator.random((500, 80)) < generator.uniform(0.2, 0.99, (500, 1)), dtype=np.float32)
+    everything = np.ones(80, bool)
+    assert not zeros_tell_depth(alike, everything) and zeros_tell_depth(unlike, everything)
+    assert not zeros_tell_depth(unlike, np.arange(80) < FEWEST - 1)
+
+
+@pytest.mark.parametrize("values", [log_normalised(FEWEST - 1), log_normalised(FEWEST) + 1], ids=["few", "no zeros"])
+def test_few_genes_or_no_zeros_tell_no_depth(write, values):
+    path = write(AnnData(values, var=named(values)))
+    cells, _ = load_cells(DataConfig(path=path, values="expression", genes="all"))
+    assert cells.depth is None and (cells.basal == 1).all() and (cells.weight == 1).all()
+
+
+def named(values):
+    return pd.DataFrame(index=[f"gene{number}" for number in range(values.shape[1])])
 
 
 def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata, write):

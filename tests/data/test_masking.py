@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from grn.data.masking import uniform
+from grn.data.masking import cell_states, gene_bits, threshold, uniform
 
 
 def test_a_cells_numbers_do_not_depend_on_its_batch():
@@ -49,3 +49,11 @@ def test_the_numbers_stay_as_they_were_released():
 
 
 RELEASED = [0.47141042966848024, 0.7247520786262142, 0.3030308965844536]
+
+
+def test_a_threshold_is_the_number_below_which_it_is():
+    states = cell_states(5, 0, 2, np.array([3, 8]))
+    numbers, bits = uniform(5, 0, 2, np.array([3, 8]), 500), gene_bits(states, 500)
+    for p in (0.0, 0.3, 0.03, float(numbers[1, 7]), np.nextafter(float(numbers[0, 4]), 1), 1 - 2.0**-53):
+        np.testing.assert_array_equal(bits < threshold(p), numbers < p)
+    np.testing.assert_array_equal(gene_bits(states[1], 500), bits[1])

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
+import grn.data.simulated
 from grn.config import SimulatedConfig
 from grn.data.simulated import read_truth, simulate
 from grn.errors import ConfigError
@@ -97,3 +98,19 @@ def test_edges_and_signs_can_be_found_by_correlation():
 def test_more_regulators_than_genes_are_refused():
     with pytest.raises(ConfigError, match="leaves no target"):
         simulate(SimulatedConfig(genes=5, regulators=5))
+
+
+def test_cells_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch):
+    config = SimulatedConfig(cells=31, genes=50, seed=3)
+    whole = simulate(config)
+    monkeypatch.setattr(grn.data.simulated, "BLOCK", 200)
+    parts = simulate(config)
+    assert (parts.X != whole.X).nnz == 0 and read_truth(parts).equals(read_truth(whole))
+
+
+def test_whole_transcriptomes_are_as_sparse_as_they_are_shallow():
+    config = SimulatedConfig(cells=40, genes=20000, regulators=200, depth=0.42, size_sd=0.33)
+    adata = simulate(config)
+    expressed = np.diff(adata.X.indptr)
+    assert 0.1 < expressed.min() / 20000 < 0.25 < np.median(expressed) / 20000 < 0.35 < expressed.max() / 20000 < 0.75
+    assert 19800 < len(read_truth(adata)) < 3 * 19900

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -102,7 +102,19 @@ CASES = {
     "condition 1e3": Case((20, 20, 20), (60, 70, 80), width=8, dtype=torch.float32, condition=1e3),
     "condition 1e3 float64": Case((20, 20, 20), (60, 70, 80), width=8, condition=1e3),
     "packed, condition 1e3": Case((20, 20, 20), (60, 70, 80), width=8, packed=True, dtype=torch.float32, condition=1e3),
+    "more rows than one product takes": Case((1500, 5, 0), (3000, 6, 2100), heads=2, key_heads=1, cells=2),
     "no bags": Case(cells=0),
+}
+HALF = Case(width=16, dtype=torch.float16)
+KERNEL_CASES = {
+    "dense": HALF,
+    "packed": replace(HALF, packed=True),
+    "multiplicity per head, a width to pad": replace(HALF, per_head=True, width=11),
+    "a rank without genes": replace(HALF, queries=(0, 5, 4), keys=(0, 9, 6)),
+    "packed, a rank without genes": replace(HALF, queries=(6, 0, 4), keys=(9, 0, 6), packed=True),
+    "absent keys hold NaN": replace(HALF, absent=True),
+    "units of their own": replace(HALF, large=64.0),
+    "weak rows": replace(HALF, queries=(9, 6, 3), keys=(20, 20, 30), condition=1e3),
 }
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.02}
 # Sums in another order: moments tell norms to 0.13 u / rho, and the least rho here is near 1e-7.
@@ -228,7 +240,23 @@ def refused(rank, group, count):
     }
 
 
-QUESTIONS = (frozen, one_leaf, two_layers, recomputed, without_gradients, other_units, autocast, refused)
+def kernels(rank, group, count):
+    """By the moments' kernels, in Triton's interpreter: outputs and gradients of KERNEL_CASES, with the collectives."""
+    from flashsign.kernel_attention import kernel_attention
+
+    found = {}
+    for name, case in KERNEL_CASES.items():
+        tensors = case.rank(rank)
+        leaves = [tensors[part].requires_grad_() for part in "qkvm"]
+        offsets = [tensors.get(part) for part in ("offsets", "query_offsets")]
+        output = kernel_attention(*leaves, *offsets, case.eps, "moments", group)
+        forward = count.taken()
+        gradients = torch.autograd.grad(output, leaves, tensors["grad"])
+        found[name] = dict(zip(NAMES, (output.detach(), *gradients), strict=True), calls=(forward, count.taken()))
+    return found
+
+
+QUESTIONS = (kernels, frozen, one_leaf, two_layers, recomputed, without_gradients, other_units, autocast, refused)
 
 
 def layers(case, tensors, group=None):
@@ -316,6 +344,17 @@ def test_genes_over_processes_give_the_outputs_and_gradients_of_one_process(rank
 @pytest.mark.parametrize("name", CASES)
 def test_one_collective_forward_and_one_backward(ranks, name):
     assert [rank[name]["calls"] for rank in ranks] == [(1, 1) if CASES[name].cells else (0, 0)] * len(ranks)
+
+
+@pytest.mark.parametrize("name", KERNEL_CASES)
+def test_kernels_of_several_devices_are_as_accurate_as_half_precision(ranks, name):
+    """Weak rows are found, by all ranks, and made again from float64 moments."""
+    case = KERNEL_CASES[name]
+    expected = one_process(case, len(ranks), torch.float64, method="stream")
+    found = [rank["kernels"][name] for rank in ranks]
+    assert [each["calls"] for each in found] == [(3 if name == "weak rows" else 2, 1)] * len(ranks)
+    for part, true in expected.items():
+        assert distance(joined(case, found, part), true) < 2e-3, part
 
 
 @pytest.mark.parametrize("name", ["condition 1e2", "condition 1e3", "packed, condition 1e3"])

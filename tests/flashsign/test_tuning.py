@@ -25,7 +25,8 @@ def test_long_bags_take_the_tallest_tile_and_short_ones_fill_the_device(gpu):
 
 
 @pytest.mark.parametrize(
-    ("table", "kept"), [(tuning.FORWARD, 1), (tuning.KEY_GRADIENTS, 2), (tuning.QUERY_GRADIENT, 2)]
+    ("table", "kept"),
+    [(tuning.FORWARD, 1), (tuning.KEY_GRADIENTS, 2), (tuning.QUERY_GRADIENT, 2), (tuning.EDGE_SUMS, 0)],
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("limits", [H200, A100, RTX])
@@ -35,6 +36,11 @@ def test_no_tile_asks_for_more_shared_memory_than_there_is(gpu, table, kept, dty
         if size == dtype.itemsize:
             tile = chosen(table, 100_000, width, kept, dtype)
             assert tile.shared(kept, width * size) <= limits[1]
+
+
+def test_tiles_of_edge_sums_are_counted_by_their_wider_side():
+    """Both of a program's tiles stream by, and `shared` counts twice the other one."""
+    assert all(tile.own <= tile.other for tiles in tuning.EDGE_SUMS.values() for tile in tiles)
 
 
 def test_the_device_of_the_measurements_takes_every_measured_tile():

@@ -8,21 +8,22 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from grn.analysis.weights import open_network
+from grn.network import readout
 from grn.network.export import (
     RESERVED,
     edge_table,
     network_anndata,
     slugs,
     square,
-    strongest,
     strongest_edges,
     write_network,
 )
 from grn.network.networks import Networks
-from grn.network.readout import Network
+from grn.network.readout import Network, strongest
 
 GENES = ("NA", "g1", "g2", "g3", "nan")
 REGULATORS = np.array([1, 4])
@@ -183,6 +184,20 @@ def test_the_edge_table_and_the_matrix_agree(top_k):
         from_edges[place[edge.target], place[edge.source]] = edge.weight
     np.testing.assert_array_equal(from_edges, matrix)
     assert not edges.duplicated(["source", "target"]).any()
+
+
+@pytest.mark.parametrize("sorted_at_once", [1, 2**20])
+@given(
+    weight=arrays(np.float32, (5, 7), elements=st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0, 0.5])),
+    top_k=st.integers(1, 7),
+)
+def test_the_strongest_are_first_in_a_stable_order(weight, top_k, sorted_at_once):
+    order = np.argsort(-np.abs(weight), axis=1, kind="stable")[:, :top_k]
+    expected = np.zeros(weight.shape, dtype=bool)
+    np.put_along_axis(expected, order, True, axis=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readout, "SORTED", sorted_at_once)
+        np.testing.assert_array_equal(strongest(weight, top_k), expected)
 
 
 def test_the_edge_table_has_every_candidate_once_and_no_self_loop():

@@ -6,8 +6,10 @@ float32, any strides with E adjacent; packed bags have C' = 1 and offsets [bags 
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -19,6 +21,72 @@ from flashsign.triton import scaled_keys
 
 GAP = 256
 """Rows of zeros behind every packed bag's scaled keys and queries: the tallest tile that streams by."""
+
+
+# What a compiled kernel's own launcher takes may change from release to release: only where it was seen working.
+LIGHT = triton.__version__.startswith(("3.6.", "3.7.")) and torch.version.hip is None
+MOST_COMPILED = 4096
+_COMPILED: dict[tuple[Hashable, ...], Any] = {}
+
+
+class Unchecked(TensorDescriptor):  # type: ignore[misc]
+    """A descriptor whose numbers are known to be good: Triton's checks take ten times as long as making it."""
+
+    def __post_init__(self) -> None: ...
+
+
+def start(
+    kernel: Any, grid: tuple[int, ...], tensors: Sequence[Any], numbers: Sequence[int | float],
+    constants: dict[str, int | str | bool], **options: int,
+) -> None:  # fmt: skip
+    """kernel[grid](*tensors, *numbers, **constants, **options); the kernel's constants are its last parameters.
+
+    At every launch Triton works out anew which compiled kernel its arguments take, by types, by 16-byte alignment, and
+    by which integers are 1 or multiples of 16. That takes longer than all of SDPA, so here it is a look into a table:
+    of calls with the same numbers, and where there was none, of calls whose numbers are alike.
+    """
+    first = tensors[0]
+    device = torch.cuda.current_device() if (first if isinstance(first, Tensor) else first.base).is_cuda else -1
+    values = [constants[name] for name in kernel.arg_names[-len(constants) :]]
+    kinds = [
+        None if x is None
+        else (x.base.dtype, *x.block_shape) if not isinstance(x, Tensor)
+        else x.dtype if x.data_ptr() % 16 == 0 else (x.dtype,)
+        for x in tensors
+    ]  # fmt: skip
+    call = (id(kernel), device, *values, *options.values(), *kinds, *numbers)
+    compiled = _COMPILED.get(call)
+    if compiled is None:
+        alike = ["float" if type(x) is float else 2 + (x % 16 == 0) if 1 < x < 2**31 else x for x in numbers]
+        form = ("alike", *call[: -len(numbers)], *alike)
+        compiled = _COMPILED.get(form)
+        if len(_COMPILED) >= MOST_COMPILED:
+            _COMPILED.clear()
+        if compiled is None:
+            checked = [TensorDescriptor(*vars(x).values()) if isinstance(x, Unchecked) else x for x in tensors]
+            compiled = kernel[grid](*checked, *numbers, **constants, **options)
+            if LIGHT and compiled is not None:
+                _COMPILED[form] = compiled
+            return
+        _COMPILED[call] = compiled
+    x, y, z = (*grid, 1, 1)[:3]
+    if hooked():
+        compiled[x, y, z](*tensors, *numbers, *values)
+        return
+    # Triton's own last step, less its calls of hooks that do nothing.
+    own = (current_stream(device), compiled.function, compiled.packed_metadata, None, None, None)
+    compiled.run(x, y, z, *own, *tensors, *numbers, *values)
+
+
+def hooked() -> bool:
+    """Whether a profiler wants to know of launches."""
+    knobs = triton.knobs.runtime
+    before, after = knobs.launch_enter_hook, knobs.launch_exit_hook
+    return before is None or after is None or bool(before.calls or after.calls)
+
+
+def current_stream(device: int) -> Any:
+    return triton.runtime.driver.active.get_current_stream(device)
 
 
 def cdiv(a: int, b: int) -> int:
@@ -43,7 +111,7 @@ def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
     a, b, c, _ = rows.stride()
     # The stride of an axis of one is never stepped over, and may be anything but what a descriptor takes.
     strides = [a if shape[0] > 1 else 64, b if shape[1] > 1 else 64, c if shape[2] > 1 else 64, 1]
-    return TensorDescriptor(rows, list(shape), strides, [1, 1, block, padded_width(shape[3])])
+    return Unchecked(rows, list(shape), strides, [1, 1, block, padded_width(shape[3])])
 
 
 def aligned(rows: Tensor) -> Tensor:
@@ -107,11 +175,14 @@ class Keys:
         parts = max(1, min(scaled_keys.MOST_PARTS.value, cdiv(rows, 2 * block)))
         scaled = with_gaps(k, bags, gap)
         totals = torch.empty(bags, heads, 1 + scaled_keys.MOST_PARTS.value, device=k.device)
-        scaled_keys.scaled_keys[(parts, heads, bags)](
-            k, m, offsets, scaled, totals,
-            *k.stride()[:3], m.stride(0), head_stride(m), *scaled.stride()[:3], rows, heads, bags, gap,
-            E=width, E_PAD=padded_width(width), BLOCK=block, LOOK=max(128, min(4096, triton.next_power_of_2(rows))),
-            PACKED=offsets is not None, num_warps=4,
+        start(
+            scaled_keys.scaled_keys, (parts, heads, bags), (k, m, offsets, scaled, totals),
+            (*k.stride()[:3], m.stride(0), head_stride(m), *scaled.stride()[:3], rows, heads, bags, gap),
+            {
+                "E": width, "E_PAD": padded_width(width), "BLOCK": block,
+                "LOOK": max(128, min(4096, padded_width(rows))), "PACKED": offsets is not None,
+            },
+            num_warps=4,
         )  # fmt: skip
         return cls(scaled, totals, parts, gap)
 

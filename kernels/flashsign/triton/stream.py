@@ -12,19 +12,20 @@ from types import ModuleType
 import torch
 import triton
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashsign import tuning
-from flashsign.triton import query_gradient, stream_backward, stream_forward
+from flashsign.triton import query_gradient, small_bags, stream_backward, stream_forward
 from flashsign.triton.launch import (
     Keys,
     Tiles,
+    Unchecked,
     aligned,
     cdiv,
     descriptor,
     head_stride,
     padded_width,
     precision,
+    start,
     with_gaps,
 )
 from flashsign.tuning import Tile
@@ -47,6 +48,8 @@ def forward(
     eps: float, tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Outputs like q, and 1 / n of every row, [C', H, N] float32."""
+    if tile is None and small_bags.fits(q, k, offsets, query_offsets):
+        return small_bags.forward(q, k, v, m, offsets, query_offsets, eps)
     o = torch.empty_like(q)
     q, v = aligned(q), aligned(v)
     keys = Keys.of(k, m, offsets)
@@ -58,13 +61,15 @@ def forward(
         return o, inverse
     tile = tile or tuning.choose(tuning.FORWARD, q, width, kept=1)
     tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
-    stream_forward.stream_forward[tiles.grid(heads)](
-        descriptor(q, tile.own), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
-        m, offsets, query_offsets, tiles.schedule, keys.totals, o, inverse,
-        m.stride(0), head_stride(m), *o.stride()[:3], q.shape[2], k.shape[2], tiles.count, heads, k.shape[1],
-        keys.parts, keys.gap, eps,
-        E=q.shape[-1], E_PAD=width, QUERIES=tile.own, KEYS=tile.other, STAGES=tile.stages,
-        PRECISION=precision(q.dtype), PACKED=offsets is not None, num_warps=tile.warps, num_stages=tile.stages,
+    start(
+        stream_forward.stream_forward, tiles.grid(heads),
+        (descriptor(q, tile.own), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
+         m, offsets, query_offsets, tiles.schedule, keys.totals, o, inverse),
+        (m.stride(0), head_stride(m), *o.stride()[:3], q.shape[2], k.shape[2], tiles.count, heads, k.shape[1],
+         keys.parts, keys.gap, eps),
+        {"E": q.shape[-1], "E_PAD": width, "QUERIES": tile.own, "KEYS": tile.other, "STAGES": tile.stages,
+         "PRECISION": precision(q.dtype), "PACKED": offsets is not None},
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return o, inverse
 
@@ -87,6 +92,8 @@ def backward(
 
     moments: whether dq comes from the keys' moments; by default where that is less work.
     """
+    if (tile, query_tile, moments) == (None, None, None) and small_bags.fits(q, k, offsets, query_offsets):
+        return small_bags.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
     q, k, v, grad = aligned(q), aligned(k), aligned(v), aligned(grad)
@@ -134,8 +141,12 @@ class Backward:
         return padded_width(self.q.shape[-1])
 
     @property
-    def form(self) -> dict[str, int | bool]:
-        return {"E": self.q.shape[-1], "E_PAD": self.width, "PACKED": self.offsets is not None}
+    def widths(self) -> dict[str, int | str | bool]:
+        return {"E": self.q.shape[-1], "E_PAD": self.width}
+
+    @property
+    def packed(self) -> bool:
+        return self.offsets is not None
 
     @property
     def multiplicity_strides(self) -> tuple[int, int]:
@@ -148,11 +159,12 @@ class Backward:
         delta = torch.empty(*q.shape[:2], cdiv(q.shape[2], 4) * 4, device=q.device)[..., : q.shape[2]]
         block = max(16, 4096 // self.width)
         tiles = Tiles.of(q.shape[2], q.shape[0], block, self.query_offsets)
-        stream_backward.scaled_queries[tiles.grid(q.shape[1])](
-            q, o, grad, self.inverse, tiles.schedule, self.query_offsets, keys.totals, rows, delta, pull,
-            *q.stride()[:3], *o.stride()[:3], *grad.stride()[:3], *rows.stride()[:3], delta.stride(1),
-            q.shape[2], tiles.count, *self.heads, keys.parts, keys.gap, self.eps,
-            QUERIES=block, num_warps=4, **self.form,
+        start(
+            stream_backward.scaled_queries, tiles.grid(q.shape[1]),
+            (q, o, grad, self.inverse, tiles.schedule, self.query_offsets, keys.totals, rows, delta, pull),
+            (*q.stride()[:3], *o.stride()[:3], *grad.stride()[:3], *rows.stride()[:3], delta.stride(1),
+             q.shape[2], tiles.count, *self.heads, keys.parts, keys.gap, self.eps),
+            {**self.widths, "QUERIES": block, "PACKED": self.packed}, num_warps=4,
         )  # fmt: skip
         return QueryTotals(rows, delta, pull)
 
@@ -161,21 +173,23 @@ class Backward:
         tiles = Tiles.of(self.k.shape[2], self.k.shape[0], tile.own, self.offsets)
         delta, keys = totals.delta, self.keys
         if self.offsets is None:
-            delta = TensorDescriptor(delta, list(delta.shape), list(delta.stride()), [1, 1, tile.other])
+            delta = Unchecked(delta, list(delta.shape), list(delta.stride()), [1, 1, tile.other])
         pulls = torch.empty(len(keys.totals), self.heads[1], device=self.k.device)
-        stream_backward.sum_of_bags[(self.heads[1], len(keys.totals))](
-            totals.pull, self.query_offsets, pulls, self.rows[0], *self.heads,
-            BLOCK=1024, PACKED=self.offsets is not None, num_warps=4,
+        start(
+            stream_backward.sum_of_bags, (self.heads[1], len(keys.totals)),
+            (totals.pull, self.query_offsets, pulls), (self.rows[0], *self.heads),
+            {"BLOCK": 1024, "PACKED": self.packed}, num_warps=4,
         )  # fmt: skip
-        stream_backward.key_gradients[tiles.grid(self.heads[1])](
-            descriptor(totals.rows, tile.other), descriptor(self.k, tile.own), descriptor(keys.rows, tile.own),
-            descriptor(self.v, tile.own), descriptor(self.grad, tile.other), delta,
-            self.m, pulls, self.offsets, self.query_offsets,
-            tiles.schedule, keys.totals, dk, dv, dm,
-            *self.multiplicity_strides, *dk.stride()[:3], *dv.stride()[:3], totals.delta.stride(1),
-            *self.rows, tiles.count, *self.heads, keys.parts, keys.gap,
-            QUERIES=tile.other, KEYS=tile.own, STAGES=tile.stages, PRECISION=precision(self.q.dtype),
-            num_warps=tile.warps, num_stages=tile.stages, **self.form,
+        start(
+            stream_backward.key_gradients, tiles.grid(self.heads[1]),
+            (descriptor(totals.rows, tile.other), descriptor(self.k, tile.own), descriptor(keys.rows, tile.own),
+             descriptor(self.v, tile.own), descriptor(self.grad, tile.other), delta,
+             self.m, pulls, self.offsets, self.query_offsets, tiles.schedule, keys.totals, dk, dv, dm),
+            (*self.multiplicity_strides, *dk.stride()[:3], *dv.stride()[:3], totals.delta.stride(1),
+             *self.rows, tiles.count, *self.heads, keys.parts, keys.gap),
+            {**self.widths, "QUERIES": tile.other, "KEYS": tile.own, "STAGES": tile.stages,
+             "PRECISION": precision(self.q.dtype), "PACKED": self.packed},
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
     def query_gradient(self, totals: QueryTotals, dq: Tensor, tile: Tile | None, moments: bool | None) -> None:
@@ -187,22 +201,26 @@ class Backward:
         weak = torch.empty(grid, device=q.device, dtype=torch.int32) if moments else None
         exact = precision(q.dtype)
         if moments:
-            query_gradient.moment_query_gradient[grid](
-                q, grad, self.inverse, totals.delta, tiles.schedule, self.query_offsets, keys.totals,
-                self.key_moments(), dq, weak,
-                *q.stride()[:3], *grad.stride()[:3], *dq.stride()[:3], totals.delta.stride(1),
-                q.shape[2], tiles.count, *self.heads, keys.parts, self.eps,
-                QUERIES=tile.own, WIDTH=min(self.width, 32), PRECISION=exact, HALF=q.element_size() == 2,
-                num_warps=tile.warps, num_stages=2, **self.form,
+            start(
+                query_gradient.moment_query_gradient, grid,
+                (q, grad, self.inverse, totals.delta, tiles.schedule, self.query_offsets, keys.totals,
+                 self.key_moments(), dq, weak),
+                (*q.stride()[:3], *grad.stride()[:3], *dq.stride()[:3], totals.delta.stride(1),
+                 q.shape[2], tiles.count, *self.heads, keys.parts, self.eps),
+                {**self.widths, "QUERIES": tile.own, "WIDTH": min(self.width, 32), "PRECISION": exact,
+                 "HALF": q.element_size() == 2, "PACKED": self.packed},
+                num_warps=tile.warps, num_stages=2,
             )  # fmt: skip
-        query_gradient.stream_query_gradient[grid](
-            descriptor(totals.rows, tile.own), descriptor(keys.rows, tile.other), descriptor(self.v, tile.other),
-            descriptor(grad, tile.own), self.m, self.inverse, totals.delta, self.offsets, self.query_offsets,
-            tiles.schedule, keys.totals, dq, weak,
-            *self.multiplicity_strides, *dq.stride()[:3], totals.delta.stride(1),
-            *self.rows, tiles.count, *self.heads, keys.parts, keys.gap, self.eps,
-            QUERIES=tile.own, KEYS=tile.other, STAGES=tile.stages, ONLY_WEAK=moments, PRECISION=exact,
-            num_warps=tile.warps, num_stages=tile.stages, **self.form,
+        start(
+            query_gradient.stream_query_gradient, grid,
+            (descriptor(totals.rows, tile.own), descriptor(keys.rows, tile.other), descriptor(self.v, tile.other),
+             descriptor(grad, tile.own), self.m, self.inverse, totals.delta, self.offsets, self.query_offsets,
+             tiles.schedule, keys.totals, dq, weak),
+            (*self.multiplicity_strides, *dq.stride()[:3], totals.delta.stride(1),
+             *self.rows, tiles.count, *self.heads, keys.parts, keys.gap, self.eps),
+            {**self.widths, "QUERIES": tile.own, "KEYS": tile.other, "STAGES": tile.stages, "ONLY_WEAK": moments,
+             "PRECISION": exact, "PACKED": self.packed},
+            num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
     def key_moments(self) -> Tensor:
@@ -214,10 +232,10 @@ class Backward:
         filling = tuning.processors(v.device) // (bags * v.shape[1])
         shares = max(1, cdiv(mean, SHARE), min(filling, cdiv(mean, SHARE // 4)))
         out = torch.empty(shares, bags, v.shape[1], 2, width, width, device=v.device, dtype=torch.float32)
-        query_gradient.key_moments[(shares, v.shape[1], bags)](
-            keys.rows, v, self.m, self.offsets, out,
-            *keys.rows.stride()[:3], *v.stride()[:3], *self.multiplicity_strides, v.shape[2], v.shape[1], keys.gap,
-            BLOCK=64, STAGES=3, PRECISION=precision(v.dtype),
-            num_warps=8 if width > 64 else 4, num_stages=3, **self.form,
+        start(
+            query_gradient.key_moments, (shares, v.shape[1], bags), (keys.rows, v, self.m, self.offsets, out),
+            (*keys.rows.stride()[:3], *v.stride()[:3], *self.multiplicity_strides, v.shape[2], v.shape[1], keys.gap),
+            {**self.widths, "BLOCK": 64, "STAGES": 3, "PRECISION": precision(v.dtype), "PACKED": self.packed},
+            num_warps=8 if width > 64 else 4, num_stages=3,
         )  # fmt: skip
-        return out.sum(0)
+        return out.sum(0) if shares > 1 else out[0]

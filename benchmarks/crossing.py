@@ -1,0 +1,153 @@
+"""Where moments become faster than the stream, and whether the door's choice is the faster one.
+
+    PYTHONPATH=.:kernels python benchmarks/crossing.py            # an H200: two minutes
+    PYTHONPATH=.:kernels python benchmarks/crossing.py --quick    # fewer sizes
+    PYTHONPATH=.:kernels python benchmarks/crossing.py --picture docs/img/crossing.png    # of what the table holds
+
+Both kernels' time in a CUDA graph (the device's time, not the host's), forward alone and forward with backward, for
+N = M from 64 to 65 536, E = 32, 64, 128, and what `method="auto"` takes. A choice is right where it is within 10 % or 5
+microseconds of the faster one. Writes `results/crossing.csv`; COLUMNS below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from results_file import write
+
+from flashsign import kernel_attention, spherical_attention
+
+HERE = Path(__file__).resolve().parent
+COLUMNS = {
+    "genes": "N = M",
+    "width": "E",
+    "dtype": "",
+    "bags": "cells, or packed bags of equal size",
+    "heads": "query heads",
+    "key_heads": "",
+    "packed": "",
+    "direction": "forward, or both: forward and backward",
+    "stream_us": "microseconds of the device: median of 20 replays of a CUDA graph",
+    "moments_us": "",
+    "choice": "what auto takes",
+    "lost": "time of the choice over that of the faster one, minus one",
+    "right": "lost is at most a tenth, or five microseconds",
+}
+Point = tuple[int, int, torch.dtype, int, int, int, bool, str]
+
+
+def points(quick: bool) -> Iterator[Point]:
+    """genes, width, dtype, bags, heads, key heads, packed, direction."""
+    half, single = torch.float16, torch.float32
+    for direction in ("forward", "both"):
+        for width in (32, 64, 128):
+            for genes in (2**i for i in range(6, 17, 2 if quick else 1)):
+                yield genes, width, half, 1, 8, 8, False, direction
+        for width in (16, 32, 64, 128):
+            for genes in (64, 128, 256, 512, 1024, 2048, 4096):
+                yield genes, width, half, 32, 4, 2, False, direction
+        for width in (16, 64):
+            for genes in (256, 1024, 4096):
+                yield genes, width, half, 32, 4, 2, True, direction
+        for width in (16, 32, 64, 128):
+            for genes in (256, 1024, 4096):
+                yield genes, width, single, 1, 8, 8, False, direction
+
+
+def call(point: Point, method: str) -> Callable[[], Any]:
+    genes, width, dtype, bags, heads, key_heads, packed, direction = point
+    random = torch.Generator("cuda").manual_seed(0)
+
+    def draw(heads: int) -> torch.Tensor:
+        shape = (bags * genes, heads, width) if packed else (bags, heads, genes, width)
+        return torch.randn(shape, generator=random, device="cuda").to(dtype)
+
+    q, k, v, grad = draw(heads), draw(key_heads), draw(key_heads), draw(heads)
+    m = torch.rand(bags * genes if packed else (bags, genes), generator=random, device="cuda") + 0.1  # type: ignore[arg-type]
+    cut = {"offsets": torch.arange(bags + 1, device="cuda") * genes} if packed else {}
+    if direction == "forward":
+        return torch.no_grad()(lambda: spherical_attention(q, k, v, m, method=method, **cut))  # type: ignore[arg-type]
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    return lambda: torch.autograd.grad(spherical_attention(*leaves, m, method=method, **cut), leaves, grad)  # type: ignore[arg-type]
+
+
+def graph_us(function: Callable[[], Any], replays: int = 20) -> float:
+    """Median microseconds of a recorded call."""
+    aside = torch.cuda.Stream()
+    with torch.cuda.stream(aside):
+        for _ in range(2):
+            function()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    for _ in range(2):
+        graph.replay()
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(replays)]
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000)  # the host is ahead of the device from here on
+    for begin, end in pairs:
+        begin.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    return 1000 * sorted(begin.elapsed_time(end) for begin, end in pairs)[replays // 2]
+
+
+def choice_at(point: Point) -> str:
+    genes, width, dtype, bags, heads, key_heads, packed, direction = point
+    rows = (bags * genes,) if packed else (bags,)
+    sizes = [(*rows, h, width) if packed else (*rows, h, genes, width) for h in (heads, key_heads)]
+    q, k = (torch.empty(size, dtype=dtype, device="meta", requires_grad=direction == "both") for size in sizes)
+    return kernel_attention.choose(q, k, bags, "auto")
+
+
+def row_of(point: Point) -> dict[str, Any]:
+    stream, moments = (graph_us(call(point, method)) for method in ("stream", "moments"))
+    choice = choice_at(point)
+    taken, best = (moments if choice == "moments" else stream), min(stream, moments)
+    genes, width, dtype, bags, heads, key_heads, packed, direction = point
+    values = (genes, width, str(dtype).removeprefix("torch."), bags, heads, key_heads, packed, direction)
+    return dict(
+        zip(
+            COLUMNS,
+            (*values, stream, moments, choice, taken / best - 1, taken <= max(1.1 * best, best + 5)),
+            strict=True,
+        )
+    )
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--quick", action="store_true", help="every other size")
+    options.add_argument("--output", type=Path, default=HERE / "results" / "crossing.csv")
+    options.add_argument("--picture", type=Path, help="draw the table in --output, and measure nothing")
+    chosen = options.parse_args()
+    if chosen.picture:
+        from crossing_picture import crossing
+
+        softmax = pd.read_csv(HERE / "results" / "attention.csv")
+        crossing(pd.read_csv(chosen.output), softmax).savefig(chosen.picture, dpi=150)
+        return 0
+    if not torch.cuda.is_available():
+        print("This compares the GPU's kernels, and there is no GPU.", file=sys.stderr)
+        return 2
+    rows = []
+    for point in points(chosen.quick):
+        row = row_of(point)
+        rows.append(row | {"device": torch.cuda.get_device_name()})
+        print(" ".join(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()), flush=True)
+    write(chosen.output, pd.DataFrame(rows))
+    wrong = sum(not row["right"] for row in rows)
+    print(f"auto is the faster one, or within 10 % or 5 us of it, at {len(rows) - wrong} of {len(rows)} points")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Genes of every cell shared by several GPUs (`trainer.gene_parallel`): the same answers, and how much faster.
+
+    PYTHONPATH=.:kernels torchrun --standalone --nproc-per-node 2 benchmarks/gene_parallel.py       # two H200: a minute
+    PYTHONPATH=.:kernels torchrun --standalone --nproc-per-node 2 benchmarks/gene_parallel.py --device cpu --smoke
+
+First attention alone, outputs and every gradient, and 30 steps of training against one device that has all genes; then
+training steps at 60 000 genes a cell on one device and on all. Prints tables and writes `gene_parallel.csv`, whose
+columns are COLUMNS below. A disagreement, or a speed-up on two GPUs below BAR, is the exit status, in the end.
+Cells are made up and wait on the device; steps are those of benchmarks/training.py, with DistributedDataParallel around
+the loss, as Lightning has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from attention_parts.clock import release, synchronise
+from gene_parallel_parts.agree import attention_agrees, training_agrees
+from gene_parallel_parts.shared import SharedTraining
+from results_file import merged, write
+from torch import distributed
+from training_parts.cells import Point, batches
+from training_parts.steps import BATCHES, PRECISIONS, Measured, Training, measure
+
+HERE = Path(__file__).resolve().parent
+BAR = 1.7
+GENES = 60_000
+POINTS = (("dense", "5 %", 16), ("dense", "all", 16), ("packed", "5 %", 16), ("dense", "5 %", 4))
+COLUMNS = {
+    "bags": "dense: every cell over the same genes; packed: each over its own, of 1.25 times as many",
+    "genes": "of a cell; packed: on average",
+    "keys": "the genes that gene queries read: 5 % of them, as data.regulators lists them, or all",
+    "cells": "of a batch, on one device as on several",
+    "precision": "bf16-mixed (what grn train takes on a GPU) or 32-true",
+    "devices": "that share the genes of each cell",
+    "s_per_step": "median seconds of a training step",
+    "s_20": "quantile at 20 %",
+    "s_80": "quantile at 80 %",
+    "steps": "timed steps",
+    "cells_per_s": "cells / s_per_step",
+    "memory_gib": "torch.cuda.max_memory_allocated of the first device over the timed steps, in GiB",
+    "speedup": "s_per_step on one device over this one's",
+    "device": "",
+    "torch": "",
+    "collectives": "nccl or gloo",
+}
+KEYS = list(COLUMNS)[:6]
+
+Say = Callable[[str], None]
+
+
+def point_of(bags: str, genes: int, keys: str, cells: int) -> Point:
+    """No regulation layer: its scores of 60 000 genes are more than grn train accepts (network.members: 0)."""
+    return Point(bags, genes, keys, cells, genes if bags == "dense" else genes * 5 // 4, 0)
+
+
+def speeds(
+    point: Point, precision: str, steps: int, group: distributed.ProcessGroup, device: torch.device
+) -> dict[int, Measured]:
+    """Number of devices -> what a step takes there. While the first works alone the others wait."""
+    made, found = batches(point, BATCHES), {}
+    if group.rank() == 0:
+        found[1] = measure(Training(point, made, device, precision), 0, steps)
+        release(device, collect=True)
+    distributed.barrier()
+    # Not by a budget of time: all must take the same number of steps.
+    found[group.size()] = measure(SharedTraining(point, made, device, precision, group), 0, steps)
+    release(device, collect=True)
+    return found
+
+
+def rows_of(point: Point, precision: str, found: dict[int, Measured]) -> list[dict[str, Any]]:
+    place = {name: getattr(point, name) for name in KEYS[:4]} | {"precision": precision}
+    return [
+        place
+        | {"devices": devices, **each._asdict()}
+        | {"cells_per_s": point.cells / each.s_per_step, "speedup": found[1].s_per_step / each.s_per_step}
+        for devices, each in found.items()
+    ]
+
+
+HEADER = (
+    f"{'bags':<7}{'genes':>6}{'keys':>5}{'cells':>6}{'devices':>9}{'ms/step':>9}{'20 %':>8}{'80 %':>8}{'cells/s':>9}"
+    f"{'GiB':>7}{'speed-up':>10}"
+)
+
+
+def line(row: dict[str, Any]) -> str:
+    ms = "{:>9.2f}{:>8.2f}{:>8.2f}".format(*(1000 * row[name] for name in ("s_per_step", "s_20", "s_80")))
+    start = f"{row['bags']:<7}{row['genes']:>6}{row['keys']:>5}{row['cells']:>6}{row['devices']:>9}"
+    return f"{start}{ms}{row['cells_per_s']:>9.1f}{row['memory_gib']:>7.2f}{row['speedup']:>10.2f}"
+
+
+def faster(
+    arguments: argparse.Namespace, group: distributed.ProcessGroup, device: torch.device, begun: float, say: Say
+) -> list[str]:
+    """The table, line by line, in the CSV too; returns complaints."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    known = {"device": name, "torch": torch.__version__, "collectives": distributed.get_backend()}
+    say(f"training steps, {arguments.precision}, {', '.join(known.values())}\n{HEADER}")
+    table, bad = [], []
+    for bags, keys, cells in POINTS:
+        point = point_of(bags, arguments.genes, keys, min(cells, arguments.cells or cells))
+        late = torch.tensor(float(time.monotonic() - begun > arguments.limit_s), device=device)
+        distributed.all_reduce(late)  # all stop, or none
+        if late:
+            say(f"from {point} on: not measured, --limit-s {arguments.limit_s:.0f} is over")
+            break
+        found = speeds(point, arguments.precision, arguments.steps, group, device)
+        if group.rank() > 0:
+            continue
+        rows = rows_of(point, arguments.precision, found)
+        for row in rows:
+            say(line(row))
+        table += [row | known for row in rows]
+        path = arguments.output / "gene_parallel.csv"
+        write(path, merged(path, pd.DataFrame(table, columns=list(COLUMNS)), KEYS))
+        judged = device.type == "cuda" and group.size() == 2 and point.cells * point.genes >= 16 * GENES
+        if judged and rows[-1]["speedup"] < BAR:
+            bad.append(f"{rows[-1]['speedup']:.2f} times as fast, where {BAR} is the bar: {point}.")
+    return bad
+
+
+def parsed(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=("agree", "speed"), help="one of the two parts; default: both")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--genes", type=int, metavar="N", help=f"of a cell, default: {GENES}")
+    parser.add_argument("--cells", type=int, metavar="C", help="at most so many a batch")
+    parser.add_argument("--steps", type=int, metavar="S", help="timed steps, default: 20")
+    parser.add_argument("--precision", choices=PRECISIONS, help="default: bf16-mixed on a GPU, 32-true on a CPU")
+    parser.add_argument("--limit-s", type=float, default=80, metavar="S", help="no new point after this")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
+    arguments = parser.parse_args(words)
+    arguments.precision = arguments.precision or PRECISIONS[arguments.device != "cuda"]
+    arguments.genes = arguments.genes or (80 if arguments.smoke else GENES)
+    arguments.steps = arguments.steps or (3 if arguments.smoke else 20)
+    arguments.cells = arguments.cells or (3 if arguments.smoke else None)
+    if arguments.output is None:
+        arguments.output = Path(tempfile.mkdtemp(prefix="gene-parallel-")) if arguments.smoke else HERE / "results"
+    return arguments
+
+
+def main(words: list[str] | None = None) -> None:
+    begun, arguments = time.monotonic(), parsed(words)
+    if "RANK" not in os.environ:
+        raise SystemExit("Several processes are needed: start this with torchrun --nproc-per-node 2.")
+    if not arguments.smoke and arguments.device == "cpu":
+        raise SystemExit("Full sizes need GPUs, and none was chosen; --smoke runs tiny ones anywhere.")
+    cuda = arguments.device == "cuda"
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=120))
+    group = distributed.new_group()
+    say = print_at_once if group.rank() == 0 else silent
+    complaints: list[str] = []
+    if arguments.only != "speed":
+        complaints += attention_agrees(50 if arguments.smoke else 3000, group, device, say)
+        # With a handful of regulators, weights that turn over make any two roundings drift apart.
+        genes = 400 if arguments.smoke else 3000
+        points = [point_of(bags, genes, keys, 4) for bags in ("dense", "packed") for keys in ("5 %", "all")]
+        complaints += training_agrees(points, group, device, say)
+        say(f"{time.monotonic() - begun:.0f} s")
+    if arguments.only != "agree":
+        complaints += faster(arguments, group, device, begun, say)
+    synchronise(device)
+    say(f"{time.monotonic() - begun:.0f} s; tables go to {arguments.output}")
+    distributed.destroy_process_group()
+    if complaints and int(os.environ["RANK"]) == 0:
+        raise SystemExit("\n".join(complaints))
+
+
+def print_at_once(text: str) -> None:
+    print(text, flush=True)
+
+
+def silent(text: str) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Training steps whose cells' genes are shared by the processes of a group, as `trainer.gene_parallel` shares them."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from training_parts.cells import Point
+from training_parts.steps import Training
+
+from grn.bags import Batch
+from grn.objectives import mean_losses, total_loss
+from grn.training.task import Task
+
+
+class Loss(nn.Module):
+    """What DistributedDataParallel wraps: this process's share of a batch's loss."""
+
+    def __init__(self, task: Task):
+        super().__init__()
+        self.task = task
+
+    def forward(self, batch: Batch) -> Tensor:
+        _, losses = self.task.losses(batch)
+        return total_loss(mean_losses(losses, mean_over_processes), self.task.weights)
+
+
+class SharedTraining(Training):
+    """A model in training on this process's share of some batches; `batches` are whole, the same on all processes."""
+
+    def __init__(
+        self,
+        point: Point,
+        batches: list[Batch],
+        device: torch.device,
+        precision: str,
+        group: distributed.ProcessGroup,
+        **more,
+    ):
+        super().__init__(point, batches, device, precision, **more)
+        shares = [batch.share(group.rank(), group.size()).to(device) for batch in batches]
+        self.turns = itertools.cycle(shares)
+        self.task.model.group = group
+        # DDP's own collectives keep to the default group, as under Lightning (grn/training/gene_group.py).
+        self.whole = DistributedDataParallel(Loss(self.task), device_ids=[device] if device.type == "cuda" else None)
+
+    def loss(self, batch: Batch) -> Tensor:
+        return self.whole(batch)
+
+
+def mean_over_processes(count: Tensor) -> Tensor:
+    count = count.clone()
+    distributed.all_reduce(count)
+    return count / distributed.get_world_size()

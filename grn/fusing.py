@@ -1,0 +1,52 @@
+"""Parts of a model that torch.compile may fuse: many small passes over every gene become few.
+
+A part is a method without a look at the device and without attention, whose kernels are fused already. One compilation
+serves every layer and every number of genes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Fusible(nn.Module):
+    """A module with methods that are `fusible`."""
+
+    fused = False
+
+
+def fusible(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a Fusible: compiled while its module is `fused`, as it stands otherwise."""
+
+    @cache
+    def compiled() -> Callable[..., Any]:
+        return torch.compile(method, dynamic=True)
+
+    @wraps(method)
+    def either(self: Fusible, *arguments: Any) -> Any:
+        return (compiled() if self.fused else method)(self, *arguments)
+
+    return either
+
+
+def fuse(model: nn.Module, fused: bool) -> None:
+    """From now on, the model's fusible parts are compiled, or not."""
+    for part in model.modules():
+        if isinstance(part, Fusible):
+            part.fused = fused
+
+
+@contextmanager
+def fusing(model: nn.Module, wanted: bool = True) -> Iterator[None]:
+    """Within it, the model's fusible parts are compiled."""
+    fuse(model, wanted)
+    try:
+        yield
+    finally:
+        fuse(model, False)

@@ -1,0 +1,36 @@
+"""The moving average of the weights, in a few launches a step and without a look at the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import WeightAveraging
+from torch import Tensor
+
+
+class MovingAverage(WeightAveraging):
+    """average <- decay * average + (1 - decay) * weights after every step; validation and checkpoints hold the average.
+
+    To the last bit what Lightning's EMAWeightAveraging does, which takes four launches a weight and waits for the
+    device in every step to count the steps.
+    """
+
+    def __init__(self, decay: float):
+        super().__init__(use_buffers=False)
+        self.decay = decay
+
+    @torch.no_grad()
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        if trainer.global_step <= self._latest_update_step or self._average_model is None:
+            return
+        averages: list[Tensor] = list(self._average_model.module.parameters())
+        weights: list[Tensor] = list(pl_module.parameters())
+        if self._latest_update_step == 0:
+            torch._foreach_copy_(averages, weights)
+        else:
+            torch._foreach_mul_(averages, self.decay)
+            torch._foreach_add_(averages, list(torch._foreach_mul(weights, 1 - self.decay)))
+        self._average_model.n_averaged += 1
+        self._latest_update_step = trainer.global_step

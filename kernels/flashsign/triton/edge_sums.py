@@ -1,0 +1,73 @@
+"""Signed and absolute weights of a tile of targets and regulators, summed over bags and heads.
+
+    S_ij += sum over bags and heads of w_ij      A_ij += sum of |w_ij|      w_ij = (q_i.k'_j) / n_i
+
+A program owns its tile: both sums wait in registers while bags and heads pass by, and are added to memory once. No
+atomics, so the same call gives the same bits. The plain version: flashsign.edges.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional as F
+
+from flashsign import tuning
+from flashsign.triton.launch import aligned, cdiv, descriptor, padded_width, precision
+from flashsign.tuning import Tile
+
+
+@triton.jit
+def edge_sums(
+    q, k, inverse, signed, absolute,
+    inverse_bag, inverse_head, signed_row, absolute_row, bags, heads, key_heads, targets, regulators,
+    E_PAD: tl.constexpr, TARGETS: tl.constexpr, REGULATORS: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, ABSOLUTE: tl.constexpr,
+):  # fmt: skip
+    """q, k (scaled): descriptors.   inverse [C, H, N]: 1 / n, 0 beside a target that is not there."""
+    target, regulator = tl.program_id(0) * TARGETS, tl.program_id(1) * REGULATORS
+    row = target + tl.arange(0, TARGETS)
+    column = regulator + tl.arange(0, REGULATORS)
+    sums = tl.zeros([TARGETS, REGULATORS], tl.float32)
+    sizes = tl.zeros([TARGETS, REGULATORS], tl.float32)
+    for step in tl.range(0, bags * heads, num_stages=STAGES):
+        bag, head = step // heads, step % heads
+        rows = q.load([bag, head, target, 0]).reshape(TARGETS, E_PAD)
+        keys = k.load([bag, head // (heads // key_heads), regulator, 0]).reshape(REGULATORS, E_PAD)
+        at = bag.to(tl.int64) * inverse_bag + head * inverse_head
+        norm = tl.load(inverse + at + row, mask=row < targets, other=0.0)[:, None]
+        s = tl.dot(rows, keys.T, input_precision=PRECISION)
+        sums += s * norm
+        if ABSOLUTE:
+            sizes += tl.abs(s) * norm
+    inside = (row < targets)[:, None] & (column < regulators)[None, :]
+    out = signed + row.to(tl.int64)[:, None] * signed_row + column[None, :]
+    tl.store(out, tl.load(out, mask=inside, other=0.0) + sums, mask=inside)
+    if ABSOLUTE:
+        out = absolute + row.to(tl.int64)[:, None] * absolute_row + column[None, :]
+        tl.store(out, tl.load(out, mask=inside, other=0.0) + sizes, mask=inside)
+
+
+def add_weights(
+    q: Tensor, k: Tensor, inverse: Tensor, signed: Tensor, absolute: Tensor | None, tile: Tile | None = None
+) -> None:
+    """Adds to signed and absolute [N, R] (float32, regulators adjacent) the weights of all bags and heads.
+
+    q [C, H, N, E], k (scaled) [C, K, R, E], one dtype; inverse [C, H, N] float32, 1 / n times what the head counts.
+    """
+    targets, regulators = signed.shape
+    if not (targets and regulators and len(q)):
+        return
+    lack = -q.shape[-1] % (16 // q.element_size())  # descriptors step over 16 bytes at a time
+    q, k = (aligned(F.pad(x, (0, lack)) if lack else x) for x in (q, k))
+    inverse = inverse.contiguous()
+    width = padded_width(q.shape[-1])
+    tile = tile or tuning.choose(tuning.EDGE_SUMS, q, width, kept=0)
+    sizes = signed if absolute is None else absolute
+    edge_sums[(cdiv(targets, tile.own), cdiv(regulators, tile.other))](
+        descriptor(q, tile.own), descriptor(k, tile.other), inverse, signed, sizes,
+        *inverse.stride()[:2], signed.stride(0), sizes.stride(0), *q.shape[:2], k.shape[1], targets, regulators,
+        E_PAD=width, TARGETS=tile.own, REGULATORS=tile.other, STAGES=tile.stages,
+        PRECISION=precision(q.dtype), ABSOLUTE=absolute is not None, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip

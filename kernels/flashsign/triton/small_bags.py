@@ -1,0 +1,221 @@
+"""Bags whose keys fit one tile: one kernel forward and one backward, where a program does a bag and key head.
+
+    s_ij = m_j q_i.k_j      n_i = sqrt(sum_j s_ij^2 + eps |q_i|^2 t + tiny)      w = s / n      o = w v
+
+All of a row's scores are there at once, so its norm is known before its weights are rounded: 16-bit numbers hold
+weights here, and scores may be of any size. Backward, p = do v^T:
+
+    ds = p - w delta      dv = w^T do      dk' = (ds / n)^T q + pull k'      dq = (m ds) k / n - eps t delta q / n^2
+
+q, k, v and do enter every product as they came, multiplicities and norms its other operand, where an error of rounding
+is a part of a score. Of m k rounded it would not be, and a single key's weight, the sign of its score, could flip.
+
+Everything is seen transposed, w^T = m k q^T / n, and so is what comes of it, dq^T = k^T (m ds)^T: Triton 3.4 to 3.7.0
+on Hopper get a product wrong whose operand is the rounded and transposed result of another.
+Letters: E head width, E_PAD the power of two above it. Equations: kernels/README.md, "Spherical attention".
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashsign import tuning
+from flashsign.packing import longest
+from flashsign.triton.launch import head_stride, padded_width, precision, start
+from flashsign.triton.stream_backward import unit_of
+from flashsign.triton.tiles import bag_rows, inverse_norm, power_of_two
+from flashsign.tuning import SmallTile
+
+
+@triton.jit
+def small_forward(
+    q, k, v, multiplicity, offsets, query_offsets, o, inverse,
+    q_bag, q_head, q_row, k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head, o_bag, o_head, o_row,
+    queries_all, keys_all, heads, key_heads, eps,
+    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Writes o, and inverse [C', heads, rows]: 1 / n."""
+    bag, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
+    first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
+    index, key_head = index.to(tl.int64), key_head.to(tl.int64)
+    column = tl.arange(0, E_PAD)[None, :]
+    key = tl.arange(0, KEYS)
+    here = (key < keys)[:, None] & (column < E)
+    row = (first_key + key).to(tl.int64)[:, None]
+    m = tl.load(multiplicity + index * m_bag + key_head * m_head + first_key + key, mask=key < keys, other=0.0)
+    k_tile = tl.load(k + index * k_bag + key_head * k_head + row * k_row + column, mask=here, other=0.0)
+    v_tile = tl.load(v + index * v_bag + key_head * v_head + row * v_row + column, mask=here, other=0.0)
+    present = (m != 0)[:, None]
+    k_tile = tl.where(present, k_tile, 0.0)
+    v_tile = tl.where(present, v_tile, 0.0)
+    m *= power_of_two(tl.max(m))
+    scaled = m[:, None] * k_tile.to(tl.float32)
+    floor = eps * tl.sum(tl.sum(scaled * scaled, 1))
+
+    tiles = tl.cdiv(queries, QUERIES)
+    group = heads // key_heads
+    for step in range(0, group * tiles):
+        head = key_head * group + step // tiles
+        query = step % tiles * QUERIES + tl.arange(0, QUERIES)
+        asked = (query < queries)[:, None] & (column < E)
+        at = (first_query + query).to(tl.int64)[:, None]
+        rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=asked, other=0.0)
+        s = tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :]
+        wide = rows.to(tl.float32)
+        norm = inverse_norm(tl.sum(s * s, 1), floor * tl.sum(wide * wide, 1))
+        outputs = tl.dot((s * norm[:, None]).to(v_tile.dtype), v_tile, input_precision=PRECISION)
+        norms = inverse + (index * heads + head) * queries_all + first_query
+        tl.store(norms + query, norm, mask=query < queries)
+        tl.store(o + index * o_bag + head * o_head + at * o_row + column, outputs.to(o.dtype.element_ty), mask=asked)
+
+
+@triton.jit
+def small_backward(
+    grad, q, k, v, multiplicity, o, inverse, offsets, query_offsets, dq, dk, dv, dm,
+    g_bag, g_head, g_row, q_bag, q_head, q_row, k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head,
+    o_bag, o_head, o_row, dq_bag, dq_head, dq_row, dk_bag, dk_head, dk_row, dv_bag, dv_head, dv_row,
+    queries_all, keys_all, heads, key_heads, eps,
+    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Writes dq, dk, dv, and dm [C', key heads, rows] float32."""
+    bag, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
+    first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
+    index, key_head = index.to(tl.int64), key_head.to(tl.int64)
+    column = tl.arange(0, E_PAD)[None, :]
+    key = tl.arange(0, KEYS)
+    there = key < keys
+    here = there[:, None] & (column < E)
+    row = (first_key + key).to(tl.int64)[:, None]
+    m = tl.load(multiplicity + index * m_bag + key_head * m_head + first_key + key, mask=there, other=0.0)
+    from_k = k + index * k_bag + key_head * k_head + row * k_row + column
+    k_tile = tl.load(from_k, mask=here, other=0.0)
+    v_tile = tl.load(v + index * v_bag + key_head * v_head + row * v_row + column, mask=here, other=0.0)
+    scale = power_of_two(tl.max(m))
+    m *= scale
+    wide = k_tile.to(tl.float32)
+    # An absent key has a derivative for m all the same, unless it holds what is no number.
+    broken = ((m == 0) & (tl.sum(wide * 0 + v_tile.to(tl.float32) * 0, 1) != 0))[:, None]
+    v_tile = tl.where(broken, 0.0, v_tile)
+    present = (m != 0)[:, None]
+    k_tile = tl.where(present, k_tile, 0.0)
+    scaled = m[:, None] * k_tile.to(tl.float32)
+    t = tl.sum(tl.sum(scaled * scaled, 1))
+    unit = unit_of(t)
+    dk_sum = tl.zeros([KEYS, E_PAD], tl.float32)
+    dv_sum = tl.zeros([KEYS, E_PAD], tl.float32)
+    pull = tl.zeros([QUERIES], tl.float32)
+    tiles = tl.cdiv(queries, QUERIES)
+    group = heads // key_heads
+    for step in range(0, group * tiles):
+        head = key_head * group + step // tiles
+        query = step % tiles * QUERIES + tl.arange(0, QUERIES)
+        asked = (query < queries)[:, None] & (column < E)
+        at = (first_query + query).to(tl.int64)[:, None]
+        rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=asked, other=0.0)
+        grads = tl.load(grad + index * g_bag + head * g_head + at * g_row + column, mask=asked, other=0.0)
+        outputs = tl.load(o + index * o_bag + head * o_head + at * o_row + column, mask=asked, other=0.0)
+        norms = inverse + (index * heads + head) * queries_all + first_query
+        n = tl.load(norms + query, mask=query < queries, other=0.0)
+        delta = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1)
+        # q / n is about 1 / sqrt(t) long: q by the power of two next to n, in units of that, is in range and exact.
+        power = power_of_two(n)
+        rest = n * power
+        exact = (rows.to(tl.float32) * (unit / power)[:, None]).to(rows.dtype)
+        near = exact.to(tl.float32) * (rest / unit)[:, None]
+        pull += delta * tl.sum(near * near, 1)
+        fall = eps * t * delta * n
+        w = tl.dot(k_tile, exact.T, input_precision=PRECISION) * (m / unit)[:, None] * rest[None, :]
+        dv_sum = tl.dot(w.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
+        p = tl.dot(v_tile, grads.T, input_precision=PRECISION)
+        ds = (p - w * delta[None, :]) * rest[None, :]
+        dk_sum = tl.dot(ds.to(rows.dtype), exact, dk_sum, input_precision=PRECISION)
+        ds = tl.where(present, ds * m[:, None], 0.0).to(rows.dtype)
+        sums = tl.dot(k_tile.T, ds, input_precision=PRECISION).T
+        sums = sums / power[:, None] - exact.to(tl.float32) * (fall * rest / unit)[:, None]
+        tl.store(dq + index * dq_bag + head * dq_head + at * dq_row + column, sums.to(dq.dtype.element_ty), mask=asked)
+
+    # Read again: registers are what the loop is short of.
+    wide = tl.where(broken, 0.0, tl.load(from_k, mask=here, other=0.0).to(tl.float32))
+    dk_sum = dk_sum / unit - (eps * tl.sum(pull)) * m[:, None] * wide
+    dk_sum = tl.where(broken, 0.0, dk_sum)
+    tl.store(dm + (index * key_heads + key_head) * keys_all + first_key + key, tl.sum(dk_sum * wide, 1) * scale, there)
+    to_k = dk + index * dk_bag + key_head * dk_head + row * dk_row + column
+    to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + column
+    tl.store(to_k, (dk_sum * m[:, None]).to(dk.dtype.element_ty), mask=here)
+    tl.store(to_v, dv_sum.to(dv.dtype.element_ty), mask=here)
+
+
+def fits(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> bool:
+    """Whether these kernels take every bag of a call; of packed bags the host must know the sizes."""
+    table = tuning.SMALL_BAGS.get((q.element_size(), padded_width(q.shape[-1])))
+    if table is None:
+        return False
+    sizes = largest_bag(q, k, offsets, query_offsets)
+    return sizes is not None and sizes[0] <= table.keys and sizes[1] <= tuning.MOST_QUERIES
+
+
+def largest_bag(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> tuple[int, int] | None:
+    """Keys and queries of the largest bag, None where that is not known without a look at the device."""
+    if offsets is None or query_offsets is None:
+        return k.shape[2], q.shape[2]
+    if offsets.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    return longest(offsets), longest(query_offsets)
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
+    tile: SmallTile | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As stream.forward."""
+    o, inverse = torch.empty_like(q), m.new_empty(q.shape[:3])
+    bags, tile, constants = shapes(q, k, offsets, query_offsets, tile, backward=False)
+    start(
+        small_forward, (bags * k.shape[1],), (q, k, v, m, offsets, query_offsets, o, inverse),
+        (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], m.stride(0), head_stride(m), *o.stride()[:3],
+         q.shape[2], k.shape[2], q.shape[1], k.shape[1], eps),
+        constants, num_warps=tile.warps, num_stages=1,
+    )  # fmt: skip
+    return o, inverse
+
+
+def backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, o: Tensor, inverse: Tensor,
+    offsets: Tensor | None, query_offsets: Tensor | None, eps: float, tile: SmallTile | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """As stream.backward."""
+    dq, dk, dv, dm = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), m.new_empty(k.shape[:3])
+    grad = grad if grad.stride(-1) == 1 else grad.contiguous()
+    bags, tile, constants = shapes(q, k, offsets, query_offsets, tile, backward=True)
+    start(
+        small_backward, (bags * k.shape[1],), (grad, q, k, v, m, o, inverse, offsets, query_offsets, dq, dk, dv, dm),
+        (*grad.stride()[:3], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], m.stride(0), head_stride(m),
+         *o.stride()[:3], *dq.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
+         q.shape[2], k.shape[2], q.shape[1], k.shape[1], eps),
+        constants, num_warps=tile.warps, num_stages=1,
+    )  # fmt: skip
+    return dq, dk, dv, dm
+
+
+def shapes(
+    q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
+    tile: SmallTile | None, backward: bool,
+) -> tuple[int, SmallTile, dict[str, int | str | bool]]:  # fmt: skip
+    """How many bags there are, the tile of a kernel, and its constants."""
+    width = padded_width(q.shape[-1])
+    if tile is None:
+        table = tuning.SMALL_BAGS[q.element_size(), width]
+        tile = table.backward if backward else table.forward
+    most, queries = largest_bag(q, k, offsets, query_offsets) or (0, 0)
+    keys = padded_width(most)
+    return q.shape[0] if offsets is None else len(offsets) - 1, tile, {
+        "E": q.shape[-1], "E_PAD": width, "QUERIES": min(padded_width(queries), tile.queries, tile.scores // keys),
+        "KEYS": keys, "PRECISION": precision(q.dtype), "PACKED": offsets is not None,
+    }  # fmt: skip
