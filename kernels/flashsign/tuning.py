@@ -189,7 +189,7 @@ SMALL_BAGS: dict[tuple[int, int], SmallBags] = {
     (4, 16): SmallBags(64, SmallTile(64, 4), SmallTile(32, 4)),
     (4, 32): SmallBags(64, SmallTile(64, 4), SmallTile(16, 4)),
 }
-"""(bytes of a number, padded head width) -> bags that one program does. Not one of these spills a register."""
+"""(bytes of a number, padded head width) -> bags that one program does. Of aligned rows none spills 3 registers."""
 
 MOST_QUERIES = 128
 """Queries of such a bag: of more, other kernels make more programs."""

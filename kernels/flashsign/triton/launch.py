@@ -69,24 +69,7 @@ def start(
                 _COMPILED[form] = compiled
             return
         _COMPILED[call] = compiled
-    x, y, z = (*grid, 1, 1)[:3]
-    if hooked():
-        compiled[x, y, z](*tensors, *numbers, *values)
-        return
-    # Triton's own last step, less its calls of hooks that do nothing.
-    own = (current_stream(device), compiled.function, compiled.packed_metadata, None, None, None)
-    compiled.run(x, y, z, *own, *tensors, *numbers, *values)
-
-
-def hooked() -> bool:
-    """Whether a profiler wants to know of launches."""
-    knobs = triton.knobs.runtime
-    before, after = knobs.launch_enter_hook, knobs.launch_exit_hook
-    return before is None or after is None or bool(before.calls or after.calls)
-
-
-def current_stream(device: int) -> Any:
-    return triton.runtime.driver.active.get_current_stream(device)
+    compiled[(*grid, 1, 1)[:3]](*tensors, *numbers, *values)
 
 
 def cdiv(a: int, b: int) -> int:
