@@ -68,16 +68,7 @@ def spherical_attention(
         raise ValueError(f"{found} cannot read other ranks' genes: with a group, leave method and backend at auto.")
     packed = offsets is not None
     check_tensors(q, k, v, multiplicity, packed)
-    if offsets is None and query_offsets is not None:
-        raise ShapeMismatch("query_offsets came without offsets: a packed call needs the keys' offsets too.")
-    if offsets is not None:
-        query_offsets = offsets if query_offsets is None else query_offsets
-        check_offsets("offsets", offsets, k)
-        check_offsets("query_offsets", query_offsets, q)
-        if len(offsets) != len(query_offsets):
-            raise ShapeMismatch(
-                f"offsets describe {len(offsets) - 1} bags and query_offsets {len(query_offsets) - 1}: make them equal."
-            )
+    query_offsets = check_packing(q, k, offsets, query_offsets)
     if backend == "triton":
         reason = no_kernel(q, method)
         if reason:
@@ -137,6 +128,22 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, 
         )
     if multiplicity.device != k.device:
         raise ShapeMismatch(f"multiplicity must be on k's device {k.device}; found {multiplicity.device}.")
+
+
+def check_packing(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> Tensor | None:
+    """The queries' offsets, by default the keys'. Raises ShapeMismatch unless both cut into the same bags."""
+    if offsets is None:
+        if query_offsets is not None:
+            raise ShapeMismatch("query_offsets came without offsets: a packed call needs the keys' offsets too.")
+        return None
+    query_offsets = offsets if query_offsets is None else query_offsets
+    check_offsets("offsets", offsets, k)
+    check_offsets("query_offsets", query_offsets, q)
+    if len(offsets) != len(query_offsets):
+        raise ShapeMismatch(
+            f"offsets describe {len(offsets) - 1} bags and query_offsets {len(query_offsets) - 1}: make them equal."
+        )
+    return query_offsets
 
 
 def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.attention import check_offsets, check_tensors
+from flashsign.attention import check_packing, check_tensors
 from flashsign.errors import ShapeMismatch
 
 
@@ -50,19 +50,9 @@ class Call(NamedTuple):
         """Raises ShapeMismatch unless everything fits together, ValueError for head weights that are none."""
         packed = offsets is not None
         check_tensors(q, k, k, multiplicity, packed)
-        if offsets is None and query_offsets is not None:
-            raise ShapeMismatch("query_offsets came without offsets: a packed call needs the keys' offsets too.")
-        if offsets is not None:
-            query_offsets = offsets if query_offsets is None else query_offsets
-            check_offsets("offsets", offsets, k)
-            check_offsets("query_offsets", query_offsets, q)
-            if len(offsets) != len(query_offsets):
-                raise ShapeMismatch(
-                    f"offsets describe {len(offsets) - 1} bags and query_offsets {len(query_offsets) - 1}: make them "
-                    "equal."
-                )
-            if targets is None or regulators is None:
-                raise ShapeMismatch("Packed bags list genes of their own: give targets [T] and regulators [S].")
+        query_offsets = check_packing(q, k, offsets, query_offsets)
+        if packed and (targets is None or regulators is None):
+            raise ShapeMismatch("Packed bags list genes of their own: give targets [T] and regulators [S].")
         queries, keys = (len(q), len(k)) if packed else (q.shape[2], k.shape[2])
         for name, numbers, count in (("targets", targets, queries), ("regulators", regulators, keys)):
             if numbers is None:

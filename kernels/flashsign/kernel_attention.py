@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from flashsign import tuning
+from flashsign.costs import faster
 from flashsign.dense import Method
 from flashsign.moment_operators import moments
 from flashsign.operators import stream
@@ -63,7 +63,7 @@ def choose(q: Tensor, k: Tensor, bags: int, method: Method) -> Method:
     queries, keys = (q.shape[0] / bags, k.shape[0] / bags) if packed else (q.shape[2], k.shape[2])
     gradients = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
     heads = (q.shape[1], k.shape[1])
-    return tuning.faster(q.element_size(), q.shape[-1], bags, *heads, queries, keys, gradients, packed)
+    return faster(q.element_size(), q.shape[-1], bags, *heads, queries, keys, gradients, packed)
 
 
 def kernel_attention(

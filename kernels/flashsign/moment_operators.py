@@ -13,6 +13,7 @@ from torch import Tensor
 
 from flashsign.operators import LIBRARY, Four, no_graph, torch_stream
 from flashsign.transforms import differentiable_gradients, transformed
+from flashsign.tuning import moment_block, padded_width
 
 for schema in (
     "moments(Tensor q, Tensor k, Tensor v, Tensor m, Tensor? offsets, Tensor? query_offsets, float eps)"
@@ -21,11 +22,6 @@ for schema in (
     " Tensor totals, Tensor? offsets, Tensor? query_offsets, float eps) -> (Tensor, Tensor, Tensor, Tensor)",
 ):
     LIBRARY.define(schema)  # type: ignore[no-untyped-call]
-
-
-def padded(width: int) -> int:
-    """The power of two from `width` up, 16 at least."""
-    return max(16, 1 << (width - 1).bit_length())
 
 
 @torch.library.impl(LIBRARY, "moments", "CompositeExplicitAutograd")
@@ -50,9 +46,9 @@ def _moments_backward(
 @torch.library.register_fake("flashsign::moments", lib=LIBRARY)  # type: ignore[untyped-decorator]
 def _(q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, *_: object) -> Four:
     squares = (q.shape[0] if offsets is None else offsets.shape[0] - 1) * k.shape[1]
-    width = padded(q.shape[-1])
+    width = padded_width(q.shape[-1])
     sums = q.new_empty(squares, 2, width, width, dtype=torch.float32)
-    totals = q.new_empty(squares, 4, width**2 // min(1024, width**2), dtype=torch.float32)
+    totals = q.new_empty(squares, 4, width**2 // moment_block(width), dtype=torch.float32)
     return torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32), sums, totals
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign import tuning
-from flashsign.triton.launch import aligned, cdiv, descriptor, padded_width, precision
-from flashsign.tuning import Tile
+from flashsign.triton.launch import aligned, cdiv, descriptor, precision
+from flashsign.tuning import Tile, padded_width
 
 
 @triton.jit

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashsign.remembered import remembered
 from flashsign.triton import scaled_keys
+from flashsign.tuning import padded_width
 
 GAP = 256
 """Rows of zeros behind every packed bag's scaled keys and queries: the tallest tile that streams by."""
@@ -75,12 +75,6 @@ def start(
 def cdiv(a: int, b: int) -> int:
     """a / b, rounded up. Triton's own takes three microseconds, ten times a call."""
     return -(-a // b)
-
-
-@cache
-def padded_width(width: int) -> int:
-    power: int = triton.next_power_of_2(width)
-    return max(16, power)
 
 
 def precision(dtype: torch.dtype) -> str:

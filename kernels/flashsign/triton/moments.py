@@ -14,8 +14,8 @@ from torch import Tensor
 
 from flashsign import tuning
 from flashsign.triton import moment_backward, moment_forward, moment_sums, weak_rows
-from flashsign.triton.launch import cdiv, head_stride, padded_width, precision, start
-from flashsign.tuning import Pass
+from flashsign.triton.launch import cdiv, head_stride, precision, start
+from flashsign.tuning import Pass, padded_width
 
 CHAIN = 4096
 """Most keys or queries that one program sums in float32."""
@@ -98,8 +98,7 @@ class Call:
 
     @property
     def block(self) -> int:
-        """Entries of a square that one program of add_parts sums."""
-        return min(1024, self.width**2)
+        return tuning.moment_block(self.width)
 
     @property
     def form(self) -> dict[str, int | str | bool]:

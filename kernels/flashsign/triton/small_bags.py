@@ -24,10 +24,10 @@ from torch import Tensor
 
 from flashsign import tuning
 from flashsign.packing import longest
-from flashsign.triton.launch import head_stride, padded_width, precision, start
+from flashsign.triton.launch import head_stride, precision, start
 from flashsign.triton.stream_backward import unit_of
 from flashsign.triton.tiles import bag_rows, inverse_norm, power_of_two
-from flashsign.tuning import SmallTile
+from flashsign.tuning import SmallTile, padded_width
 
 
 @triton.jit

@@ -23,12 +23,11 @@ from flashsign.triton.launch import (
     cdiv,
     descriptor,
     head_stride,
-    padded_width,
     precision,
     start,
     with_gaps,
 )
-from flashsign.tuning import Tile
+from flashsign.tuning import Tile, padded_width
 
 # Gluon is young and changes from release to release: only where its kernel was seen working.
 hopper: ModuleType | None = None
