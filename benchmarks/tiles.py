@@ -4,9 +4,9 @@
 
 One row a tile and dtype: for the output, dq, dk, dv and dm the largest relative error over bags of 1, 7, 113, 1000 and
 1025 genes, the error of materialised torch in the same dtype on the same bags beside it, and whether ours is within
-1.5 times torch's plus a slack: half a unit in the last place of 16 bits, four of float32. Of small bags' kernels those
-of 1 to 128 genes. Compilers have been wrong at single tile sizes before, so no tile ships unseen. `--trial` runs a few
-tiles in Triton's interpreter, without a GPU.
+1.5 times torch's plus a slack: half a unit in the last place of 16 bits, four of float32; for bags of one gene a whole
+unit and sixteen. Of small bags' kernels those of 1 to 128 genes. Compilers have been wrong at single tile sizes before,
+so no tile ships unseen. `--trial` runs a few tiles in Triton's interpreter, without a GPU.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import argparse
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -76,13 +77,14 @@ class Case:
 
 def cases() -> Iterator[Case]:
     from flashsign import tuning
+    from flashsign.triton.stream import WIDEST_MOMENTS
 
     tables = {
         "forward": tuning.FORWARD,
         "hopper": {key: [tile] for key, tile in tuning.HOPPER.items()},
         "key_gradients": tuning.KEY_GRADIENTS,
         "stream_query_gradient": tuning.QUERY_GRADIENT,
-        "moment_query_gradient": tuning.QUERY_GRADIENT,
+        "moment_query_gradient": {key: t for key, t in tuning.QUERY_GRADIENT.items() if key[1] <= WIDEST_MOMENTS},
     }
     for kernel, table in tables.items():
         for (size, width), tiles in table.items():
@@ -163,17 +165,22 @@ def error(found: Tensor, true: Tensor) -> float:
     return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
 
 
-def slack(dtype: torch.dtype) -> float:
+def slack(dtype: torch.dtype, genes: int) -> float:
+    """With one key torch's weights are signs and exact, which a sum of products next to zero is not."""
     eps = torch.finfo(dtype).eps
-    return 4 * eps if dtype == torch.float32 else eps / 2
+    return eps * ((16 if genes == 1 else 4) if dtype == torch.float32 else (1 if genes == 1 else 0.5))
 
 
-def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
-    tensors = KERNELS[case.kernel]
-    row: dict[str, object] = {
+def start_of(case: Case) -> dict[str, object]:
+    """The first columns of a case's row."""
+    return {
         "kernel": case.kernel, "width": case.width, "dtype": str(case.dtype).removeprefix("torch."),
         **dict.fromkeys(("own", "other", "warps", "stages", "programs", "scores")), **case.written,
     }  # fmt: skip
+
+
+def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
+    tensors, row = KERNELS[case.kernel], start_of(case)
     worst, torchs, within = dict.fromkeys(tensors, 0.0), dict.fromkeys(tensors, 0.0), True
     try:
         for genes in sizes:
@@ -187,23 +194,41 @@ def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
                     within &= bool(found[name].isfinite().all())
                     continue
                 mine, its = error(found[name], true[name]), error(peer[name], true[name])
+                its = math.inf if math.isnan(its) else its  # 16-bit numbers of torch's run over
                 worst[name], torchs[name] = max(worst[name], mine), max(torchs[name], its)
-                within &= mine <= 1.5 * its + slack(case.dtype)  # NaN is not
+                within &= mine <= 1.5 * its + slack(case.dtype, genes)  # NaN is not
     except Exception as problem:  # one tile that does not compile must not hide the others
         return row | {"within": False, "problem": repr(problem)[:200]}
     return row | {f"{n}": worst[n] for n in tensors} | {f"{n}_torch": torchs[n] for n in tensors} | {"within": within}
 
 
-def compile_one(case: Case) -> None:
-    """In a process of its own, so that the compiler's cache is full before the checks begin."""
-    if torch.cuda.is_available():
-        check(case, case.sizes if case.kernel.startswith("small") else (7,), "cuda")
+def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
+    """A row a case, in order. Compiling is the work: many processes share the GPU. What is not done in time says so."""
+    begun, rows = time.monotonic(), {}
+    processes = min(28, (os.cpu_count() or 1) - 2)
+    with ProcessPoolExecutor(max(1, processes), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        # What takes long to compile first.
+        late = sorted(everything, key=lambda case: (-case.width, -case.dtype.itemsize))
+        waiting = {pool.submit(check, case, case.sizes, "cuda"): case for case in late}
+        try:
+            for done in as_completed(waiting, limit_s):
+                case = waiting[done]
+                rows[case] = done.result()
+                took = f"{time.monotonic() - begun:6.0f} s  {len(rows)} of {len(everything)}"
+                print(took, case.kernel, case.tile, case.width, case.dtype, rows[case]["within"], flush=True)
+        except TimeoutError:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():  # they may be compiling for minutes yet
+                process.kill()
+    late_row = {"within": False, "problem": f"not done in {limit_s:.0f} s"}
+    return pd.DataFrame([rows.get(case, start_of(case) | late_row) for case in everything])
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--output", type=Path, default=HERE / "results" / "tiles.csv")
     options.add_argument("--trial", action="store_true", help="a few float32 tiles in the interpreter; writes nothing")
+    options.add_argument("--limit-s", type=float, default=540, metavar="S", help="what is not done by then, is not")
     chosen = options.parse_args()
     if chosen.trial:
         os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -213,10 +238,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("Tiles are checked on the GPU that they are for, and there is none; --trial shows how.", file=sys.stderr)
         return 2
-    everything = list(cases())
-    with ProcessPoolExecutor(min(14, os.cpu_count() or 1), get_context("spawn")) as pool:
-        list(pool.map(compile_one, everything))
-    table = pd.DataFrame([check(case, case.sizes, "cuda") for case in everything])
+    table = check_all(list(cases()), chosen.limit_s)
     table.insert(0, "device", torch.cuda.get_device_name())
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(chosen.output, index=False, float_format="%.3g")

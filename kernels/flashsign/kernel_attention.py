@@ -20,6 +20,7 @@ from flashsign.operators import stream
 from flashsign.packing import check_cut
 from flashsign.split_kernels import split_kernel_attention
 from flashsign.transforms import transformed
+from flashsign.tuning import ROW_STEP
 
 WIDEST = {"stream": 256, "moments": 128, "auto": 256}
 
@@ -77,8 +78,7 @@ def kernel_attention(
     attend = stream if choose(q, k, len(q) if offsets is None else len(offsets) - 1, method) == "stream" else moments
     if group is not None:
         attend = partial(split_kernel_attention, group=group)
-    # Descriptors step over 16 bytes at a time.
-    lack = -width % (16 // q.element_size())
+    lack = -width % ROW_STEP
     if lack:
         q, k, v = (F.pad(x, (0, lack)) for x in (q, k, v))
     m = multiplicity.to(torch.float32)

@@ -13,6 +13,13 @@ from functools import cache
 import torch
 from torch import Tensor
 
+ROW_STEP = 16
+"""What heads' widths and all steps from row to row are multiples of: so Triton knows that it can load 16 bytes at once.
+
+Else every number of a tile wants an address of its own. Kernels then ran out of registers, and there ptxas 12.8 made
+matrix products of a 16-bit 64-wide tile read from an address that was never set (docs/log.md).
+"""
+
 
 @dataclass(frozen=True)
 class Tile:

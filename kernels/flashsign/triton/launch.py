@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashsign.remembered import remembered
 from flashsign.triton import scaled_keys
-from flashsign.tuning import padded_width
+from flashsign.tuning import ROW_STEP, padded_width
 
 GAP = 256
 """Rows of zeros behind every packed bag's scaled keys and queries: the tallest tile that streams by."""
@@ -92,13 +92,19 @@ def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
 
 
 def aligned(rows: Tensor) -> Tensor:
-    """rows [C', heads, rows, E], copied where a descriptor cannot step over them: by 16 bytes, E adjacent."""
-    step = 16 // rows.element_size()
-    shape, stride = rows.shape, rows.stride()
-    fits = all(shape[axis] == 1 or (stride[axis] > 0 and stride[axis] % step == 0) for axis in range(3))
-    if fits and (stride[3] == 1 or shape[3] == 1) and rows.data_ptr() % 16 == 0:
+    """rows [C', heads, rows, E], copied unless numbers of a row are adjacent and rows lie ROW_STEP numbers apart."""
+    sizes, strides = rows.shape[:3], rows.stride()[:3]
+    fits = all(n == 1 or (step > 0 and step % ROW_STEP == 0) for n, step in zip(sizes, strides, strict=True))
+    if fits and rows.stride(3) == 1 and rows.data_ptr() % 16 == 0:
         return rows
     return rows.clone(memory_format=torch.contiguous_format)
+
+
+def steps(rows: Tensor) -> tuple[int, int, int]:
+    """The strides of rows [C', heads, rows, E] but the last; 0 for an axis of one, whose stride may be anything."""
+    a, b, c, _ = rows.stride()
+    cells, heads, count, _ = rows.shape
+    return a if cells > 1 else 0, b if heads > 1 else 0, c if count > 1 else 0
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ class Keys:
         totals = torch.empty(bags, heads, 1 + scaled_keys.MOST_PARTS.value, device=k.device)
         start(
             scaled_keys.scaled_keys, (parts, heads, bags), (k, m, offsets, scaled, totals),
-            (*k.stride()[:3], m.stride(0), head_stride(m), *scaled.stride()[:3], rows, heads, bags, gap),
+            (*steps(k), m.stride(0), head_stride(m), *steps(scaled), rows, heads, bags, gap),
             {
                 "E": width, "E_PAD": padded_width(width), "BLOCK": block,
                 "LOOK": max(128, min(4096, padded_width(rows))), "PACKED": offsets is not None,

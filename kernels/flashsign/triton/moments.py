@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flashsign import tuning
 from flashsign.triton import moment_backward, moment_forward, moment_sums, weak_rows
-from flashsign.triton.launch import cdiv, head_stride, precision, start
+from flashsign.triton.launch import aligned, cdiv, head_stride, precision, start, steps
 from flashsign.tuning import Pass, padded_width
 
 CHAIN = 4096
@@ -41,7 +41,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Outputs like q, 1 / n of every row [C', H, N] float32, and A and G as Squares, sums and totals."""
-    call = Call(q, k, v, m, offsets, query_offsets, eps)
+    call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, eps)
     o = torch.empty_like(q)
     inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
     weak = call.no_rows()
@@ -56,10 +56,10 @@ def backward(
     offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head; sums, totals: as forward gave them."""
-    call, moments = Call(q, k, v, m, offsets, query_offsets, eps), Squares(sums, totals)
-    grad = grad if grad.stride(-1) == 1 else grad.contiguous()
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
+    call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, eps)
+    grad, moments = aligned(grad), Squares(sums, totals)
     weak, delta = call.no_rows(), torch.empty_like(inverse)
     gradients = call.sum_queries(grad, o, inverse, moments, delta, weak)
     call.key_gradients(gradients, moments, dk, dv, dm)
@@ -109,7 +109,7 @@ class Call:
 
     @property
     def key_strides(self) -> tuple[int, ...]:
-        return *self.k.stride()[:3], *self.v.stride()[:3], self.m.stride(0), head_stride(self.m)
+        return *steps(self.k), *steps(self.v), self.m.stride(0), head_stride(self.m)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, device=self.q.device, dtype=dtype)
@@ -149,7 +149,7 @@ class Call:
         start(
             moment_backward.sum_queries, (shares, heads, self.bags),
             (q, o, grad, inverse, moments.totals, self.query_offsets, parts, doubts, delta),
-            (*q.stride()[:3], *o.stride()[:3], *grad.stride()[:3], q.shape[2], heads, key_heads, self.eps),
+            (*steps(q), *steps(o), *steps(grad), q.shape[2], heads, key_heads, self.eps),
             {**self.form, "QUERIES": tile.rows, "STAGES": tile.stages, "BLOCK": self.block},
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
@@ -187,7 +187,7 @@ class Call:
         self.over_rows(
             moment_forward.attend_moments, "QUERIES", tuning.MOMENT_QUERIES,
             (q, *moments, self.query_offsets, o, inverse, *weak),
-            (*q.stride()[:3], *o.stride()[:3], q.shape[2], *self.heads, self.eps),
+            (*steps(q), *steps(o), q.shape[2], *self.heads, self.eps),
         )  # fmt: skip
 
     def query_gradients(
@@ -197,7 +197,7 @@ class Call:
         self.over_rows(
             moment_backward.query_gradients, "QUERIES", tuning.MOMENT_QUERY_GRADIENTS,
             (q, grad, inverse, delta, *moments, gradients.totals, self.query_offsets, dq, *weak),
-            (*q.stride()[:3], *grad.stride()[:3], *dq.stride()[:3], q.shape[2], *self.heads, self.eps),
+            (*steps(q), *steps(grad), *steps(dq), q.shape[2], *self.heads, self.eps),
         )  # fmt: skip
 
     def key_gradients(self, gradients: Squares, moments: Squares, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
@@ -205,7 +205,7 @@ class Call:
         self.over_rows(
             moment_backward.key_gradients, "KEYS", tuning.MOMENT_KEY_GRADIENTS,
             (k, self.v, self.m, self.offsets, *gradients, moments.totals, dk, dv, dm),
-            (*self.key_strides, *dk.stride()[:3], *dv.stride()[:3], k.shape[2], k.shape[1], self.eps),
+            (*self.key_strides, *steps(dk), *steps(dv), k.shape[2], k.shape[1], self.eps),
         )  # fmt: skip
 
     def attend_weak(self, moments: Squares, o: Tensor, inverse: Tensor, weak: Weak) -> None:
@@ -213,7 +213,7 @@ class Call:
         self.over_weak(
             weak_rows.attend_weak,
             (q, self.k, self.v, self.m, self.offsets, self.query_offsets, moments.totals, *weak, o, inverse),
-            (*q.stride()[:3], *self.key_strides, *o.stride()[:3]),
+            (*steps(q), *self.key_strides, *steps(o)),
         )
 
     def weak_query_gradients(
@@ -223,7 +223,7 @@ class Call:
         self.over_weak(
             weak_rows.weak_query_gradients,
             (q, self.k, self.v, grad, o, self.m, inverse, self.offsets, self.query_offsets, moments.totals, *weak, dq),
-            (*q.stride()[:3], *self.key_strides, *grad.stride()[:3], *o.stride()[:3], *dq.stride()[:3]),
+            (*steps(q), *self.key_strides, *steps(grad), *steps(o), *steps(dq)),
         )
 
     def over_weak(self, kernel: Any, tensors: tuple[Tensor | None, ...], strides: tuple[int, ...]) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from flashsign import tuning
 from flashsign.packing import longest
-from flashsign.triton.launch import head_stride, precision, start
+from flashsign.triton.launch import aligned, head_stride, precision, start, steps
 from flashsign.triton.stream_backward import unit_of
 from flashsign.triton.tiles import bag_rows, inverse_norm, power_of_two
 from flashsign.tuning import SmallTile, padded_width
@@ -176,10 +176,11 @@ def forward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As stream.forward."""
     o, inverse = torch.empty_like(q), m.new_empty(q.shape[:3])
+    q, k, v = aligned(q), aligned(k), aligned(v)
     bags, tile, constants = shapes(q, k, offsets, query_offsets, tile, backward=False)
     start(
         small_forward, (bags * k.shape[1],), (q, k, v, m, offsets, query_offsets, o, inverse),
-        (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3], m.stride(0), head_stride(m), *o.stride()[:3],
+        (*steps(q), *steps(k), *steps(v), m.stride(0), head_stride(m), *steps(o),
          q.shape[2], k.shape[2], q.shape[1], k.shape[1], eps),
         constants, num_warps=tile.warps, num_stages=1,
     )  # fmt: skip
@@ -192,12 +193,12 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """As stream.backward."""
     dq, dk, dv, dm = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), m.new_empty(k.shape[:3])
-    grad = grad if grad.stride(-1) == 1 else grad.contiguous()
+    grad, q, k, v = aligned(grad), aligned(q), aligned(k), aligned(v)
     bags, tile, constants = shapes(q, k, offsets, query_offsets, tile, backward=True)
     start(
         small_backward, (bags * k.shape[1],), (grad, q, k, v, m, o, inverse, offsets, query_offsets, dq, dk, dv, dm),
-        (*grad.stride()[:3], *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], m.stride(0), head_stride(m),
-         *o.stride()[:3], *dq.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
+        (*steps(grad), *steps(q), *steps(k), *steps(v), m.stride(0), head_stride(m),
+         *steps(o), *steps(dq), *steps(dk), *steps(dv),
          q.shape[2], k.shape[2], q.shape[1], k.shape[1], eps),
         constants, num_warps=tile.warps, num_stages=1,
     )  # fmt: skip

@@ -25,6 +25,7 @@ from flashsign.triton.launch import (
     head_stride,
     precision,
     start,
+    steps,
     with_gaps,
 )
 from flashsign.tuning import Tile, padded_width
@@ -40,6 +41,8 @@ SHARE = 1024
 """Keys whose moments one program sums: few enough for float32, many enough to fill its time."""
 STREAMED = 8
 """From so many keys a unit of width on, dq comes from moments: two products of width E against three with every key."""
+WIDEST_MOMENTS = 128
+"""Of wider heads two moments are more than a program's registers and shared memory."""
 
 
 def forward(
@@ -64,7 +67,7 @@ def forward(
         stream_forward.stream_forward, tiles.grid(heads),
         (descriptor(q, tile.own), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
          m, offsets, query_offsets, tiles.schedule, keys.totals, o, inverse),
-        (m.stride(0), head_stride(m), *o.stride()[:3], q.shape[2], k.shape[2], tiles.count, heads, k.shape[1],
+        (m.stride(0), head_stride(m), *steps(o), q.shape[2], k.shape[2], tiles.count, heads, k.shape[1],
          keys.parts, keys.gap, eps),
         {"E": q.shape[-1], "E_PAD": width, "QUERIES": tile.own, "KEYS": tile.other, "STAGES": tile.stages,
          "PRECISION": precision(q.dtype), "PACKED": offsets is not None},
@@ -161,7 +164,7 @@ class Backward:
         start(
             stream_backward.scaled_queries, tiles.grid(q.shape[1]),
             (q, o, grad, self.inverse, tiles.schedule, self.query_offsets, keys.totals, rows, delta, pull),
-            (*q.stride()[:3], *o.stride()[:3], *grad.stride()[:3], *rows.stride()[:3], delta.stride(1),
+            (*steps(q), *steps(o), *steps(grad), *steps(rows), delta.stride(1),
              q.shape[2], tiles.count, *self.heads, keys.parts, keys.gap, self.eps),
             {**self.widths, "QUERIES": block, "PACKED": self.packed}, num_warps=4,
         )  # fmt: skip
@@ -184,7 +187,7 @@ class Backward:
             (descriptor(totals.rows, tile.other), descriptor(self.k, tile.own), descriptor(keys.rows, tile.own),
              descriptor(self.v, tile.own), descriptor(self.grad, tile.other), delta,
              self.m, pulls, self.offsets, self.query_offsets, tiles.schedule, keys.totals, dk, dv, dm),
-            (*self.multiplicity_strides, *dk.stride()[:3], *dv.stride()[:3], totals.delta.stride(1),
+            (*self.multiplicity_strides, *steps(dk), *steps(dv), totals.delta.stride(1),
              *self.rows, tiles.count, *self.heads, keys.parts, keys.gap),
             {**self.widths, "QUERIES": tile.other, "KEYS": tile.own, "STAGES": tile.stages,
              "PRECISION": precision(self.q.dtype), "PACKED": self.packed},
@@ -196,7 +199,8 @@ class Backward:
         tile = tile or tuning.choose(tuning.QUERY_GRADIENT, q, self.width, kept=2)
         tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, self.query_offsets)
         grid = tiles.grid(q.shape[1])
-        moments = self.k.shape[2] > STREAMED * self.width if moments is None else moments
+        if moments is None:
+            moments = self.width <= WIDEST_MOMENTS and self.k.shape[2] > STREAMED * self.width
         weak = torch.empty(grid, device=q.device, dtype=torch.int32) if moments else None
         exact = precision(q.dtype)
         if moments:
@@ -204,7 +208,7 @@ class Backward:
                 query_gradient.moment_query_gradient, grid,
                 (q, grad, self.inverse, totals.delta, tiles.schedule, self.query_offsets, keys.totals,
                  self.key_moments(), dq, weak),
-                (*q.stride()[:3], *grad.stride()[:3], *dq.stride()[:3], totals.delta.stride(1),
+                (*steps(q), *steps(grad), *steps(dq), totals.delta.stride(1),
                  q.shape[2], tiles.count, *self.heads, keys.parts, self.eps),
                 {**self.widths, "QUERIES": tile.own, "WIDTH": min(self.width, 32), "PRECISION": exact,
                  "HALF": q.element_size() == 2, "PACKED": self.packed},
@@ -215,7 +219,7 @@ class Backward:
             (descriptor(totals.rows, tile.own), descriptor(keys.rows, tile.other), descriptor(self.v, tile.other),
              descriptor(grad, tile.own), self.m, self.inverse, totals.delta, self.offsets, self.query_offsets,
              tiles.schedule, keys.totals, dq, weak),
-            (*self.multiplicity_strides, *dq.stride()[:3], totals.delta.stride(1),
+            (*self.multiplicity_strides, *steps(dq), totals.delta.stride(1),
              *self.rows, tiles.count, *self.heads, keys.parts, keys.gap, self.eps),
             {**self.widths, "QUERIES": tile.own, "KEYS": tile.other, "STAGES": tile.stages, "ONLY_WEAK": moments,
              "PRECISION": exact, "PACKED": self.packed},
@@ -233,7 +237,7 @@ class Backward:
         out = torch.empty(shares, bags, v.shape[1], 2, width, width, device=v.device, dtype=torch.float32)
         start(
             query_gradient.key_moments, (shares, v.shape[1], bags), (keys.rows, v, self.m, self.offsets, out),
-            (*keys.rows.stride()[:3], *v.stride()[:3], *self.multiplicity_strides, v.shape[2], v.shape[1], keys.gap),
+            (*steps(keys.rows), *steps(v), *self.multiplicity_strides, v.shape[2], v.shape[1], keys.gap),
             {**self.widths, "BLOCK": 64, "STAGES": 3, "PRECISION": precision(v.dtype), "PACKED": self.packed},
             num_warps=8 if width > 64 else 4, num_stages=3,
         )  # fmt: skip

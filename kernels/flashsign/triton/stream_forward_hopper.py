@@ -432,7 +432,7 @@ def forward(
     stream_forward[(min(works, processors(q.device)) if persistent else works,)](
         descriptor(q, BLOCK.value), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
         m, offsets, query_offsets, tiles.schedule, keys.totals, o, inverse,
-        m.stride(0), launch.head_stride(m), *o.stride()[:3], q.shape[2], v.shape[2], tiles.count, heads, key_heads,
+        m.stride(0), launch.head_stride(m), *launch.steps(o), q.shape[2], v.shape[2], tiles.count, heads, key_heads,
         keys.parts, keys.gap, works, eps,
         E=q.shape[-1], E_PAD=q.shape[-1], QUERIES=tile.own, KEYS=tile.other, STAGES=tile.stages,
         PACKED=offsets is not None, PERSISTENT=persistent, num_warps=WARPS.value, maxnreg=REGISTERS,
