@@ -72,6 +72,27 @@ def test_what_triton_compiles_anew_for_is_compiled_anew(kernel, change):
     assert (start(kernel), start(kernel, **change), start(kernel), start(kernel, **change)) == (1, 2, 2, 2)
 
 
+def test_more_bags_than_a_grid_has_are_one_sentence(kernel):
+    with pytest.raises(ValueError, match="65536 bags in one call"):
+        launch.start(kernel, (1, 1, 65536), (None,), (32, 48, 1e-6), {"E": 16, "PACKED": False})
+    assert not kernel.compiled
+
+
+def test_rows_that_are_not_a_multiple_of_16_numbers_apart_are_copied():
+    rows = torch.randn(2, 3, 5, 48)
+    assert launch.aligned(rows) is rows and launch.steps(rows) == (720, 240, 48)
+    apart = torch.randn(2, 3, 5, 40)[..., :32]
+    copy = launch.aligned(apart)
+    assert torch.equal(copy, apart) and launch.steps(copy) == (480, 160, 32)
+    for other in (rows[:1].expand(2, -1, -1, -1), rows.mT, rows.flatten()[1:-47].view(1, 1, -1, 48)):
+        assert launch.aligned(other) is not other
+
+
+def test_the_stride_of_an_axis_of_one_does_not_count():
+    rows = torch.randn(1000).as_strided((1, 2, 1, 16), (7, 32, 9, 1))
+    assert launch.aligned(rows) is rows and launch.steps(rows) == (0, 32, 0)
+
+
 def test_constants_come_in_any_order(kernel):
     assert start(kernel) == start(kernel, constants={"PACKED": False, "E": 16}) == 1
     assert kernel.compiled[0].launches[0][1][-2:] == (16, False)
