@@ -22,12 +22,17 @@ OURS = "flashsign stream"
 CEILING = "matrix product, 8192 x 8192"
 HOLLOW = "hollow: N = 8191"
 TICKS = (2048, 4096, 8192, 16384, 32768)
-PANELS = (("TFLOP/s", ("forward",)), ("TFLOP/s", ("both", "backward")), ("extra memory, GiB", ("both", "forward")))
+PANELS = (
+    ("milliseconds", ("both", "forward")),
+    ("TFLOP/s", ("forward",)),
+    ("TFLOP/s", ("both", "backward")),
+    ("extra memory, GiB", ("both", "forward")),
+)
 TITLES = {"forward": "forward", "backward": "backward", "both": "forward + backward"}
 
 
 def curves(table: pd.DataFrame) -> Figure:
-    """table: the benchmark's CSV -> a row a width; rates forward, rates of both directions, memory of both.
+    """table: the benchmark's CSV -> a row a width; times, rates forward, rates of both directions, memory of both.
 
     One dtype, the first of the table. Sizes that 16 does not divide are hollow marks beside the lines of rates. The
     dashed line is what a matrix product of that dtype reached in the same run.
@@ -35,7 +40,7 @@ def curves(table: pd.DataFrame) -> Figure:
     dtype = table["dtype"].iloc[0]
     table = table[(table["dtype"] == dtype) & (table["status"] == "ok")]
     widths = sorted(table["E"].unique())
-    picture = figure(11.5, 0.7 + 3.0 * max(len(widths), 1))
+    picture = figure(15, 0.7 + 3.0 * max(len(widths), 1))
     grid = picture.subplots(len(widths), len(PANELS), squeeze=False, sharex=True)
     for axes, width in zip(grid, widths, strict=True):
         for panel, (what, directions) in zip(axes, PANELS, strict=True):
@@ -43,7 +48,7 @@ def curves(table: pd.DataFrame) -> Figure:
             direction = next((name for name in directions if (rows["direction"] == name).any()), directions[0])
             rows = rows[rows["direction"] == direction]
             plain(panel, f"{TITLES[direction]}, E = {width}, {dtype}")
-            (_memory if "memory" in what else _rate)(panel, rows)
+            {"milliseconds": _time, "TFLOP/s": _rate}.get(what, _memory)(panel, rows)
             panel.set_ylabel(what)
     for panel in grid[-1]:
         panel.set_xlabel("genes of a cell, N")
@@ -61,12 +66,20 @@ def _rate(panel: Axes, rows: pd.DataFrame) -> None:
     if rows.empty:
         note(panel, "not measured")
         return
+    # Moments do far less than the nominal work, so their rates have no place on this scale.
+    rows = rows[rows["method"] != "flashsign moments"]
     _lines(panel, rows, "tflops", 1)
     ceiling = rows["matmul_tflops"].max()
     panel.axhline(ceiling, color=INK, linewidth=1, linestyle="--", label=CEILING)
-    # Moments do far less than the nominal work, so their rates have no place on this scale.
-    streams = rows.loc[rows["method"] != "flashsign moments", "tflops"].max()
-    panel.set_ylim(0, 1.08 * max(ceiling, streams))
+    panel.set_ylim(0, 1.08 * max(ceiling, rows["tflops"].max()))
+
+
+def _time(panel: Axes, rows: pd.DataFrame) -> None:
+    if rows.empty:
+        note(panel, "not measured")
+        return
+    _lines(panel, rows, "ms", 1)
+    _logarithmic(panel)
 
 
 def _memory(panel: Axes, rows: pd.DataFrame) -> None:
@@ -74,6 +87,10 @@ def _memory(panel: Axes, rows: pd.DataFrame) -> None:
         note(panel, "memory is measured on a GPU")
         return
     _lines(panel, rows, "memory_mib", 1 / 1024)
+    _logarithmic(panel)
+
+
+def _logarithmic(panel: Axes) -> None:
     panel.set_yscale("log")
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 

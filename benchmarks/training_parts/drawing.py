@@ -18,10 +18,10 @@ PANELS = (("s_per_step", 1000.0, "milliseconds a step"), ("memory_gib", 1.0, "pe
 
 
 def against_genes(table: pd.DataFrame) -> Figure:
-    """table: the rows of one series (a model, a number of cells) -> two panels, both axes logarithmic."""
+    """table: the rows of one series (a model, a number of cells) -> two panels."""
     table = table[table["status"] == "ok"].sort_values("genes")
     one = table.iloc[0]
-    picture = figure(9, 4.2)
+    picture = figure(10, 3.8)
     for panel, (column, unit, what) in zip(picture.subplots(1, len(PANELS)), PANELS, strict=True):
         for method, (colour, marker, label) in LINES.items():
             rows = table[table["method"] == method]
@@ -29,13 +29,8 @@ def against_genes(table: pd.DataFrame) -> Figure:
                 width = 2.4 if method == "flashsign" else 1.4
                 values = unit * rows[column]
                 panel.plot(rows["genes"], values, color=colour, marker=marker, linewidth=width, label=label)
-        panel.set_xscale("log", base=2)
-        if table[column].notna().any():  # a CPU's memory is not known
-            panel.set_yscale("log")
-        panel.set_xticks(sorted(table["genes"].unique()))
-        for axis in (panel.xaxis, panel.yaxis):
-            axis.set_major_formatter("{x:g}")
-        panel.minorticks_off()
+        panel.set_xlim(0)
+        panel.set_ylim(0)
         panel.grid(color="#dddddd", linewidth=0.6)
         panel.set_xlabel("genes of a cell")
         plain(panel, what)
