@@ -19,6 +19,7 @@ from flashsign.packing import pad_attention
 from flashsign.split_moments import split_attention
 
 Backend = Literal["auto", "triton", "torch"]
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def spherical_attention(
@@ -41,6 +42,7 @@ def spherical_attention(
     Dense: q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E].
     Packed: q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K] -> [T, H, E]; bag c owns the keys
     offsets[c]:offsets[c + 1] and the queries query_offsets[c]:query_offsets[c + 1] (by default the same offsets).
+    Offsets are int32 or int64, and looked at once: new ones come as a new tensor, or are written by torch's operations.
 
     q, k, v share one floating dtype, which the output has; sums are float32 at least. multiplicity: not negative,
     by default all ones; 0 is a key that is absent, whatever its k and v hold (NaN too). Its derivative with
@@ -48,9 +50,9 @@ def spherical_attention(
     Differentiable in q, k, v, multiplicity, in reverse, forward and batched mode and more than once.
 
     method: "moments" is linear in N and M; "stream" passes over the keys; "auto" takes the faster one.
-    backend: "triton" is the GPU kernels (float16, bfloat16, float32; scores q.k m / max m must fit the dtype; heads
-    of up to 128 by moments, 256 by the stream); "torch" runs anywhere; "auto" takes the kernels where they can run.
-    Forward mode and transforms take torch.
+    backend: "triton" is the GPU kernels (float16, bfloat16, float32; k, v and scores q.k m / max m at most a quarter of
+    the dtype's largest number; heads of up to 128 by moments, 256 by the stream; up to 65 535 bags times key heads);
+    "torch" runs anywhere; "auto" takes the kernels where they can run. Forward mode and transforms take torch.
     group: ranks that hold each bag's genes between them, each its own q, k, v, multiplicity, any number of genes, also
     none; each gets its own queries' outputs (moments; kernels take 16 bits alone). All its ranks must call and
     differentiate alike, once, in reverse, and the caller sums the gradients of shared parameters
@@ -68,17 +70,17 @@ def spherical_attention(
         raise ValueError(f"{found} cannot read other ranks' genes: with a group, leave method and backend at auto.")
     packed = offsets is not None
     check_tensors(q, k, v, multiplicity, packed)
-    query_offsets = check_packing(q, k, offsets, query_offsets)
+    offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
+    bags = len(q) if offsets is None else len(offsets) - 1
     if backend == "triton":
-        reason = no_kernel(q, method)
+        reason = no_kernel(q, method, bags * k.shape[1])
         if reason:
             raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
     if multiplicity is None:
         multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
-    kernels = backend == "triton" or (backend == "auto" and q.is_cuda and not no_kernel(q, method))
-    if kernels and group is None and q.numel() and k.numel():
+    kernels = backend == "triton" or (backend == "auto" and q.is_cuda and not no_kernel(q, method, bags * k.shape[1]))
+    if kernels and group is None and bags and q.numel() and k.numel():
         return kernel_attention(q, k, v, multiplicity, offsets, query_offsets, eps, method)
-    bags = len(q) if offsets is None else len(offsets) - 1
     # All ranks must take one road: it depends on nothing that they may have in different numbers.
     if kernels and group is not None and q.element_size() == 2 and not no_kernel(q, "moments") and bags:
         return kernel_attention(q, k, v, multiplicity, offsets, query_offsets, eps, "moments", group)
@@ -113,8 +115,11 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, 
         raise ShapeMismatch(f"Query heads must be a multiple of key heads; {found()}.")
     if not packed and q.shape[0] != k.shape[0]:
         raise ShapeMismatch(f"q and k must have the same number of cells; {found()}.")
-    if not (q.dtype == k.dtype == v.dtype and q.dtype.is_floating_point):
-        raise ShapeMismatch(f"q, k and v must share one floating dtype; found {q.dtype}, {k.dtype}, {v.dtype}.")
+    if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES):
+        raise ShapeMismatch(
+            f"q, k and v must share one floating dtype; found {q.dtype}, {k.dtype}, {v.dtype} "
+            "(float16, bfloat16, float32 and float64 are taken)."
+        )
     if not (q.device == k.device == v.device):
         raise ShapeMismatch(f"q, k and v must be on one device; found {q.device}, {k.device}, {v.device}.")
     if multiplicity is None:
@@ -130,12 +135,14 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, 
         raise ShapeMismatch(f"multiplicity must be on k's device {k.device}; found {multiplicity.device}.")
 
 
-def check_packing(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> Tensor | None:
-    """The queries' offsets, by default the keys'. Raises ShapeMismatch unless both cut into the same bags."""
+def check_packing(
+    q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Both offsets, contiguous, the queries' by default the keys'. Raises ShapeMismatch unless they cut alike."""
     if offsets is None:
         if query_offsets is not None:
             raise ShapeMismatch("query_offsets came without offsets: a packed call needs the keys' offsets too.")
-        return None
+        return None, None
     query_offsets = offsets if query_offsets is None else query_offsets
     check_offsets("offsets", offsets, k)
     check_offsets("query_offsets", query_offsets, q)
@@ -143,10 +150,14 @@ def check_packing(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: T
         raise ShapeMismatch(
             f"offsets describe {len(offsets) - 1} bags and query_offsets {len(query_offsets) - 1}: make them equal."
         )
-    return query_offsets
+    return offsets.contiguous(), query_offsets.contiguous()
 
 
 def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
-    """Raises ShapeMismatch unless offsets [C + 1] are integers; packed [T, heads, E] is what they cut."""
-    if offsets.ndim != 1 or len(offsets) == 0 or offsets.dtype.is_floating_point or offsets.dtype == torch.bool:
-        raise ShapeMismatch(f"{name} must be integers of shape [C + 1]; found {offsets.dtype} {list(offsets.shape)}.")
+    """Raises ShapeMismatch unless offsets [C + 1] can cut packed [T, heads, E]."""
+    if offsets.ndim != 1 or len(offsets) == 0 or offsets.dtype not in (torch.int32, torch.int64):
+        raise ShapeMismatch(
+            f"{name} must be int32 or int64 of shape [C + 1]; found {offsets.dtype} {list(offsets.shape)}."
+        )
+    if offsets.device != packed.device:
+        raise ShapeMismatch(f"{name} must be on the packed rows' device {packed.device}; found {offsets.device}.")

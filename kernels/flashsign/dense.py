@@ -45,6 +45,7 @@ def near_one(m: Tensor) -> Tensor:
     if m.shape[-1] == 0:
         return m
     largest = m.detach().amax(-1, keepdim=True)
+    largest = torch.where(largest > 0, largest.clamp_min(torch.finfo(m.dtype).tiny), largest)
     mantissa, _ = torch.frexp(largest)
     return m * torch.where(largest > 0, mantissa / largest, 1)
 

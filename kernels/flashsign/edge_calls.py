@@ -50,7 +50,7 @@ class Call(NamedTuple):
         """Raises ShapeMismatch unless everything fits together, ValueError for head weights that are none."""
         packed = offsets is not None
         check_tensors(q, k, k, multiplicity, packed)
-        query_offsets = check_packing(q, k, offsets, query_offsets)
+        offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
         if packed and (targets is None or regulators is None):
             raise ShapeMismatch("Packed bags list genes of their own: give targets [T] and regulators [S].")
         queries, keys = (len(q), len(k)) if packed else (q.shape[2], k.shape[2])

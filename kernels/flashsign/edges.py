@@ -152,6 +152,8 @@ class EdgeSums:
         same [R]: the target that each regulator is (-1: none); no target is its own regulator then. Pairs of which no
         bag is counted are left out. Raises ValueError where what `by` or `over` asks for was not kept.
         """
+        if by not in ("absolute", "signed"):
+            raise ValueError(f"by is absolute or signed, not {by!r}.")
         if by == "absolute" and self.absolute is None:
             raise ValueError('These sums have no absolute weights: ask by="signed", or keep absolute=True.')
         regulators = self.signed.shape[1]
@@ -208,6 +210,8 @@ class EdgeSums:
             _add_at(self.pairs, _within(part.rows, rows), part.columns, both.int())
 
     def _counts(self, rows: slice, over: Over) -> Tensor:
+        if over not in ("pairs", "targets"):
+            raise ValueError(f"over is pairs or targets, not {over!r}.")
         if over == "targets":
             return self.listed[rows, None]
         if self.pairs is None:

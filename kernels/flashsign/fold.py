@@ -27,8 +27,10 @@ def fold(monoid: Monoid, items: Total, shared: Total = (), *, chunk: int = 256, 
     items: tensors [n, ...]; shared: tensors of any shape. order "parallel" halves a chunk until one total is left,
     "sequence" takes one item after the other. Second derivatives, forward mode and torch.func go
     through plain operations. Raises ValueError for a parallel fold of a monoid that is not commutative,
-    for no items tensors, and for items of different lengths.
+    for no items tensors, for items of different lengths, and for another order or a chunk of none.
     """
+    if order not in ("parallel", "sequence") or chunk < 1:
+        raise ValueError(f"order is parallel or sequence and chunk at least 1, not {order!r} and {chunk}.")
     lengths = {len(part) for part in items}
     if len(lengths) != 1:
         raise ValueError(f"A fold needs items of one length; found {sorted(lengths)}.")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flashsign.operators import LIBRARY, Four, no_graph, torch_stream
-from flashsign.transforms import differentiable_gradients, transformed
+from flashsign.transforms import differentiable_gradients, in_batches, transformed
 from flashsign.tuning import moment_block, padded_width
 
 for schema in (
@@ -82,7 +82,7 @@ class _Moments(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, m, o, inverse, sums, totals, offsets, query_offsets = ctx.saved_tensors
-        if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or transformed()):
+        if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or transformed() or in_batches(grad)):
             plain = partial(torch_stream, offsets=offsets, query_offsets=query_offsets, eps=ctx.eps)
             return *differentiable_gradients(plain, (q, k, v, m), (grad,)), None, None, None
         backward = torch.ops.flashsign.moments_backward if torch.compiler.is_compiling() else _moments_backward

@@ -64,14 +64,14 @@ def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
     out and use float64 moments for all rows instead. Source: arXiv 2505.09326.
     """
     if transformed():
-        return plain_moment_attention(q.double(), k.double(), v.double(), eps).to(q.dtype)
+        return plain_moment_attention(q, k, v, eps)
     output: Tensor = _MomentAttention.apply(q, k, v, eps)  # type: ignore[no-untyped-call]
     return output
 
 
 def plain_moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """The same in plain torch operations; differentiable in any mode and order."""
-    return Moments.of(k, v).attend(q, eps)[0]
+    """The same in plain torch operations and float64, as no row is picked out; differentiable in any mode and order."""
+    return Moments.of(k.double(), v.double()).attend(q.double(), eps)[0].to(q.dtype)
 
 
 class _MomentAttention(torch.autograd.Function):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flashsign.dense import dense_attention
 from flashsign.packing import pad_attention
-from flashsign.transforms import differentiable_gradients, transformed
+from flashsign.transforms import differentiable_gradients, in_batches, transformed
 
 # Defined by schema rather than by decorator: a decorated operator took 100 microseconds a call, this one 10.
 LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-call]
@@ -110,7 +110,7 @@ class _Stream(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, m, o, inverse, offsets, query_offsets = ctx.saved_tensors
-        if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or transformed()):
+        if not torch.compiler.is_compiling() and (torch.is_grad_enabled() or transformed() or in_batches(grad)):
             plain = partial(torch_stream, offsets=offsets, query_offsets=query_offsets, eps=ctx.eps)
             return *differentiable_gradients(plain, (q, k, v, m), (grad,)), None, None, None
         backward = torch.ops.flashsign.stream_backward if torch.compiler.is_compiling() else _stream_backward

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, distributed
 
 from flashsign.split_moments import ONCE, check_member, in_a_unit, outside_of_transforms, split_attention
+from flashsign.transforms import in_batches
 
 if TYPE_CHECKING:
     from flashsign.triton.moments import Call, Squares, Weak
@@ -59,9 +60,10 @@ class _SplitKernels(torch.autograd.Function):
         ctx: Any, anchor: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor,
         offsets: Tensor | None, query_offsets: Tensor | None, eps: float, group: distributed.ProcessGroup,
     ) -> tuple[Tensor, bool]:  # fmt: skip
+        from flashsign.triton.launch import aligned
         from flashsign.triton.moments import Call
 
-        call = Call(q, k, v, m, offsets, query_offsets, eps)
+        call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, eps)
         o = torch.empty_like(q)
         inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
         weak = call.no_rows()
@@ -75,15 +77,15 @@ class _SplitKernels(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        from flashsign.triton.launch import aligned
         from flashsign.triton.moments import Call, Squares
 
-        batched = torch._C._functorch.is_legacy_batchedtensor(grad)
-        if torch.is_grad_enabled() or batched:
+        if torch.is_grad_enabled() or in_batches(grad):
             raise NotImplementedError(ONCE)
         outside_of_transforms()
         q, k, v, m, o, inverse, sums, totals, offsets, query_offsets = ctx.saved_tensors
-        call, moments = Call(q, k, v, m, offsets, query_offsets, ctx.eps), Squares(sums, totals)
-        grad = grad if grad.stride(-1) == 1 else grad.contiguous()
+        call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, ctx.eps)
+        grad, moments = aligned(grad), Squares(sums, totals)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
         weak, delta = call.no_rows(), torch.empty_like(inverse)

@@ -20,25 +20,34 @@ def transformed() -> bool:
     return forward_mode >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def in_batches(grad: Tensor) -> bool:
+    """True where autograd gives a backward many gradients at once (is_grads_batched), which no kernel can read."""
+    batched: bool = torch._C._functorch.is_legacy_batchedtensor(grad)
+    return batched
+
+
 def differentiable_gradients(
     plain: Callable[..., Tensor | tuple[Tensor, ...]], inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of plain(*inputs) that carry a graph themselves, for a backward under create_graph=True.
+    """Gradients of plain(*inputs) in plain operations: for a backward under create_graph=True, or over batches.
 
     inputs: saved tensors of any shapes; grads: shaped like the outputs. None for inputs that need no gradient.
     torch's once_differentiable would not do: it lets a second derivative pass, wrong, when `grads` are constants.
     """
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
-    outputs = plain(*inputs)
-    pairs = zip([outputs] if isinstance(outputs, Tensor) else outputs, grads, strict=True)
-    graded = [(output, grad) for output, grad in pairs if output.requires_grad]
-    found = iter(
-        torch.autograd.grad(
-            [output for output, _ in graded],
-            wanted,
-            [grad for _, grad in graded],
-            create_graph=True,
-            allow_unused=True,
+    again = torch.is_grad_enabled()
+    with torch.enable_grad(), torch.autocast(grads[0].device.type, enabled=False):
+        # Of views: where one input is made of another, or is another, its own path alone counts.
+        inputs = tuple(tensor.view_as(tensor) if tensor.requires_grad else tensor for tensor in inputs)
+        outputs = plain(*inputs)
+        pairs = zip([outputs] if isinstance(outputs, Tensor) else outputs, grads, strict=True)
+        graded = [(output, grad) for output, grad in pairs if output.requires_grad]
+        found = iter(
+            torch.autograd.grad(
+                [output for output, _ in graded],
+                [tensor for tensor in inputs if tensor.requires_grad],
+                [grad for _, grad in graded],
+                create_graph=again,
+                allow_unused=True,
+            )
         )
-    )
     return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)

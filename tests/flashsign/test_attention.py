@@ -424,6 +424,26 @@ def test_dtypes_that_differ_are_named():
         spherical_attention(torch.zeros(Q).half(), torch.zeros(K), torch.zeros(K))
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.float32])
+def test_offsets_that_could_run_over_are_refused(dtype):
+    rows = torch.ones(3, 1, 4)
+    with pytest.raises(ShapeMismatch, match="offsets must be int32 or int64"):
+        spherical_attention(rows, rows, rows, offsets=torch.tensor([0, 3], dtype=dtype))
+
+
+def test_offsets_elsewhere_are_named():
+    rows = torch.ones(3, 1, 4)
+    with pytest.raises(ShapeMismatch, match="offsets must be on the packed rows' device cpu; found meta"):
+        spherical_attention(rows, rows, rows, offsets=torch.tensor([0, 3], device="meta"))
+
+
+def test_multiplicities_below_the_smallest_normal_number_are_as_good_as_any():
+    q, k, m = torch.randn(1, 1, 5, 4), torch.randn(1, 1, 7, 4), torch.arange(1.0, 8.0)[None]
+    torch.testing.assert_close(
+        spherical_attention(q, k, k, m * 1e-40), spherical_attention(q, k, k, m), rtol=1e-4, atol=1e-5
+    )
+
+
 def test_devices_that_differ_are_named():
     with pytest.raises(ShapeMismatch, match="one device; found meta, cpu"):
         spherical_attention(torch.zeros(Q, device="meta"), torch.zeros(K), torch.zeros(K))
@@ -435,7 +455,7 @@ def test_devices_that_differ_are_named():
         (torch.tensor([0, 4]), "rise from 0 to the 6 packed rows; found 0 to 4"),
         (torch.tensor([1, 6]), "found 1 to 6"),
         (torch.tensor([0, 5, 4, 6]), "must rise"),
-        (torch.tensor([0.0, 6.0]), "must be integers"),
+        (torch.tensor([0.0, 6.0]), "must be int32 or int64"),
         (torch.tensor([[0, 6]]), r"shape \[C \+ 1\]"),
     ],
 )

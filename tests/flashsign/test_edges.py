@@ -344,3 +344,11 @@ def test_what_does_not_fit_is_refused(bag):
         table.add(bag.q, bag.k, backend="cuda")
     with pytest.raises(flashsign.BackendUnavailable, match="sums are float32"):
         table.add(bag.q, bag.k, backend="triton")
+
+
+def test_words_that_mean_nothing_are_refused():
+    sums = EdgeSums(2, 2)
+    with pytest.raises(ValueError, match="over is pairs or targets, not 'bags'"):
+        sums.mean(over="bags")
+    with pytest.raises(ValueError, match="by is absolute or signed, not 'size'"):
+        sums.top(1, by="size")

@@ -80,6 +80,23 @@ def test_a_second_derivative_is_that_of_the_literal_fold(monoid):
 
 
 @pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"])
+def test_an_item_that_is_shared_as_well_has_each_derivative_once(monoid):
+    x, m = torch.randn(6, 4, dtype=torch.float64, requires_grad=True), torch.ones(6, dtype=torch.float64)
+
+    def gradient(create_graph):
+        output = monoid.finish(fold(monoid, (x, x, m), (x,)), (x,))
+        return torch.autograd.grad(output.sin().sum(), x, create_graph=create_graph)[0]
+
+    torch.testing.assert_close(gradient(True), gradient(False))
+
+
+def test_words_and_chunks_that_mean_nothing_are_refused():
+    for wrong in ({"order": "paralel"}, {"chunk": 0}, {"chunk": -1}):
+        with pytest.raises(ValueError, match="order is parallel or sequence and chunk at least 1"):
+            fold(SOFTMAX, (torch.ones(3, 4), torch.ones(3, 4), torch.ones(3)), (torch.ones(2, 4),), **wrong)
+
+
+@pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"])
 def test_forward_mode_is_not_silently_zero(monoid):
     k, v, m, q = normal(7, 2), normal(7, 2, seed=1), torch.rand(7, dtype=torch.float64), normal(3, 2, seed=2)
     tangent, step = normal(7, 2, seed=3), 1e-6

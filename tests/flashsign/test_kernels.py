@@ -300,3 +300,58 @@ def test_bags_of_zeros_give_zeros_forward_and_backward(kernels):
 def test_an_empty_bag_reads_zeros(kernels):
     q, k, v, m, _ = draw()
     assert kernels(q, k[:, :, :0], v[:, :, :0], m[:, :0]).abs().max() == 0
+
+
+def test_inputs_that_are_made_of_each_other_have_their_own_derivatives_only(kernels):
+    """Under create_graph, too, where a backward is written in plain operations of the saved inputs."""
+    x = draw(width=16, queries=9, keys=9, heads=2)[0]
+
+    def gradient(attend, create_graph, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(attend(x, 2 * x + 1, x, None).sin().sum(), x, create_graph=create_graph)[0]
+
+    true = gradient(exact, False, x.double())
+    for create_graph in (False, True):
+        torch.testing.assert_close(gradient(kernels, create_graph, x).double(), true, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batched_backward_and_one_under_autocast(kernels):
+    *tensors, _ = draw(queries=9, keys=11)
+    q, *others = (x.requires_grad_() for x in tensors)
+    output = kernels(q, *others)
+    grads = torch.randn(3, *output.shape, device=DEVICE)
+    batched = torch.autograd.grad(output, q, grads, is_grads_batched=True, retain_graph=True)[0]
+    for grad, found in zip(grads, batched, strict=True):
+        torch.testing.assert_close(found, torch.autograd.grad(output, q, grad, retain_graph=True)[0])
+    plain = torch.autograd.grad(output, q, grads[0], create_graph=True)[0]
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        torch.testing.assert_close(torch.autograd.grad(output, q, grads[0], create_graph=True)[0], plain)
+
+
+def test_rows_that_overlap_are_read_and_differentiated_as_they_are(kernels):
+    q, k, v, m, grad = draw(cells=1, heads=2, key_heads=1, queries=9, keys=6)
+    windows = torch.randn(40, device=DEVICE)
+    q, k = windows.as_strided(q.shape, (9, 9, 1, 1)), windows.unfold(0, 16, 1)[:6][None, None]
+    leaves = [x.detach().requires_grad_() for x in (q, k, v, m)]
+    assert leaves[1].stride() == k.stride()
+    output = kernels(*leaves)
+    found = (output.detach(), *torch.autograd.grad(output, leaves, grad))
+    true = with_gradients(exact, doubled((q, k, v, m)), grad)
+    assert max(errors(found, true).values()) < 1e-6
+
+
+def test_offsets_may_be_a_column_of_a_table(kernels):
+    q, k, v, m, _ = (x[0] for x in draw(cells=1, heads=2, queries=40, keys=40))
+    offsets = torch.tensor([0, 7, 7, 40], device=DEVICE)
+    rows = (*(x.transpose(0, 1) for x in (q, k, v)), m)
+    table = torch.stack([offsets, torch.full_like(offsets, 3)], 1)
+    torch.testing.assert_close(kernels(*rows, offsets=table[:, 0]), kernels(*rows, offsets=offsets))
+    with pytest.raises(ShapeMismatch, match="must rise from 0 to the 40"):
+        kernels(*rows, offsets=offsets[:1])
+
+
+def test_more_bags_than_a_grid_has_are_one_sentence():
+    one = torch.ones(1, 1, 1, 16, device=DEVICE)
+    many = one.expand(65536, -1, -1, -1)
+    with pytest.raises(BackendUnavailable, match="65535 bags times key heads, and there are 65536"):
+        spherical_attention(many, many, many, backend="triton")

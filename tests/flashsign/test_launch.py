@@ -72,12 +72,6 @@ def test_what_triton_compiles_anew_for_is_compiled_anew(kernel, change):
     assert (start(kernel), start(kernel, **change), start(kernel), start(kernel, **change)) == (1, 2, 2, 2)
 
 
-def test_more_bags_than_a_grid_has_are_one_sentence(kernel):
-    with pytest.raises(ValueError, match="65536 bags in one call"):
-        launch.start(kernel, (1, 1, 65536), (None,), (32, 48, 1e-6), {"E": 16, "PACKED": False})
-    assert not kernel.compiled
-
-
 def test_rows_that_are_not_a_multiple_of_16_numbers_apart_are_copied():
     rows = torch.randn(2, 3, 5, 48)
     assert launch.aligned(rows) is rows and launch.steps(rows) == (720, 240, 48)

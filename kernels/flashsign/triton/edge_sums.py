@@ -8,6 +8,7 @@ atomics, so the same call gives the same bits. The plain version: flashsign.edge
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -59,15 +60,16 @@ def add_weights(
     targets, regulators = signed.shape
     if not (targets and regulators and len(q)):
         return
-    lack = -q.shape[-1] % (16 // q.element_size())  # descriptors step over 16 bytes at a time
+    lack = -q.shape[-1] % tuning.ROW_STEP
     q, k = (aligned(F.pad(x, (0, lack)) if lack else x) for x in (q, k))
     inverse = inverse.contiguous()
     width = padded_width(q.shape[-1])
     tile = tile or tuning.choose(tuning.EDGE_SUMS, q, width, kept=0)
     sizes = signed if absolute is None else absolute
-    edge_sums[(cdiv(targets, tile.own), cdiv(regulators, tile.other))](
-        descriptor(q, tile.own), descriptor(k, tile.other), inverse, signed, sizes,
-        *inverse.stride()[:2], signed.stride(0), sizes.stride(0), *q.shape[:2], k.shape[1], targets, regulators,
-        E_PAD=width, TARGETS=tile.own, REGULATORS=tile.other, STAGES=tile.stages,
-        PRECISION=precision(q.dtype), ABSOLUTE=absolute is not None, num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+    with torch.cuda.device_of(q):  # kernels start on the current one
+        edge_sums[(cdiv(targets, tile.own), cdiv(regulators, tile.other))](
+            descriptor(q, tile.own), descriptor(k, tile.other), inverse, signed, sizes,
+            *inverse.stride()[:2], signed.stride(0), sizes.stride(0), *q.shape[:2], k.shape[1], targets, regulators,
+            E_PAD=width, TARGETS=tile.own, REGULATORS=tile.other, STAGES=tile.stages,
+            PRECISION=precision(q.dtype), ABSOLUTE=absolute is not None, num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip

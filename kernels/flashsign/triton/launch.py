@@ -26,8 +26,6 @@ GAP = 256
 # What a compiled kernel's own launcher takes may change from release to release: only where it was seen working.
 LIGHT = triton.__version__.startswith(("3.6.", "3.7.")) and torch.version.hip is None
 MOST_COMPILED = 4096
-MOST_BAGS = 65535
-"""A grid's third axis has no more."""
 _COMPILED: dict[tuple[Hashable, ...], Any] = {}
 
 
@@ -47,8 +45,6 @@ def start(
     by which integers are 1 or multiples of 16. That takes longer than all of SDPA, so here it is a look into a table:
     of calls with the same numbers, and where there was none, of calls whose numbers are alike.
     """
-    if len(grid) == 3 and grid[2] > MOST_BAGS:
-        raise ValueError(f"There are {grid[2]} bags in one call, and these kernels take {MOST_BAGS}: split the call.")
     first = tensors[0]
     device = torch.cuda.current_device() if (first if isinstance(first, Tensor) else first.base).is_cuda else -1
     values = [constants[name] for name in kernel.arg_names[-len(constants) :]]
