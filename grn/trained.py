@@ -19,8 +19,8 @@ from grn.files import replacing_folder
 from grn.model import Model
 from grn.regulation import Regulation
 
-FORMAT = 2
-MEASURES = "measures_depth"
+FORMAT = 3
+MEASURES, SHARE = "measures_depth", "depth_share"
 FILES = ("card.json", "config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
 
 
@@ -31,7 +31,7 @@ class TrainedModel:
     vocabulary: gene of each embedding row.   classes: cell type of each logit.
     multiplicity: the transform that made multiplicities of counts, with `target_total` (None: not normalised).
     depth: mean and sd of the training cells' log totals, the scale of the basal multiplicity (None: always 1).
-    measures_depth: bool, the genes that those totals are over.
+    measures_depth: bool, the genes that those totals are over.   depth_share: what part of them each gene held.
     property_key: obs column that the property head predicts, or None.   penalty: of the regulation layer, or None.
     """
 
@@ -43,6 +43,7 @@ class TrainedModel:
     target_total: float | None
     depth: tuple[float, float] | None
     measures_depth: np.ndarray
+    depth_share: np.ndarray
     property_key: str | None = None
     penalty: float | None = None
 
@@ -102,7 +103,7 @@ class TrainedModel:
             fields["depth"] = None if card["depth"] is None else tuple(card["depth"])
             shape = card["regulation"]
             whole = card["hash"] == _hash(tensors)
-            measures = tensors.pop(MEASURES).numpy()
+            measures, share = tensors.pop(MEASURES).numpy(), tensors.pop(SHARE).numpy()
         except (ValueError, TypeError, KeyError, yaml.YAMLError, SafetensorError) as damage:
             said = " ".join(f"{type(damage).__name__}: {damage}".split())
             raise RunFolderError(f"{folder} is damaged ({said:.200}); train again or restore it.") from None
@@ -121,7 +122,7 @@ class TrainedModel:
             raise RunFolderError(
                 f"{folder} is damaged: its tensors do not fit its configuration, genes or labels; restore it."
             ) from None
-        return TrainedModel(model.eval(), vocabulary, classes, measures_depth=measures, **fields)
+        return TrainedModel(model.eval(), vocabulary, classes, measures_depth=measures, depth_share=share, **fields)
 
 
 def _shape(layer: Regulation | None) -> dict[str, int] | None:
@@ -141,4 +142,7 @@ def _hash(tensors: dict[str, torch.Tensor]) -> str:
 
 def _tensors(trained: TrainedModel) -> dict[str, torch.Tensor]:
     found = {name: tensor.detach().cpu().contiguous() for name, tensor in trained.model.state_dict().items()}
-    return found | {MEASURES: torch.as_tensor(trained.measures_depth)}
+    return found | {
+        MEASURES: torch.as_tensor(trained.measures_depth),
+        SHARE: torch.as_tensor(trained.depth_share),
+    }

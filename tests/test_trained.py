@@ -14,12 +14,13 @@ from grn.trained import FILES, TrainedModel
 VOCABULARY = ("NA", "nan", "CD8A", "HLA-DRA", "β2M", "1", "null", "MT-ND1", "true", "a\x0bb", "a b", "C1orf112")
 CLASSES = ("T/NK cell", "β", "")
 MEASURES = np.arange(12) % 3 > 0
+SHARE = MEASURES / MEASURES.sum()
 
 
 @pytest.fixture
 def trained(make_model) -> TrainedModel:
     model = make_model(dtype=torch.float32, property=True, members=2)
-    return TrainedModel(model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, "age")
+    return TrainedModel(model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, SHARE, "age")
 
 
 @pytest.fixture
@@ -38,12 +39,13 @@ def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
     assert loaded.model.config == trained.model.config
     assert np.array_equal(loaded.regulators, [0, 3, 5])
     assert np.array_equal(loaded.measures_depth, MEASURES) and loaded.measures_depth.dtype == bool
+    assert np.array_equal(loaded.depth_share, SHARE)
     assert not loaded.model.training
 
 
 def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):
     model = make_model(dtype=torch.float32, classes=0, property=False, regulators=None)
-    TrainedModel(model, VOCABULARY, (), "expression", "log1p", None, None, MEASURES).save(tmp_path / "model")
+    TrainedModel(model, VOCABULARY, (), "expression", "log1p", None, None, MEASURES, SHARE).save(tmp_path / "model")
     loaded = TrainedModel.load(tmp_path / "model")
     assert (loaded.classes, loaded.target_total, loaded.depth, loaded.property_key) == ((), None, None, None)
     assert loaded.model.cell_type is None and loaded.model.property is None
@@ -170,5 +172,5 @@ def test_damage_is_one_sentence(folder, damage):
 
 def test_another_format_is_named(folder):
     change_card(format=99)(folder)
-    with pytest.raises(RunFolderError, match="has format 99 and this version reads 2"):
+    with pytest.raises(RunFolderError, match="has format 99 and this version reads 3"):
         TrainedModel.load(folder)

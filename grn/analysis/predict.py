@@ -68,6 +68,7 @@ def predict(
         target_total=trained.target_total,
         depth=trained.depth,
         measures_depth=trained.measures_depth,
+        depth_held=trained.depth_share,
     )
     for line in (cells.counts_from, *cells.notes):
         say(line)

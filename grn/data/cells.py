@@ -18,6 +18,7 @@ from grn.data.depth import (
     basal_multiplicity,
     cell_weights,
     depth_scale,
+    depth_share,
     measures_depth,
     presence,
     totals,
@@ -44,7 +45,8 @@ class Cells:
     basal [C]: multiplicity of the basal gene, from the cell's depth by `depth` (its scale; None: all 1).
     weight [C]: how much a cell counts where genes are compared: more where it is deeper, 1 on average.
     groups [C]: a number per donor or batch (data.group_key); None where nothing has to stay together.
-    measures_depth [N]: bool, the genes that make up a cell's depth.
+    measures_depth [N]: bool, the genes that make up a cell's depth.   depth_share [N]: what part of the training
+    cells' depth each of them holds.
     target_total: what log1p_normalised scaled each cell to; None for the other transforms.
     counts_from: a sentence that says where the counts were.   notes: more sentences for the user.
     truth: source, target, sign of the planted network, where the cells were simulated.
@@ -61,6 +63,7 @@ class Cells:
     depth: DepthScale | None
     weight: np.ndarray
     measures_depth: np.ndarray
+    depth_share: np.ndarray
     target_total: float | None
     counts_from: str
     notes: tuple[str, ...] = ()
@@ -81,7 +84,8 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
     values, names = _named_genes(expression, config)
     named, found = choose_regulators(names, config.regulators)
     chosen = choose_genes(values[split.train], names, config.genes, named, config.values)
-    values = values[:, chosen]
+    if len(chosen) < len(names):
+        values = values[:, chosen]
     if adata.isbacked:
         adata.file.close()
     regulators = None if named is None else _positions_within(chosen, named)
@@ -112,6 +116,7 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
         depth=depth,
         weight=weight,
         measures_depth=measures,
+        depth_share=depth_share(tells_depth[split.train], measures),
         target_total=target,
         counts_from=expression.origin,
         notes=(f"{chosen.size} of {len(names)} genes are used{used}.", found),
@@ -131,11 +136,14 @@ def cells_for_vocabulary(
     target_total: float | None = None,
     depth: DepthScale | None = None,
     measures_depth: np.ndarray | None = None,
+    depth_held: np.ndarray | None = None,
     property_key: str | None = None,
 ) -> Cells:
     """Cells of another AnnData for a model that is already trained: its genes, its transform, its classes.
 
-    Genes that the data lack are absent (multiplicity 0); labels that the model does not know are missing.
+    Genes that the data lack are absent (multiplicity 0), and a cell's depth is what it would be with the part of the
+    training cells' depth that they held (depth_held: Cells.depth_share of these); labels that the model does not know
+    are missing.
     Raises VocabularyMismatch where the data have fewer than half of the genes.
     """
     expression = read_expression(adata, config)
@@ -155,6 +163,12 @@ def cells_for_vocabulary(
     values.sort_indices()
     measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
     total = totals(values if config.values == "counts" else presence(values), measures)
+    note = f"{shared.sum()} of the model's {len(vocabulary)} genes are in the data; the others count as absent."
+    share = np.zeros(len(vocabulary)) if depth_held is None else depth_held
+    lost = float(share[~shared].sum())
+    if 0 < lost < 1:
+        total = total / (1 - lost)
+        note += f" They held {lost:.0%} of the training cells' depth, which is allowed for."
     found, known = read_labels(adata.obs, config.label_key)
     place_of = {label: position for position, label in enumerate(classes)}
     translate = np.array([place_of.get(label, MISSING) for label in known] + [MISSING], np.int64)
@@ -170,9 +184,10 @@ def cells_for_vocabulary(
         depth=depth,
         weight=np.ones(len(total), np.float32),
         measures_depth=measures,
+        depth_share=share,
         target_total=target_total,
         counts_from=expression.origin,
-        notes=(f"{shared.sum()} of the model's {len(vocabulary)} genes are in the data; the others count as absent.",),
+        notes=(note,),
     )
 
 

@@ -31,14 +31,14 @@ def read_expression(adata: AnnData, config: DataConfig) -> Expression:
             raise ConfigError("data.counts: recover makes counts; set data.values: counts, not expression.")
         values, var, name = _matrix(adata, config.counts)
         _check_expression(values, adata.obs_names, var.index, name)
-        return Expression(values.astype(np.float32), var, f"Expression values are taken from {name} as they are.")
+        return Expression(values.astype(np.float32, copy=False), var, f"Expression values are taken from {name} as they are.")
     if config.counts == "recover":
         return _recovered(adata)
     values, var, name = _matrix(adata, config.counts)
     problem = _count_problem(values, adata.obs_names, var.index, name)
     if problem:
         raise DataError(f"{problem}; {_ways_out(adata, config.counts)}")
-    return Expression(values.astype(np.float32), var, f"Counts are taken from {name}.")
+    return Expression(values.astype(np.float32, copy=False), var, f"Counts are taken from {name}.")
 
 
 def _matrix(adata: AnnData, choice: str) -> tuple[sparse.csr_matrix, pd.DataFrame, str]:

@@ -42,6 +42,12 @@ def totals(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
     return np.asarray(counts @ measures.astype(np.float64)).ravel()
 
 
+def depth_share(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
+    """float64 [N]: what part of the cells' totals each gene holds; 0 for genes that measure none. counts [C, N]."""
+    held = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel() * measures
+    return held / max(held.sum(), 1)
+
+
 def presence(values: sparse.csr_matrix) -> sparse.csr_matrix:
     """1 where a gene was seen: its `totals` are detection rates, times the genes. values: no stored zeros."""
     return sparse.csr_matrix((np.ones_like(values.data), values.indices, values.indptr), shape=values.shape)

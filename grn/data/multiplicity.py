@@ -21,7 +21,8 @@ def to_multiplicity(
     counts: sparse.csr_matrix, transform: str, totals: np.ndarray, target_total: float | None = None
 ) -> sparse.csr_matrix:
     """counts | log1p: log(1 + count) | log1p_normalised: log(1 + count * target_total / total of the cell)."""
-    values = counts.astype(np.float32)
+    # The same places, and numbers of its own.
+    values = sparse.csr_matrix((counts.data.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
     if transform == "counts":
         return values
     if transform == "log1p_normalised":

@@ -129,6 +129,7 @@ def train(
         target_total=cells.target_total,
         depth=cells.depth,
         measures_depth=cells.measures_depth,
+        depth_share=cells.depth_share,
         property_key=config.objectives.property.key if model.property is not None else None,
         penalty=None if layer is None else layer.penalty,
     )

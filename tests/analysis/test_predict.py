@@ -17,6 +17,7 @@ from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatc
 from grn.trained import TrainedModel
 
 ALL = np.ones(16, dtype=bool)
+EVEN = np.full(16, 1 / 16)
 
 
 class Said(list):
@@ -49,7 +50,7 @@ def ask(model, data, output, *, key_added="grn", counts=None, gene_key=None):
 
 def saved(model, tmp_path, adata, classes=(), property_key=None):
     """A model folder for the genes of `adata`."""
-    TrainedModel(model, tuple(adata.var_names), classes, "counts", "log1p", None, None, ALL, property_key).save(
+    TrainedModel(model, tuple(adata.var_names), classes, "counts", "log1p", None, None, ALL, EVEN, property_key).save(
         tmp_path / "alone"
     )
     return tmp_path / "alone"
@@ -162,7 +163,7 @@ def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
 def test_the_kind_of_values_is_the_model_s_own(make_model, simulated, tmp_path):
     """A model of expression values reads data that no counts could be."""
     model = make_model(16, dtype=torch.float32, property=False)
-    trained = TrainedModel(model, tuple(simulated.var_names), ("x", "y", "z"), "expression", "log1p", None, None, ALL)
+    trained = TrainedModel(model, tuple(simulated.var_names), ("x", "y", "z"), "expression", "log1p", None, None, ALL, EVEN)
     trained.save(tmp_path / "model")
     simulated.X = simulated.X * 0.37
     simulated.write_h5ad(tmp_path / "cells.h5ad")

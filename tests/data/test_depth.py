@@ -158,3 +158,38 @@ def test_new_cells_have_their_depth_over_the_genes_of_the_training(tiny_run):
     )
     np.testing.assert_array_equal(found.basal, cells.basal)
     assert np.ptp(found.basal) > 0.5
+
+
+def test_cells_that_lack_genes_have_the_depth_that_they_would_have_with_them(tiny_run):
+    """A quarter of the genes gone, half of the counts: what is left keeps its multiplicities, but for noise."""
+    trained = TrainedModel.load(tiny_run)
+    run = load_config(tiny_run / "config.yaml").data
+    cells, _ = load_cells(run)
+    adata = open_source(run)
+    rank = np.argsort(-np.asarray(adata.X.sum(0)).ravel())
+    regulators = np.isin(adata.var_names, run.regulators)
+    gone = [gene for gene in rank if not regulators[gene]][: adata.n_vars // 4]
+    lost = trained.depth_share[np.isin(trained.vocabulary, adata.var_names[gone])].sum()
+    assert lost > 0.3
+    fewer = adata[:, [gene for gene in range(adata.n_vars) if gene not in gone]].copy()
+    told = {"regulators": trained.regulators, "target_total": trained.target_total, "depth": trained.depth}
+    found = {
+        held is not None: cells_for_vocabulary(
+            fewer,
+            data_config(trained, tiny_run, tiny_run),
+            trained.vocabulary,
+            measures_depth=trained.measures_depth,
+            depth_held=held,
+            **told,
+        )
+        for held in (trained.depth_share, None)
+    }
+    there = np.isin(trained.vocabulary, fewer.var_names)
+    off = {
+        allowed: np.abs(other.multiplicity[:, there] - cells.multiplicity[:, there]).mean()
+        for allowed, other in found.items()
+    }
+    assert off[True] < 0.3 * off[False]
+    yardstick = {allowed: abs(other.basal - cells.basal).mean() for allowed, other in found.items()}
+    assert yardstick[True] < 0.5 * yardstick[False]
+    assert f"They held {lost:.0%} of the training cells' depth" in found[True].notes[0]
