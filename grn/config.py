@@ -193,3 +193,14 @@ class Config(Section):
         if self.network.false_discovery and self.network.readout != "effect":
             raise ValueError("network.false_discovery is about the weights of network.readout: effect; set that too")
         return self
+
+    @model_validator(mode="after")
+    def _something_is_trained_for(self):
+        objectives = self.objectives
+        cell_types = objectives.cell_type.weight and self.data.label_key
+        if not (cell_types or objectives.masked_multiplicity.weight or objectives.property.weight):
+            raise ValueError(
+                "nothing is trained for, as objectives.masked_multiplicity.weight and objectives.property.weight are 0 "
+                "and cell types need objectives.cell_type.weight above 0 and data.label_key; set one of them"
+            )
+        return self

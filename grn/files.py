@@ -10,8 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grn.errors import RunFolderError
+
 if TYPE_CHECKING:
     from anndata import AnnData
+
+
+def refuse_file_above(path: Path) -> None:
+    """Raises RunFolderError where `path` lies below a file: asked before anything is computed."""
+    for above in path.absolute().parents:
+        if above.exists():
+            if not above.is_dir():
+                raise RunFolderError(f"{path} cannot be made, as {above} is a file; give --output another name.")
+            return
 
 
 @contextmanager

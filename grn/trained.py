@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +74,7 @@ class TrainedModel:
         with replacing_folder(folder) as beside:
             (beside / "model.safetensors").write_bytes(save(_tensors(self)))
             (beside / "config.yaml").write_text(yaml.safe_dump(self.model.config.model_dump(), sort_keys=False))
-            (beside / "vocabulary.txt").write_text("".join(f"{gene}\n" for gene in self.vocabulary), "utf-8")
+            (beside / "vocabulary.txt").write_bytes(_lines(self.vocabulary))
             (beside / "labels.json").write_text(json.dumps(self.classes, ensure_ascii=False, indent=1), "utf-8")
             (beside / "card.json").write_text(json.dumps(card, indent=1))
 
@@ -93,8 +95,7 @@ class TrainedModel:
                     "use the version that wrote it."
                 )
             config = ModelConfig(**yaml.safe_load((folder / "config.yaml").read_text("utf-8")))
-            # Not splitlines: it also splits at characters that a gene's name may have.
-            vocabulary = tuple((folder / "vocabulary.txt").read_text("utf-8").split("\n")[:-1])
+            vocabulary = _names((folder / "vocabulary.txt").read_bytes())
             classes = tuple(json.loads((folder / "labels.json").read_text("utf-8")))
             tensors = load_file(folder / "model.safetensors")
             fields = {
@@ -123,6 +124,21 @@ class TrainedModel:
                 f"{folder} is damaged: its tensors do not fit its configuration, genes or labels; restore it."
             ) from None
         return TrainedModel(model.eval(), vocabulary, classes, measures_depth=measures, depth_share=share, **fields)
+
+
+def _lines(names: Sequence[str]) -> bytes:
+    """One name a line, exactly: a line feed inside a name is written as \\n, a backslash as two."""
+    return "".join(name.replace("\\", r"\\").replace("\n", r"\n") + "\n" for name in names).encode()
+
+
+def _names(lines: bytes) -> tuple[str, ...]:
+    """What `_lines` was given."""
+    # Bytes: text is read with every kind of line end made "\n". Not splitlines: it knows more of them still. Names may
+    # have them all, as those of a list with Windows' line ends do.
+    return tuple(
+        re.sub(r"\\(.)", lambda escaped: "\n" if escaped[1] == "n" else escaped[1], line)
+        for line in lines.decode().split("\n")[:-1]
+    )
 
 
 def _shape(layer: Regulation | None) -> dict[str, int] | None:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 
 from grn import __version__
 from grn.cli import main as cli
@@ -97,6 +100,29 @@ def test_a_full_or_forbidden_disk_is_the_users_to_mend(capsys):
     assert capsys.readouterr().err == "error: /mnt/results: permission denied.\n"
 
 
+@pytest.mark.parametrize("number", [errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG])
+def test_a_name_that_cannot_be_is_the_users_to_mend(number, capsys):
+    assert guarded(raising(OSError(number, os.strerror(number), "results/x"))) == 2
+    assert capsys.readouterr().err == f"error: results/x: {os.strerror(number).lower()}.\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [(["evaluate", "edges.csv", "truth.csv"], "x"), (["predict", "run", "cells.h5ad"], "x.h5ad")],
+)
+@pytest.mark.parametrize("between", [(), ("deep", "deeper")])
+def test_an_output_below_a_file_is_said_before_anything_is_read(
+    command, output, between, tmp_path, monkeypatch, capsys
+):
+    """Neither the network nor the cells exist: they were not looked for."""
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
+    path = Path("FILE", *between, output)
+    assert cli.main([*command, "--output", str(path)]) == 2
+    said = f"error: {path} cannot be made, as {tmp_path / 'FILE'} is a file; give --output another name.\n"
+    assert capsys.readouterr().err == said
+
+
 def test_memory_that_runs_out_names_what_to_lower(capsys):
     assert guarded(raising(MemoryError("Unable to allocate 9 TiB"))) == 2
     assert "lower trainer.batch_size" in capsys.readouterr().err
@@ -141,6 +167,19 @@ def raising_any(error: BaseException):
         raise error
 
     return function
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_brackets_in_a_table_are_not_markup(terminal):
+    written = StringIO()
+    print_table(
+        "Cells [of type]",
+        ["metric [x]", "[bold]"],
+        [("T cell [naive]", 1), ("odd [/x]", "[red]")],
+        Console(file=written, force_terminal=terminal, width=80, highlight=False, soft_wrap=True),
+    )
+    for text in ("Cells [of type]", "metric [x]", "[bold]", "T cell [naive]", "odd [/x]", "[red]"):
+        assert text in written.getvalue()
 
 
 def test_a_table_off_a_terminal_is_never_cut(capsys):

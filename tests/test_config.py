@@ -185,6 +185,18 @@ def test_the_read_out_effect_needs_the_regulation_layer():
     assert load_config("simulated.yaml", ["network.members=0", "network.readout=knockout"]).network.members == 0
 
 
+@pytest.mark.parametrize("without", ["data.label_key=null", "objectives.cell_type.weight=0"])
+def test_a_run_needs_something_to_train_for(without):
+    nothing = ("objectives.masked_multiplicity.weight=0", without)
+    assert refusal(*nothing) == (
+        "simulated.yaml: nothing is trained for, as objectives.masked_multiplicity.weight and "
+        "objectives.property.weight are 0 and cell types need objectives.cell_type.weight above 0 and data.label_key; "
+        "set one of them."
+    )
+    load_config("simulated.yaml", [*nothing, "objectives.property.weight=1", "objectives.property.key=age"])
+    load_config("simulated.yaml", nothing[:1])
+
+
 def test_a_wrong_item_of_a_list_is_counted_from_one():
     assert "item 2 of data.regulators must be a text" in refusal("data.regulators=[GATA1, 7]")
 

@@ -20,7 +20,9 @@ SHARE = MEASURES / MEASURES.sum()
 @pytest.fixture
 def trained(make_model) -> TrainedModel:
     model = make_model(dtype=torch.float32, property=True, members=2)
-    return TrainedModel(model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, SHARE, "age")
+    return TrainedModel(
+        model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, SHARE, "age"
+    )
 
 
 @pytest.fixture
@@ -41,6 +43,12 @@ def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
     assert np.array_equal(loaded.measures_depth, MEASURES) and loaded.measures_depth.dtype == bool
     assert np.array_equal(loaded.depth_share, SHARE)
     assert not loaded.model.training
+
+
+def test_gene_names_come_back_whatever_ends_lines_in_them(trained, tmp_path):
+    names = ("a\r", "a\r\n", "\n", "\r", "", "a\x85b", "a\u2028b", "a\x1cb", "a\\nb", "a\\", "\\\n", " a ")
+    replace(trained, vocabulary=names).save(tmp_path / "odd")
+    assert TrainedModel.load(tmp_path / "odd").vocabulary == names
 
 
 def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):

@@ -71,7 +71,10 @@ def _open_h5ad(path: Path) -> NetworkFile:
     import anndata
 
     try:
+        path.open("rb").close()  # where that is refused Python names the file, HDF5 does not
         adata = anndata.read_h5ad(path)
+    except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
+        raise
     # A damaged file fails anywhere between HDF5, NumPy, pandas and AnnData, each with exceptions of its own.
     except Exception as problem:
         first = (str(problem).strip().splitlines() or [type(problem).__name__])[0].rstrip(".")

@@ -20,8 +20,9 @@ Columns = tuple[str, ...]
 def read_table(path: Path) -> pd.DataFrame:
     """A table with its header; text files (csv, tsv, also .gz) as strings, the separator being read off the first line.
 
-    A first line that is itself an edge, as arboreto and TRRUST write it, gives columns named 0, 1, 2, ... Raises
-    DataError for files that are missing, empty or no table.
+    A first line that is itself an edge, as arboreto and TRRUST write it, gives columns named 0, 1, 2, ..., and so does
+    the header 0,1,2,... that pandas gives a table without names. Spaces after separators do not count. Raises DataError
+    for files that are missing, empty or no table.
     """
     check_exists(path)
     if path.name.lower().endswith((".parquet", ".pq")):
@@ -33,7 +34,7 @@ def read_table(path: Path) -> pd.DataFrame:
             f"{path} has one column, {line[:60]!r}, where regulator, target and more are expected; separate them by "
             "tabs or commas."
         )
-    header = next(csv.reader([line], delimiter=separator))
+    header = next(csv.reader([line], delimiter=separator, skipinitialspace=True))
     bare = is_edge(header)
     try:
         table = pd.read_csv(
@@ -43,6 +44,7 @@ def read_table(path: Path) -> pd.DataFrame:
             dtype=str,
             keep_default_na=False,
             na_filter=False,
+            skipinitialspace=True,
             encoding="utf-8-sig",
         )
     except (pd.errors.ParserError, UnicodeDecodeError) as problem:
@@ -81,7 +83,14 @@ def first_line(path: Path) -> str:
 
 def is_edge(row: Sequence[str]) -> bool:
     """Whether a line is regulator, target and a number or a word of TRRUST's, not a header."""
+    if _is_counting(row) or (_is_counting(row[1:]) and not row[0]):
+        return False
     return len(row) >= 3 and (_is_number(row[2]) or row[2] in {"Activation", "Repression", "Unknown"})
+
+
+def _is_counting(row: Sequence[str]) -> bool:
+    """Whether a line is 0, 1, 2, ...: what pandas writes for columns without names (after an empty cell: its index)."""
+    return list(row) == [str(number) for number in range(len(row))]
 
 
 def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | None:
@@ -128,6 +137,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
     try:
         table = pd.read_parquet(path)
+    except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
+        raise
     except (pyarrow.ArrowException, OSError, ValueError) as problem:
         raise DataError(
             f"{path} cannot be read as parquet ({_one_line(problem)}); it is damaged or another format: write it again."

@@ -20,6 +20,7 @@ OURS, YOURS, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 # What the machine refuses: no code of ours can mend it, and the system's own sentence names the place.
 REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+REFUSALS |= {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}  # names that cannot be what they should be
 
 # Typer's words, made one sentence.
 SAID_BETTER = {". Did you mean": ", did you mean", "Value error, ": "", "Input should be": "it must be"}

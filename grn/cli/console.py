@@ -41,12 +41,14 @@ def print_table(
     texts = [[_text(value) for value in row] for row in rows]
     if to.is_terminal:
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(title=title, title_justify="left", title_style="bold")
+        # Text: brackets in labels and gene names mean themselves.
+        table = Table(title=Text(title, "bold"), title_justify="left")
         for number, column in enumerate(columns):
-            table.add_column(column, justify="left" if number == 0 else "right")
+            table.add_column(Text(column), justify="left" if number == 0 else "right")
         for row in texts:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         to.print(table)
         return
     lines = [list(columns), *texts]

@@ -30,6 +30,10 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Write the cell types of new cells, with their confidence and their representation."""
+    from grn.files import refuse_file_above
+
+    refuse_file_above(output)
+
     from grn.analysis.predict import predict
     from grn.cli.console import console, plain
 

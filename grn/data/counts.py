@@ -31,7 +31,8 @@ def read_expression(adata: AnnData, config: DataConfig) -> Expression:
             raise ConfigError("data.counts: recover makes counts; set data.values: counts, not expression.")
         values, var, name = _matrix(adata, config.counts)
         _check_expression(values, adata.obs_names, var.index, name)
-        return Expression(values.astype(np.float32, copy=False), var, f"Expression values are taken from {name} as they are.")
+        values = values.astype(np.float32, copy=False)
+        return Expression(values, var, f"Expression values are taken from {name} as they are.")
     if config.counts == "recover":
         return _recovered(adata)
     values, var, name = _matrix(adata, config.counts)

@@ -34,9 +34,12 @@ def open_source(config: DataConfig) -> AnnData:
 
 def _read_h5ad(path: Path, config: DataConfig) -> AnnData:
     try:
+        path.open("rb").close()  # where that is refused Python names the file, HDF5 does not
         adata = anndata.read_h5ad(path, backed="r" if config.backed else None)
         adata.X  # noqa: B018  (backed files open it late; damage is to show here)
         return adata
+    except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
+        raise
     # A damaged file fails anywhere between HDF5, NumPy, pandas and AnnData, each with exceptions of its own.
     except Exception as problem:
         raise DataError(

@@ -33,9 +33,9 @@ def jacobian_network(
     regulators: np.ndarray,
     basal: np.ndarray | None = None,
 ) -> Network:
-    """Arguments as for `mean_effects`."""
+    """Arguments as for `mean_effects`. A regulator that never varies gets the weight 0."""
     sd = model.sd.cpu().numpy()
-    unit = sd[None, regulators] / sd[:, None]
+    unit = np.where(varying(model, multiplicity, regulators), sd[regulators], 0)[None] / sd[:, None]
 
     def effect(bags: Bags, chosen: Tensor) -> Tensor:
         return regulator_derivatives(model, bags, chosen)
@@ -43,6 +43,15 @@ def jacobian_network(
     return mean_effects(
         model, multiplicity, samples, cells, regulators, basal, effect=effect, unit=unit, widest=TANGENTS
     )
+
+
+def varying(model: Model, multiplicity: sp.csr_matrix, regulators: np.ndarray) -> np.ndarray:
+    """bool [R]: which regulators some training cell has and differ between the cells of a CSR matrix [C, N].
+
+    The sd of the others is 1 by convention, and a derivative is no effect of theirs."""
+    read = multiplicity[:, regulators]
+    differs = (read.max(0) - read.min(0)).toarray()[0] > 0
+    return differs & (model.mean.cpu().numpy()[regulators] > 0)
 
 
 def regulator_derivatives(model: Model, bags: Bags, regulators: Tensor) -> Tensor:

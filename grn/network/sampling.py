@@ -46,7 +46,8 @@ def sample_cells(
     A type with fewer cells than bags has each read several times, under different masks.
     """
     generator = np.random.default_rng(seed)
-    groups = min(regulators, int(np.ceil(1 / fraction)))
+    # Two at least, one of them empty where there is one regulator: it has to be seen somewhere.
+    groups = max(2, min(regulators, int(np.ceil(1 / fraction))))
     types = np.unique(labels)
     bags = max(int(np.ceil(cells / len(types))), ROUNDS * groups)
     for cell_type in types:

@@ -6,13 +6,15 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from grn.errors import Interrupted, RunFolderError, TrainingDiverged
 from grn.files import replacing_file
@@ -77,34 +79,84 @@ class Checkpoints(L.Callback):
 
 
 class Signals(L.Callback):
-    """Ctrl-C, SIGTERM and SIGUSR1 end the run after the step in hand, with a checkpoint; a second Ctrl-C at once."""
+    """Ctrl-C, SIGTERM and SIGUSR1 end the run after the step or validation in hand, saved; a second Ctrl-C at once."""
 
     WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.received: int | None = None
+        self.process = 0
         self.previous: dict[int, Any] = {}
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.previous = {number: signal.signal(number, self.receive) for number in self.WATCHED}
+        self.previous = {number: signal.getsignal(number) for number in self.WATCHED}
+
+    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        # Lightning sets its own handler of SIGTERM after on_fit_start; it leaves a validation by a SystemExit without a
+        # code.
+        self.process = os.getpid()
+        for number in self.WATCHED:
+            signal.signal(number, self.receive)
 
     def receive(self, number: int, frame) -> None:
+        if os.getpid() != self.process:
+            return  # a worker that prepares batches: it ends with the process that it works for
+        if number == signal.SIGINT and self.received is not None:
+            # Not KeyboardInterrupt, which Lightning makes an exit with code 1.
+            raise Interrupted(number, f"at once; the checkpoints that there are stay in {self.folder}")
         self.received = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs, batch, index) -> None:
-        stop = self.received is not None
-        if trainer.world_size > 1:
-            stop = trainer.strategy.reduce_boolean_decision(stop, all=False)
-        if stop:
+        self.save_and_stop(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.save_and_stop(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if self.asked(trainer):  # since the last step; the model is the average by now, which is no checkpoint
+            raise self.interrupted(f"after the last step; the checkpoints are in {self.folder}")
+
+    def save_and_stop(self, trainer: L.Trainer) -> None:
+        if self.asked(trainer):
             save_checkpoint(trainer, self.folder / "last.ckpt")
-            raise Interrupted(self.received or signal.SIGTERM, f"saved step {trainer.global_step} in {self.folder}")
+            raise self.interrupted(f"saved step {trainer.global_step} in {self.folder}")
+
+    def asked(self, trainer: L.Trainer) -> bool:
+        """Whether any process was asked to stop; every process has to ask this at the same moment."""
+        stop = self.received is not None
+        return trainer.strategy.reduce_boolean_decision(stop, all=False) if trainer.world_size > 1 else stop
+
+    def interrupted(self, saved: str) -> Interrupted:
+        return Interrupted(self.received or signal.SIGTERM, saved)
+
+    def on_exception(self, trainer: L.Trainer, task: L.LightningModule, exception: BaseException) -> None:
+        self.restore()
 
     def teardown(self, trainer: L.Trainer, task: L.LightningModule, stage: str) -> None:
+        self.restore()
+
+    def restore(self) -> None:
         for number, handler in self.previous.items():
             signal.signal(number, handler)
         self.previous = {}
+
+
+@contextmanager
+def exits_are_interruptions() -> Iterator[None]:
+    """Before our handlers stand, Lightning makes Ctrl-C and SIGTERM an exit without a word; here, Interrupted."""
+    ctrl_c = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as left:
+        if isinstance(left, SIGTERMException):
+            number = signal.SIGTERM
+        elif isinstance(left.__context__, KeyboardInterrupt):
+            number = signal.SIGINT
+            signal.signal(number, ctrl_c)  # Lightning leaves it ignored
+        else:
+            raise
+        raise Interrupted(number, "as training began; nothing was saved") from None
 
 
 class ProgressLines(L.Callback):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import numpy as np
@@ -19,7 +17,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 import grn
 from grn.bags import Batch
-from grn.config import Config, TrainerConfig
+from grn.config import Config
 from grn.configfile import dump_config, load_config
 from grn.data.batches import is_packed
 from grn.data.cells import Cells, load_cells
@@ -35,10 +33,18 @@ from grn.network.export import edge_table, network_anndata, write_network
 from grn.network.networks import read_networks
 from grn.trained import TrainedModel
 from grn.training.averaging import MovingAverage
-from grn.training.callbacks import Checkpoints, ProgressLines, Signals, process_rank
+from grn.training.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
 from grn.training.decoys import false_discovery, fit_with_decoys
 from grn.training.fit_cells import FitCells
 from grn.training.folder import make_run_folder
+from grn.training.machine import (
+    lightning_options,
+    own_device,
+    processes,
+    refuse_impossible_training,
+    refuse_more_parts_than_genes,
+    uses_gpu,
+)
 from grn.training.metrics import Evaluation, scalars
 from grn.training.quiet import quiet
 from grn.training.regulation import Fit, fit_regulation
@@ -68,7 +74,8 @@ def train(
 
     terminal: show a live progress bar; otherwise one line a validation goes through `say`.
     """
-    Place.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises before there is a folder
+    refuse_impossible_training(config.trainer)  # this and the next raise before there is a folder
+    Place.of(0, processes(config.trainer), config.trainer.gene_parallel)
     first = process_rank() == 0
     folder = make_run_folder(output, name) if first else Path(".")
     if first:
@@ -81,6 +88,7 @@ def train(
     L.seed_everything(config.trainer.seed, verbose=False)
     cells, split = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
     refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
+    refuse_nothing_to_learn(config, cells)
     for line in describe(cells, split):
         say(line)
     if first and cells.truth is not None:
@@ -123,7 +131,7 @@ def train(
     trained = TrainedModel(
         model=model,
         vocabulary=cells.vocabulary,
-        classes=cells.classes if model.cell_type is not None else (),
+        classes=trained_classes(config, cells),
         values=config.data.values,
         multiplicity=config.data.multiplicity,
         target_total=cells.target_total,
@@ -157,7 +165,16 @@ def describe(cells: Cells, split: Split) -> list[str]:
     lines = [f"{len(cells)} cells x {len(cells.vocabulary)} genes ({sizes}).", cells.counts_from, *cells.notes]
     if cells.classes:
         lines.append(f"{len(cells.classes)} cell types; {labelled} of {len(cells)} cells are labelled.")
+    if len(cells.classes) == 1:
+        lines.append(
+            f"{cells.classes[0]!r} is the only cell type, so there are none to tell apart: none are predicted."
+        )
     return lines
+
+
+def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
+    """The cell types that the model learns to tell apart: two or more, or none."""
+    return cells.classes if config.objectives.cell_type.weight and len(cells.classes) > 1 else ()
 
 
 def build_model(
@@ -171,7 +188,7 @@ def build_model(
         config.model,
         len(cells.vocabulary),
         regulators=regulators,
-        classes=len(cells.classes) if objectives.cell_type.weight else 0,
+        classes=len(trained_classes(config, cells)),
         property=bool(objectives.property.weight),
         regulation=None if layer is None else layer.regulation,
     )
@@ -246,26 +263,12 @@ def held_out_errors(layer: Fit, cells: Cells, split: Split, mean: torch.Tensor, 
     }
 
 
-def uses_gpu(settings: TrainerConfig) -> bool:
-    return settings.accelerator != "cpu" and torch.cuda.is_available()
-
-
-def own_device(settings: TrainerConfig) -> str:
-    """This process's device: Lightning gives each process on a machine the GPU of its local rank."""
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if uses_gpu(settings) else "cpu"
-
-
-def processes(settings: TrainerConfig) -> int:
-    """How many train in all; "auto" is one per GPU, as Lightning has it."""
-    automatic = torch.cuda.device_count() if uses_gpu(settings) else 1
-    return settings.num_nodes * (settings.devices if isinstance(settings.devices, int) else automatic)
-
-
-def refuse_more_parts_than_genes(settings: TrainerConfig, genes: int) -> None:
-    if settings.gene_parallel > genes:
+def refuse_nothing_to_learn(config: Config, cells: Cells) -> None:
+    others = config.objectives.masked_multiplicity.weight or config.objectives.property.weight
+    if not others and not trained_classes(config, cells):
         raise ConfigError(
-            f"trainer.gene_parallel {settings.gene_parallel} is more processes than the {genes} genes that they share; "
-            "set it to 1."
+            f"obs column {config.data.label_key!r} holds the one cell type {cells.classes[0]!r} and nothing else is "
+            "trained for; set objectives.masked_multiplicity.weight above 0, or data.label_key to another column."
         )
 
 
@@ -298,14 +301,8 @@ def fit(
     loggers: list[Logger] = [CSVLogger(folder, name="", version="")]
     if settings.tensorboard:
         loggers.append(TensorBoardLogger(folder, name="", version="tensorboard"))
-    automatic = "bf16-mixed" if uses_gpu(settings) else "32-true"
-    precision: Any = automatic if settings.precision == "auto" else settings.precision
     trainer = L.Trainer(
-        accelerator=settings.accelerator,
-        devices=settings.devices,
-        num_nodes=settings.num_nodes,
-        strategy=settings.strategy,
-        precision=precision,
+        **lightning_options(settings),
         max_steps=total,
         max_epochs=-1,
         check_val_every_n_epoch=None,
@@ -319,7 +316,7 @@ def fit(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
-    with fusing(model, settings.compile and uses_gpu(settings)):
+    with fusing(model, settings.compile and uses_gpu(settings)), exits_are_interruptions():
         trainer.fit(task, datamodule=data)
     return trainer, task, checkpoints
 

@@ -1,5 +1,6 @@
 """Networks as every tool writes them, and files that are none."""
 
+import errno
 import gzip
 
 import numpy as np
@@ -21,6 +22,11 @@ TEXTS = {
     "rankedEdges.csv": "Gene1\tGene2\tEdgeWeight\nNA\tx\t0.5\nnan\tNA\t-2\n",
     "genie3.txt": '"regulatoryGene" "targetGene" "weight"\n'.replace(" ", "\t")
     + '"1"\t"NA"\t"x"\t0.5\n2\tnan\tNA\t-2\n',
+    "spaced.csv": "source, target, weight\nNA, x, 0.5\nnan, NA, -2\n",
+    "spaced and bare.csv": 'NA, "x", 0.5\nnan, "NA", -2\n',
+    "pandas.csv": "0,1,2\nNA,x,0.5\nnan,NA,-2\n",
+    "pandas with index.csv": ",0,1,2\n0,NA,x,0.5\n1,nan,NA,-2\n",
+    "numbered.tsv": "0\t1\t2\t3\nNA\tx\t0.5\t\nnan\tNA\t-2\t\n",
     "marked.csv": "\ufeffSource;Target;Weight\nNA;x;0.5\nnan;NA;-2\n",
 }
 
@@ -29,6 +35,28 @@ TEXTS = {
 def test_text_tables(name, tmp_path):
     (tmp_path / name).write_bytes(TEXTS[name].encode())
     pd.testing.assert_frame_equal(read_network(tmp_path / name), EDGES)
+
+
+def test_genes_with_numbers_for_names_are_no_header(tmp_path):
+    (tmp_path / "bare.csv").write_text("1,2,0.5\n0,1,3\n")
+    assert read_network(tmp_path / "bare.csv").to_numpy().tolist() == [["1", "2", 0.5], ["0", "1", 3.0]]
+
+
+def test_an_empty_cell_between_tabs_stays_empty(tmp_path):
+    (tmp_path / "gap.tsv").write_text("source\tmode\ttarget\tweight\nA\t\tB\t1\n")
+    assert read_network(tmp_path / "gap.tsv").to_numpy().tolist() == [["A", "B", 1.0]]
+
+
+@pytest.mark.parametrize("problem", [MemoryError("9 TiB"), PermissionError(errno.EACCES, "Permission denied")])
+@pytest.mark.parametrize(("name", "reader"), [("a.h5ad", "anndata.read_h5ad"), ("a.parquet", "pandas.read_parquet")])
+def test_what_the_machine_refuses_is_no_damage(name, reader, problem, tmp_path, monkeypatch):
+    def refuse(path):
+        raise problem
+
+    (tmp_path / name).touch()
+    monkeypatch.setattr(reader, refuse)
+    with pytest.raises(type(problem)):
+        read_network(tmp_path / name)
 
 
 def test_compressed_tables(tmp_path):

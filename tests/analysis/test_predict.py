@@ -163,7 +163,8 @@ def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
 def test_the_kind_of_values_is_the_model_s_own(make_model, simulated, tmp_path):
     """A model of expression values reads data that no counts could be."""
     model = make_model(16, dtype=torch.float32, property=False)
-    trained = TrainedModel(model, tuple(simulated.var_names), ("x", "y", "z"), "expression", "log1p", None, None, ALL, EVEN)
+    genes, classes = tuple(simulated.var_names), ("x", "y", "z")
+    trained = TrainedModel(model, genes, classes, "expression", "log1p", None, None, ALL, EVEN)
     trained.save(tmp_path / "model")
     simulated.X = simulated.X * 0.37
     simulated.write_h5ad(tmp_path / "cells.h5ad")

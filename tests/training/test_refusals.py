@@ -1,0 +1,95 @@
+"""What cannot be trained is one sentence with a way out, before there is a run folder where that can be."""
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from grn.config import Config
+from grn.data.cells import load_cells
+from grn.errors import ConfigError
+from grn.trained import TrainedModel
+from grn.training import machine, run
+from grn.training.run import train
+
+
+def changed(config: Config, **sections) -> Config:
+    values = config.model_dump()
+    for name, fields in sections.items():
+        values[name] |= fields
+    return Config.model_validate(values)
+
+
+@pytest.fixture
+def refusal(tmp_path, monkeypatch):
+    """The sentence of a run that is refused before its folder is made and a cell is read."""
+
+    def ask(config: Config) -> str:
+        monkeypatch.setattr(run, "load_cells", lambda *arguments, **options: pytest.fail("cells were read"))
+        with pytest.raises(ConfigError) as caught:
+            train(config, tmp_path / "run", say=lambda line: None)
+        assert not (tmp_path / "run").exists()
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        ({"precision": "bogus"}, "trainer.precision is 'bogus', which Lightning refuses on this machine (Precision"),
+        ({"strategy": "bogus"}, "trainer.strategy is 'bogus', which Lightning refuses on this machine (You selected"),
+        ({"strategy": "bogus", "precision": "bogus"}, "Lightning refuses the trainer section on this machine ("),
+    ],
+)
+def test_what_lightning_refuses_names_the_field(refusal, make_config, trainer, said):
+    sentence = refusal(make_config(**trainer))
+    assert sentence.startswith(said) and sentence.endswith("to auto.")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said(refusal, make_config):
+    assert refusal(make_config(accelerator="gpu")).startswith("trainer.accelerator is 'gpu', which Lightning refuses")
+
+
+def test_a_missing_tensorboard_is_said(refusal, make_config, monkeypatch):
+    monkeypatch.setattr(machine, "find_spec", lambda name: None if name.startswith("tensorboard") else find_spec(name))
+    assert refusal(make_config(tensorboard=True)) == (
+        'trainer.tensorboard is true but tensorboard is not installed; pip install "grn[tensorboard]", or set it to '
+        "false."
+    )
+
+
+def one_type(monkeypatch, labelled: int = 80) -> None:
+    """The cells that a run loads, with one cell type; only the first ones have the label."""
+
+    def load(*arguments, **options):
+        cells, split = load_cells(*arguments, **options)
+        return replace(cells, labels=np.where(np.arange(80) < labelled, 0, -1), classes=("T",)), split
+
+    monkeypatch.setattr(run, "load_cells", load)
+
+
+@pytest.mark.parametrize("labelled", [80, 50])
+def test_one_cell_type_gives_the_network_and_no_cell_types(make_config, tmp_path, monkeypatch, labelled):
+    one_type(monkeypatch, labelled)
+    lines = []
+    found = train(make_config(), tmp_path / "run", say=lines.append)
+    assert "'T' is the only cell type, so there are none to tell apart: none are predicted." in lines
+    assert len(found.edges) == 4 * 15 and {"r2", "loss"} <= set(found.metrics) and "accuracy" not in found.metrics
+    assert TrainedModel.load(tmp_path / "run").classes == ()
+    columns = pd.read_csv(tmp_path / "run" / "metrics.csv").columns
+    assert "validation/r2" in columns and "validation/accuracy" not in columns
+
+
+def test_one_cell_type_and_nothing_else_to_learn_is_refused(make_config, tmp_path, monkeypatch):
+    one_type(monkeypatch)
+    config = changed(make_config(), objectives={"masked_multiplicity": {"weight": 0.0}})
+    with pytest.raises(
+        ConfigError, match=r"'cell_type' holds the one cell type 'T' and nothing else is trained for; set"
+    ):
+        train(config, tmp_path / "run", say=lambda line: None)

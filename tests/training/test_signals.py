@@ -1,0 +1,160 @@
+"""Signals while training: they save and raise Interrupted, wherever in a step or a validation they come."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+from grn.cli.boundary import guarded
+from grn.errors import Interrupted
+from grn.training.callbacks import Signals
+from grn.training.run import train
+from grn.training.task import Task
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
+EVERY = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+
+
+def send(monkeypatch, hook: str, at_call: int, *numbers: signal.Signals) -> None:
+    """Every call of the task's `hook` goes on as before; the one of this number sends the signals first."""
+    calls, theirs = [], getattr(Task, hook)
+
+    def sending(task, *arguments):
+        calls.append(arguments)
+        if len(calls) == at_call:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        return theirs(task, *arguments)
+
+    monkeypatch.setattr(Task, hook, sending)
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Those of the test process, which come back however a run ends."""
+    before = {number: signal.getsignal(number) for number in CODES}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def run(make_config, tmp_path, capsys):
+    """Trains as the command does; exit code, what was said on stderr, and the steps of the checkpoints."""
+
+    def call(**trainer):
+        def command() -> None:
+            train(make_config(**trainer), tmp_path / "run", say=lambda line: None)
+
+        try:
+            code = guarded(command)
+        except SystemExit as left:  # what a command would end with
+            code = left.code
+        saved = {path.stem: step(path) for path in (tmp_path / "run" / "checkpoints").glob("*.ckpt")}
+        return code, capsys.readouterr().err, saved
+
+    return call
+
+
+def step(path) -> int:
+    return torch.load(path, map_location="cpu", weights_only=True)["global_step"]
+
+
+@EVERY
+def test_a_signal_during_a_step_saves_that_step(run, monkeypatch, number):
+    send(monkeypatch, "training_step", 3, number)
+    code, said, saved = run()
+    assert (code, saved["last"]) == (CODES[number], 3)
+    assert said.startswith(f"error: stopped by {number.name}: saved step 3 in ") and len(said.splitlines()) == 1
+
+
+@EVERY
+@pytest.mark.parametrize("batch_size", [8, 3], ids=["one batch", "batches"])
+def test_a_signal_during_a_validation_ends_it_and_saves(run, monkeypatch, number, batch_size):
+    """Lightning's own handler of SIGTERM would leave after the batch, with exit code 0 and nothing saved."""
+    send(monkeypatch, "validation_step", 1, number)
+    code, said, saved = run(batch_size=batch_size)
+    assert (code, saved) == (CODES[number], {"last": 2, "best": 2})
+    assert said.startswith(f"error: stopped by {number.name}: saved step 2 in ")
+
+
+@EVERY
+def test_a_signal_during_the_last_validation_stops_the_run(run, monkeypatch, number, tmp_path):
+    send(monkeypatch, "validation_step", 1, number)
+    code, _, saved = run(max_steps=2)
+    assert (code, saved["last"]) == (CODES[number], 2)
+    assert not (tmp_path / "run" / "model").exists(), "nothing goes on behind it"
+
+
+@EVERY
+def test_a_signal_during_the_validation_that_ends_the_patience_stops_the_run(run, monkeypatch, number, tmp_path):
+    monkeypatch.setattr(
+        "grn.training.callbacks.Checkpoints.on_validation_end", lambda self, trainer, task: stop(trainer)
+    )
+    send(monkeypatch, "validation_step", 1, number)
+    assert run()[0] == CODES[number]
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def stop(trainer) -> None:
+    trainer.should_stop = True
+
+
+@EVERY
+def test_a_signal_after_the_last_validation_stops_the_run(run, monkeypatch, number, tmp_path):
+    monkeypatch.setattr(Task, "on_validation_end", lambda task: os.kill(os.getpid(), number))  # callbacks come first
+    code, said, saved = run(max_steps=2)
+    assert (code, saved["last"]) == (CODES[number], 2)
+    assert "after the last step; the checkpoints are in" in said
+    assert not (tmp_path / "run" / "model").exists()
+
+
+@pytest.mark.parametrize("first", CODES, ids=lambda number: number.name)
+def test_a_second_ctrl_c_ends_at_once_with_130(run, monkeypatch, first):
+    send(monkeypatch, "training_step", 2, first, signal.SIGINT)
+    code, said, saved = run()
+    assert (code, saved) == (130, {})
+    assert said.startswith("error: stopped by SIGINT: at once; ") and len(said.splitlines()) == 1
+
+
+@EVERY
+def test_a_signal_before_the_first_step_ends_at_once(run, monkeypatch, number):
+    send(monkeypatch, "configure_optimizers", 1, number)
+    code, said, saved = run()
+    assert (code, saved) == (CODES[number], {})
+    assert said.startswith(f"error: stopped by {number.name}") and len(said.splitlines()) == 1
+
+
+@EVERY
+@pytest.mark.parametrize("hook", ["configure_optimizers", "training_step", "validation_step"])
+def test_handlers_are_as_they_were_behind_a_run(run, handlers, monkeypatch, number, hook):
+    send(monkeypatch, hook, 1, number)
+    run()
+    assert {number: signal.getsignal(number) for number in CODES} == handlers
+
+
+def test_handlers_are_as_they_were_behind_a_whole_run(run, handlers):
+    assert run()[0] == 0
+    assert {number: signal.getsignal(number) for number in CODES} == handlers
+
+
+def test_lightning_s_own_exit_by_sigterm_is_an_interruption(make_config, tmp_path, monkeypatch):
+    """Where its handler alone stands: in a process that came without a boundary, before ours are set."""
+    monkeypatch.setattr(Signals, "on_train_start", lambda self, trainer, task: None)
+    send(monkeypatch, "training_step", 1, signal.SIGTERM)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(Interrupted) as caught:
+            train(make_config(), tmp_path / "run", say=lambda line: None)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert caught.value.signum == signal.SIGTERM
+
+
+def test_workers_that_prepare_batches_leave_signals_to_their_process(tmp_path):
+    signals = Signals(tmp_path)
+    signals.process = os.getpid() + 1
+    signals.receive(signal.SIGINT, None)
+    signals.receive(signal.SIGINT, None)
+    assert signals.received is None
