@@ -60,13 +60,17 @@ def dots(table: pd.DataFrame, *, ours: str) -> Figure:
         plain(panel, title)
         if metric == "sign_accuracy":
             majority = table.drop_duplicates("set")
-            panel.scatter(majority["sign_majority"], majority["set"].map(place), s=120, marker="|", color="#999999")
+            heights = majority["set"].map(place)
+            label = "all signs alike"
+            panel.scatter(majority["sign_majority"], heights, s=120, marker="|", color="#999999", label=label)
         else:
             panel.set_xscale("log", base=2)
             panel.xaxis.set_major_formatter("{x:g}")
         panel.grid(axis="y", color="#dddddd", linewidth=0.6)
     panels[0].set_yticks(list(place.values()), [name.replace("_", " ") for name in sets])
-    handles, labels = panels[0].get_legend_handles_labels()
+    found = (panel.get_legend_handles_labels() for panel in panels)
+    named = {label: handle for handles, labels in found for handle, label in zip(handles, labels, strict=True)}
+    labels, handles = list(named), list(named.values())
     order = sorted(range(len(labels)), key=lambda index: labels[index] != ours)
     picture.legend(
         [handles[index] for index in order],

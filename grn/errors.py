@@ -18,7 +18,7 @@ class VocabularyMismatch(DataError):
 
 
 class TrainingDiverged(UserError):
-    """Training met a number that is not finite; the last good checkpoint was kept."""
+    """Training met a number that is not finite; checkpoints of earlier steps are kept."""
 
 
 class RunFolderError(UserError):

@@ -92,7 +92,7 @@ class TrainedModel:
             if card["format"] != FORMAT:
                 raise RunFolderError(
                     f"{folder} has format {card['format']} and this version reads {FORMAT}; "
-                    "use the version that wrote it."
+                    "train again, or use the version that wrote it."
                 )
             config = ModelConfig(**yaml.safe_load((folder / "config.yaml").read_text("utf-8")))
             vocabulary = _names((folder / "vocabulary.txt").read_bytes())

@@ -16,7 +16,8 @@ from grn import __version__
 from grn.cli import main as cli
 from grn.cli.boundary import guarded
 from grn.cli.console import print_table
-from grn.errors import ConfigError, Interrupted
+from grn.cli.options import in_words_of
+from grn.errors import ConfigError, DataError, Interrupted
 
 ROOT = Path(__file__).parents[1]
 
@@ -188,3 +189,13 @@ def test_a_table_off_a_terminal_is_never_cut(capsys):
     assert lines[0] == "Test cells"
     assert lines[2].split() == ["accuracy", "0.8361"]
     assert lines[3].split() == ["x" * 200, "1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [("set data.counts: recover", "give --counts recover"), ("nothing of that kind", "nothing of that kind")],
+)
+def test_commands_name_their_options_and_not_the_fields_of_a_configuration(said, shown):
+    with pytest.raises(DataError) as caught, in_words_of({"set data.counts: ": "give --counts "}):
+        raise DataError(said)
+    assert str(caught.value) == shown

@@ -25,7 +25,8 @@ READOUT = {
         "w = attention weight per unit of the regulator * what the weight does to the predicted multiplicity of the "
         "target, for one sd of the regulator, in sds of the target, over the square root of the norm of the target's "
         "row; mean over cells and members of the regulation layer, whose signs are fixed by construction; the network "
-        "of a cell type is the mean over its cells."
+        "of a cell type is read from its cells alone, with the sd of the regulator among them and norms of their own, "
+        "so that it is no part of the network of all: a regulator that none of them has weighs 0 there."
     ),
     "knockout": (
         "w = mean over cells of (predicted multiplicity of the target - its prediction without the regulator) / mean "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grn.cli.options import Debug, Quiet
+from grn.cli.options import Debug, Quiet, in_words_of
 
 if TYPE_CHECKING:
     from grn.analysis.comparison import Comparison
@@ -77,16 +77,17 @@ def command(
     from grn.cli.console import console, plain, print_table
 
     to = console(quiet)
-    found = compare(
-        network,
-        reference,
-        regulators=regulators,
-        genes=genes,
-        data=data,
-        permutations=permutations,
-        seed=seed,
-        say=plain(to),
-    )
+    with in_words_of({"set data.path to": "give --data"}):
+        found = compare(
+            network,
+            reference,
+            regulators=regulators,
+            genes=genes,
+            data=data,
+            permutations=permutations,
+            seed=seed,
+            say=plain(to),
+        )
     methods = list(found.evaluations)
     to.print()
     print_table(

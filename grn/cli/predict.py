@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import Debug, Quiet
+from grn.cli.options import Debug, Quiet, in_words_of
+
+OPTIONS = {
+    ": add one, or set data.values: expression to take the values as they are": "; add one",
+    "set data.counts: ": "give --counts ",
+    "data.counts: ": "--counts ",
+    "data.counts": "--counts",
+    "set data.gene_key: ": "give --gene-key ",
+    "set data.gene_key to": "give --gene-key",
+    "data.gene_key": "--gene-key",
+    "set data.path to": "give",
+}
 
 
 def command(
@@ -37,4 +48,5 @@ def command(
     from grn.analysis.predict import predict
     from grn.cli.console import console, plain
 
-    predict(model, data, output, key_added=key_added, counts=counts, gene_key=gene_key, say=plain(console(quiet)))
+    with in_words_of(OPTIONS):
+        predict(model, data, output, key_added=key_added, counts=counts, gene_key=gene_key, say=plain(console(quiet)))

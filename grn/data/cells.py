@@ -251,9 +251,13 @@ def _mismatch(path: str, var: pd.DataFrame, names: Sequence[str], vocabulary: Se
     looks = f"like {names[0]!r}"
     if re.fullmatch(r"ENS[A-Z]*G\d{6,}(\.\d+)?", names[0]):
         looks = f"like Ensembl ids ({names[0]!r})"
-    way_out = (
-        f"set data.gene_key: {best}."
-        if overlap[best] > shared
-        else f"the model's are like {vocabulary[0]!r}: set data.gene_key to a column of var with such names."
-    )
-    return f"{path} shares {shared} of {len(vocabulary)} genes with the model. Its names look {looks}; {way_out}"
+    if overlap[best] > shared:
+        way_out = f"Its names look {looks}; set data.gene_key: {best}."
+    elif shared == 0:
+        way_out = (
+            f"Its names look {looks}; the model's are like {vocabulary[0]!r}: "
+            "set data.gene_key to a column of var with such names."
+        )
+    else:
+        way_out = "At least half of them are needed: give data that were not cut to fewer genes."
+    return f"{path} shares {shared} of {len(vocabulary)} genes with the model. {way_out}"

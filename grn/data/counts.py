@@ -126,6 +126,9 @@ def _ways_out(adata: AnnData, tried: str) -> str:
         found.append("recover (the integers behind its log1p values)")
     if found:
         return f"set data.counts: {' or '.join(found)}."
+    values = to_csr(_matrix(adata, tried)[0], tried).data
+    if values.size == 0 or not np.isfinite(values).all() or (values < 0).any():
+        return "no other matrix here holds counts; mend this one or add one."
     return "no other matrix here holds counts: add one, or set data.values: expression to take the values as they are."
 
 

@@ -105,9 +105,8 @@ def read_gene_list(name: str, field: str) -> list[str]:
     """Genes of a file, one a line; blank lines and lines that start with # do not count."""
     path = find_file(name)
     if path is None:
-        raise DataError(
-            f"{field} is {name!r}, no file in the working folder and none of the shipped lists; give a file's path."
-        )
+        or_genes = "" if field.startswith("-") else f", or the genes themselves: [{name}]"
+        raise DataError(f"{field} is {name!r}, and there is no such file; give one with a gene a line{or_genes}.")
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:

@@ -38,9 +38,12 @@ def split_cells(
         ("test", split.test, test_fraction),
     ):
         if fraction > 0 and part.size == 0:
+            kinds = np.unique(labels).size
             raise DataError(
-                f"No cell is left for {name}: {labels.size} cells with {np.unique(labels).size} labels are too few to "
-                "split, as a label of one or two cells only trains; use more cells, or data.label_key: null."
+                f"No cell is left for {name}: {labels.size} cells are too few to split; use more."
+                if kinds == 1
+                else f"No cell is left for {name}: {labels.size} cells with {kinds} labels are too few to split, as a "
+                "label of one or two cells only trains; use more cells, or data.label_key: null."
             )
     return split
 

@@ -54,8 +54,8 @@ class Checkpoints(L.Callback):
         value = float(trainer.callback_metrics[MONITOR])
         if not math.isfinite(value):  # before anything is saved: the last checkpoint is still good
             raise TrainingDiverged(
-                f"The validation loss is not finite at step {trainer.global_step}; the last good checkpoint is kept: "
-                "lower trainer.learning_rate, or look for cells with extreme values."
+                f"The validation loss is not finite at step {trainer.global_step}; checkpoints of earlier "
+                "steps are kept: lower trainer.learning_rate, or look for cells with extreme values."
             )
         improved = value < self.best
         if improved:

@@ -8,10 +8,16 @@ from pathlib import Path
 from grn.errors import RunFolderError
 
 
+def refuse_used_folder(output: Path | None) -> None:
+    """Raises RunFolderError where `output` is there and holds something: asked before anything is read."""
+    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise RunFolderError(f"{output} already exists and is not an empty folder; give --output another name.")
+
+
 def make_run_folder(output: Path | None, config_name: str, root: Path = Path("runs")) -> Path:
+    """Made once the cells are read, so that a wrong path or field leaves nothing behind."""
     if output is not None:
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise RunFolderError(f"{output} already exists and is not an empty folder; give --output another name.")
+        refuse_used_folder(output)
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:

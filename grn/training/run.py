@@ -36,7 +36,7 @@ from grn.training.averaging import MovingAverage
 from grn.training.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
 from grn.training.decoys import false_discovery, fit_with_decoys
 from grn.training.fit_cells import FitCells
-from grn.training.folder import make_run_folder
+from grn.training.folder import make_run_folder, refuse_used_folder
 from grn.training.machine import (
     lightning_options,
     own_device,
@@ -74,21 +74,24 @@ def train(
 
     terminal: show a live progress bar; otherwise one line a validation goes through `say`.
     """
-    refuse_impossible_training(config.trainer)  # this and the next raise before there is a folder
-    Place.of(0, processes(config.trainer), config.trainer.gene_parallel)
+    refuse_impossible_training(config.trainer)
+    Place.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises where it cannot be
     first = process_rank() == 0
-    folder = make_run_folder(output, name) if first else Path(".")
     if first:
-        write_text(folder / "config.yaml", dump_config(config))
-        say = _tee(say, folder / "log.txt")
-    else:
-        say = _silent
+        refuse_used_folder(output)
 
     started = time.monotonic()
     L.seed_everything(config.trainer.seed, verbose=False)
     cells, split = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
     refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
     refuse_nothing_to_learn(config, cells)
+    # Whatever was refused until here has left nothing behind.
+    folder = make_run_folder(output, name) if first else Path(".")
+    if first:
+        write_text(folder / "config.yaml", dump_config(config))
+        say = _tee(say, folder / "log.txt")
+    else:
+        say = _silent
     for line in describe(cells, split):
         say(line)
     if first and cells.truth is not None:
@@ -425,13 +428,14 @@ def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = p
     if changes.get("readout", "effect") != "effect":
         changes = {**changes, "false_discovery": "false"}  # q-values are about effects alone
     config = load_config(run / "config.yaml", [f"network.{name}={value}" for name, value in changes.items()])
-    folder = make_run_folder(output, run.name)
+    refuse_used_folder(output)
     cells, _ = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
     if cells.vocabulary != trained.vocabulary:
         raise VocabularyMismatch(
             f"{config.data.path} no longer has the {len(trained.vocabulary)} genes that {run} was trained on; "
             "restore the data or train again."
         )
+    folder = make_run_folder(output, run.name)
     edges = write_network_files(config, trained, cells, folder, say)
     say(f"network.h5ad and edges.parquet are in {folder}")
     return edges

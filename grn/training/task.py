@@ -75,9 +75,9 @@ class Task(L.LightningModule):
             return
         cells = ", ".join(str(int(cell)) for cell in step.cells[:5])
         raise TrainingDiverged(
-            f"The {what} is not finite at step {step.number} (batch of the cells in rows {cells}, ...); the last "
-            f"good checkpoint is kept: lower trainer.learning_rate ({self.settings.learning_rate:g}) or look at "
-            f"these cells."
+            f"The {what} is not finite at step {step.number} (batch of the cells in rows {cells}, ...); "
+            "checkpoints of earlier steps are kept: lower trainer.learning_rate "
+            f"({self.settings.learning_rate:g}) or look at these cells."
         )
 
     def on_train_end(self) -> None:

@@ -187,7 +187,10 @@ def test_quiet_prints_nothing(ask):
         (["networks.csv", "reference.csv"], "networks.csv does not exist; did you mean network.csv?"),
         (["network.csv", "network.tsv"], "network.tsv does not exist"),
         (["reference.csv", "reference.csv"], "reference.csv has the columns Gene1, Gene2, Type; name them"),
-        (["network.csv", "reference.csv", "--regulators", "al"], "--regulators is 'al', no file"),
+        (
+            ["network.csv", "reference.csv", "--regulators", "al"],
+            "--regulators is 'al', and there is no such file",
+        ),
         (["network.csv", "reference.csv", "--genes", "data"], "--genes is data, but there are none"),
         (["network.csv", "reference.csv", "--data", "."], "folder without config.yaml"),
         (["network.csv", "reference.csv", "--data", "gone.h5ad"], "gone.h5ad does not exist"),

@@ -152,11 +152,16 @@ def test_labels_take_the_models_classes(adata):
     assert cells.labels.tolist() == [expected[label] for label in adata.obs["label"]]
 
 
-def test_strange_genes_are_a_mismatch(adata):
-    with pytest.raises(
-        VocabularyMismatch, match=r"x shares 1 of 3 genes with the model\. Its names look like 'gene0'; the"
-    ):
-        cells_for_vocabulary(adata, DataConfig(path="x"), ["gene1", "SPI1", "CD3E"])
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("CD14", r"shares 0 of 3 genes with the model\. Its names look like 'gene0'; the model's are like 'CD14'"),
+        ("gene1", r"shares 1 of 3 genes with the model\. At least half of them are needed"),
+    ],
+)
+def test_strange_or_few_genes_are_a_mismatch(adata, first, said):
+    with pytest.raises(VocabularyMismatch, match=said):
+        cells_for_vocabulary(adata, DataConfig(path="x"), [first, "SPI1", "CD3E"])
 
 
 def test_ensembl_ids_are_noticed_and_the_fitting_column_named(adata):

@@ -115,3 +115,12 @@ def test_missing_expression_is_refused(adata):
 def test_recover_contradicts_expression(adata):
     with pytest.raises(ConfigError, match="recover makes counts"):
         read_expression(adata, config(values="expression", counts="recover"))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -2.0])
+def test_values_that_expression_cannot_be_either_are_not_sent_there(adata, value):
+    counts = adata.X.toarray()
+    counts[1, 2] = value
+    adata.X = sparse.csr_matrix(counts)
+    with pytest.raises(DataError, match="holds counts; mend this one or add one"):
+        read_expression(adata, DataConfig(path="x"))

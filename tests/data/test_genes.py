@@ -105,7 +105,7 @@ def test_the_working_folder_comes_before_the_shipped_lists(tmp_path, monkeypatch
 
 
 def test_a_missing_list_names_the_field():
-    with pytest.raises(DataError, match=r"data\.regulators is 'tfs\.txt', no file"):
+    with pytest.raises(DataError, match=r"data\.regulators is 'tfs\.txt', and there is no such file.*: \[tfs\.txt\]\."):
         choose_regulators(NAMES, "tfs.txt")
 
 

@@ -10,7 +10,7 @@ import torch
 
 from grn.config import Config
 from grn.data.cells import load_cells
-from grn.errors import ConfigError
+from grn.errors import ConfigError, DataError, RunFolderError
 from grn.trained import TrainedModel
 from grn.training import machine, run
 from grn.training.run import train
@@ -93,3 +93,16 @@ def test_one_cell_type_and_nothing_else_to_learn_is_refused(make_config, tmp_pat
         ConfigError, match=r"'cell_type' holds the one cell type 'T' and nothing else is trained for; set"
     ):
         train(config, tmp_path / "run", say=lambda line: None)
+
+
+def test_data_that_cannot_be_read_leave_nothing_behind(make_config, tmp_path):
+    """So that the mended command can be given again as it was."""
+    config = make_config()
+    wrong = changed(config, data={"path": str(tmp_path / "nowhere.h5ad")})
+    with pytest.raises(DataError, match="does not exist"):
+        train(wrong, tmp_path / "run", say=lambda line: None)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine.txt").write_text("kept")
+    with pytest.raises(RunFolderError, match="used already exists and is not an empty folder"):
+        train(wrong, tmp_path / "used", say=lambda line: None)
