@@ -57,7 +57,7 @@ def test_the_picture_has_a_panel_a_metric(table):
 
     picture = dots(table, ours="grn")
     assert len(picture.axes) == len(PANELS)
-    assert {text.get_text() for text in picture.legends[0].get_texts()} == {"grn", "ridge"}
+    assert {text.get_text() for text in picture.legends[0].get_texts()} == {"grn", "ridge", "all signs alike"}
 
 
 def test_our_column_needs_its_file(tmp_path, monkeypatch):
