@@ -4,9 +4,10 @@
 
 One row a tile and dtype: for the output, dq, dk, dv and dm the largest relative error over bags of 1, 7, 113, 1000 and
 1025 genes, the error of materialised torch in the same dtype on the same bags beside it, and whether ours is within
-1.5 times torch's plus a slack: half a unit in the last place of 16 bits, four of float32; for bags of one gene a whole
-unit and sixteen. Of small bags' kernels those of 1 to 128 genes. Compilers have been wrong at single tile sizes before,
-so no tile ships unseen. `--trial` runs a few tiles in Triton's interpreter, without a GPU.
+1.5 times torch's plus a slack: half a unit in the last place of 16 bits, four of float32. Of small bags' kernels those
+of 1 to 128 genes. `but_one`: the same without bags of one gene, where torch's weight is a sign and exact. Compilers
+have been wrong at single tile sizes before, so no tile ships unseen. `--trial` runs a few tiles in Triton's
+interpreter, without a GPU.
 """
 
 from __future__ import annotations
@@ -165,10 +166,9 @@ def error(found: Tensor, true: Tensor) -> float:
     return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
 
 
-def slack(dtype: torch.dtype, genes: int) -> float:
-    """With one key torch's weights are signs and exact, which a sum of products next to zero is not."""
+def slack(dtype: torch.dtype) -> float:
     eps = torch.finfo(dtype).eps
-    return eps * ((16 if genes == 1 else 4) if dtype == torch.float32 else (1 if genes == 1 else 0.5))
+    return 4 * eps if dtype == torch.float32 else eps / 2
 
 
 def start_of(case: Case) -> dict[str, object]:
@@ -181,7 +181,7 @@ def start_of(case: Case) -> dict[str, object]:
 
 def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
     tensors, row = KERNELS[case.kernel], start_of(case)
-    worst, torchs, within = dict.fromkeys(tensors, 0.0), dict.fromkeys(tensors, 0.0), True
+    worst, torchs, within, but_one = dict.fromkeys(tensors, 0.0), dict.fromkeys(tensors, 0.0), True, True
     try:
         for genes in sizes:
             bags = draw(genes, case.width, case.dtype, device)
@@ -196,10 +196,20 @@ def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
                 mine, its = error(found[name], true[name]), error(peer[name], true[name])
                 its = math.inf if math.isnan(its) else its  # 16-bit numbers of torch's run over
                 worst[name], torchs[name] = max(worst[name], mine), max(torchs[name], its)
-                within &= mine <= 1.5 * its + slack(case.dtype, genes)  # NaN is not
+                good = mine <= 1.5 * its + slack(case.dtype)  # NaN is not
+                within &= good
+                but_one &= good or genes == 1
     except Exception as problem:  # one tile that does not compile must not hide the others
-        return row | {"within": False, "problem": repr(problem)[:200]}
-    return row | {f"{n}": worst[n] for n in tensors} | {f"{n}_torch": torchs[n] for n in tensors} | {"within": within}
+        return row | {"within": False, "but_one": False, "problem": repr(problem)[:200]}
+    return (
+        row
+        | {f"{n}": worst[n] for n in tensors}
+        | {f"{n}_torch": torchs[n] for n in tensors}
+        | {
+            "within": within,
+            "but_one": but_one,
+        }
+    )
 
 
 def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
@@ -220,7 +230,7 @@ def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in active_children():  # they may be compiling for minutes yet
                 process.kill()
-    late_row = {"within": False, "problem": f"not done in {limit_s:.0f} s"}
+    late_row = {"within": False, "but_one": False, "problem": f"not done in {limit_s:.0f} s"}
     return pd.DataFrame([rows.get(case, start_of(case) | late_row) for case in everything])
 
 
@@ -238,14 +248,15 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("Tiles are checked on the GPU that they are for, and there is none; --trial shows how.", file=sys.stderr)
         return 2
-    table = check_all(list(cases()), chosen.limit_s)
+    table = check_all(list(dict.fromkeys(cases())), chosen.limit_s)
     table.insert(0, "device", torch.cuda.get_device_name())
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(chosen.output, index=False, float_format="%.3g")
     print(
         table.drop(columns="device").to_string(index=False, float_format=lambda x: "" if math.isnan(x) else f"{x:.1e}")
     )
-    print(f"{int(table.within.sum())} of {len(table)} within 1.5 times torch's error and the slack")
+    print(f"{int(table.within.sum())} of {len(table)} within 1.5 times torch's error and the slack; ", end="")
+    print(f"of more than one gene {int(table.but_one.sum())}")
     return int(not table.within.all())
 
 

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
+def refuse_used_folder(output: Path | None) -> None:
+    """Raises RunFolderError where `output` is there and holds something: asked before anything is read."""
+    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise RunFolderError(f"{output} already exists and is not an empty folder; give --output another name.")
+
+
 def refuse_file_above(path: Path) -> None:
     """Raises RunFolderError where `path` lies below a file: asked before anything is computed."""
     for above in path.absolute().parents:

@@ -172,12 +172,12 @@ def methods_at(names: tuple[str, ...], bags: str, road: str) -> tuple[str, ...]:
     return tuple(name for name in names if not left_out.get(name))
 
 
-def road(q: tuple[int, ...], k: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> str:
-    """What the door takes for gene queries of these shapes, of one bag: stream or moments (kernels), torch on a CPU."""
+def road(q: tuple[int, ...], k: tuple[int, ...], bags: int, dtype: torch.dtype, device: torch.device) -> str:
+    """What the door takes in training for gene queries of these shapes: stream or moments (kernels), torch on a CPU."""
     if device.type != "cuda":
         return "torch"
-    shapes = (torch.empty(shape, dtype=dtype, device=device) for shape in (q, k))
-    return choose(*shapes, 1, "auto")
+    shapes = (torch.empty(shape, dtype=dtype, device="meta", requires_grad=True) for shape in (q, k))
+    return choose(*shapes, bags, "auto")
 
 
 @contextmanager

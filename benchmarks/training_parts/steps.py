@@ -96,11 +96,13 @@ def road_of(point: Point, precision: str, device: torch.device) -> str:
     heads, key_heads = MODELS[point.model].query_heads, MODELS[point.model].key_heads
     width = MODELS[point.model].width // heads
     chosen = regulators(point)
-    keys = (point.vocabulary if chosen is None else len(chosen)) + 1
+    listed = 1.0 if chosen is None else len(chosen) / point.vocabulary
+    keys = round(listed * point.genes) + 1  # of a cell, and its basal gene
     dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
+    cells, genes = point.cells, point.genes
     if point.bags == "packed":
-        return road((point.genes, heads, width), (keys, key_heads, width), dtype, device)
-    return road((1, heads, point.genes, width), (1, key_heads, keys, width), dtype, device)
+        return road((cells * genes, heads, width), (cells * keys, key_heads, width), cells, dtype, device)
+    return road((cells, heads, genes, width), (cells, key_heads, keys, width), cells, dtype, device)
 
 
 class Measured(NamedTuple):

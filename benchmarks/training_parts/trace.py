@@ -9,28 +9,26 @@ from attention_parts.clock import synchronise, times
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from grn.config import ModelConfig
-from training_parts.cells import DEFAULTS, MODELS, Point, batches
+from training_parts.cells import Point, batches
 from training_parts.methods import attending
-from training_parts.steps import BATCHES, WARMUPS, Training
+from training_parts.steps import BATCHES, WARMUPS, Training, road_of
 
 STEPS, SHOWN = 3, 15
-MOMENTS = ("key_moments", "moment_query_gradient")  # where there are many keys
-STREAM = ("stream_forward", "key_gradients", "stream_query_gradient", "scaled_keys", "scaled_queries")
+LAUNCHED = {
+    "stream": ("scaled_keys", "stream_forward", "scaled_queries", "key_gradients", "stream_query_gradient"),
+    "moments": ("sum_keys", "attend_moments", "sum_queries", "query_gradients", "key_gradients"),
+    "torch": (),
+}
+"""Road -> flashsign's kernels that every step on it launches."""
+OURS = (
+    *dict.fromkeys(name for names in LAUNCHED.values() for name in names), "moment_query_gradient", "key_moments",
+    "add_parts", "attend_weak", "small_forward", "small_backward",
+)  # fmt: skip
 
 
-def expected(genes: int, model: ModelConfig = DEFAULTS.model) -> tuple[str, ...]:
-    """flashsign's kernels that a step must launch, if only for the summary, which reads every gene.
-
-    From eight keys a unit of head width on, gradients of queries come from moments (flashsign/triton/stream.py).
-    """
-    many = genes > 8 * max(16, model.width // model.query_heads)
-    return STREAM + MOMENTS if many else STREAM
-
-
-def share(kernels: dict[str, float], wanted: tuple[str, ...] = STREAM + MOMENTS) -> tuple[float, list[str]]:
+def share(kernels: dict[str, float], wanted: tuple[str, ...]) -> tuple[float, list[str]]:
     """kernels: name -> time. flashsign's share of all time, and the wanted kernels that are not there."""
-    ours = sum(time for name, time in kernels.items() if any(each in name for each in STREAM + MOMENTS))
+    ours = sum(time for name, time in kernels.items() if any(each in name for each in OURS))
     missing = [each for each in wanted if not any(each in name for name in kernels)]
     return ours / max(sum(kernels.values()), 1e-12), missing
 
@@ -62,14 +60,14 @@ def trace(point: Point, device: torch.device, precision: str, compiled: bool = F
         kernels[event.key] = kernels.get(event.key, 0.0) + getattr(event, time)
         calls[event.key] = calls.get(event.key, 0) + event.count
     total = sum(kernels.values())
-    ours, missing = share(kernels, expected(point.genes, MODELS[point.model]))
+    ours, missing = share(kernels, LAUNCHED[road_of(point, precision, device)])
     print(f"{STEPS} steps, {precision}: {point}\n{'ms a step':>10}{'share':>8}{'calls':>8}  kernel")
     for name in sorted(kernels, key=lambda each: -kernels[each])[:SHOWN]:
         ms, calls_a_step = kernels[name] / 1000 / STEPS, calls[name] / STEPS
         print(f"{ms:>10.3f}{kernels[name] / total:>8.1%}{calls_a_step:>8.1f}  {name[:90]}")
     print(f"{total / 1000 / STEPS:>10.3f}{1:>8.1%}{sum(calls.values()) / STEPS:>8.1f}  all {len(kernels)}")
     print(f"a step without the profiler takes {wall:.3f} ms; flashsign's kernels: {ours:.1%} of the kernels' time")
-    for each in STREAM + MOMENTS:
+    for each in OURS:
         ms = sum(spent for name, spent in kernels.items() if each in name) / 1000 / STEPS
         print(f"{ms:>10.3f}{'':>16}  {each}")
     return [f"flashsign's kernels did not run: {point}, {', '.join(missing)}."] if cuda and missing else []

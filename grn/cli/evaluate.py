@@ -65,12 +65,10 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Score a network against known edges: early precision, AUPRC and signs, beside Pearson and ridge."""
-    from grn.errors import RunFolderError
-    from grn.files import refuse_file_above
+    from grn.files import refuse_file_above, refuse_used_folder
 
     if output is not None:
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise RunFolderError(f"{output} already exists and is not an empty folder; give --output another name.")
+        refuse_used_folder(output)
         refuse_file_above(output)
 
     from grn.analysis.comparison import compare, printed_rows, score_table

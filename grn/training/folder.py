@@ -6,12 +6,7 @@ import datetime
 from pathlib import Path
 
 from grn.errors import RunFolderError
-
-
-def refuse_used_folder(output: Path | None) -> None:
-    """Raises RunFolderError where `output` is there and holds something: asked before anything is read."""
-    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunFolderError(f"{output} already exists and is not an empty folder; give --output another name.")
+from grn.files import refuse_used_folder
 
 
 def make_run_folder(output: Path | None, config_name: str, root: Path = Path("runs")) -> Path:

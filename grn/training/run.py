@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,28 +15,23 @@ import torch
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
-import grn
 from grn.bags import Batch
 from grn.config import Config
-from grn.configfile import dump_config, load_config
-from grn.data.batches import is_packed
+from grn.configfile import dump_config
 from grn.data.cells import Cells, load_cells
 from grn.data.module import CellsDataModule
 from grn.data.places import Place
 from grn.data.split import Split
-from grn.errors import ConfigError, DataError, VocabularyMismatch
-from grn.files import replacing_file, write_text
+from grn.errors import ConfigError, DataError
+from grn.files import refuse_used_folder, replacing_file, write_text
 from grn.fusing import fusing
 from grn.model import Model
 from grn.network.baselines import ridge_predictions
-from grn.network.export import edge_table, network_anndata, write_network
-from grn.network.networks import read_networks
 from grn.trained import TrainedModel
 from grn.training.averaging import MovingAverage
 from grn.training.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
-from grn.training.decoys import false_discovery, fit_with_decoys
 from grn.training.fit_cells import FitCells
-from grn.training.folder import make_run_folder, refuse_used_folder
+from grn.training.folder import make_run_folder
 from grn.training.machine import (
     lightning_options,
     own_device,
@@ -46,11 +41,11 @@ from grn.training.machine import (
     uses_gpu,
 )
 from grn.training.metrics import Evaluation, scalars
+from grn.training.networks import Say, write_network_files
 from grn.training.quiet import quiet
 from grn.training.regulation import Fit, fit_regulation
 from grn.training.task import Task
 
-Say = Callable[[str], None]
 LARGEST_TABLE = 2**29  # scores of all members at once, 2 GiB; the fit holds about ten such tables
 LARGEST_RIDGE = 2**27  # numbers of the table that ridge is fitted on, 1 GiB each of a few copies
 
@@ -357,88 +352,6 @@ def tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
         {"class": cells.classes, "f1": found["f1_per_class"].numpy(), "cells": confusion.sum(axis=1).to_numpy()}
     )
     return {"metrics": metrics, "per_class": per_class, "confusion": confusion}
-
-
-def write_network_files(config: Config, trained: TrainedModel, cells: Cells, folder: Path, say: Say) -> pd.DataFrame:
-    """network.h5ad and edges.parquet; returns the edge table."""
-    settings, regulators = config.network, trained.regulators
-    trained.model.to(own_device(config.trainer))
-    networks = read_networks(
-        trained,
-        cells.multiplicity,
-        cells.labels,
-        cells.basal,
-        readout=settings.readout,
-        cells=settings.cells,
-        seed=config.trainer.seed,
-        top_k=settings.top_k,
-        packed=is_packed(config.data.bags, len(cells.vocabulary)),
-        say=say,
-    )
-    adata = network_anndata(
-        networks,
-        settings.readout,
-        genes=cells.vocabulary,
-        regulators=regulators,
-        classes=cells.classes,
-        labels=cells.labels,
-        multiplicity=cells.multiplicity,
-        top_k=settings.top_k,
-        about={
-            "model_hash": trained.hash,
-            "version": grn.__version__,
-            "parameters": {
-                "members": settings.members,
-                "bags": settings.cells,
-                "top_k": settings.top_k or 0,
-                "seed": config.trainer.seed,
-            },
-        },
-    )
-    edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k)
-    write_network(folder, adata, edges)
-    if settings.false_discovery:
-        q = edge_q_values(config, trained, cells, say)
-        edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k, q)
-        write_network(folder, adata, edges)
-    return edges
-
-
-def edge_q_values(config: Config, trained: TrainedModel, cells: Cells, say: Say) -> np.ndarray:
-    """False discovery rates [N, R] of the edges, from a fit of its own with decoy regulators beside the real ones."""
-    everyone = FitCells.of(cells, np.arange(len(cells)), trained.model.mean.cpu(), trained.model.sd.cpu())
-    real, decoy = fit_with_decoys(
-        config.regulation,
-        config.network.members,
-        replace(everyone, regulators=trained.regulators),
-        penalty=trained.penalty,
-        labels=cells.labels,
-        seed=config.trainer.seed,
-        device=own_device(config.trainer),
-    )
-    q = false_discovery(real, decoy, trained.regulators)
-    say(f"{int((q <= 0.1).sum())} edges at a false discovery rate of 0.1 (of associations, not of causes).")
-    return q
-
-
-def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = print) -> pd.DataFrame:
-    """Read the network of a finished run again, with `changes` to its network section, into the folder `output`."""
-    trained = TrainedModel.load(run / "model")
-    changes = changes or {}
-    if changes.get("readout", "effect") != "effect":
-        changes = {**changes, "false_discovery": "false"}  # q-values are about effects alone
-    config = load_config(run / "config.yaml", [f"network.{name}={value}" for name, value in changes.items()])
-    refuse_used_folder(output)
-    cells, _ = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
-    if cells.vocabulary != trained.vocabulary:
-        raise VocabularyMismatch(
-            f"{config.data.path} no longer has the {len(trained.vocabulary)} genes that {run} was trained on; "
-            "restore the data or train again."
-        )
-    folder = make_run_folder(output, run.name)
-    edges = write_network_files(config, trained, cells, folder, say)
-    say(f"network.h5ad and edges.parquet are in {folder}")
-    return edges
 
 
 def _tee(say: Say, path: Path) -> Say:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import lightning as L
 import pandas as pd
@@ -182,12 +183,31 @@ def test_methods_that_a_point_has():
     assert "flashsign stream" not in methods.methods_at(names, "packed", "stream")
 
 
-def test_a_trace_knows_the_kernels_and_misses_what_is_not_there(capsys):
-    kernels = dict.fromkeys(trace.expected(5000), 1.0) | {"ampere_gemm": 7.0}
-    assert trace.share(kernels) == (0.5, [])
-    assert trace.share({"ampere_gemm": 1.0}, trace.expected(40)) == (0, list(trace.STREAM))
+def test_a_trace_knows_the_kernels_and_misses_what_is_not_there(capsys, monkeypatch):
+    for road in ("stream", "moments"):
+        wanted = trace.LAUNCHED[road]
+        assert trace.share(dict.fromkeys(wanted, 1.0) | {"ampere_gemm": 5.0}, wanted) == (0.5, [])
+        assert trace.share({"ampere_gemm": 1.0}, wanted) == (0, list(wanted))
+    # Which products take longest is the machine's affair; all of them are to be listed.
+    monkeypatch.setattr(trace, "SHOWN", 1000)
     training.main([*SMOKE, "--trace"])
-    assert "aten::" in capsys.readouterr().out  # which of them take longest is the machine's affair
+    assert "aten::mm" in capsys.readouterr().out
+
+
+def test_a_trace_asks_for_kernels_that_there_are():
+    pytest.importorskip("triton")
+    folder = Path(trace.__file__).parents[2] / "kernels" / "flashsign" / "triton"
+    source = "".join(file.read_text() for file in folder.glob("*.py"))
+    assert all(f"def {name}(" in source for name in trace.OURS)
+
+
+def test_the_road_is_that_of_the_cells_and_keys_of_a_batch_in_training():
+    cuda = torch.device("cuda")
+    found = {
+        (bags, genes, keys): steps.road_of(cells.Point.of(bags, genes, keys), "bf16-mixed", cuda)
+        for bags in ("dense", "packed") for genes in (2000, 20000) for keys in ("5 %", "all")
+    }  # fmt: skip
+    assert found["packed", 20000, "all"] == found["dense", 20000, "all"] == found["dense", 2000, "all"] == "moments"
 
 
 def test_agreement_is_checked(capsys, monkeypatch):

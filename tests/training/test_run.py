@@ -14,7 +14,8 @@ from grn.data.order import EpochOrder
 from grn.errors import ConfigError, TrainingDiverged
 from grn.trained import TrainedModel
 from grn.training import regulation, run
-from grn.training.run import best_weights, export, mean_and_sd, train
+from grn.training.networks import export
+from grn.training.run import best_weights, mean_and_sd, train
 from grn.training.task import Task
 
 
