@@ -3,15 +3,22 @@
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=.:kernels
     compute-sanitizer --tool memcheck python benchmarks/every_kernel.py         # and --tool racecheck
 
-Without torch's cache every tensor is an allocation of its own, so that a step over its end is seen.
+All kinds, or those of KINDS whose numbers are given. Compiling is most of the time, and a sanitizer slows it: run once
+without, a process a kind, and Triton keeps what was compiled. Without torch's cache every tensor is an allocation of
+its own, so that a step over its end is seen.
 """
 
 from __future__ import annotations
+
+import sys
 
 import torch
 
 from flashsign.triton import launch, moments, small_bags, stream
 from flashsign.tuning import HOPPER
+from flashsign.waves import Waves
+
+KINDS = ((torch.float16, 128), (torch.bfloat16, 64), (torch.float16, 48), (torch.float32, 32))
 
 
 def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -23,23 +30,12 @@ def both_ways(q, k, v, m, grad, offsets, query_offsets) -> None:
     o, inverse = stream.forward(q, k, v, m, offsets, query_offsets, 1e-6)
     for dq_by_moments in (False, True):
         stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, 1e-6, moments=dq_by_moments)
-    tile = HOPPER.get((q.element_size(), q.shape[-1]))
-    if stream.hopper is not None and tile is not None:
-        for persistent in (False, *([True] if tile.other <= 64 else [])):
-            keys = launch.Keys.of(k, m, offsets)
-            stream.hopper.forward(
-                q,
-                keys,
-                v,
-                m,
-                offsets,
-                query_offsets,
-                1e-6,
-                tile,
-                torch.empty_like(q),
-                torch.empty_like(inverse),
-                persistent,
-            )
+    for tile in HOPPER.get((q.element_size(), q.shape[-1]), []) if stream.hopper is not None else []:
+        works = launch.Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets).grid(q.shape[1])[0]
+        for left in (0, *([works // 2] if offsets is None else [])):
+            keys, out = launch.Keys.of(k, m, offsets), (torch.empty_like(q), torch.empty_like(inverse))
+            waves = Waves(works - left, left, 2 if left else 1, 0.0)
+            stream.hopper.forward(q, keys, v, m, offsets, query_offsets, 1e-6, tile, waves, *out)
 
 
 def small(q, k, v, m, grad, *cut) -> None:
@@ -61,9 +57,9 @@ def along_weak_directions(q, k) -> None:
     q[:, :, ::3] = (q[:, :, ::3].float() / sizes / 200 @ basis).to(q.dtype)
 
 
-def main() -> None:
+def main(kinds: list[int]) -> None:
     torch.manual_seed(0)
-    for dtype, width in ((torch.float16, 128), (torch.bfloat16, 64), (torch.float16, 48), (torch.float32, 32)):
+    for dtype, width in [KINDS[kind] for kind in kinds]:
         queries, keys = 333, 301
         m = torch.rand(1, 1, keys, device="cuda")
         m[..., 5:9] = 0
@@ -84,9 +80,10 @@ def main() -> None:
             small(*few, m[..., :61], grad[:, :, :61], None, None)
             cuts = [torch.tensor(cut, device="cuda") for cut in ([0, 33, 33, 61], [0, 7, 40, 61])]
             small(*few, m[..., :61], grad[:, :, :61], *cuts)
-    torch.cuda.synchronize()
+        torch.cuda.synchronize()
+        print(f"{dtype}, heads of {width}: done", flush=True)
     print("every kernel ran")
 
 
 if __name__ == "__main__":
-    main()
+    main([int(word) for word in sys.argv[1:]] or list(range(len(KINDS))))

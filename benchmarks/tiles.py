@@ -37,6 +37,7 @@ TENSORS = ("o", "dq", "dk", "dv", "dm")
 KERNELS = {
     "forward": ("o",),
     "hopper": ("o",),
+    "hopper_shares": ("o",),
     "key_gradients": ("dk", "dv", "dm"),
     "stream_query_gradient": ("dq",),
     "moment_query_gradient": ("dq",),
@@ -82,14 +83,15 @@ def cases() -> Iterator[Case]:
 
     tables = {
         "forward": tuning.FORWARD,
-        "hopper": {key: [tile] for key, tile in tuning.HOPPER.items()},
+        "hopper": tuning.HOPPER,
+        "hopper_shares": tuning.HOPPER,
         "key_gradients": tuning.KEY_GRADIENTS,
         "stream_query_gradient": tuning.QUERY_GRADIENT,
         "moment_query_gradient": {key: t for key, t in tuning.QUERY_GRADIENT.items() if key[1] <= WIDEST_MOMENTS},
     }
     for kernel, table in tables.items():
         for (size, width), tiles in table.items():
-            for tile in [*tiles, *([] if kernel == "hopper" else [tuning.SMALL])]:
+            for tile in [*tiles, *([] if kernel.startswith("hopper") else [tuning.SMALL])]:
                 yield from (Case(kernel, tile, width, dtype) for dtype in dtypes(size))
     single = {
         "small_forward": {key: bags.forward for key, bags in tuning.SMALL_BAGS.items()},
@@ -136,6 +138,7 @@ def ours(case: Case, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor) -
     """
     from flashsign import tuning
     from flashsign.triton import launch, moments, small_bags, stream
+    from flashsign.waves import Waves
 
     call, cut = (q, k, v, m[:, None]), (None, None, 1e-6)
     if case.kernel in ("small_forward", "small_backward"):
@@ -147,13 +150,17 @@ def ours(case: Case, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor) -
         *gradients, dm = moments.backward(grad, *call, o, *kept, *cut)
         return [o, *gradients, dm.sum(1)]
     with patch.dict(tuning.SMALL_BAGS, clear=True):
-        if case.kernel == "hopper":
+        if case.kernel.startswith("hopper"):
             o, inverse = torch.empty_like(q), torch.empty(q.shape[:3], device=q.device)
             keys = launch.Keys.of(k, m[:, None], None)
-            stream.hopper.forward(q, keys, v, m[:, None], None, None, 1e-6, case.tile, o, inverse)
-        else:
-            o, inverse = stream.forward(*call, *cut, case.tile if case.kernel == "forward" else None)
-        if case.kernel in ("forward", "hopper"):
+            works = launch.cdiv(q.shape[2], case.tile.own) * q.shape[0] * q.shape[1]
+            # A share takes two tiles of keys or more.
+            of_keys = min(3, launch.cdiv(k.shape[2], 2 * case.tile.other)) if case.kernel == "hopper_shares" else 1
+            waves = Waves(works, 0, 1, 0.0) if of_keys == 1 else Waves(0, works, of_keys, 0.0)
+            stream.hopper.forward(q, keys, v, m[:, None], None, None, 1e-6, case.tile, waves, o, inverse)
+            return [o]
+        o, inverse = stream.forward(*call, *cut, case.tile if case.kernel == "forward" else None)
+        if case.kernel == "forward":
             return [o]
         tile = case.tile if case.kernel == "key_gradients" else None
         query_tile = case.tile if case.kernel.endswith("query_gradient") else None

@@ -52,8 +52,14 @@ FORWARD: dict[tuple[int, int], list[Tile]] = {
 }
 """(bytes of a number, padded head width) -> tiles of queries by tiles of keys, for long bags first."""
 
-HOPPER: dict[tuple[int, int], Tile] = {(2, 64): Tile(256, 128, 8, 5), (2, 128): Tile(256, 64, 8, 5)}
-"""Tiles of the forward kernel written for Hopper; widths that are no power of two take the other."""
+HOPPER: dict[tuple[int, int], list[Tile]] = {
+    (2, 64): [Tile(256, 128, 8, 5), Tile(128, 128, 8, 5)],
+    (2, 128): [Tile(256, 64, 8, 5), Tile(128, 64, 8, 5)],
+}
+"""Tiles of the forward kernel written for Hopper; other widths take the other kernel."""
+
+MEND = Tile(128, 32, 8, 1)
+"""Of triton/mend.py: little memory, as nearly all programs end at once."""
 
 KEY_GRADIENTS: dict[tuple[int, int], list[Tile]] = {
     (2, 16): [Tile(64, 64, 4, 4)],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashsign.remembered import remembered
 from flashsign.triton import scaled_keys
-from flashsign.tuning import ROW_STEP, padded_width
+from flashsign.tuning import ROW_STEP, padded_width, processors
 
 GAP = 256
 """Rows of zeros behind every packed bag's scaled keys and queries: the tallest tile that streams by."""
@@ -70,6 +71,19 @@ def start(
             return
         _COMPILED[call] = compiled
     compiled[(*grid, 1, 1)[:3]](*tensors, *numbers, *values)
+
+
+def starts_early(rows: Tensor) -> bool:
+    """Whether a kernel may begin before the one before it has ended (programmatic dependent launch, from Hopper on).
+
+    Launched so, it runs what needs nothing of that kernel, and waits (`gdc_wait`) before it reads or writes the rest.
+    """
+    return rows.is_cuda and torch.version.hip is None and capability(rows.device) >= (9, 0)
+
+
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 def cdiv(a: int, b: int) -> int:
@@ -154,8 +168,10 @@ class Keys:
     def of(cls, k: Tensor, m: Tensor, offsets: Tensor | None) -> Keys:
         first, heads, rows, width = k.shape
         bags, gap = (first, 0) if offsets is None else (len(offsets) - 1, GAP)
-        block = max(16, 4096 // padded_width(width))
-        parts = max(1, min(scaled_keys.MOST_PARTS.value, cdiv(rows, 2 * block)))
+        block = max(16, 8192 // padded_width(width))
+        # Each looks at all multiplicities of its bag: so many programs as fill the device, and no more.
+        filling = cdiv(4 * processors(k.device), bags * heads)
+        parts = max(1, min(scaled_keys.MOST_PARTS.value, cdiv(rows, block), filling))
         scaled = with_gaps(k, bags, gap)
         totals = torch.empty(bags, heads, 1 + scaled_keys.MOST_PARTS.value, device=k.device)
         start(
@@ -164,8 +180,9 @@ class Keys:
             {
                 "E": width, "E_PAD": padded_width(width), "BLOCK": block,
                 "LOOK": max(128, min(4096, padded_width(rows))), "PACKED": offsets is not None,
+                "EARLY": starts_early(k),
             },
-            num_warps=4,
+            num_warps=8,
         )  # fmt: skip
         return cls(scaled, totals, parts, gap)
 

@@ -20,6 +20,7 @@ from flashsign.triton.launch import (
     Tiles,
     Unchecked,
     aligned,
+    capability,
     cdiv,
     descriptor,
     head_stride,
@@ -29,6 +30,7 @@ from flashsign.triton.launch import (
     with_gaps,
 )
 from flashsign.tuning import Tile, padded_width
+from flashsign.waves import MOST_SHARES, Waves
 
 # Gluon is young and changes from release to release: only where its kernel was seen working.
 hopper: ModuleType | None = None
@@ -41,6 +43,8 @@ SHARE = 1024
 """Keys whose moments one program sums: few enough for float32, many enough to fill its time."""
 STREAMED = 8
 """From so many keys a unit of width on, dq comes from moments: two products of width E against three with every key."""
+LONG = 2048
+"""Keys from which on the kernel written for Hopper is the faster one: it takes a multiprocessor for itself."""
 WIDEST_MOMENTS = 128
 """Of wider heads two moments are more than a program's registers and shared memory."""
 
@@ -54,12 +58,12 @@ def forward(
         return small_bags.forward(q, k, v, m, offsets, query_offsets, eps)
     o = torch.empty_like(q)
     q, v = aligned(q), aligned(v)
-    keys = Keys.of(k, m, offsets)
     heads, width = q.shape[1], padded_width(q.shape[-1])
     inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
-    specialised = hopper_tile(q) if tile is None else None
-    if hopper is not None and specialised is not None:
-        hopper.forward(q, keys, v, m, offsets, query_offsets, eps, specialised, o, inverse)
+    keys = Keys.of(k, m, offsets)
+    chosen = hopper_tile(q, k, query_offsets) if tile is None else None
+    if hopper is not None and chosen is not None:
+        hopper.forward(q, keys, v, m, offsets, query_offsets, eps, *chosen, o, inverse)
         return o, inverse
     tile = tile or tuning.choose(tuning.FORWARD, q, width, kept=1)
     tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
@@ -76,13 +80,22 @@ def forward(
     return o, inverse
 
 
-def hopper_tile(q: Tensor) -> Tile | None:
-    """The tile of the kernel written for Hopper, where that was measured to be the faster one."""
-    tile = tuning.HOPPER.get((q.element_size(), q.shape[-1]))
-    if tile is None or not q.is_cuda or torch.cuda.get_device_capability(q.device) != (9, 0):
+def hopper_tile(q: Tensor, k: Tensor, query_offsets: Tensor | None) -> tuple[Tile, Waves] | None:
+    """The tile of the kernel written for Hopper that is done first, and in what waves; None where it does not run."""
+    tiles = tuning.HOPPER.get((q.element_size(), q.shape[-1]))
+    bags = 1 if query_offsets is None else len(query_offsets) - 1
+    keys = k.shape[2] // bags
+    if tiles is None or keys < LONG or not q.is_cuda or capability(q.device) != (9, 0):
         return None
-    programs = q.shape[0] * q.shape[1] * (q.shape[2] // tile.own)
-    return tile if programs > tuning.processors(q.device) else None
+    best = None
+    for tile in tiles:
+        # Packed bags have keys of their own, so many each on average: what is left of them is not dealt out.
+        works = cdiv(q.shape[2], tile.own) * q.shape[0] if query_offsets is None else q.shape[2] // tile.own + bags
+        most = MOST_SHARES if query_offsets is None else 1
+        waves = Waves.of(works * q.shape[1], keys, tile, tuning.processors(q.device), most)
+        if best is None or waves.cost < best[1].cost:
+            best = tile, waves
+    return best
 
 
 def backward(

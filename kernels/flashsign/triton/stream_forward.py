@@ -49,16 +49,8 @@ def stream_forward(
 
     # An absent key whose v is NaN shows in u. That is rare, so the loop does not look for it; it is run again.
     if tl.sum(tl.where(u == u, 0, 1)) > 0:
-        multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
-        u = tl.zeros([QUERIES, E_PAD], tl.float32)
-        for begin in tl.range(0, keys, KEYS, num_stages=1):
-            key = begin + tl.arange(0, KEYS)
-            m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
-            k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
-            v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
-            v_tile = tl.where((m == 0)[:, None], 0.0, v_tile)
-            s = tl.dot(rows, k_tile.T, input_precision=PRECISION)
-            u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
+        present = multiplicity + index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
+        u = careful_sum(rows, k, v, index, key_head, first_scaled, first_key, keys, present, E_PAD, KEYS, PRECISION)
 
     _, t = bag_totals(totals, parts, bag, key_head, key_heads)
     length = tl.load(inverse + query, mask=query < queries, other=0.0)
@@ -70,3 +62,21 @@ def stream_forward(
     tl.store(
         o + at, (u * norm[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None] & (column < E)[None, :]
     )
+
+
+@triton.jit
+def careful_sum(
+    rows, k, v, index, key_head, first_scaled, first_key, keys, present,
+    E_PAD: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """u of a tile of queries, the values of absent keys left out, whatever they hold. present: multiplicities."""
+    u = tl.zeros([rows.shape[0], E_PAD], tl.float32)
+    for begin in tl.range(0, keys, KEYS, num_stages=1):
+        key = begin + tl.arange(0, KEYS)
+        m = tl.load(present + key, mask=key < keys, other=0.0)
+        k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
+        v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
+        v_tile = tl.where((m == 0)[:, None], 0.0, v_tile)
+        s = tl.dot(rows, k_tile.T, input_precision=PRECISION)
+        u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
+    return u

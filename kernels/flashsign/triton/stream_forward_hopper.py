@@ -1,26 +1,28 @@
-"""Spherical attention's forward on Hopper, written for its parts: who loads, who multiplies, and what waits for what.
+"""Spherical attention's forward on Hopper: the tensor cores always have a product to do, and all of them have one.
 
 The sums are those of stream_forward.py, and so are the arguments:
 
     s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
 
-A program has one warp that loads and eight that multiply. The loader fills a ring of tiles of keys and values. The
-multipliers always have a product in flight: while they square and round the scores of one item, the tensor cores add
-the item before to u. An item is a block of 128 queries with a tile of keys. Two items, a and b, take turns, so what one
-reads the other does not write:
+A program has one tile of queries and eight warps. A ring of slots holds tiles of keys and values; what is done with is
+loaded anew, several steps ahead. While the warps square and round the scores of one item, the tensor cores add the item
+before to u. An item is a block of 128 queries with a tile of keys. Two items, a and b, take turns, so what one reads
+the other does not write:
 
     PARTS = 2:  a, b = first and second 128 queries with one tile of keys    (a program's tile: 256 queries)
     PARTS = 1:  a, b = 128 queries with one tile of keys and with the next   (128 queries)
 
-Keys n and values n - 1 share a slot, as they come to be used together: one wait and one release a step. The scores of
-the next item are written over those of the last, `use_acc=never`: with fresh registers for them the loop would not fit.
+Slot n holds keys n and values n - 1, as they come to be used together: one wait and one load a step. The scores of the
+next item are written over those of the last, `use_acc=never`: with fresh registers for them the loop would not fit.
 Each product's left operand p is held until the wait that ends the product; what ptxas made of that was checked in SASS.
+
+u and z are sums, so keys may come in any parts. Tiles that would be the last to run, alone on a device that is idle
+but for them, are done in SHARES: each program does the same queries with some of the keys, and add_shares the rest.
 """
 
 from __future__ import annotations
 
 import torch
-import triton.language as tl
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -33,30 +35,36 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )  # fmt: skip
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_wait
 
-from flashsign.triton import launch, scaled_keys, tiles
-from flashsign.tuning import Tile, processors
+from flashsign.triton import launch, mend, scaled_keys, shares, tiles
+from flashsign.tuning import Tile
+from flashsign.waves import Waves
 
 # The same helpers, compiled as Gluon: on scalars, and on tensors whose layout is given, the two languages agree.
 bag_rows = gluon.jit(tiles.bag_rows.fn)
 inverse_norm = gluon.jit(tiles.inverse_norm.fn)
+marked = gluon.jit(tiles.marked.fn)
 
 BLOCK = gl.constexpr(128)
 """Queries of one item: 64, the rows of a wgmma, for either group of four warps."""
 WARPS = gl.constexpr(8)
-REGISTERS = 168
-"""Of every thread at the start: 65536 / (32 x 12 warps, as the loader's counts for four). The loader gives its up."""
-LOADER_REGISTERS = gl.constexpr(24)
 NAMES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
-SIZES = ("queries_all", "keys_all", "tiles", "heads", "key_heads", "parts", "gap", "works")
+SIZES = ("queries_all", "keys_all", "tiles", "heads", "key_heads", "parts", "gap", "first", "shares")
 MOST_PARTS = gl.constexpr(scaled_keys.MOST_PARTS.value)
 
 
 @gluon.jit
-def tile_of(work, bags, sizes, gap, QUERIES: gl.constexpr, PACKED: gl.constexpr):
-    """Where tile number `work` lies; no such tile: bag -1."""
+def tile_of(
+    program, bags, sizes, first, shares, QUERIES: gl.constexpr, PAIR: gl.constexpr, PACKED: gl.constexpr,
+    SHARES: gl.constexpr,
+):  # fmt: skip
+    """Where a program's tile lies (no such tile: bag -1), the first of its keys, and pairs of steps that they take."""
     offsets, query_offsets, schedule = bags
     queries_all, keys_all, tiles, heads, key_heads = sizes
+    work, share = first + program, 0
+    if SHARES:
+        work, share = first + program // shares, program % shares
     tile, head = work % tiles, work // tiles % heads
     if PACKED:
         bag = gl.load(schedule + tile)
@@ -67,63 +75,32 @@ def tile_of(work, bags, sizes, gap, QUERIES: gl.constexpr, PACKED: gl.constexpr)
     real = gl.maximum(bag, 0)
     first_query, queries, index = bag_rows(real, query_offsets, queries_all, PACKED)
     first_key, keys, _ = bag_rows(real, offsets, keys_all, PACKED)
-    return bag, head, head // (heads // key_heads), start, first_query, queries, first_key, keys, index, real * gap
-
-
-@gluon.jit
-def steps_of(keys, KEYS: gl.constexpr, PARTS: gl.constexpr):
-    """Tiles of keys that pass by: at least one, and two by two where a and b are neighbours."""
-    if PARTS == 2:
-        return gl.maximum(gl.cdiv(keys, KEYS), 1)
-    else:
-        return 2 * gl.maximum(gl.cdiv(keys, 2 * KEYS), 1)
+    pairs = gl.maximum(gl.cdiv(keys, PAIR), 1)
+    if SHARES:
+        begin = share * pairs // shares
+        pairs = (share + 1) * pairs // shares - begin
+        first_key += begin * PAIR
+    return bag, head, head // (heads // key_heads), start, first_query, queries, index, first_key, pairs
 
 
 @gluon.jit
 def next_slot(slot, phase, STAGES: gl.constexpr):
-    """The ring's next slot, and the parity of its barriers' current round."""
+    """The ring's next slot, and the parity of its barrier's current round."""
     last = slot == STAGES - 1
     return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
 
 
 @gluon.jit
-def load_tiles(
-    q, k, v, ring, bags, sizes, gap, works,
-    QUERIES: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr, PACKED: gl.constexpr,
-):  # fmt: skip
-    """The loader: tile by tile the queries, then the ring's slots as they come free.
-
-    Slot n of a tile holds keys n and values n - 1, as they come to be used together: a tile of n steps has n + 1 slots.
-    """
-    q_ring, k_ring, v_ring, q_full, q_empty, full, empty = ring
-    slot, phase, turn = 0, 0, 0
-    for work in range(gl.program_id(0), works, gl.num_programs(0)):
-        bag, head, key_head, start, first_query, _, first_key, keys, index, shift = tile_of(
-            work, bags, sizes, gap, QUERIES, PACKED
-        )
-        if bag >= 0:
-            # A barrier's first round has nothing to wait for: the opposite parity counts as done.
-            mbarrier.wait(q_empty, turn ^ 1)
-            mbarrier.expect(q_full, PARTS * q.block_type.nbytes)
-            for part in gl.static_range(PARTS):
-                row = first_query + start + part * BLOCK
-                tma.async_copy_global_to_shared(q, [index, head, row, 0], q_full, q_ring.index(part))
-            steps = steps_of(keys, KEYS, PARTS)
-            for step in range(steps + 1):
-                row = first_key + step * KEYS
-                bar = full.index(slot)
-                mbarrier.wait(empty.index(slot), phase ^ 1)
-                both = (step > 0) & (step < steps)
-                mbarrier.expect(bar, k.block_type.nbytes + v.block_type.nbytes, pred=both)
-                mbarrier.expect(bar, k.block_type.nbytes, pred=both == 0)
-                tma.async_copy_global_to_shared(
-                    k, [index, key_head, row + shift, 0], bar, k_ring.index(slot), pred=step < steps
-                )
-                tma.async_copy_global_to_shared(
-                    v, [index, key_head, row - KEYS, 0], bar, v_ring.index(slot), pred=step > 0
-                )
-                slot, phase = next_slot(slot, phase, STAGES)
-            turn ^= 1
+def load_slot(k, v, ring, at, slot, step, steps, KEYS: gl.constexpr):
+    """Keys `step` and values `step - 1` on their way into a slot: what is outside of 0 ... steps - 1 is never used."""
+    k_ring, v_ring, full = ring
+    index, key_head, first_scaled, first_key = at
+    bar, wanted = full.index(slot), step <= steps
+    row = step * KEYS
+    mbarrier.expect(bar, k.block_type.nbytes + v.block_type.nbytes, pred=wanted)
+    tma.async_copy_global_to_shared(k, [index, key_head, first_scaled + row, 0], bar, k_ring.index(slot), pred=wanted)
+    row -= KEYS
+    tma.async_copy_global_to_shared(v, [index, key_head, first_key + row, 0], bar, v_ring.index(slot), pred=wanted)
 
 
 @gluon.jit
@@ -140,14 +117,14 @@ def zero_scores(KEYS: gl.constexpr):
 
 
 @gluon.jit
-def rounded(s, dtype: gl.constexpr, E_PAD: gl.constexpr):
+def rounded(s, dtype: gl.constexpr, E: gl.constexpr):
     """Scores as the left operand of u's product: every thread already holds its own numbers."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E_PAD, 16])
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E, 16])
     return gl.convert_layout(s.to(dtype), gl.DotOperandLayout(0, layout, 2), assert_trivial=True)
 
 
 @gluon.jit
-def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, E_PAD: gl.constexpr):
+def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, E: gl.constexpr):
     """One item's scores while the other item's p is on its way into u: u (in flight), z, this item's p, and s.
 
     At the only wait all but the newest product is done, also the one that was in flight before the call.
@@ -155,37 +132,99 @@ def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, E_PAD: 
     s = warpgroup_mma(q, k_tile.permute([1, 0]), s, use_acc=never, is_async=True)
     u = warpgroup_mma(p, v_tile, u, is_async=True)
     s = warpgroup_mma_wait(1, deps=(s,))
-    return u, z + row_squares(s, KEYS), rounded(s, v_tile.dtype, E_PAD), s
+    return u, z + row_squares(s, KEYS), rounded(s, v_tile.dtype, E), s
 
 
 @gluon.jit
-def zero_sums(E_PAD: gl.constexpr):
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E_PAD, 16])
-    return warpgroup_mma_init(gl.zeros([BLOCK, E_PAD], gl.float32, layout))
+def zero_sums(E: gl.constexpr):
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E, 16])
+    return gl.zeros([BLOCK, E], gl.float32, layout)
 
 
 @gluon.jit
-def store_lengths(q, inverse, start, queries, E_PAD: gl.constexpr):
+def sum_keys(
+    q_a, q_b, k, v, ring, at, steps, never,
+    E: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Both sums of both items over `steps` tiles of keys: u_a, u_b, z_a, z_b. The first slots are on their way."""
+    k_ring, v_ring, full = ring
+    slot, phase, coming = 0, 0, STAGES
+    mbarrier.wait(full.index(slot), phase)
+    k_tile = k_ring.index(slot).reshape([KEYS, E])
+    s = warpgroup_mma(q_a, k_tile.permute([1, 0]), zero_scores(KEYS), use_acc=False)
+    z_a = row_squares(s, KEYS)
+    p_a = rounded(s, k_ring.dtype, E)
+    z_b = gl.zeros_like(z_a)
+    u_a, u_b = warpgroup_mma_init(zero_sums(E)), warpgroup_mma_init(zero_sums(E))
+    for _ in range(steps // (3 - PARTS) - 1):
+        before = slot
+        slot, phase = next_slot(slot, phase, STAGES)
+        mbarrier.wait(full.index(slot), phase)
+        v_tile = v_ring.index(slot).reshape([KEYS, E])
+        if PARTS == 1:
+            k_tile = k_ring.index(slot).reshape([KEYS, E])
+        u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, E)
+        # Every product that read the slot before is done, by either group of warps once all have come here.
+        gl.thread_barrier()
+        load_slot(k, v, ring, at, before, coming, steps, KEYS)
+        coming += 1
+        if PARTS == 1:
+            before = slot
+            slot, phase = next_slot(slot, phase, STAGES)
+            mbarrier.wait(full.index(slot), phase)
+            v_tile = v_ring.index(slot).reshape([KEYS, E])
+        k_tile = k_ring.index(slot).reshape([KEYS, E])
+        u_b, z_a, p_a, s = overlapped(q_a, k_tile, p_b, v_tile, u_b, z_a, s, never, KEYS, E)
+        if PARTS == 1:
+            gl.thread_barrier()
+            load_slot(k, v, ring, at, before, coming, steps, KEYS)
+            coming += 1
+    slot, phase = next_slot(slot, phase, STAGES)
+    mbarrier.wait(full.index(slot), phase)
+    v_tile = v_ring.index(slot).reshape([KEYS, E])
+    if PARTS == 1:
+        k_tile = k_ring.index(slot).reshape([KEYS, E])
+    u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, E)
+    if PARTS == 1:
+        slot, phase = next_slot(slot, phase, STAGES)
+        mbarrier.wait(full.index(slot), phase)
+        v_tile = v_ring.index(slot).reshape([KEYS, E])
+    u_b = warpgroup_mma(p_b, v_tile, u_b, is_async=True)
+    u_a, u_b = warpgroup_mma_wait(0, deps=(u_a, u_b))
+    return u_a, u_b, z_a, z_b
+
+
+@gluon.jit
+def store_share(u, z, sums, squares, row, E: gl.constexpr):
+    """A block's sums as they are, for add_shares."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E, 16])
+    rows = row + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
+    column = gl.arange(0, E, gl.SliceLayout(0, layout))
+    gl.store(squares + rows, gl.convert_layout(gl.sum(z, 1), gl.SliceLayout(1, layout)))
+    gl.store(sums + rows.to(gl.int64)[:, None] * E + column[None, :], u)
+
+
+@gluon.jit
+def store_lengths(q, inverse, start, queries, E: gl.constexpr):
     """|q|^2 of a block's rows to `inverse`, where they wait: registers are what the loop is short of."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E_PAD, 16])
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E, 16])
     rows = q.load(layout).to(gl.float32)
     query = start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
     gl.store(inverse + query, gl.sum(rows * rows, 1), mask=query < queries)
 
 
 @gluon.jit
-def store_rows(u, z, o, inverse, start, queries, floor, o_row, E: gl.constexpr, E_PAD: gl.constexpr):
-    """A block's o and 1 / n. Returns how many numbers of u are NaN."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E_PAD, 16])
+def store_rows(u, z, o, inverse, start, queries, floor, o_row, E: gl.constexpr):
+    """A block's o and 1 / n, less than zero where u is no number (see mend.py)."""
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E, 16])
     query = start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
-    column = gl.arange(0, E_PAD, gl.SliceLayout(0, layout))
+    column = gl.arange(0, E, gl.SliceLayout(0, layout))
     length = gl.load(inverse + query, mask=query < queries, other=0.0)
     norm = inverse_norm(gl.convert_layout(gl.sum(z, 1), gl.SliceLayout(1, layout)), floor * length)
-    gl.store(inverse + query, norm, mask=query < queries)
+    broken = gl.max(gl.where(u == u, 0, 1), 1) > 0
+    gl.store(inverse + query, marked(norm, broken), mask=query < queries)
     at = query.to(gl.int64)[:, None] * o_row + column[None, :]
-    inside = (query < queries)[:, None] & (column < E)[None, :]
-    gl.store(o + at, (u * norm[:, None]).to(o.dtype.element_ty), mask=inside)
-    return gl.sum(gl.sum(gl.where(u == u, 0, 1), 1), 0)
+    gl.store(o + at, (u * norm[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None])
 
 
 @gluon.jit
@@ -197,214 +236,73 @@ def total_squares(totals, parts, bag, head, key_heads):
     return gl.sum(gl.load(totals + 1 + part, mask=part < parts, other=0.0), 0)
 
 
-@gluon.jit
-def sum_tile(
-    work, slot, phase, turn, ring, bags, sizes, out, parts, gap, works, eps,
-    E: gl.constexpr, E_PAD: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
-    STAGES: gl.constexpr, PACKED: gl.constexpr,
-):  # fmt: skip
-    """The multipliers' part of one tile: both sums of its queries. Writes o and inverse.
-
-    Returns the ring's state, and how many NaNs u held.
-    """
-    q_ring, k_ring, v_ring, q_full, q_empty, full, empty = ring
-    queries_all, _, _, heads, key_heads = sizes
-    totals, o, inverse, o_bag, o_head, o_row = out
-    q_a = q_ring.index(0).reshape([BLOCK, E_PAD])
-    q_b = q_ring.index(PARTS - 1).reshape([BLOCK, E_PAD])
-    never = works < 0
-    bad = 0
-    bag, head, key_head, start, first_query, queries, _, keys, index, _ = tile_of(
-        work, bags, sizes, gap, QUERIES, PACKED
-    )
-    if bag >= 0:
-        pairs = steps_of(keys, KEYS, PARTS) // (3 - PARTS) - 1
-        lengths = inverse + (index.to(gl.int64) * heads + head) * queries_all + first_query
-        mbarrier.wait(q_full, turn)
-        store_lengths(q_a, lengths, start, queries, E_PAD)
-        if PARTS == 2:
-            store_lengths(q_b, lengths, start + BLOCK, queries, E_PAD)
-
-        mbarrier.wait(full.index(slot), phase)
-        k_tile = k_ring.index(slot).reshape([KEYS, E_PAD])
-        s = warpgroup_mma(q_a, k_tile.permute([1, 0]), zero_scores(KEYS), use_acc=False)
-        z_a = row_squares(s, KEYS)
-        p_a = rounded(s, k_ring.dtype, E_PAD)
-        z_b, u_a, u_b = gl.zeros_like(z_a), zero_sums(E_PAD), zero_sums(E_PAD)
-        for _ in range(pairs):
-            before = slot
-            slot, phase = next_slot(slot, phase, STAGES)
-            mbarrier.wait(full.index(slot), phase)
-            v_tile = v_ring.index(slot).reshape([KEYS, E_PAD])
-            if PARTS == 1:
-                k_tile = k_ring.index(slot).reshape([KEYS, E_PAD])
-            u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, E_PAD)
-            mbarrier.arrive(empty.index(before))
-            if PARTS == 1:
-                before = slot
-                slot, phase = next_slot(slot, phase, STAGES)
-                mbarrier.wait(full.index(slot), phase)
-                v_tile = v_ring.index(slot).reshape([KEYS, E_PAD])
-            k_tile = k_ring.index(slot).reshape([KEYS, E_PAD])
-            u_b, z_a, p_a, s = overlapped(q_a, k_tile, p_b, v_tile, u_b, z_a, s, never, KEYS, E_PAD)
-            if PARTS == 1:
-                mbarrier.arrive(empty.index(before))
-        before = slot
-        slot, phase = next_slot(slot, phase, STAGES)
-        mbarrier.wait(full.index(slot), phase)
-        v_tile = v_ring.index(slot).reshape([KEYS, E_PAD])
-        if PARTS == 1:
-            k_tile = k_ring.index(slot).reshape([KEYS, E_PAD])
-        u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, E_PAD)
-        # The queries were read by loads too, which the loader's next copy would not wait for without a fence.
-        fence_async_shared()
-        mbarrier.arrive(q_empty)
-        mbarrier.arrive(empty.index(before))
-        if PARTS == 1:
-            before = slot
-            slot, phase = next_slot(slot, phase, STAGES)
-            mbarrier.wait(full.index(slot), phase)
-            v_tile = v_ring.index(slot).reshape([KEYS, E_PAD])
-        u_b = warpgroup_mma(p_b, v_tile, u_b, is_async=True)
-        u_a, u_b = warpgroup_mma_wait(0, deps=(u_a, u_b))
-        if PARTS == 1:
-            mbarrier.arrive(empty.index(before))
-        mbarrier.arrive(empty.index(slot))
-        slot, phase = next_slot(slot, phase, STAGES)
-
-        floor = eps * total_squares(totals, parts, bag, key_head, key_heads)
-        o += index.to(gl.int64) * o_bag + head.to(gl.int64) * o_head + gl.to_tensor(first_query).to(gl.int64) * o_row
-        if PARTS == 2:
-            bad += store_rows(u_a, z_a, o, lengths, start, queries, floor, o_row, E, E_PAD)
-            bad += store_rows(u_b, z_b, o, lengths, start + BLOCK, queries, floor, o_row, E, E_PAD)
-        else:
-            bad += store_rows(u_a + u_b, z_a + z_b, o, lengths, start, queries, floor, o_row, E, E_PAD)
-        turn ^= 1
-    return slot, phase, turn, bad
-
-
-@gluon.jit
-def sum_tiles(
-    ring, bags, sizes, out, parts, gap, works, eps,
-    E: gl.constexpr, E_PAD: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
-    STAGES: gl.constexpr, PACKED: gl.constexpr, PERSISTENT: gl.constexpr,
-):  # fmt: skip
-    """The multipliers: tile by tile. Returns how many NaNs u held."""
-    slot, phase, turn, bad = 0, 0, 0, 0
-    if PERSISTENT:
-        # What a tile's end needs is not to be worked out, and held in registers, before the first tile begins.
-        for work in tl.range(gl.program_id(0), works, gl.num_programs(0), disable_licm=True):
-            slot, phase, turn, more = sum_tile(
-                work, slot, phase, turn, ring, bags, sizes, out, parts, gap, works, eps,
-                E, E_PAD, QUERIES, KEYS, PARTS, STAGES, PACKED,
-            )  # fmt: skip
-            bad += more
-    else:
-        slot, phase, turn, bad = sum_tile(
-            gl.program_id(0), slot, phase, turn, ring, bags, sizes, out, parts, gap, works, eps,
-            E, E_PAD, QUERIES, KEYS, PARTS, STAGES, PACKED,
-        )  # fmt: skip
-    return bad, turn
-
-
-@gluon.jit
-def mend_tiles(
-    q, k, v, ring, loaded, multiplicity, m_bag, m_head, bags, sizes, out, gap, works,
-    E: gl.constexpr, E_PAD: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr, PACKED: gl.constexpr,
-):  # fmt: skip
-    """The program's tiles again, with the values of absent keys left out, whatever they hold; norms stay."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E_PAD, 16])
-    q_ring, k_ring, v_ring, _, _, _, _ = ring
-    queries_all, _, _, heads, _ = sizes
-    _, o, inverse, o_bag, o_head, o_row = out
-    k_tile = k_ring.index(0).reshape([KEYS, E_PAD])
-    v_tile = v_ring.index(0).reshape([KEYS, E_PAD])
-    q_tile = q_ring.index(0).reshape([BLOCK, E_PAD])
-    parity = 0
-    for work in range(gl.program_id(0), works, gl.num_programs(0)):
-        bag, head, key_head, start, first_query, queries, first_key, keys, index, shift = tile_of(
-            work, bags, sizes, gap, QUERIES, PACKED
-        )
-        if bag >= 0:
-            present = multiplicity + index.to(gl.int64) * m_bag + key_head.to(gl.int64) * m_head + first_key
-            here = o + index.to(gl.int64) * o_bag + head.to(gl.int64) * o_head
-            norms = inverse + (index.to(gl.int64) * heads + head) * queries_all + first_query
-            for block in range(QUERIES // BLOCK):
-                row = start + block * BLOCK
-                gl.thread_barrier()
-                mbarrier.expect(loaded, q.block_type.nbytes)
-                tma.async_copy_global_to_shared(q, [index, head, first_query + row, 0], loaded, q_ring.index(0))
-                mbarrier.wait(loaded, parity)
-                parity ^= 1
-                u = gl.zeros([BLOCK, E_PAD], gl.float32, layout)
-                for begin in range(0, keys, KEYS):
-                    gl.thread_barrier()
-                    mbarrier.expect(loaded, k.block_type.nbytes + v.block_type.nbytes)
-                    at = first_key + begin
-                    tma.async_copy_global_to_shared(k, [index, key_head, at + shift, 0], loaded, k_ring.index(0))
-                    tma.async_copy_global_to_shared(v, [index, key_head, at, 0], loaded, v_ring.index(0))
-                    mbarrier.wait(loaded, parity)
-                    parity ^= 1
-                    key = begin + gl.arange(0, KEYS, gl.SliceLayout(1, layout))
-                    m = gl.load(present + key, mask=key < keys, other=0.0)
-                    values = v_tile.load(layout)
-                    v_tile.store(gl.where((m == 0)[:, None], gl.zeros_like(values), values))
-                    fence_async_shared()
-                    gl.thread_barrier()
-                    s = warpgroup_mma(q_tile, k_tile.permute([1, 0]), zero_scores(KEYS), use_acc=False)
-                    u = warpgroup_mma(rounded(s, v_ring.dtype, E_PAD), v_tile, u)
-                query = row + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
-                column = gl.arange(0, E_PAD, gl.SliceLayout(0, layout))
-                norm = gl.load(norms + query, mask=query < queries, other=0.0)
-                to = (first_query + query).to(gl.int64)[:, None] * o_row + column[None, :]
-                inside = (query < queries)[:, None] & (column < E)[None, :]
-                gl.store(here + to, (u * norm[:, None]).to(o.dtype.element_ty), mask=inside)
-
-
 @gluon.jit(do_not_specialize=SIZES)
 def stream_forward(
-    q, k, v, multiplicity, offsets, query_offsets, schedule, totals, o, inverse,
-    m_bag, m_head, o_bag, o_head, o_row, queries_all, keys_all, tiles, heads, key_heads, parts, gap, works, eps,
-    E: gl.constexpr, E_PAD: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
-    PACKED: gl.constexpr, PERSISTENT: gl.constexpr,
+    q, k, v, offsets, query_offsets, schedule, totals, o, inverse, sums, squares,
+    o_bag, o_head, o_row, queries_all, keys_all, tiles, heads, key_heads, parts, gap, first, shares, eps,
+    E: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
+    PACKED: gl.constexpr, SHARES: gl.constexpr,
 ):  # fmt: skip
-    """q, k (scaled), v: descriptors, q's of BLOCK rows. As in stream_forward.py; works: tiles of all programs."""
+    """q, k (scaled), v: descriptors, q's of BLOCK rows. As in stream_forward.py; first: tiles that other programs do.
+
+    SHARES: `shares` programs a tile write u and z of their keys, [programs * QUERIES, E] and [programs * QUERIES], to
+    sums and squares; else a program a tile writes o and inverse.
+    """
     PARTS: gl.constexpr = QUERIES // BLOCK
+    PAIR: gl.constexpr = (3 - PARTS) * KEYS
+    program = gl.program_id(0)
+    bags = (offsets, query_offsets, schedule)
+    sizes = (queries_all, keys_all, tiles, heads, key_heads)
+    if PACKED:
+        gdc_wait()  # for the schedule and the offsets, if the kernel before this one wrote them
+    bag, head, key_head, start, first_query, queries, index, first_key, pairs = tile_of(
+        program, bags, sizes, first, shares, QUERIES, PAIR, PACKED, SHARES
+    )
+    if bag < 0:
+        return
+    at = (index, key_head, first_key + bag * gap, first_key)
+    steps = pairs * (PAIR // KEYS)
+
     # Gluon has no starred lists.
     q_ring = gl.allocate_shared_memory(q.dtype, [PARTS] + q.block_shape, q.layout)  # noqa: RUF005
     k_ring = gl.allocate_shared_memory(k.dtype, [STAGES] + k.block_shape, k.layout)  # noqa: RUF005
     v_ring = gl.allocate_shared_memory(v.dtype, [STAGES] + v.block_shape, v.layout)  # noqa: RUF005
-    q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     loaded = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    mbarrier.init(q_full, count=1)
-    mbarrier.init(q_empty, count=1)
     mbarrier.init(loaded, count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=1)
     fence_async_shared()
-    ring = (q_ring, k_ring, v_ring, q_full, q_empty, full, empty)
-    bags = (offsets, query_offsets, schedule)
-    sizes = (queries_all, keys_all, tiles, heads, key_heads)
-    out = (totals, o, inverse, o_bag, o_head, o_row)
-    bad, _ = gl.warp_specialize(
-        [
-            (sum_tiles, (ring, bags, sizes, out, parts, gap, works, eps,
-                         E, E_PAD, QUERIES, KEYS, PARTS, STAGES, PACKED, PERSISTENT)),
-            (load_tiles, (q, k, v, ring, bags, sizes, gap, works, QUERIES, KEYS, PARTS, STAGES, PACKED)),
-        ],
-        [1],
-        [LOADER_REGISTERS],
-    )  # fmt: skip
-    # An absent key whose v is NaN shows in u. That is rare, so the loop does not look for it; the tiles are done again.
-    if bad > 0:
-        mend_tiles(
-            q, k, v, ring, loaded, multiplicity, m_bag, m_head, bags, sizes, out, gap, works,
-            E, E_PAD, QUERIES, KEYS, PACKED,
-        )  # fmt: skip
+    mbarrier.expect(loaded, PARTS * q.block_type.nbytes)
+    for part in gl.static_range(PARTS):
+        row = first_query + start + part * BLOCK
+        tma.async_copy_global_to_shared(q, [index, head, row, 0], loaded, q_ring.index(part))
+    if not PACKED:
+        gdc_wait()  # for the scaled keys; queries are from further back
+    q_a = q_ring.index(0).reshape([BLOCK, E])
+    q_b = q_ring.index(PARTS - 1).reshape([BLOCK, E])
+    ring = (k_ring, v_ring, full)
+    for stage in gl.static_range(STAGES):
+        load_slot(k, v, ring, at, stage, stage, steps, KEYS)
+    mbarrier.wait(loaded, 0)
+    inverse += (index.to(gl.int64) * heads + head) * queries_all + first_query
+    if not SHARES:
+        store_lengths(q_a, inverse, start, queries, E)
+        if PARTS == 2:
+            store_lengths(q_b, inverse, start + BLOCK, queries, E)
+    u_a, u_b, z_a, z_b = sum_keys(q_a, q_b, k, v, ring, at, steps, heads < 0, E, KEYS, PARTS, STAGES)
+    if PARTS == 1:
+        u_a, z_a = u_a + u_b, z_a + z_b
+    if SHARES:
+        store_share(u_a, z_a, sums, squares, program * QUERIES, E)
+        if PARTS == 2:
+            store_share(u_b, z_b, sums, squares, program * QUERIES + BLOCK, E)
+    else:
+        floor = eps * total_squares(totals, parts, bag, key_head, key_heads)
+        o += index.to(gl.int64) * o_bag + head.to(gl.int64) * o_head + gl.to_tensor(first_query).to(gl.int64) * o_row
+        store_rows(u_a, z_a, o, inverse, start, queries, floor, o_row, E)
+        if PARTS == 2:
+            store_rows(u_b, z_b, o, inverse, start + BLOCK, queries, floor, o_row, E)
 
 
 def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
@@ -416,24 +314,32 @@ def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
 
 def forward(
     q: Tensor, keys: launch.Keys, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
-    eps: float, tile: Tile, o: Tensor, inverse: Tensor, persistent: bool | None = None,
+    eps: float, tile: Tile, waves: Waves, o: Tensor, inverse: Tensor,
 ) -> None:  # fmt: skip
-    """stream.forward by this file's kernel, written to o and inverse; 16-bit numbers, tiles of 128 or 256 queries.
-
-    A persistent program does tile after tile, which pays where a device has few of them. Otherwise every program does
-    one, which leaves it more registers: with tiles of 128 keys ptxas has too few for products in flight, and does one
-    after the other (its message C7512).
-    """
-    heads, key_heads = q.shape[1], v.shape[1]
+    """stream.forward by this file's kernel, written to o and inverse; 16-bit numbers, tiles of 128 or 256 queries."""
+    assert waves.shares <= max(1, launch.cdiv(v.shape[2], 2 * tile.other)), (
+        "a share has no keys"
+    )
+    heads, key_heads, width = q.shape[1], v.shape[1], q.shape[-1]
     tiles = launch.Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
-    (works,) = tiles.grid(heads)
-    if persistent is None:
-        persistent = tile.other <= 64 and works < 3 * processors(q.device)
-    stream_forward[(min(works, processors(q.device)) if persistent else works,)](
-        descriptor(q, BLOCK.value), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
-        m, offsets, query_offsets, tiles.schedule, keys.totals, o, inverse,
-        m.stride(0), launch.head_stride(m), *launch.steps(o), q.shape[2], v.shape[2], tiles.count, heads, key_heads,
-        keys.parts, keys.gap, works, eps,
-        E=q.shape[-1], E_PAD=q.shape[-1], QUERIES=tile.own, KEYS=tile.other, STAGES=tile.stages,
-        PACKED=offsets is not None, PERSISTENT=persistent, num_warps=WARPS.value, maxnreg=REGISTERS,
-    )  # fmt: skip
+    sums = torch.empty(waves.left * waves.shares * tile.own, width, device=q.device)
+    squares = torch.empty(len(sums), device=q.device)
+
+    def run(programs: int, first: int, of_keys: int, early: bool) -> None:
+        launch.start(
+            stream_forward, (programs,),
+            (descriptor(q, BLOCK.value), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
+             offsets, query_offsets, tiles.schedule, keys.totals, o, inverse, sums, squares),
+            (*launch.steps(o), q.shape[2], v.shape[2], tiles.count, heads, key_heads,
+             keys.parts, keys.gap, first, of_keys, eps),
+            {"E": width, "QUERIES": tile.own, "KEYS": tile.other, "STAGES": tile.stages,
+             "PACKED": offsets is not None, "SHARES": of_keys > 1},
+            num_warps=WARPS.value, launch_pdl=early,
+        )  # fmt: skip
+
+    if waves.whole:
+        run(waves.whole, 0, 1, early=True)
+    if waves.left:
+        run(waves.left * waves.shares, waves.whole, waves.shares, early=not waves.whole)
+        shares.add(q, keys, sums, squares, tiles.count, tile.own, waves, eps, o, inverse)
+    mend.mend(q, keys, v, m, offsets, query_offsets, o, inverse)

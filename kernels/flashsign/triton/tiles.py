@@ -52,3 +52,10 @@ def inverse_norm(z, floor):
     """1 / sqrt(z + floor + tiny), and 0 where there is nothing under the root: see flashsign.spherical."""
     square = z + floor
     return tl.where(square > 0, tl.rsqrt(square + 1.1754943508222875e-38), 0.0)
+
+
+@triton.jit
+def marked(norm, broken):
+    """norm with the sign of less than zero where broken, of zeros too: see mend.py."""
+    sign = tl.where(broken, -2147483648, 0)
+    return (norm.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
