@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from flashsign.triton.scaled_keys import bag_totals
-from flashsign.triton.stream_backward import unit_of
+from flashsign.triton.stream_backward import power_and_rest, unit_of
 from flashsign.triton.tiles import bag_rows, program_tile
 
 WEAK = tl.constexpr(1e-3)
@@ -81,9 +81,9 @@ def moment_query_gradient(
     there = (query < queries)[:, None]
     index, head = index.to(tl.int64), head.to(tl.int64)
     n = tl.load(inverse + (index * heads + head) * queries_all + first + query, mask=query < queries, other=0.0)
-    d = tl.load(delta + (index * heads + head) * delta_head + first + query, mask=query < queries, other=0.0) * unit_of(
-        t
-    )
+    d = tl.load(delta + (index * heads + head) * delta_head + first + query, mask=query < queries, other=0.0)
+    _, rest = power_and_rest(n)
+    d *= unit_of(t) / (rest * rest)
     q += index * q_bag + head * q_head
     grad += index * g_bag + head * g_head
     dq += index * dq_bag + head * dq_head
@@ -135,6 +135,8 @@ def stream_query_gradient(
     bag_head = index.to(tl.int64) * heads + head
     n = tl.load(inverse + bag_head * queries_all + first_query + query, mask=query < queries, other=0.0)
     d = tl.load(delta + bag_head * delta_head + first_query + query, mask=query < queries, other=0.0)
+    _, rest = power_and_rest(n)
+    d /= rest
     rows = q.load([index, head, first_query + bag * gap + start, 0]).reshape(QUERIES, E_PAD)
     grads = grad.load([index, head, first_query + start, 0]).reshape(QUERIES, E_PAD)
     first_scaled = first_key + bag * gap

@@ -121,9 +121,10 @@ def backward(
 
 @dataclass(frozen=True)
 class QueryTotals:
-    """What keys need of queries: rows q~, delta and pull [C', H, N], see scaled_queries."""
+    """What keys need of queries: rows q~ and grads do~, delta and pull [C', H, N], see scaled_queries."""
 
     rows: Tensor
+    grads: Tensor
     delta: Tensor
     pull: Tensor
 
@@ -169,19 +170,20 @@ class Backward:
 
     def query_totals(self, o: Tensor) -> QueryTotals:
         q, grad, keys = self.q, self.grad, self.keys
-        rows, pull = with_gaps(q, len(keys.totals), keys.gap), torch.empty_like(self.inverse)
+        rows, grads = (with_gaps(q, len(keys.totals), keys.gap) for _ in range(2))
+        pull = torch.empty_like(self.inverse)
         # Heads lie a multiple of four numbers apart: what a descriptor can step over.
         delta = torch.empty(*q.shape[:2], cdiv(q.shape[2], 4) * 4, device=q.device)[..., : q.shape[2]]
         block = max(16, 4096 // self.width)
         tiles = Tiles.of(q.shape[2], q.shape[0], block, self.query_offsets)
         start(
             stream_backward.scaled_queries, tiles.grid(q.shape[1]),
-            (q, o, grad, self.inverse, tiles.schedule, self.query_offsets, keys.totals, rows, delta, pull),
+            (q, o, grad, self.inverse, tiles.schedule, self.query_offsets, keys.totals, rows, grads, delta, pull),
             (*steps(q), *steps(o), *steps(grad), *steps(rows), delta.stride(1),
              q.shape[2], tiles.count, *self.heads, keys.parts, keys.gap, self.eps),
             {**self.widths, "QUERIES": block, "PACKED": self.packed}, num_warps=4,
         )  # fmt: skip
-        return QueryTotals(rows, delta, pull)
+        return QueryTotals(rows, grads, delta, pull)
 
     def key_gradients(self, totals: QueryTotals, dk: Tensor, dv: Tensor, dm: Tensor, tile: Tile | None) -> None:
         tile = tile or tuning.choose(tuning.KEY_GRADIENTS, self.k, self.width, kept=2)
@@ -198,7 +200,7 @@ class Backward:
         start(
             stream_backward.key_gradients, tiles.grid(self.heads[1]),
             (descriptor(totals.rows, tile.other), descriptor(self.k, tile.own), descriptor(keys.rows, tile.own),
-             descriptor(self.v, tile.own), descriptor(self.grad, tile.other), delta,
+             descriptor(self.v, tile.own), descriptor(totals.grads, tile.other), delta,
              self.m, pulls, self.offsets, self.query_offsets, tiles.schedule, keys.totals, dk, dv, dm),
             (*self.multiplicity_strides, *steps(dk), *steps(dv), totals.delta.stride(1),
              *self.rows, tiles.count, *self.heads, keys.parts, keys.gap),

@@ -1,11 +1,12 @@
 """Gradients of the streamed attention for keys, values and multiplicities: a stream over queries. dq: query_gradient.
 
-With q~_i = q_i / n_i:
+With 1 / n_i = r_i / 2^a_i, r_i from a half to one, and q~_i = q_i / 2^a_i, which is exact, do~_i = r_i do_i:
 
-    w_ij = q~_i.k'_j      dv_j = sum_i w_ij do_i      dk'_j = sum_i (<do_i, v_j> - w_ij delta_i) q~_i
+    w_ij = q~_i.k'_j      dv_j = sum_i w_ij do~_i      dk'_j = sum_i (<do~_i, v_j> - w_ij r_i^2 delta_i) q~_i
 
-A program holds one tile of keys and sees the scores transposed, w^T = K' Q~^T, as they are summed over queries: no
-accumulator is ever turned. Equations: kernels/README.md, "Spherical attention".
+Of q_i / n_i rounded, a key alone in its bag would get a weight that is not quite a sign: n_i is the size of the score
+before it was rounded. A program holds one tile of keys and sees the scores transposed, w^T = K' Q~^T, as they are
+summed over queries: no accumulator is ever turned. Equations: kernels/README.md, "Spherical attention".
 """
 
 from __future__ import annotations
@@ -24,13 +25,20 @@ def unit_of(t):
 
 
 @triton.jit
+def power_and_rest(n):
+    """A power of two and r, 1/2 <= r < 1, with n = r / power; 1 for n = 0. Such an r takes no gradient past fp16."""
+    power = power_of_two(n) * 0.5
+    return power, tl.where(n > 0, n * power, 1.0)
+
+
+@triton.jit
 def scaled_queries(
-    q, o, grad, inverse, schedule, query_offsets, totals, out, delta, pull,
+    q, o, grad, inverse, schedule, query_offsets, totals, out, grads_out, delta, pull,
     q_bag, q_head, q_row, o_bag, o_head, o_row, g_bag, g_head, g_row, out_bag, out_head, out_row,
     delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Rows q~ = q unit / n, packed bags `gap` zeros apart; delta = <do, o> / unit, and pull = -eps <do, o> |q|^2 / n^2.
+    """Rows q~ unit and do~, packed bags `gap` zeros apart; r^2 <do, o> / unit, and pull = -eps <do, o> |q|^2 / n^2.
 
     delta [C', heads, delta_head] and pull [C', heads, rows] are float32.
     """
@@ -49,13 +57,16 @@ def scaled_queries(
     grads = tl.load(grad + index * g_bag + head * g_head + row * g_row + column[None, :], mask=here, other=0.0)
     at = (index * heads + head) * queries_all + first + query
     n = tl.load(inverse + at, mask=query < queries, other=0.0)
-    product = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1)
-    near = rows.to(tl.float32) * n[:, None]
+    power, rest = power_and_rest(n)
+    rows, grads = rows.to(tl.float32), grads.to(tl.float32)
+    product = tl.sum(grads * outputs.to(tl.float32), 1)
+    near = rows * n[:, None]
     tl.store(pull + at, -eps * product * tl.sum(near * near, 1), mask=query < queries)
     delta += (index * heads + head) * delta_head + first
-    tl.store(delta + query, product / unit_of(t), mask=query < queries)
-    to = out + index * out_bag + head * out_head + (row + bag.to(tl.int64) * gap) * out_row + column[None, :]
-    tl.store(to, (near * unit_of(t)).to(out.dtype.element_ty), mask=here)
+    tl.store(delta + query, product * (rest * rest / unit_of(t)), mask=query < queries)
+    to = index * out_bag + head * out_head + (row + bag.to(tl.int64) * gap) * out_row + column[None, :]
+    tl.store(out + to, (rows * (unit_of(t) / power)[:, None]).to(out.dtype.element_ty), mask=here)
+    tl.store(grads_out + to, (grads * rest[:, None]).to(grads_out.dtype.element_ty), mask=here)
 
 
 @triton.jit
@@ -81,7 +92,7 @@ def key_gradients(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """A program does one tile of keys. q (scaled), k, scaled (k'), v, grad and, for dense bags, delta: descriptors.
+    """A program does one tile of keys. q and grad (scaled), k, scaled (k'), v and, for dense bags, delta: descriptors.
 
     pulls [bags, key heads]: the sum of pull. Writes dk, dv, and dm [C', key heads, rows] float32.
     """
@@ -96,16 +107,25 @@ def key_gradients(
     v_tile = v.load([index, key_head, first_key + start, 0]).reshape(KEYS, E_PAD)
 
     group = heads // key_heads
-    dk_sum, dv_sum = pass_over_queries(
-        k_tile, v_tile, q, grad, delta, index, key_head, first_query, queries, bag * gap, group, delta_head, per_unit,
-        E_PAD, QUERIES, KEYS, STAGES, PRECISION, PACKED, False,
-    )  # fmt: skip
-    # Behind the bag q~ is zero; what is another bag's in grad matters only where it is no number.
-    if PACKED and tl.sum(tl.where((dk_sum == dk_sum) & (dv_sum == dv_sum), 0, 1)) > 0:
-        dk_sum, dv_sum = pass_over_queries(
-            k_tile, v_tile, q, grad, delta, index, key_head, first_query, queries, bag * gap, group, delta_head,
-            per_unit, E_PAD, QUERIES, KEYS, 1, PRECISION, PACKED, True,
-        )  # fmt: skip
+    query_tiles = tl.cdiv(queries, QUERIES)
+    dk_sum = tl.zeros([KEYS, E_PAD], tl.float32)
+    dv_sum = tl.zeros([KEYS, E_PAD], tl.float32)
+    for step in tl.range(0, group * query_tiles, num_stages=STAGES):
+        head = key_head * group + step // query_tiles
+        begin = step % query_tiles * QUERIES
+        if PACKED:
+            query = begin + tl.arange(0, QUERIES)
+            d = tl.load(delta + (head.to(tl.int64) * delta_head + first_query + query), mask=query < queries, other=0.0)
+        else:
+            d = delta.load([index, head, begin]).reshape(QUERIES)
+        row = first_query + bag * gap + begin
+        rows = q.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
+        grads = grad.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
+        w = tl.dot(k_tile, rows.T, input_precision=PRECISION)
+        along = tl.dot(v_tile, grads.T, input_precision=PRECISION)
+        ds = along - w * d[None, :]
+        dv_sum = tl.dot(w.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
+        dk_sum = tl.dot(ds.to(rows.dtype), rows, dk_sum, input_precision=PRECISION)
 
     key = start + tl.arange(0, KEYS)
     there = key < keys
@@ -129,33 +149,3 @@ def key_gradients(
     to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + column[None, :]
     tl.store(to_k, (dk_sum * m[:, None]).to(dk.dtype.element_ty), mask=here)
     tl.store(to_v, (dv_sum * per_unit).to(dv.dtype.element_ty), mask=here)
-
-
-@triton.jit
-def pass_over_queries(
-    k_tile, v_tile, q, grad, delta, index, key_head, first_query, queries, gaps, group, delta_head, per_unit,
-    E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr, CAREFUL: tl.constexpr,
-):  # fmt: skip
-    """Sums for dk' and dv, [KEYS, E_PAD] each, in units of q~. CAREFUL: gradients behind the bag are zeroed."""
-    dk_sum = tl.zeros([KEYS, E_PAD], tl.float32)
-    dv_sum = tl.zeros([KEYS, E_PAD], tl.float32)
-    query_tiles = tl.cdiv(queries, QUERIES)
-    for step in tl.range(0, group * query_tiles, num_stages=STAGES):
-        head = key_head * group + step // query_tiles
-        begin = step % query_tiles * QUERIES
-        if PACKED:
-            query = begin + tl.arange(0, QUERIES)
-            d = tl.load(delta + (head.to(tl.int64) * delta_head + first_query + query), mask=query < queries, other=0.0)
-        else:
-            d = delta.load([index, head, begin]).reshape(QUERIES)
-        rows = q.load([index, head, first_query + gaps + begin, 0]).reshape(QUERIES, E_PAD)
-        grads = grad.load([index, head, first_query + begin, 0]).reshape(QUERIES, E_PAD)
-        if CAREFUL:
-            grads = tl.where((begin + tl.arange(0, QUERIES) < queries)[:, None], grads, 0.0)
-        w = tl.dot(k_tile, rows.T, input_precision=PRECISION)
-        along = tl.dot(v_tile, grads.T, input_precision=PRECISION)
-        ds = along - w * d[None, :]
-        dv_sum = tl.dot(w.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
-        dk_sum = tl.dot(ds.to(rows.dtype), rows, dk_sum, input_precision=PRECISION)
-    return dk_sum, dv_sum
