@@ -38,6 +38,7 @@ KERNELS = {
     "forward": ("o",),
     "hopper": ("o",),
     "hopper_shares": ("o",),
+    "mend": ("o",),
     "key_gradients": ("dk", "dv", "dm"),
     "stream_query_gradient": ("dq",),
     "moment_query_gradient": ("dq",),
@@ -85,13 +86,14 @@ def cases() -> Iterator[Case]:
         "forward": tuning.FORWARD,
         "hopper": tuning.HOPPER,
         "hopper_shares": tuning.HOPPER,
+        "mend": {key: [tuning.MEND] for key in tuning.HOPPER},
         "key_gradients": tuning.KEY_GRADIENTS,
         "stream_query_gradient": tuning.QUERY_GRADIENT,
         "moment_query_gradient": {key: t for key, t in tuning.QUERY_GRADIENT.items() if key[1] <= WIDEST_MOMENTS},
     }
     for kernel, table in tables.items():
         for (size, width), tiles in table.items():
-            for tile in [*tiles, *([] if kernel.startswith("hopper") else [tuning.SMALL])]:
+            for tile in [*tiles, *([] if kernel.startswith(("hopper", "mend")) else [tuning.SMALL])]:
                 yield from (Case(kernel, tile, width, dtype) for dtype in dtypes(size))
     single = {
         "small_forward": {key: bags.forward for key, bags in tuning.SMALL_BAGS.items()},
@@ -137,7 +139,7 @@ def ours(case: Case, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor) -
     small bags too.
     """
     from flashsign import tuning
-    from flashsign.triton import launch, moments, small_bags, stream
+    from flashsign.triton import launch, mend, moments, small_bags, stream
     from flashsign.waves import Waves
 
     call, cut = (q, k, v, m[:, None]), (None, None, 1e-6)
@@ -161,6 +163,10 @@ def ours(case: Case, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor) -
             return [o]
         o, inverse = stream.forward(*call, *cut, case.tile if case.kernel == "forward" else None)
         if case.kernel == "forward":
+            return [o]
+        if case.kernel == "mend":
+            o.fill_(math.nan)
+            mend.mend(q, launch.Keys.of(k, m[:, None], None), v, m[:, None], None, None, o, -inverse)
             return [o]
         tile = case.tile if case.kernel == "key_gradients" else None
         query_tile = case.tile if case.kernel.endswith("query_gradient") else None
@@ -244,6 +250,7 @@ def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--output", type=Path, default=HERE / "results" / "tiles.csv")
+    options.add_argument("--kernels", nargs="+", choices=KERNELS, metavar="NAME", help="these alone; others' rows stay")
     options.add_argument("--trial", action="store_true", help="a few float32 tiles in the interpreter; writes nothing")
     options.add_argument("--limit-s", type=float, default=540, metavar="S", help="what is not done by then, is not")
     chosen = options.parse_args()
@@ -255,9 +262,14 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("Tiles are checked on the GPU that they are for, and there is none; --trial shows how.", file=sys.stderr)
         return 2
-    table = check_all(list(dict.fromkeys(cases())), chosen.limit_s)
+    wanted = chosen.kernels or list(KERNELS)
+    table = check_all([case for case in dict.fromkeys(cases()) if case.kernel in wanted], chosen.limit_s)
     table.insert(0, "device", torch.cuda.get_device_name())
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    if chosen.kernels and chosen.output.exists():
+        before = pd.read_csv(chosen.output)
+        table = pd.concat([before[~before.kernel.isin(wanted)], table])
+        table = table.sort_values("kernel", key=lambda names: names.map(list(KERNELS).index), kind="stable")
     table.to_csv(chosen.output, index=False, float_format="%.3g")
     print(
         table.drop(columns="device").to_string(index=False, float_format=lambda x: "" if math.isnan(x) else f"{x:.1e}")
