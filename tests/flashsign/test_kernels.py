@@ -293,8 +293,27 @@ def test_offsets_that_do_not_cut_the_rows_are_named(kernels):
 def test_bags_of_zeros_give_zeros_forward_and_backward(kernels):
     q, k, v, m, grad = draw()
     for tensors in ((q, k, v, m * 0), (q * 0, k, v, m), (q, k * 0, v, m)):
-        output, dq, *_ = with_gradients(kernels, tensors, grad)
-        assert output.abs().max() == 0 and dq.abs().max() == 0
+        found = with_gradients(kernels, tensors, grad)
+        assert all(x.abs().max() == 0 for x in found)
+
+
+def test_packed_bags_of_absent_keys_give_zeros_forward_and_backward(kernels):
+    tensors, grad, offsets, query_offsets = packed(*draw(cells=1))
+    tensors[3][5:33] = 0
+    cut = {"offsets": offsets, "query_offsets": query_offsets}
+    o, dq, *of_keys = with_gradients(lambda *x: kernels(*x, **cut), tensors, grad)
+    assert all(x[10:29].abs().max() == 0 for x in (o, dq)) and all(x[5:33].abs().max() == 0 for x in of_keys)
+    assert o[:10].abs().max() > 0 and of_keys[0][:5].abs().max() > 0
+
+
+@pytest.mark.parametrize("size", [3e3, 1.6e4])
+def test_gradients_of_a_large_key_alone_are_in_the_range_of_16_bits(size, kernels):
+    q, k, v, m, grad = draw(keys=1, queries=20, width=64, dtype=torch.float16)
+    m = torch.ones_like(m)  # whose products with k are exact
+    k = k.sign() * size
+    q = q / size
+    found, true = (with_gradients(f, x, grad) for f, x in ((kernels, (q, k, v, m)), (exact, doubled((q, k, v, m)))))
+    assert float((found[3].double() - true[3]).norm() / true[3].norm()) < 2e-3
 
 
 def test_an_empty_bag_reads_zeros(kernels):

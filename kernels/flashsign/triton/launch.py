@@ -21,7 +21,7 @@ from flashsign.triton import scaled_keys
 from flashsign.tuning import ROW_STEP, padded_width, processors
 
 GAP = 256
-"""Rows of zeros behind every packed bag's scaled keys and queries: the tallest tile that streams by."""
+"""Rows of zeros behind every packed bag's scaled keys, queries and gradients: the most rows that are read at once."""
 
 
 # What a compiled kernel's own launcher takes may change from release to release: only where it was seen working.
@@ -170,7 +170,7 @@ class Keys:
         bags, gap = (first, 0) if offsets is None else (len(offsets) - 1, GAP)
         block = max(16, 8192 // padded_width(width))
         # Each looks at all multiplicities of its bag: so many programs as fill the device, and no more.
-        filling = cdiv(4 * processors(k.device), bags * heads)
+        filling = cdiv(4 * processors(k.device), max(1, bags * heads))
         parts = max(1, min(scaled_keys.MOST_PARTS.value, cdiv(rows, block), filling))
         scaled = with_gaps(k, bags, gap)
         totals = torch.empty(bags, heads, 1 + scaled_keys.MOST_PARTS.value, device=k.device)

@@ -1,8 +1,9 @@
 """Rows of an output that are no numbers, looked at again, after a kernel that has no room for a second look itself.
 
 The values of absent keys may be anything, and zero times NaN is NaN. A kernel that does not look leaves 1 / n less than
-zero (-0 too) where u is no number; here the tiles with such rows are summed again, absent keys' values left out. What
-was broken by a present key is as broken as before. Nearly always nothing is, and every program ends at once.
+zero (-0 too) where u is no number; here the tiles with such rows are summed again, neighbours included, absent keys'
+values left out. What was broken by a present key is as broken as before. Nearly always nothing is, and every program
+ends at once.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from flashsign.triton.scaled_keys import bag_totals
-from flashsign.triton.stream_backward import power_and_rest, unit_of
+from flashsign.triton.stream_backward import power_and_rest, row_unit
 from flashsign.triton.tiles import bag_rows, program_tile
 
 WEAK = tl.constexpr(1e-3)
@@ -83,7 +83,7 @@ def moment_query_gradient(
     n = tl.load(inverse + (index * heads + head) * queries_all + first + query, mask=query < queries, other=0.0)
     d = tl.load(delta + (index * heads + head) * delta_head + first + query, mask=query < queries, other=0.0)
     _, rest = power_and_rest(n)
-    d *= unit_of(t) / (rest * rest)
+    d *= row_unit(t) / (rest * rest)  # <do, o>, see scaled_queries
     q += index * q_bag + head * q_head
     grad += index * g_bag + head * g_head
     dq += index * dq_bag + head * dq_head
@@ -136,7 +136,7 @@ def stream_query_gradient(
     n = tl.load(inverse + bag_head * queries_all + first_query + query, mask=query < queries, other=0.0)
     d = tl.load(delta + bag_head * delta_head + first_query + query, mask=query < queries, other=0.0)
     _, rest = power_and_rest(n)
-    d /= rest
+    d /= rest  # delta is r^2 <do, o> in units, the scores of these rows are w / r in units
     rows = q.load([index, head, first_query + bag * gap + start, 0]).reshape(QUERIES, E_PAD)
     grads = grad.load([index, head, first_query + start, 0]).reshape(QUERIES, E_PAD)
     first_scaled = first_key + bag * gap

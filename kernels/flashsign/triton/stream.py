@@ -83,7 +83,7 @@ def forward(
 def hopper_tile(q: Tensor, k: Tensor, query_offsets: Tensor | None) -> tuple[Tile, Waves] | None:
     """The tile of the kernel written for Hopper that is done first, and in what waves; None where it does not run."""
     tiles = tuning.HOPPER.get((q.element_size(), q.shape[-1]))
-    bags = 1 if query_offsets is None else len(query_offsets) - 1
+    bags = 1 if query_offsets is None else max(1, len(query_offsets) - 1)
     keys = k.shape[2] // bags
     if tiles is None or keys < LONG or not q.is_cuda or capability(q.device) != (9, 0):
         return None

@@ -25,8 +25,17 @@ def unit_of(t):
 
 
 @triton.jit
+def row_unit(t):
+    """In what unit q~ is: its numbers are near one, and a weight in it, up to twice the unit, is in fp16's range."""
+    return tl.minimum(0.5 * unit_of(t), 16384.0)
+
+
+@triton.jit
 def power_and_rest(n):
-    """A power of two and r, 1/2 <= r < 1, with n = r / power; 1 for n = 0. Such an r takes no gradient past fp16."""
+    """A power of two and r, 1/2 <= r < 1, with n = r / power. Such an r takes no gradient past fp16's range.
+
+    For n = 0 r is 1, to be divided by, and the power means nothing: that row's q~ is zero.
+    """
     power = power_of_two(n) * 0.5
     return power, tl.where(n > 0, n * power, 1.0)
 
@@ -38,9 +47,10 @@ def scaled_queries(
     delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Rows q~ unit and do~, packed bags `gap` zeros apart; r^2 <do, o> / unit, and pull = -eps <do, o> |q|^2 / n^2.
+    """Rows q~ in row_unit and do~, packed bags `gap` zeros apart; delta and pull = -eps <do, o> |q|^2 / n^2.
 
-    delta [C', heads, delta_head] and pull [C', heads, rows] are float32.
+    delta [C', heads, delta_head] = r^2 <do, o> / unit, what the scores of these rows are to be multiplied by, and pull
+    [C', heads, rows] are float32.
     """
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
@@ -58,14 +68,15 @@ def scaled_queries(
     at = (index * heads + head) * queries_all + first + query
     n = tl.load(inverse + at, mask=query < queries, other=0.0)
     power, rest = power_and_rest(n)
+    unit = row_unit(t)
     rows, grads = rows.to(tl.float32), grads.to(tl.float32)
     product = tl.sum(grads * outputs.to(tl.float32), 1)
     near = rows * n[:, None]
     tl.store(pull + at, -eps * product * tl.sum(near * near, 1), mask=query < queries)
     delta += (index * heads + head) * delta_head + first
-    tl.store(delta + query, product * (rest * rest / unit_of(t)), mask=query < queries)
+    tl.store(delta + query, product * (rest * rest / unit), mask=query < queries)
     to = index * out_bag + head * out_head + (row + bag.to(tl.int64) * gap) * out_row + column[None, :]
-    tl.store(out + to, (rows * (unit_of(t) / power)[:, None]).to(out.dtype.element_ty), mask=here)
+    tl.store(out + to, (rows * tl.where(n > 0, unit / power, 0.0)[:, None]).to(out.dtype.element_ty), mask=here)
     tl.store(grads_out + to, (grads * rest[:, None]).to(grads_out.dtype.element_ty), mask=here)
 
 
@@ -102,7 +113,7 @@ def key_gradients(
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
     scale, t = bag_totals(totals, parts, bag, key_head, key_heads)
-    per_unit = 1.0 / unit_of(t)
+    per_unit = 1.0 / row_unit(t)
     k_tile = scaled.load([index, key_head, first_key + bag * gap + start, 0]).reshape(KEYS, E_PAD)
     v_tile = v.load([index, key_head, first_key + start, 0]).reshape(KEYS, E_PAD)
 

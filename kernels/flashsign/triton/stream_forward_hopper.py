@@ -318,6 +318,7 @@ def forward(
 ) -> None:  # fmt: skip
     """stream.forward by this file's kernel, written to o and inverse; 16-bit numbers, tiles of 128 or 256 queries."""
     assert waves.shares <= max(1, launch.cdiv(v.shape[2], 2 * tile.other)), "a share has no keys"
+    assert offsets is None or (not waves.left and 2 * tile.other <= launch.GAP), "packed bags share no keys"
     heads, key_heads, width = q.shape[1], v.shape[1], q.shape[-1]
     tiles = launch.Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
     sums = torch.empty(waves.left * waves.shares * tile.own, width, device=q.device)
