@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor, distributed
@@ -20,7 +20,7 @@ from flashsign.operators import stream
 from flashsign.packing import check_cut
 from flashsign.split_kernels import split_kernel_attention
 from flashsign.transforms import transformed
-from flashsign.tuning import ROW_STEP
+from flashsign.tuning import ROW_STEP, capability
 
 WIDEST = {"stream": 256, "moments": 128, "auto": 256}
 
@@ -32,18 +32,13 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@cache
-def too_old(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) < (8, 0)
-
-
 def no_kernel(q: Tensor, method: Method, squares: int = 1) -> str:
     """Why no kernel can take this call, "" where one can. squares: bags times key heads."""
     if not HAS_TRITON:
         return "Triton is not installed"
     if not (q.is_cuda or INTERPRETED):
         return f"The Triton kernels run on CUDA devices, and q is on {q.device}"
-    if q.is_cuda and not torch.compiler.is_compiling() and too_old(q.device):
+    if q.is_cuda and not torch.compiler.is_compiling() and capability(q.device) < (8, 0):
         return "The Triton kernels need a GPU of compute capability 8.0 or newer"
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"There is no kernel for {q.dtype}"

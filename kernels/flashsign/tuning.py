@@ -239,5 +239,11 @@ def device_limits(device: torch.device) -> tuple[int, int]:
     return limits.multi_processor_count, getattr(limits, "shared_memory_per_block_optin", 2**30)
 
 
+@cache
+def capability(device: torch.device) -> tuple[int, int]:
+    """Of a CUDA device; inside torch.compile nobody could ask."""
+    return torch.cuda.get_device_capability(device)
+
+
 def processors(device: torch.device) -> int:
     return device_limits(device)[0]

@@ -4,6 +4,7 @@ On a GPU where there is one, else in Triton's interpreter.
 """
 
 import functools
+import types
 
 import pytest
 import torch
@@ -277,10 +278,9 @@ def test_a_device_without_kernels_is_named(monkeypatch, kernels):
 
 @pytest.mark.parametrize(("capability", "old"), [((7, 0), True), ((8, 0), False), ((9, 0), False)])
 def test_gpus_before_ampere_take_torch(monkeypatch, capability, old):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    kernel_attention.too_old.cache_clear()
-    assert kernel_attention.too_old(torch.device("cuda", 7)) == old
-    kernel_attention.too_old.cache_clear()
+    monkeypatch.setattr(kernel_attention, "capability", lambda device: capability)
+    q = types.SimpleNamespace(is_cuda=True, device=torch.device("cuda", 7), dtype=torch.float32, shape=(1, 1, 1, 16))
+    assert ("8.0 or newer" in kernel_attention.no_kernel(q, "stream")) == old
 
 
 @pytest.mark.parametrize("kernels", ["stream"], indirect=True)

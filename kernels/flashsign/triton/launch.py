@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashsign.remembered import remembered
 from flashsign.triton import scaled_keys
-from flashsign.tuning import ROW_STEP, padded_width, processors
+from flashsign.tuning import ROW_STEP, capability, padded_width, processors
 
 GAP = 256
 """Rows of zeros behind every packed bag's scaled keys, queries and gradients: the most rows that are read at once."""
@@ -79,11 +78,6 @@ def starts_early(rows: Tensor) -> bool:
     Launched so, it runs what needs nothing of that kernel, and waits (`gdc_wait`) before it reads or writes the rest.
     """
     return rows.is_cuda and torch.version.hip is None and capability(rows.device) >= (9, 0)
-
-
-@cache
-def capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
 
 
 def cdiv(a: int, b: int) -> int:

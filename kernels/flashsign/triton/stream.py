@@ -20,7 +20,6 @@ from flashsign.triton.launch import (
     Tiles,
     Unchecked,
     aligned,
-    capability,
     cdiv,
     descriptor,
     head_stride,
@@ -29,7 +28,7 @@ from flashsign.triton.launch import (
     steps,
     with_gaps,
 )
-from flashsign.tuning import Tile, padded_width
+from flashsign.tuning import Tile, capability, padded_width
 from flashsign.waves import MOST_SHARES, Waves
 
 # Gluon is young and changes from release to release: only where its kernel was seen working.

@@ -103,6 +103,18 @@ def load_slot(k, v, ring, at, slot, step, steps, KEYS: gl.constexpr):
     tma.async_copy_global_to_shared(v, [index, key_head, first_key + row, 0], bar, v_ring.index(slot), pred=wanted)
 
 
+@gluon.constexpr_function
+def product_layout(columns):
+    """How the warps hold a product [BLOCK, columns]."""
+    return gl.NVMMADistributedLayout([3, 0], [WARPS.value, 1], [16, columns, 16])
+
+
+@gluon.jit
+def zeros(COLUMNS: gl.constexpr):
+    layout: gl.constexpr = product_layout(COLUMNS)
+    return gl.zeros([BLOCK, COLUMNS], gl.float32, layout)
+
+
 @gluon.jit
 def row_squares(s, KEYS: gl.constexpr):
     """Sums of s * s over what one thread holds of a row: [BLOCK, 4]. The sum over four threads waits for the end."""
@@ -111,15 +123,9 @@ def row_squares(s, KEYS: gl.constexpr):
 
 
 @gluon.jit
-def zero_scores(KEYS: gl.constexpr):
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, KEYS, 16])
-    return gl.zeros([BLOCK, KEYS], gl.float32, layout)
-
-
-@gluon.jit
 def rounded(s, dtype: gl.constexpr, E: gl.constexpr):
     """Scores as the left operand of u's product: every thread already holds its own numbers."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E, 16])
+    layout: gl.constexpr = product_layout(E)
     return gl.convert_layout(s.to(dtype), gl.DotOperandLayout(0, layout, 2), assert_trivial=True)
 
 
@@ -136,12 +142,6 @@ def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, E: gl.c
 
 
 @gluon.jit
-def zero_sums(E: gl.constexpr):
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E, 16])
-    return gl.zeros([BLOCK, E], gl.float32, layout)
-
-
-@gluon.jit
 def sum_keys(
     q_a, q_b, k, v, ring, at, steps, never,
     E: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
@@ -151,11 +151,11 @@ def sum_keys(
     slot, phase, coming = 0, 0, STAGES
     mbarrier.wait(full.index(slot), phase)
     k_tile = k_ring.index(slot).reshape([KEYS, E])
-    s = warpgroup_mma(q_a, k_tile.permute([1, 0]), zero_scores(KEYS), use_acc=False)
+    s = warpgroup_mma(q_a, k_tile.permute([1, 0]), zeros(KEYS), use_acc=False)
     z_a = row_squares(s, KEYS)
     p_a = rounded(s, k_ring.dtype, E)
     z_b = gl.zeros_like(z_a)
-    u_a, u_b = warpgroup_mma_init(zero_sums(E)), warpgroup_mma_init(zero_sums(E))
+    u_a, u_b = warpgroup_mma_init(zeros(E)), warpgroup_mma_init(zeros(E))
     for _ in range(steps // (3 - PARTS) - 1):
         before = slot
         slot, phase = next_slot(slot, phase, STAGES)
@@ -195,32 +195,42 @@ def sum_keys(
 
 
 @gluon.jit
+def own_rows(start, E: gl.constexpr):
+    """A block's rows from `start` on, and its columns, as a product [BLOCK, E] holds them."""
+    layout: gl.constexpr = product_layout(E)
+    return start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout)), gl.arange(0, E, gl.SliceLayout(0, layout))
+
+
+@gluon.jit
+def all_squares(z, E: gl.constexpr):
+    """z [BLOCK, 4] summed, [BLOCK] as own_rows."""
+    layout: gl.constexpr = product_layout(E)
+    return gl.convert_layout(gl.sum(z, 1), gl.SliceLayout(1, layout))
+
+
+@gluon.jit
 def store_share(u, z, sums, squares, row, E: gl.constexpr):
     """A block's sums as they are, for add_shares."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E, 16])
-    rows = row + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
-    column = gl.arange(0, E, gl.SliceLayout(0, layout))
-    gl.store(squares + rows, gl.convert_layout(gl.sum(z, 1), gl.SliceLayout(1, layout)))
+    rows, column = own_rows(row, E)
+    gl.store(squares + rows, all_squares(z, E))
     gl.store(sums + rows.to(gl.int64)[:, None] * E + column[None, :], u)
 
 
 @gluon.jit
 def store_lengths(q, inverse, start, queries, E: gl.constexpr):
     """|q|^2 of a block's rows to `inverse`, where they wait: registers are what the loop is short of."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E, 16])
+    layout: gl.constexpr = product_layout(E)
     rows = q.load(layout).to(gl.float32)
-    query = start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
+    query, _ = own_rows(start, E)
     gl.store(inverse + query, gl.sum(rows * rows, 1), mask=query < queries)
 
 
 @gluon.jit
 def store_rows(u, z, o, inverse, start, queries, floor, o_row, E: gl.constexpr):
     """A block's o and 1 / n, less than zero where u is no number (see mend.py)."""
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, E, 16])
-    query = start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout))
-    column = gl.arange(0, E, gl.SliceLayout(0, layout))
+    query, column = own_rows(start, E)
     length = gl.load(inverse + query, mask=query < queries, other=0.0)
-    norm = inverse_norm(gl.convert_layout(gl.sum(z, 1), gl.SliceLayout(1, layout)), floor * length)
+    norm = inverse_norm(all_squares(z, E), floor * length)
     broken = gl.max(gl.where(u == u, 0, 1), 1) > 0
     gl.store(inverse + query, marked(norm, broken), mask=query < queries)
     at = query.to(gl.int64)[:, None] * o_row + column[None, :]
