@@ -182,9 +182,14 @@ class Keys:
 
 
 def with_gaps(rows: Tensor, bags: int, gap: int) -> Tensor:
-    """Room for rows [C', heads, rows, E] that a kernel fills; where bags lie `gap` rows apart, zeros."""
+    """Room for rows [C', heads, rows, ...] that a kernel fills; where bags lie `gap` rows apart, zeros.
+
+    Heads lie a multiple of four rows apart: of float32 numbers, one a row, what a descriptor can step over.
+    """
     make = torch.zeros if gap else torch.empty
-    return make(*rows.shape[:2], rows.shape[2] + bags * gap, rows.shape[3], device=rows.device, dtype=rows.dtype)
+    count = rows.shape[2] + bags * gap
+    room = make(*rows.shape[:2], cdiv(count, 4) * 4, *rows.shape[3:], device=rows.device, dtype=rows.dtype)
+    return room[:, :, :count]
 
 
 def head_stride(m: Tensor) -> int:

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from flashsign.triton.scaled_keys import bag_totals
 from flashsign.triton.stream_backward import power_and_rest, row_unit
-from flashsign.triton.tiles import bag_rows, program_tile
+from flashsign.triton.tiles import bag_rows, program_tile, quad
 
 WEAK = tl.constexpr(1e-3)
 
@@ -64,7 +64,7 @@ def exact_product(x, square, total, PRECISION: tl.constexpr, HALF: tl.constexpr)
 def moment_query_gradient(
     q, grad, inverse, delta, schedule, query_offsets, totals, moments, dq, weak,
     q_bag, q_head, q_row, g_bag, g_head, g_row, dq_bag, dq_head, dq_row,
-    delta_head, queries_all, tiles, heads, key_heads, parts, eps,
+    delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -81,7 +81,8 @@ def moment_query_gradient(
     there = (query < queries)[:, None]
     index, head = index.to(tl.int64), head.to(tl.int64)
     n = tl.load(inverse + (index * heads + head) * queries_all + first + query, mask=query < queries, other=0.0)
-    d = tl.load(delta + (index * heads + head) * delta_head + first + query, mask=query < queries, other=0.0)
+    delta += (index * heads + head) * delta_head + quad(first + bag.to(tl.int64) * gap)
+    d = tl.load(delta + query, mask=query < queries, other=0.0)
     _, rest = power_and_rest(n)
     d *= row_unit(t) / (rest * rest)  # <do, o>, see scaled_queries
     q += index * q_bag + head * q_head
@@ -134,7 +135,8 @@ def stream_query_gradient(
     query = start + tl.arange(0, QUERIES)
     bag_head = index.to(tl.int64) * heads + head
     n = tl.load(inverse + bag_head * queries_all + first_query + query, mask=query < queries, other=0.0)
-    d = tl.load(delta + bag_head * delta_head + first_query + query, mask=query < queries, other=0.0)
+    delta += bag_head * delta_head + quad(first_query + bag.to(tl.int64) * gap)
+    d = tl.load(delta + query, mask=query < queries, other=0.0)
     _, rest = power_and_rest(n)
     d /= rest  # delta is r^2 <do, o> in units, the scores of these rows are w / r in units
     rows = q.load([index, head, first_query + bag * gap + start, 0]).reshape(QUERIES, E_PAD)

@@ -120,7 +120,10 @@ def backward(
 
 @dataclass(frozen=True)
 class QueryTotals:
-    """What keys need of queries: rows q~ and grads do~, delta and pull [C', H, N], see scaled_queries."""
+    """What keys need of queries: rows q~, grads do~ and delta, with gaps as scaled keys have, and pull [C', H, N].
+
+    See scaled_queries.
+    """
 
     rows: Tensor
     grads: Tensor
@@ -169,10 +172,8 @@ class Backward:
 
     def query_totals(self, o: Tensor) -> QueryTotals:
         q, grad, keys = self.q, self.grad, self.keys
-        rows, grads = (with_gaps(q, len(keys.totals), keys.gap) for _ in range(2))
+        rows, grads, delta = (with_gaps(x, len(keys.totals), keys.gap) for x in (q, q, self.inverse))
         pull = torch.empty_like(self.inverse)
-        # Heads lie a multiple of four numbers apart: what a descriptor can step over.
-        delta = torch.empty(*q.shape[:2], cdiv(q.shape[2], 4) * 4, device=q.device)[..., : q.shape[2]]
         block = max(16, 4096 // self.width)
         tiles = Tiles.of(q.shape[2], q.shape[0], block, self.query_offsets)
         start(
@@ -188,8 +189,7 @@ class Backward:
         tile = tile or tuning.choose(tuning.KEY_GRADIENTS, self.k, self.width, kept=2)
         tiles = Tiles.of(self.k.shape[2], self.k.shape[0], tile.own, self.offsets)
         delta, keys = totals.delta, self.keys
-        if self.offsets is None:
-            delta = Unchecked(delta, list(delta.shape), list(delta.stride()), [1, 1, tile.other])
+        delta = Unchecked(delta, list(delta.shape), list(delta.stride()), [1, 1, tile.other])
         pulls = torch.empty(len(keys.totals), self.heads[1], device=self.k.device)
         start(
             stream_backward.sum_of_bags, (self.heads[1], len(keys.totals)),
@@ -201,7 +201,7 @@ class Backward:
             (descriptor(totals.rows, tile.other), descriptor(self.k, tile.own), descriptor(keys.rows, tile.own),
              descriptor(self.v, tile.own), descriptor(totals.grads, tile.other), delta,
              self.m, pulls, self.offsets, self.query_offsets, tiles.schedule, keys.totals, dk, dv, dm),
-            (*self.multiplicity_strides, *steps(dk), *steps(dv), totals.delta.stride(1),
+            (*self.multiplicity_strides, *steps(dk), *steps(dv),
              *self.rows, tiles.count, *self.heads, keys.parts, keys.gap),
             {**self.widths, "QUERIES": tile.other, "KEYS": tile.own, "STAGES": tile.stages,
              "PRECISION": precision(self.q.dtype), "PACKED": self.packed},
@@ -223,7 +223,7 @@ class Backward:
                 (q, grad, self.inverse, totals.delta, tiles.schedule, self.query_offsets, keys.totals,
                  self.key_moments(), dq, weak),
                 (*steps(q), *steps(grad), *steps(dq), totals.delta.stride(1),
-                 q.shape[2], tiles.count, *self.heads, keys.parts, self.eps),
+                 q.shape[2], tiles.count, *self.heads, keys.parts, keys.gap, self.eps),
                 {**self.widths, "QUERIES": tile.own, "WIDTH": min(self.width, 32), "PRECISION": exact,
                  "HALF": q.element_size() == 2, "PACKED": self.packed},
                 num_warps=tile.warps, num_stages=2,

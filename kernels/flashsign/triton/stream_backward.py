@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from flashsign.triton.scaled_keys import bag_totals
-from flashsign.triton.tiles import bag_rows, power_of_two, program_tile
+from flashsign.triton.tiles import bag_rows, power_of_two, program_tile, quad
 
 
 @triton.jit
@@ -47,10 +47,10 @@ def scaled_queries(
     delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Rows q~ in row_unit and do~, packed bags `gap` zeros apart; delta and pull = -eps <do, o> |q|^2 / n^2.
+    """Rows q~ in row_unit, do~ and delta = r^2 <do, o> / unit, packed bags `gap` zeros apart; pull.
 
-    delta [C', heads, delta_head] = r^2 <do, o> / unit, what the scores of these rows are to be multiplied by, and pull
-    [C', heads, rows] are float32.
+    delta [C', heads, delta_head], what the scores of these rows are to be multiplied by, where a bag begins at a
+    multiple of four, and pull [C', heads, rows] = -eps <do, o> |q|^2 / n^2 are float32.
     """
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
@@ -73,7 +73,7 @@ def scaled_queries(
     product = tl.sum(grads * outputs.to(tl.float32), 1)
     near = rows * n[:, None]
     tl.store(pull + at, -eps * product * tl.sum(near * near, 1), mask=query < queries)
-    delta += (index * heads + head) * delta_head + first
+    delta += (index * heads + head) * delta_head + quad(first + bag.to(tl.int64) * gap)
     tl.store(delta + query, product * (rest * rest / unit), mask=query < queries)
     to = index * out_bag + head * out_head + (row + bag.to(tl.int64) * gap) * out_row + column[None, :]
     tl.store(out + to, (rows * tl.where(n > 0, unit / power, 0.0)[:, None]).to(out.dtype.element_ty), mask=here)
@@ -98,12 +98,12 @@ def sum_of_bags(rows, query_offsets, out, queries_all, heads, key_heads, BLOCK: 
 @triton.jit
 def key_gradients(
     q, k, scaled, v, grad, delta, multiplicity, pulls, offsets, query_offsets, schedule, totals, dk, dv, dm,
-    m_bag, m_head, dk_bag, dk_head, dk_row, dv_bag, dv_head, dv_row, delta_head,
+    m_bag, m_head, dk_bag, dk_head, dk_row, dv_bag, dv_head, dv_row,
     queries_all, keys_all, tiles, heads, key_heads, parts, gap,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """A program does one tile of keys. q and grad (scaled), k, scaled (k'), v and, for dense bags, delta: descriptors.
+    """A program does one tile of keys. q and grad (scaled), k, scaled (k'), v, delta: descriptors.
 
     pulls [bags, key heads]: the sum of pull. Writes dk, dv, and dm [C', key heads, rows] float32.
     """
@@ -124,12 +124,8 @@ def key_gradients(
     for step in tl.range(0, group * query_tiles, num_stages=STAGES):
         head = key_head * group + step // query_tiles
         begin = step % query_tiles * QUERIES
-        if PACKED:
-            query = begin + tl.arange(0, QUERIES)
-            d = tl.load(delta + (head.to(tl.int64) * delta_head + first_query + query), mask=query < queries, other=0.0)
-        else:
-            d = delta.load([index, head, begin]).reshape(QUERIES)
         row = first_query + bag * gap + begin
+        d = delta.load([index, head, quad(first_query + bag * gap) + begin]).reshape(QUERIES)
         rows = q.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
         grads = grad.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
         w = tl.dot(k_tile, rows.T, input_precision=PRECISION)

@@ -38,6 +38,12 @@ def program_tile(schedule, tiles, heads, BLOCK: tl.constexpr, PACKED: tl.constex
 
 
 @triton.jit
+def quad(row):
+    """row, down to a multiple of four: where a descriptor of float32 numbers may begin to read."""
+    return row // 4 * 4
+
+
+@triton.jit
 def power_of_two(x):
     """A power of two p with 1 <= p x < 2, and 1 for x = 0; x float32, not negative."""
     exponent = (x.to(tl.int32, bitcast=True) >> 23) & 0xFF
