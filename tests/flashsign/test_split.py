@@ -312,7 +312,9 @@ def ranks(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     # Processes of one machine need no more than its own loopback, whatever the host's name resolves to.
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    environment = os.environ | loopback | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    # Their tensors are on the CPU, whatever this machine has.
+    alone = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "TRITON_INTERPRET": "1"}
+    environment = os.environ | loopback | alone
     commands = [[sys.executable, __file__, str(rank), str(request.param), str(folder)] for rank in range(request.param)]
     running = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
