@@ -113,7 +113,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N")
     parser.add_argument("--widths", nargs="+", type=int, metavar="E")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES)
-    parser.add_argument("--methods", nargs="+", choices=EXPECTED_MS, help="moments only if named")
+    parser.add_argument("--methods", nargs="+", choices=EXPECTED_MS)
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS)
     parser.add_argument("--budget-s", type=float, metavar="S", help="of a method in one direction at a point")
     parser.add_argument("--limit-s", type=float, default=480, metavar="S", help="no new point after this")

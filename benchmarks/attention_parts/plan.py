@@ -16,8 +16,8 @@ FEW = {"weights": (41472,), "compile": (4096, 13824, 41472)}  # a second form of
 WIDTHS = (128, 64)
 DTYPES = ("fp16", "bf16")
 DIRECTIONS = ("forward", "backward", "both")
-DEFAULT_METHODS = ("eager", "weights", "compile", "flash", "cudnn", "stream")
-BUDGET_S = 0.5  # of one method in one direction: `estimate` says 7 minutes for the default run (12 with 2.5 s)
+DEFAULT_METHODS = ("eager", "weights", "compile", "flash", "cudnn", "stream", "moments")
+BUDGET_S = 0.1  # of one method in one direction: the default run took 7 minutes
 
 # Scores and weighted values are 4 N M E operations a head. A backward that keeps no scores needs five such products
 # instead of two; 10 N M E is the nominal count for every method, whatever it really does: rates compare as times do.
