@@ -13,10 +13,8 @@ write `attention_packed.csv` and `attention_small.csv`. What was not measured, a
 from __future__ import annotations
 
 import argparse
-import platform
 import tempfile
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pandas as pd
@@ -28,17 +26,9 @@ from attention_parts.packed import packed_rows
 from attention_parts.plan import DIRECTIONS, EXPECTED_MS, Plan, estimate
 from attention_parts.small import small_rows
 from attention_parts.tables import LEGEND, claims, header, line
+from machine import versions
 
 HERE = Path(__file__).resolve().parent
-
-
-def versions(device: torch.device) -> dict[str, str]:
-    try:
-        triton = version("triton")
-    except PackageNotFoundError:
-        triton = ""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {"device": name, "torch": torch.__version__, "triton": triton}
 
 
 def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -> None:

@@ -5,8 +5,8 @@
     PYTHONPATH=.:kernels python benchmarks/crossing.py --picture docs/img/crossing.png    # of what the table holds
 
 Both kernels' time in a CUDA graph (the device's time, not the host's), forward alone and forward with backward, for
-N = M from 64 to 65 536, E = 32, 64, 128, and what `method="auto"` takes. A choice is right where it is within 10 % or 5
-microseconds of the faster one. Writes `results/crossing.csv`; COLUMNS below.
+N = M from 64 to 65 536 (many cells: to 4096), E = 16 to 128, and what `method="auto"` takes. A choice is right where it
+is within 10 % or 5 microseconds of the faster one. Writes `results/crossing.csv`; COLUMNS below.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def choice_at(point: Point) -> str:
     rows = (bags * genes,) if packed else (bags,)
     sizes = [(*rows, h, width) if packed else (*rows, h, genes, width) for h in (heads, key_heads)]
     q, k = (torch.empty(size, dtype=dtype, device="meta", requires_grad=direction == "both") for size in sizes)
-    return kernel_attention.choose(q, k, bags, "auto")
+    return kernel_attention.choose_method(q, k, bags, "auto")
 
 
 def row_of(point: Point) -> dict[str, Any]:

@@ -14,18 +14,17 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pandas as pd
 import torch
+from machine import versions
 from results_file import merged, ordered, write
 from torch import Tensor
 
@@ -208,7 +207,7 @@ def line(row: dict[str, object]) -> str:
 
 
 def measure(arguments: argparse.Namespace) -> None:
-    known = versions(arguments.device)
+    known = versions(torch.device(arguments.device))
     print(", ".join(f"{name} {value}" for name, value in known.items() if value) + f"\n{HEADER}", flush=True)
     begun, found = time.monotonic(), []
     for targets, regulators in SMOKE if arguments.smoke else SIZES:
@@ -269,15 +268,6 @@ def trials(dtype: str, width: int, device: str) -> None:
         except Exception as problem:  # too little shared memory
             said = type(problem).__name__
         print(f"{dtype} width {width} {trial}: {said}{' (shipped)' if trial == own else ''}", flush=True)
-
-
-def versions(device: str) -> dict[str, str]:
-    try:
-        triton = version("triton")
-    except PackageNotFoundError:
-        triton = ""
-    name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
-    return {"device": name, "torch": torch.__version__, "triton": triton}
 
 
 def parsed(words: list[str] | None) -> argparse.Namespace:

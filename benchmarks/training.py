@@ -21,18 +21,17 @@ from __future__ import annotations
 
 import argparse
 import math
-import platform
 import tempfile
 import time
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 from attention_parts.methods import attempt
+from machine import versions
 from results_file import merged, write
 from training_parts.agree import STEPS, agree
 from training_parts.cells import MODELS, Point, batches
@@ -70,15 +69,6 @@ COLUMNS = {
     "torch": "",
     "triton": "",
 }
-
-
-def versions(device: torch.device) -> dict[str, str]:
-    try:
-        triton = version("triton")
-    except PackageNotFoundError:
-        triton = ""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {"device": name, "torch": torch.__version__, "triton": triton}
 
 
 def rows_at(

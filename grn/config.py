@@ -40,7 +40,7 @@ class DataConfig(Section):
         "auto", description="dense: each cell over all genes; packed: over those it has; auto: packed above 4096 genes"
     )
     absent_fraction: float = Field(
-        0.1, ge=0, le=1, description="packed bags: share of the masked genes that are absent anyway, listed as targets"
+        0.1, ge=0, le=1, description="packed bags: share of the masked absent genes that are listed, as targets"
     )
     genes: Positive | str = Field(2000, description="all | the N most variable | a file with one gene a line")
     gene_key: str | None = Field(None, description="column of var with the gene names; null: the index")

@@ -25,6 +25,12 @@ class RunFolderError(UserError):
     """A run or model folder that cannot be read or written."""
 
 
+def one_line(problem: BaseException) -> str:
+    """What an exception says in its first line, to stand inside a sentence of ours."""
+    lines = str(problem).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(problem).__name__
+
+
 class Interrupted(Exception):
     """The run was asked to stop by a signal, and has saved what it had. Carries the signal's number."""
 

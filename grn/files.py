@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grn.errors import RunFolderError
+from grn.errors import DataError, RunFolderError, one_line
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -69,6 +69,25 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def read_anndata(path: Path, *, backed: bool = False) -> AnnData:
+    """An .h5ad file; backed: its X stays in the file. Raises DataError for one that is damaged."""
+    import anndata
+
+    try:
+        path.open("rb").close()  # where that is refused Python names the file, HDF5 does not
+        adata = anndata.read_h5ad(path, backed="r" if backed else None)
+        adata.X  # noqa: B018  (backed files open it late; damage is to show here)
+        return adata
+    except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
+        raise
+    # A damaged file fails anywhere between HDF5, NumPy, pandas and AnnData, each with exceptions of its own.
+    except Exception as problem:
+        raise DataError(
+            f"{path} cannot be read as .h5ad ({one_line(problem)}); it is damaged, truncated or another format: "
+            "copy or write it again."
+        ) from problem
 
 
 def write_anndata(path: Path, adata: AnnData) -> None:

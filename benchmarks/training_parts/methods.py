@@ -27,7 +27,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import grn.model
 from flashsign import spherical_attention
-from flashsign.kernel_attention import choose
+from flashsign.kernel_attention import choose_method
 from flashsign.remembered import remembered
 
 Attention = Callable[..., Tensor]
@@ -177,7 +177,7 @@ def road(q: tuple[int, ...], k: tuple[int, ...], bags: int, dtype: torch.dtype, 
     if device.type != "cuda":
         return "torch"
     shapes = (torch.empty(shape, dtype=dtype, device="meta", requires_grad=True) for shape in (q, k))
-    return choose(*shapes, bags, "auto")
+    return choose_method(*shapes, bags, "auto")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from scipy import sparse
 from grn.analysis.tables import check_exists, find_columns, names, numbers, read_table, unknown_columns
 from grn.analysis.weights import edge_list
 from grn.errors import DataError
+from grn.files import read_anndata
 
 WEIGHTED = (
     ("source", "target", "weight"),  # ours, decoupler
@@ -68,19 +69,7 @@ def open_network_file(path: Path) -> NetworkFile:
 
 def _open_h5ad(path: Path) -> NetworkFile:
     """varp["grn"]: row = target, column = regulator."""
-    import anndata
-
-    try:
-        path.open("rb").close()  # where that is refused Python names the file, HDF5 does not
-        adata = anndata.read_h5ad(path)
-    except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
-        raise
-    # A damaged file fails anywhere between HDF5, NumPy, pandas and AnnData, each with exceptions of its own.
-    except Exception as problem:
-        first = (str(problem).strip().splitlines() or [type(problem).__name__])[0].rstrip(".")
-        raise DataError(
-            f"{path} cannot be read as .h5ad ({first}); it is damaged, truncated or another format: write it again."
-        ) from problem
+    adata = read_anndata(path)
     if "grn" not in adata.varp:
         held = ", ".join(map(repr, adata.varp)) or "nothing"
         raise DataError(f"{path} holds no network: varp['grn'] is missing, varp has {held}; give a network.h5ad.")

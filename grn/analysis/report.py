@@ -30,13 +30,13 @@ READOUT = {
     ),
     "knockout": (
         "w = mean over cells of (predicted multiplicity of the target - its prediction without the regulator) / mean "
-        "multiplicity of the regulator * sd of the regulator / sd of the target, the target hidden from the model; the "
-        "network of a cell type is the mean over its cells."
+        "multiplicity of the regulator * sd of the regulator / sd of the target, over the square root of the norm of "
+        "the target's row, the target hidden from the model; the network of a cell type is the mean over its cells."
     ),
     "jacobian": (
         "w = mean over cells of (d predicted multiplicity of the target / d multiplicity of the regulator) * "
-        "sd of the regulator / sd of the target, the target hidden from the model; the network of a cell type is the "
-        "mean over its cells."
+        "sd of the regulator / sd of the target, over the square root of the norm of the target's row, the target "
+        "hidden from the model; the network of a cell type is the mean over its cells."
     ),
     "attention": (
         "w = normalised attention weight of the target on the regulator in the regulation layer, m q·k / n, whose sign "

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from grn.errors import DataError
+from grn.errors import DataError, one_line
 
 # Columns that hold a regulator, its target and a value, by the tool that names them so.
 Columns = tuple[str, ...]
@@ -49,7 +49,7 @@ def read_table(path: Path) -> pd.DataFrame:
         )
     except (pd.errors.ParserError, UnicodeDecodeError) as problem:
         raise DataError(
-            f"{path} cannot be read as a table ({_one_line(problem)}); give every row as many columns as the first."
+            f"{path} cannot be read as a table ({one_line(problem)}); give every row as many columns as the first."
         ) from None
     if table.empty:
         raise DataError(f"{path} has a header and no rows; give a table with edges.")
@@ -141,7 +141,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise
     except (pyarrow.ArrowException, OSError, ValueError) as problem:
         raise DataError(
-            f"{path} cannot be read as parquet ({_one_line(problem)}); it is damaged or another format: write it again."
+            f"{path} cannot be read as parquet ({one_line(problem)}); it is damaged or another format: write it again."
         ) from None
     if table.empty:
         raise DataError(f"{path} has no rows; give a table with edges.")
@@ -154,8 +154,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _one_line(problem: Exception) -> str:
-    lines = str(problem).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(problem).__name__

@@ -31,7 +31,7 @@ class BagMaker(Dataset[Batch]):
     """Batches by request (epoch, rows). A mask depends on (seed, stream, epoch, cell, gene) and nothing else.
 
     masked_fraction: share of genes that are masked, in every cell anew each epoch.
-    absent_fraction: packed bags list this share of the masked genes that are absent anyway; dense bags list all genes.
+    absent_fraction: packed bags list this share of the masked absent genes; dense bags list all genes.
     with_regulators: bags bring the regulators' multiplicities along, which only a regulation layer reads.
     part, parts: of each cell's genes, what falls to one of the processes that share them (Bags.share).
     """

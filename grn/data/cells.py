@@ -137,7 +137,6 @@ def cells_for_vocabulary(
     depth: DepthScale | None = None,
     measures_depth: np.ndarray | None = None,
     depth_held: np.ndarray | None = None,
-    property_key: str | None = None,
 ) -> Cells:
     """Cells of another AnnData for a model that is already trained: its genes, its transform, its classes.
 
@@ -178,7 +177,7 @@ def cells_for_vocabulary(
         regulators=regulators,
         labels=translate[found],  # -1 reads the last entry: missing
         classes=tuple(classes),
-        property=_read_property(adata.obs, property_key),
+        property=_read_property(adata.obs, None),
         obs_names=adata.obs_names.to_numpy(str),
         basal=basal_multiplicity(total, depth),
         depth=depth,

@@ -14,12 +14,8 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-import grn
 from grn.data.variable import residual_variance, variance
 from grn.errors import DataError
-
-# Gene lists that ship with the configurations, as installed and as in the repository.
-SHIPPED = tuple(Path(grn.__file__).parents[up] / "configs" / "data" for up in (0, 1))
 
 
 def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
@@ -103,8 +99,8 @@ def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np
 
 def read_gene_list(name: str, field: str) -> list[str]:
     """Genes of a file, one a line; blank lines and lines that start with # do not count."""
-    path = find_file(name)
-    if path is None:
+    path = Path(name)
+    if not path.is_file():
         or_genes = "" if field.startswith("-") else f", or the genes themselves: [{name}]"
         raise DataError(f"{field} is {name!r}, and there is no such file; give one with a gene a line{or_genes}.")
     try:
@@ -115,12 +111,6 @@ def read_gene_list(name: str, field: str) -> list[str]:
     if not genes:
         raise DataError(f"{path} lists no genes; write one gene a line.")
     return genes
-
-
-def find_file(name: str) -> Path | None:
-    """`name` from the working folder, else from the shipped gene lists, else None."""
-    places = (Path(name), *(folder / name for folder in SHIPPED))
-    return next((path for path in places if path.is_file()), None)
 
 
 def _none_found(field: str, listed: Sequence[str], names: Sequence[str]) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.error import URLError
 
-import anndata
 from anndata import AnnData
 
 from grn.config import DataConfig
 from grn.data.simulated import simulate
-from grn.errors import DataError
+from grn.errors import DataError, one_line
+from grn.files import read_anndata
 
 
 def open_source(config: DataConfig) -> AnnData:
@@ -33,19 +33,7 @@ def open_source(config: DataConfig) -> AnnData:
 
 
 def _read_h5ad(path: Path, config: DataConfig) -> AnnData:
-    try:
-        path.open("rb").close()  # where that is refused Python names the file, HDF5 does not
-        adata = anndata.read_h5ad(path, backed="r" if config.backed else None)
-        adata.X  # noqa: B018  (backed files open it late; damage is to show here)
-        return adata
-    except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
-        raise
-    # A damaged file fails anywhere between HDF5, NumPy, pandas and AnnData, each with exceptions of its own.
-    except Exception as problem:
-        raise DataError(
-            f"{path} cannot be read as .h5ad ({_one_line(problem)}); it is damaged, truncated or another format: "
-            "copy or write it again."
-        ) from problem
+    return read_anndata(path, backed=config.backed)
 
 
 def _open_scanpy(name: str, config: DataConfig) -> AnnData:
@@ -69,7 +57,7 @@ def _pbmc3k() -> AnnData:
         labelled = scanpy.datasets.pbmc3k_processed()
     except (URLError, OSError) as problem:  # no network, or a download that was cut short
         raise DataError(
-            f"scanpy:pbmc3k is downloaded at its first use, which failed ({_one_line(problem)}); connect to the "
+            f"scanpy:pbmc3k is downloaded at its first use, which failed ({one_line(problem)}); connect to the "
             "network or use scanpy:pbmc68k_reduced, which needs no download."
         ) from problem
     kept = counts.obs_names[counts.obs_names.isin(labelled.obs_names)]
@@ -98,8 +86,3 @@ def _similar(path: Path) -> str:
     beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, beside, n=1)
     return f" (did you mean {path.parent / near[0]}?)" if near else ""
-
-
-def _one_line(problem: Exception) -> str:
-    lines = str(problem).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(problem).__name__

@@ -1,8 +1,9 @@
 """The Jacobian read-out: how a target's predicted multiplicity moves with a regulator's multiplicity.
 
-w_ij = mean over cells of (d predicted multiplicity of i / d multiplicity of j) * sd_j / sd_i, target masked. Exact
-(forward mode), dimensionless (sds over the expected multiplicities), and the same for every choice of signs inside
-the attention. Sign: positive = raising the regulator raises the target's expected multiplicity.
+w_ij = mean over cells of (d predicted multiplicity of i / d multiplicity of j) * sd_j / sd_i, target masked; then each
+row is divided by the square root of its norm (readout.balanced). The derivative is exact (forward mode), its unit sds
+over the expected multiplicities, and it is the same for every choice of signs inside the attention.
+Sign: positive = raising the regulator raises the target's expected multiplicity.
 Letters: B bags, N genes, R regulators.
 """
 

@@ -1,8 +1,8 @@
 """The knock-out read-out: what a target's predicted multiplicity owes to a regulator's presence.
 
 w_ij = mean over cells of (prediction of i - prediction of i without j) / mean_j * sd_j / sd_i, target masked: a slope
-from absence to what the cell has, in the unit of the Jacobian, and the same for every choice of signs inside the
-attention.
+from absence to what the cell has, in the Jacobian's unit and balanced as it is (readout.balanced), and the same for
+every choice of signs inside the attention.
 Sign: positive = the regulator raises the target's expected multiplicity.
 
 The L2 norm saturates: where a cell has the regulator the derivative is small and may have the other sign, and where a

@@ -91,10 +91,10 @@ class PairMean:
 
 
 def average(means: dict[int, PairMean], cells: dict[int, int], unit: np.ndarray, regulators: np.ndarray) -> Network:
-    """The network over all cells: each type's mean, weighted by its number of cells; all in units of `unit`.
+    """The network over all cells: each type's mean, weighted by its number of cells.
 
-    A pair that no bag of a type could read takes its mean over the other types. regulators [R]: which rows the columns
-    are.
+    All are in units of `unit`, then `balanced`. A pair that no bag of a type could read takes its mean over the other
+    types. regulators [R]: which rows the columns are.
     """
     types = list(means)
     stack = np.stack([means[kind].mean() for kind in types])

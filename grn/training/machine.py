@@ -50,6 +50,11 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
             "trainer.tensorboard is true but tensorboard is not installed; "
             'pip install "grn[tensorboard]", or set it to false.'
         )
+    if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ["WORLD_SIZE"]) != processes(settings):
+        raise ConfigError(
+            f"torchrun started {os.environ['WORLD_SIZE']} processes and trainer.devices x trainer.num_nodes is "
+            f"{processes(settings)}; make them equal (torchrun --nproc-per-node, --nnodes)."
+        )
     said = lightning_refusal(settings)
     if said is None:
         return

@@ -68,6 +68,7 @@ def train(
     """Train, evaluate, read the network, write the run folder. None in every process but the first.
 
     terminal: show a live progress bar; otherwise one line a validation goes through `say`.
+    Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
     """
     refuse_impossible_training(config.trainer)
     Place.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises where it cannot be
@@ -96,18 +97,7 @@ def train(
     fit_layer = partial(regulation_layer, config, cells, mean=mean, sd=sd, say=say)
     layer = fit_layer(split.train) if config.network.members else None
     model = build_model(config, cells, split, mean, sd, layer)
-    data = CellsDataModule(
-        cells,
-        split,
-        batch_size=config.trainer.batch_size,
-        masked_fraction=config.objectives.masked_multiplicity.fraction,
-        seed=config.trainer.seed,
-        bags=config.data.bags,
-        absent_fraction=config.data.absent_fraction,
-        gene_parallel=config.trainer.gene_parallel,
-        num_workers=config.trainer.workers,
-        with_regulators=layer is not None,
-    )
+    data = data_module(config, cells, split, with_regulators=layer is not None)
     say(f"Ready after {time.monotonic() - started:.0f} s.")
 
     started = time.monotonic()
@@ -126,19 +116,7 @@ def train(
             f"Squared error over {len(split.test)} test cells, in variances of the genes: regulation layer "
             f"{held_out['regulation_error']:.4f}, ridge on the same regulators {held_out['ridge_error']:.4f}."
         )
-    trained = TrainedModel(
-        model=model,
-        vocabulary=cells.vocabulary,
-        classes=trained_classes(config, cells),
-        values=config.data.values,
-        multiplicity=config.data.multiplicity,
-        target_total=cells.target_total,
-        depth=cells.depth,
-        measures_depth=cells.measures_depth,
-        depth_share=cells.depth_share,
-        property_key=config.objectives.property.key if model.property is not None else None,
-        penalty=None if layer is None else layer.penalty,
-    )
+    trained = trained_model(config, cells, model, layer)
     trained.save(folder / "model")
     if layer is not None:
         # The metrics are those of a model that had not seen the test cells; the network is read from all cells.
@@ -199,6 +177,38 @@ def build_model(
         model.multiplicity.requires_grad_(False)
         model.multiplicity_bias.requires_grad_(False)
     return model
+
+
+def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: bool) -> CellsDataModule:
+    return CellsDataModule(
+        cells,
+        split,
+        batch_size=config.trainer.batch_size,
+        masked_fraction=config.objectives.masked_multiplicity.fraction,
+        seed=config.trainer.seed,
+        bags=config.data.bags,
+        absent_fraction=config.data.absent_fraction,
+        gene_parallel=config.trainer.gene_parallel,
+        num_workers=config.trainer.workers,
+        with_regulators=with_regulators,
+    )
+
+
+def trained_model(config: Config, cells: Cells, model: Model, layer: Fit | None) -> TrainedModel:
+    """What the model folder holds beside the weights: all that new cells have to be read with."""
+    return TrainedModel(
+        model=model,
+        vocabulary=cells.vocabulary,
+        classes=trained_classes(config, cells),
+        values=config.data.values,
+        multiplicity=config.data.multiplicity,
+        target_total=cells.target_total,
+        depth=cells.depth,
+        measures_depth=cells.measures_depth,
+        depth_share=cells.depth_share,
+        property_key=config.objectives.property.key if model.property is not None else None,
+        penalty=None if layer is None else layer.penalty,
+    )
 
 
 def regulation_layer(

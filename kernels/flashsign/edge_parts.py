@@ -82,7 +82,6 @@ def parts(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Iterat
         for bags in (similar[some] for some in _slices(len(similar), step)):
             padded = _padded(
                 call,
-                bags,
                 Slots.of(call.query_offsets[bags], queries[bags]),
                 Slots.of(call.offsets[bags], sizes[bags]),
                 first,
@@ -139,7 +138,7 @@ class _Padded(NamedTuple):
     columns: Tensor
 
 
-def _padded(call: Call, bags: Tensor, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]) -> _Padded:
+def _padded(call: Call, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]) -> _Padded:
     """Some packed bags of similar size as a dense call."""
     assert call.targets is not None and call.regulators is not None
     m = keys.pad(call.multiplicity)

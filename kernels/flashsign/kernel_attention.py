@@ -52,7 +52,7 @@ def no_kernel(q: Tensor, method: Method, squares: int = 1) -> str:
     return ""
 
 
-def choose(q: Tensor, k: Tensor, bags: int, method: Method, *others: Tensor) -> Method:
+def choose_method(q: Tensor, k: Tensor, bags: int, method: Method, *others: Tensor) -> Method:
     """The kernels' own choice for method "auto": the one that a small measured table says is faster.
 
     q [C, H, N, E], k [C, K, M, E], or packed [T, H, E], [S, K, E], of which the mean bag counts: what single bags have
@@ -85,7 +85,7 @@ def kernel_attention(
     packed = offsets is not None
     width = q.shape[-1]
     bags = len(q) if offsets is None else len(offsets) - 1
-    attend = stream if choose(q, k, bags, method, v, multiplicity) == "stream" else moments
+    attend = stream if choose_method(q, k, bags, method, v, multiplicity) == "stream" else moments
     if group is not None:
         attend = partial(split_kernel_attention, group=group)
     lack = -width % ROW_STEP

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from flashsign.dense import silence_padding
 from flashsign.moments import Moments, bags_with_rows
 from flashsign.packing import Slots, bag_sizes, in_place, similar_bags
-from flashsign.transforms import transformed
+from flashsign.transforms import in_batches, transformed
 
 CHUNK = 1024
 """Rows of one product of a sum over rows: a GPU works on many side by side, and goes down a long one row by row."""
@@ -186,9 +186,7 @@ class _SplitMoments(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        # A batched backward is an older kind of vmap, which `transformed` does not see.
-        batched = any(torch._C._functorch.is_legacy_batchedtensor(grad) for grad in grads)
-        if torch.is_grad_enabled() or transformed() or batched:
+        if torch.is_grad_enabled() or transformed() or any(map(in_batches, grads)):
             raise NotImplementedError(ONCE)
         count, saved = ctx.count, ctx.saved_tensors  # looked at once: checkpointing allows no more
         tensors, rest = saved[: 4 * count], saved[4 * count :]

@@ -21,7 +21,10 @@ def transformed() -> bool:
 
 
 def in_batches(grad: Tensor) -> bool:
-    """True where autograd gives a backward many gradients at once (is_grads_batched), which no kernel can read."""
+    """True where autograd gives a backward many gradients at once (is_grads_batched), which no kernel can read.
+
+    An older kind of vmap, which `transformed` does not see.
+    """
     batched: bool = torch._C._functorch.is_legacy_batchedtensor(grad)
     return batched
 

@@ -207,7 +207,7 @@ MOST_QUERIES = 128
 """Queries of such a bag: of more, other kernels make more programs."""
 
 
-def choose(table: dict[tuple[int, int], list[Tile]], rows: Tensor, width: int, kept: int) -> Tile:
+def choose_tile(table: dict[tuple[int, int], list[Tile]], rows: Tensor, width: int, kept: int) -> Tile:
     """The first tile that fits and of which every multiprocessor gets one, or the last that fits, or SMALL.
 
     rows [C', heads, rows, E]; width: padded; kept: how many tensors' own tiles a program keeps in shared memory.

@@ -50,7 +50,7 @@ def test_an_empty_cell_between_tabs_stays_empty(tmp_path):
 @pytest.mark.parametrize("problem", [MemoryError("9 TiB"), PermissionError(errno.EACCES, "Permission denied")])
 @pytest.mark.parametrize(("name", "reader"), [("a.h5ad", "anndata.read_h5ad"), ("a.parquet", "pandas.read_parquet")])
 def test_what_the_machine_refuses_is_no_damage(name, reader, problem, tmp_path, monkeypatch):
-    def refuse(path):
+    def refuse(path, **options):
         raise problem
 
     (tmp_path / name).touch()

@@ -6,9 +6,8 @@ import pytest
 from scipy import sparse
 
 from grn.config import DataConfig
-from grn.data import genes
 from grn.data.cells import load_cells
-from grn.data.genes import choose_genes, choose_regulators, find_file, gene_names, merge_duplicates, read_gene_list
+from grn.data.genes import choose_genes, choose_regulators, gene_names, merge_duplicates, read_gene_list
 from grn.errors import DataError
 
 NAMES = ["A", "NA", "nan", "B"]
@@ -90,18 +89,6 @@ def test_a_list_that_cannot_be_used_is_one_sentence(tmp_path, content, words):
     (tmp_path / "list.txt").write_bytes(content)
     with pytest.raises(DataError, match=words):
         read_gene_list(str(tmp_path / "list.txt"), "data.genes")
-
-
-def test_the_working_folder_comes_before_the_shipped_lists(tmp_path, monkeypatch):
-    (tmp_path / "shipped").mkdir()
-    (tmp_path / "work").mkdir()
-    monkeypatch.setattr(genes, "SHIPPED", (tmp_path / "shipped",))
-    monkeypatch.chdir(tmp_path / "work")
-    (tmp_path / "shipped" / "tfs.txt").write_text("shipped")
-    assert find_file("tfs.txt").read_text() == "shipped"
-    (tmp_path / "work" / "tfs.txt").write_text("mine")
-    assert find_file("tfs.txt").read_text() == "mine"
-    assert find_file("other.txt") is None
 
 
 def test_a_missing_list_names_the_field():

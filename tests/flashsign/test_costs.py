@@ -28,10 +28,10 @@ def test_the_choice_is_within_a_tenth_or_five_microseconds_of_the_faster_one_at_
 def test_the_mean_bag_decides(packed, genes, expected):
     shape = (3 * genes, 4, 32) if packed else (3, 4, genes, 32)
     q = torch.empty(shape, device="meta", dtype=torch.float16)
-    assert kernel_attention.choose(q, q, 3, "auto") == expected
+    assert kernel_attention.choose_method(q, q, 3, "auto") == expected
 
 
 def test_heads_too_wide_for_moments_are_streamed():
     q = torch.empty(1, 1, 40000, 160, device="meta", dtype=torch.float16)
-    assert kernel_attention.choose(q, q, 1, "auto") == "stream"
-    assert kernel_attention.choose(q, q, 1, "moments") == "moments"
+    assert kernel_attention.choose_method(q, q, 1, "auto") == "stream"
+    assert kernel_attention.choose_method(q, q, 1, "moments") == "moments"

@@ -14,7 +14,7 @@ def gpu(monkeypatch):
 
 
 def chosen(table, rows, width, kept, dtype=torch.float16):
-    return tuning.choose(table, torch.empty(1, 8, rows, width, dtype=dtype, device="meta"), width, kept)
+    return tuning.choose_tile(table, torch.empty(1, 8, rows, width, dtype=dtype, device="meta"), width, kept)
 
 
 def test_long_bags_take_the_tallest_tile_and_short_ones_fill_the_device(gpu):

@@ -56,6 +56,12 @@ def test_a_gpu_that_is_not_there_is_said(refusal, make_config):
     assert refusal(make_config(accelerator="gpu")).startswith("trainer.accelerator is 'gpu', which Lightning refuses")
 
 
+def test_torchrun_and_the_configuration_start_as_many_processes(refusal, make_config, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert refusal(make_config(devices=2)).startswith("torchrun started 1 processes and trainer.devices x")
+
+
 def test_a_missing_tensorboard_is_said(refusal, make_config, monkeypatch):
     monkeypatch.setattr(machine, "find_spec", lambda name: None if name.startswith("tensorboard") else find_spec(name))
     assert refusal(make_config(tensorboard=True)) == (

@@ -64,7 +64,7 @@ def add_weights(
     q, k = (aligned(F.pad(x, (0, lack)) if lack else x) for x in (q, k))
     inverse = inverse.contiguous()
     width = padded_width(q.shape[-1])
-    tile = tile or tuning.choose(tuning.EDGE_SUMS, q, width, kept=0)
+    tile = tile or tuning.choose_tile(tuning.EDGE_SUMS, q, width, kept=0)
     sizes = signed if absolute is None else absolute
     with torch.cuda.device_of(q):  # kernels start on the current one
         edge_sums[(cdiv(targets, tile.own), cdiv(regulators, tile.other))](

@@ -170,7 +170,7 @@ class Keys:
         totals = torch.empty(bags, heads, 1 + scaled_keys.MOST_PARTS.value, device=k.device)
         start(
             scaled_keys.scaled_keys, (parts, heads, bags), (k, m, offsets, scaled, totals),
-            (*steps(k), m.stride(0), head_stride(m), *steps(scaled), rows, heads, bags, gap),
+            (*steps(k), m.stride(0), head_stride(m), *steps(scaled), rows, heads, gap),
             {
                 "E": width, "E_PAD": padded_width(width), "BLOCK": block,
                 "LOOK": max(128, min(4096, padded_width(rows))), "PACKED": offsets is not None,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from flashsign.triton.moment_forward import DOUBTED
 from flashsign.triton.moment_sums import careful_product, read_totals, share_of
 from flashsign.triton.stream_backward import unit_of
 from flashsign.triton.tiles import bag_rows, power_of_two
@@ -82,7 +83,7 @@ def sum_queries(
 
     # |q|^2 t / n^2 = 1 / (rho + eps), n without its reciprocal.
     length = tl.max(worst) / (unit * unit) * t
-    doubted = length * (0.125 + E * eps) > E
+    doubted = length * (DOUBTED + E * eps) > E
     slot = (tl.program_id(0) * group + head - key_head * group) * tl.num_programs(2) * key_heads
     slot += bag * key_heads + key_head
     parts += slot.to(tl.int64) * (2 * E_PAD * E_PAD)

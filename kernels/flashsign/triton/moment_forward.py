@@ -21,6 +21,21 @@ DOUBTED = tl.constexpr(0.125)
 
 
 @triton.jit
+def store_outputs(u, y, rows, t, eps, a_unit, g_unit, o, inverse, here, there):
+    """Of a tile of rows, u = q A and y = q G in units: stores o and 1 / n. z and |q|^2 t tell how well z is known.
+
+    o, inverse: pointers to where they go.
+    """
+    wide = rows.to(tl.float32)
+    z = tl.maximum(tl.sum(y * wide, 1) / g_unit, 0.0)
+    floor = tl.sum(wide * wide, 1) * t
+    n = inverse_norm(z, eps * floor)
+    tl.store(o, (u * (n / a_unit)[:, None]).to(o.dtype.element_ty), mask=here)
+    tl.store(inverse, n, mask=there)
+    return z, floor
+
+
+@triton.jit
 def attend_moments(
     q, moments, totals, query_offsets, o, inverse, weak_rows, weak_count,
     q_bag, q_head, q_row, o_bag, o_head, o_row, queries_all, heads, key_heads, eps,
@@ -58,12 +73,9 @@ def attend_moments(
             here = there[:, None] & (column < E)[None, :]
             rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
             u, y = tl.dot(rows, a), tl.dot(rows, g)
-            wide = rows.to(tl.float32)
-            z = tl.maximum(tl.sum(y * wide, 1) / g_unit, 0.0)
-            floor = tl.sum(wide * wide, 1) * t
-            n = inverse_norm(z, eps * floor)
-            tl.store(o + row * o_row + column[None, :], (u * (n / a_unit)[:, None]).to(o.dtype.element_ty), mask=here)
-            tl.store(inverse + query, n, mask=there)
+            z, floor = store_outputs(
+                u, y, rows, t, eps, a_unit, g_unit, o + row * o_row + column[None, :], inverse + query, here, there
+            )  # fmt: skip
             worst = tl.maximum(worst, tl.where(z * E < floor * DOUBTED, 1.0, 0.0))
         doubted = tl.max(worst).to(tl.int32)
 
@@ -81,12 +93,10 @@ def attend_moments(
             y = careful_product(
                 q, row, q_row, there, moments + E_PAD * E_PAD, g_unit, nothing, E, E_PAD, False, PRECISION, HALF
             )  # fmt: skip
-            wide = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0).to(tl.float32)
-            z = tl.maximum(tl.sum(y * wide, 1) / g_unit, 0.0)
-            floor = tl.sum(wide * wide, 1) * t
-            n = inverse_norm(z, eps * floor)
-            tl.store(o + row * o_row + column[None, :], (u * (n / a_unit)[:, None]).to(o.dtype.element_ty), mask=here)
-            tl.store(inverse + query, n, mask=there)
+            rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
+            z, floor = store_outputs(
+                u, y, rows, t, eps, a_unit, g_unit, o + row * o_row + column[None, :], inverse + query, here, there
+            )  # fmt: skip
             number = (head - key_head * group) * queries + query
             least = floor * WEAK if HALF else floor * (10 * WEAK)
             list_weak(z < least, weak_rows, weak_count + bag * key_heads + key_head, number)

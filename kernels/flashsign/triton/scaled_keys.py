@@ -19,7 +19,7 @@ MOST_PARTS = tl.constexpr(256)
 @triton.jit
 def scaled_keys(
     k, multiplicity, offsets, out, totals,
-    k_bag, k_head, k_row, m_bag, m_head, out_bag, out_head, out_row, rows, key_heads, bags, gap,
+    k_bag, k_head, k_row, m_bag, m_head, out_bag, out_head, out_row, rows, key_heads, gap,
     E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, LOOK: tl.constexpr, PACKED: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip

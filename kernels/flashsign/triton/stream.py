@@ -64,7 +64,7 @@ def forward(
     if hopper is not None and chosen is not None:
         hopper.forward(q, keys, v, m, offsets, query_offsets, eps, *chosen, o, inverse)
         return o, inverse
-    tile = tile or tuning.choose(tuning.FORWARD, q, width, kept=1)
+    tile = tile or tuning.choose_tile(tuning.FORWARD, q, width, kept=1)
     tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
     start(
         stream_forward.stream_forward, tiles.grid(heads),
@@ -186,7 +186,7 @@ class Backward:
         return QueryTotals(rows, grads, delta, pull)
 
     def key_gradients(self, totals: QueryTotals, dk: Tensor, dv: Tensor, dm: Tensor, tile: Tile | None) -> None:
-        tile = tile or tuning.choose(tuning.KEY_GRADIENTS, self.k, self.width, kept=2)
+        tile = tile or tuning.choose_tile(tuning.KEY_GRADIENTS, self.k, self.width, kept=2)
         tiles = Tiles.of(self.k.shape[2], self.k.shape[0], tile.own, self.offsets)
         delta, keys = totals.delta, self.keys
         delta = Unchecked(delta, list(delta.shape), list(delta.stride()), [1, 1, tile.other])
@@ -210,7 +210,7 @@ class Backward:
 
     def query_gradient(self, totals: QueryTotals, dq: Tensor, tile: Tile | None, moments: bool | None) -> None:
         q, grad, keys = self.q, self.grad, self.keys
-        tile = tile or tuning.choose(tuning.QUERY_GRADIENT, q, self.width, kept=2)
+        tile = tile or tuning.choose_tile(tuning.QUERY_GRADIENT, q, self.width, kept=2)
         tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, self.query_offsets)
         grid = tiles.grid(q.shape[1])
         if moments is None:
