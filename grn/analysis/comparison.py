@@ -19,7 +19,7 @@ from grn.analysis.reference_files import ReferenceFile, open_reference_file
 from grn.analysis.universe import Universe
 from grn.config import Config, DataConfig
 from grn.configfile import load_config
-from grn.errors import DataError, RunFolderError, UserError
+from grn.errors import DataError, RunFolderError, UserError, one_line
 from grn.network.baselines import pearson, ridge
 
 Say = Callable[[str], None]
@@ -64,17 +64,26 @@ def compare(
 
     regulators: `reference`, `all`, or a file with one a line (see make_universe).
     genes: what the universe is restricted to: `reference` (nothing), `network`, `data`, or a file. None: `data` where
-    there are data, else `reference`.
+    there are data; without them `network` for a run folder, whose genes are those of its data; else `reference`.
     data: cells for the baselines: a configuration, a run folder, an .h5ad file with counts in X, or `none`. None: those
     of the run, where `network` is a run folder.
     Raises UserError.
     """
     predicted, truth = open_network_file(network), open_reference_file(reference)
     expression = _find_expression(network, data, say)
+    if genes is None:
+        genes = "data" if expression is not None else "network" if _is_run(network) else "reference"
     chosen = _chosen_genes(genes, predicted, expression)
     universe_options: dict[str, Any] = {"regulators": _chosen_regulators(regulators), "genes": chosen}
-    evaluation = evaluate(predicted.edges, truth.edges, permutations=permutations, seed=seed, **universe_options)
-    for line in describe(evaluation, predicted, truth):
+    evaluation = evaluate(
+        predicted.edges,
+        truth.edges,
+        signed=predicted.signed,
+        permutations=permutations,
+        seed=seed,
+        **universe_options,
+    )
+    for line in describe(evaluation, predicted, truth, genes):
         say(line)
     evaluations = {"network": evaluation}
     if expression is not None:
@@ -82,7 +91,7 @@ def compare(
             evaluations[name] = evaluate(edges, truth.edges, signed=True, permutations=0, **universe_options)
     options = {
         "regulators": regulators,
-        "genes": genes or ("reference" if expression is None else "data"),
+        "genes": genes,
         "data": data,
         "permutations": permutations,
         "seed": seed,
@@ -90,8 +99,8 @@ def compare(
     return Comparison(network, reference, evaluations, options)
 
 
-def describe(evaluation: Evaluation, predicted: NetworkFile, truth: ReferenceFile) -> list[str]:
-    """What the scores rest on, in a few sentences."""
+def describe(evaluation: Evaluation, predicted: NetworkFile, truth: ReferenceFile, genes: str) -> list[str]:
+    """What the scores rest on, in a few sentences. genes: what the universe is restricted to, see `compare`."""
     universe = evaluation.universe
     sign = universe.edges["sign"]
     ups, downs = int((sign > 0).sum()), int((sign < 0).sum())
@@ -102,6 +111,11 @@ def describe(evaluation: Evaluation, predicted: NetworkFile, truth: ReferenceFil
         f"Network: {evaluation.predicted} of these pairs have a weight; {evaluation.outside} predicted edges are "
         f"outside the universe; early precision looks at the strongest {evaluation.cut}.",
     ]
+    if universe.left_out:
+        lack = {"data": "the data lack", "network": "the network lacks"}.get(genes, f"{genes} lacks")
+        lines.append(
+            f"{universe.left_out} of the reference's {len(truth.edges)} edges name genes that {lack}, and do not count."
+        )
     if truth.conflicts:
         lines.append(f"{truth.conflicts} pairs of the reference are listed with both signs; theirs count as unknown.")
     absent = universe.genes[~universe.genes.isin(predicted.genes)]
@@ -117,7 +131,9 @@ def describe(evaluation: Evaluation, predicted: NetworkFile, truth: ReferenceFil
         lines.append(
             f"{evaluation.silent} of the {ups + downs} signed true edges have no weight and count as wrong signs."
         )
-    if not evaluation.signed:
+    if predicted.signed is False:
+        lines.append(f"No signs are judged, as the network's mean {predicted.sign.replace('none: ', 'nothing: ')}.")
+    elif not evaluation.signed:
         lines.append("No weight is negative: the network claims no signs, and none are judged.")
     elif truth.curated and ups + downs:
         lines.append(CAUTION)
@@ -165,6 +181,7 @@ def as_json(comparison: Comparison) -> str:
             "positive": int((sign > 0).sum()),
             "negative": int((sign < 0).sum()),
             "density": first.universe.density,
+            "left_out": first.universe.left_out,
         },
         "methods": {
             name: {
@@ -192,9 +209,7 @@ def _chosen_regulators(regulators: str) -> list[str] | str | None:
     return regulators if regulators == "reference" else _gene_list(regulators, "--regulators")
 
 
-def _chosen_genes(genes: str | None, network: NetworkFile, expression: Expression | None) -> pd.Index | None:
-    if genes is None:
-        return None if expression is None else expression.genes
+def _chosen_genes(genes: str, network: NetworkFile, expression: Expression | None) -> pd.Index | None:
     if genes == "data" and expression is None:
         raise DataError("--genes is data, but there are none; give --data or another choice.")
     match genes:
@@ -219,20 +234,25 @@ def _find_expression(network: Path, data: str | None, say: Say) -> Expression | 
         return None
     if data is not None:
         return _load(data_config(data))
-    if not (network / "config.yaml").is_file():
+    if not _is_run(network):
         return None
     try:
         return _load(data_config(str(network)))
     except UserError as problem:  # a run folder outlives its data; the network can be judged without them
-        say(f"No Pearson and ridge: {problem}")
+        found, _, _ = one_line(problem).partition("; ")  # what to do about it is said of a configuration's fields
+        say(f"No Pearson and ridge: {found}; give --data the cells to have them.")
         return None
+
+
+def _is_run(network: Path) -> bool:
+    return (network / "config.yaml").is_file()
 
 
 def data_config(data: str) -> Config:
     """The configuration of `--data`: a run folder's, a file's, or the defaults for all genes of an .h5ad file."""
     path = Path(data)
     if path.is_dir():
-        if not (path / "config.yaml").is_file():
+        if not _is_run(path):
             raise RunFolderError(f"--data is {path}, a folder without config.yaml; give a run folder or a file.")
         return load_config(path / "config.yaml")
     if data.lower().endswith(".h5ad") or data.partition(":")[0] in {"scanpy", "simulated"}:

@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import sparse
 
 from grn.analysis.tables import check_exists, find_columns, names, numbers, read_table, unknown_columns
-from grn.analysis.weights import edge_list
+from grn.analysis.weights import edge_list, means_something, read_sign
 from grn.errors import DataError
 from grn.files import read_anndata
 
@@ -19,16 +19,26 @@ WEIGHTED = (
     ("TF", "target", "importance"),  # GRNBoost2 and GENIE3 of arboreto and pySCENIC
     ("Gene1", "Gene2", "EdgeWeight"),  # BEELINE's rankedEdges
     ("regulatoryGene", "targetGene", "weight"),  # GENIE3 of Bioconductor
+    ("source", "target", "mor"),  # an older name of decoupler
 )
 BARE = ("0", "1", "2")  # arboreto's tables without a header
 
 
 @dataclass(frozen=True)
 class NetworkFile:
-    """edges: source, target, weight, and confidence where the file has it.   genes: all that the file names."""
+    """edges: source, target, weight, and confidence where the file has it.   genes: all that the file names.
+
+    sign: what the network.h5ad says of the weights' signs (see grn.network.export); "" where nothing is said.
+    """
 
     edges: pd.DataFrame
     genes: pd.Index
+    sign: str = ""
+
+    @property
+    def signed(self) -> bool | None:
+        """False where signs are said to mean nothing, else None: the weights tell, as in `evaluate`."""
+        return None if means_something(self.sign) else False
 
 
 def read_network(path: Path) -> pd.DataFrame:
@@ -39,7 +49,8 @@ def read_network(path: Path) -> pd.DataFrame:
 def open_network_file(path: Path) -> NetworkFile:
     """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED lists its columns).
 
-    Names are plain strings, weights finite float64, rows in the order of the file. Raises DataError.
+    What the signs in an edges.parquet mean, the network.h5ad beside it says. Names are plain strings, weights finite
+    float64, rows in the order of the file. Raises DataError.
     """
     path = Path(path)
     check_exists(path)
@@ -64,7 +75,10 @@ def open_network_file(path: Path) -> NetworkFile:
     )
     if confidence := find_columns(table, [("confidence",)]):
         edges["confidence"] = numbers(path, table[confidence[0]])
-    return NetworkFile(edges, pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]]))))
+    genes = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
+    beside = path.with_name("network.h5ad")
+    told = path.name == "edges.parquet" and beside.is_file()
+    return NetworkFile(edges, genes, read_sign(beside) if told else "")
 
 
 def _open_h5ad(path: Path) -> NetworkFile:
@@ -79,4 +93,4 @@ def _open_h5ad(path: Path) -> NetworkFile:
         raise DataError(f"{path} has no edges in varp['grn']; give a network that has.")
     if not np.isfinite(edges["weight"]).all():
         raise DataError(f"{path} has weights in varp['grn'] that are not finite; write the network again.")
-    return NetworkFile(edges.astype({"weight": np.float64}), genes)
+    return NetworkFile(edges.astype({"weight": np.float64}), genes, read_sign(path))

@@ -13,19 +13,7 @@ from grn.analysis.tables import Columns, find_columns, names, numbers, read_tabl
 from grn.analysis.universe import unique_edges
 from grn.errors import DataError
 
-WORDS = {
-    "+": 1,
-    "activation": 1,
-    "1": 1,
-    "+1": 1,
-    "-": -1,
-    "repression": -1,
-    "-1": -1,
-    "unknown": 0,
-    "?": 0,
-    "0": 0,
-    "": 0,
-}
+WORDS = {"+": 1, "activation": 1, "-": -1, "repression": -1, "unknown": 0, "?": 0, "": 0}
 
 # The columns of each format, the fullest first; the third holds the sign, as a word or as a number's sign.
 TRRUST: tuple[Columns, ...] = (("TF", "Target", "Regulation"), ("0", "1", "2", "3"))
@@ -85,8 +73,10 @@ def open_reference_file(path: Path) -> ReferenceFile:
 
 
 def _signs(path: Path, column: pd.Series) -> np.ndarray:
-    words = column.astype(str).str.strip().str.casefold()
-    signs = words.map(WORDS)
+    """Words of WORDS, or 1, -1 and 0 however they are written; what is missing is unknown."""
+    words = column.astype(str).str.strip().str.casefold().mask(column.isna(), "")
+    values = pd.to_numeric(words, errors="coerce")
+    signs = words.map(WORDS).fillna(values.where(values.isin([-1, 0, 1])))
     if signs.isna().any():
         first = int(signs.isna().to_numpy().argmax())
         raise DataError(

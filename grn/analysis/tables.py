@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import difflib
 import gzip
+import io
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import pandas as pd
@@ -21,40 +24,20 @@ def read_table(path: Path) -> pd.DataFrame:
     """A table with its header; text files (csv, tsv, also .gz) as strings, the separator being read off the first line.
 
     A first line that is itself an edge, as arboreto and TRRUST write it, gives columns named 0, 1, 2, ..., and so does
-    the header 0,1,2,... that pandas gives a table without names. Spaces after separators do not count. Raises DataError
-    for files that are missing, empty or no table.
+    the header 0,1,2,... that pandas gives a table without names. Rows may begin with R's row names, or end with a
+    separator; columns without a name are left out, and so is a second one of the same name. Spaces around separators do
+    not count. Raises DataError for files that are missing, empty, damaged or no table.
     """
     check_exists(path)
     if path.name.lower().endswith((".parquet", ".pq")):
         return _read_parquet(path)
-    line = first_line(path)
-    separator = max("\t,;", key=line.count)
-    if separator not in line:
-        raise DataError(
-            f"{path} has one column, {line[:60]!r}, where regulator, target and more are expected; separate them by "
-            "tabs or commas."
-        )
-    header = next(csv.reader([line], delimiter=separator, skipinitialspace=True))
-    bare = is_edge(header)
+    file = io.TextIOWrapper(io.BytesIO(_content(path)), encoding="utf-8-sig")
     try:
-        table = pd.read_csv(
-            path,
-            sep=separator,
-            header=None if bare else 0,
-            dtype=str,
-            keep_default_na=False,
-            na_filter=False,
-            skipinitialspace=True,
-            encoding="utf-8-sig",
-        )
-    except (pd.errors.ParserError, UnicodeDecodeError) as problem:
+        return _read_text(path, file)
+    except UnicodeDecodeError:
         raise DataError(
-            f"{path} cannot be read as a table ({one_line(problem)}); give every row as many columns as the first."
+            f"{path} is not text in UTF-8; save it as such, or give a parquet or h5ad file under its own ending."
         ) from None
-    if table.empty:
-        raise DataError(f"{path} has a header and no rows; give a table with edges.")
-    table.columns = [str(column).strip() for column in table.columns]
-    return table
 
 
 def check_exists(path: Path) -> None:
@@ -64,21 +47,6 @@ def check_exists(path: Path) -> None:
     near = difflib.get_close_matches(path.name, beside, n=1)
     hint = f"did you mean {path.parent / near[0]}?" if near else "give the path of a file that does."
     raise DataError(f"{path} does not exist; {hint}")
-
-
-def first_line(path: Path) -> str:
-    """The first line that holds something; raises DataError where there is none."""
-    opener = gzip.open if path.name.lower().endswith(".gz") else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig") as file:
-            for line in file:
-                if line.strip():
-                    return line.rstrip("\r\n")
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError):
-        raise DataError(f"{path} is not text; give a csv, tsv, parquet or h5ad file under its own ending.") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder; give a file.") from None
-    raise DataError(f"{path} is empty; give a table with edges.")
 
 
 def is_edge(row: Sequence[str]) -> bool:
@@ -130,6 +98,92 @@ def numbers(path: Path, column: pd.Series) -> np.ndarray:
             "number; correct or remove the row."
         )
     return values
+
+
+def _content(path: Path) -> bytes:
+    opener = gzip.open if path.name.lower().endswith(".gz") else open
+    try:
+        with opener(path, "rb") as file:
+            return file.read()  # to the end, where a damaged .gz shows, before any of it is taken for text
+    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
+        raise DataError(f"{path} is damaged or truncated ({one_line(problem)}); write it again.") from None
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder; give a file.") from None
+
+
+def _first_line(path: Path, file: TextIO) -> tuple[str, list[str]]:
+    """The separator, and the fields of the first line that holds something."""
+    line = next((line.rstrip("\n") for line in file if line.strip()), None)
+    if line is None:
+        raise DataError(f"{path} is empty; give a table with edges.")
+    separator = max("\t,;", key=line.count)
+    if separator not in line:
+        raise DataError(
+            f"{path} has one column, {line[:60]!r}, where regulator, target and more are expected; separate them by "
+            "tabs or commas."
+        )
+    return separator, [field.strip() for field in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
+
+
+def _read_text(path: Path, file: TextIO) -> pd.DataFrame:
+    separator, first = _first_line(path, file)
+    file.seek(0)
+    try:
+        rows = pd.read_csv(
+            file,
+            sep=separator,
+            header=None,
+            names=range(len(first) + 1),  # one more than the first line has: pandas would shift longer rows silently
+            dtype=str,
+            keep_default_na=False,
+            na_filter=False,
+            skipinitialspace=True,
+        )
+    except pd.errors.ParserError:
+        raise _no_table(path, file, separator, len(first)) from None
+    bare = is_edge(first)
+    header = [str(place) for place in range(len(first))] if bare else first
+    rows = rows if bare else rows.iloc[1:]
+    if rows.empty:
+        raise DataError(f"{path} has a header and no rows; give a table with edges.")
+    longer = rows[len(first)] != ""
+    if not longer.any():
+        header = [*header, ""]
+    elif longer.all() and not bare and _are_row_names(rows[0], rows[1]):
+        header = ["", *header]
+    else:
+        raise _no_table(path, file, separator, len(first))
+    kept = [place for place, name in enumerate(header) if name and name not in header[:place]]
+    return pd.DataFrame({header[place]: rows[place].str.strip() for place in kept}).reset_index(drop=True)
+
+
+def _are_row_names(first: pd.Series, second: pd.Series) -> bool:
+    """Whether the first field of rows longer than the header names them, as R's write.table does.
+
+    R's names are all different, and numbers where nobody gave others. Fields that are different are no names by that
+    alone: in a few edges every regulator may be. They are where the next field repeats, as regulators do.
+    """
+    return first.is_unique and bool(first.str.isdecimal().all() or not second.is_unique)
+
+
+def _no_table(path: Path, file: TextIO, separator: str, width: int) -> DataError:
+    """What keeps the lines from being a table: the first of them with more than `width` fields, or an open quote."""
+    file.seek(0)
+    rows = csv.reader(file, delimiter=separator, skipinitialspace=True)
+    line = following = 1
+    try:
+        for row in rows:
+            line, following = following, rows.line_num + 1
+            if len(row) > width:
+                return DataError(
+                    f"{path} cannot be read as a table: line {line} has {len(row)} fields and the first {width}; give "
+                    "every line as many."
+                )
+    except csv.Error:  # what follows an open quote is longer than a field may be
+        line = following
+    return DataError(
+        f"{path} cannot be read as a table: a quote is opened in line {line} and never closed; close it or remove it."
+    )
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

@@ -20,11 +20,13 @@ class Universe:
 
     regulators [R], genes [N]: sorted names; every regulator is one of the genes.
     edges: K rows source, target, sign (+1, -1; 0: unknown), each pair once, no self loops.
+    left_out: edges of the reference with a gene that is none of those that it is restricted to.
     """
 
     regulators: pd.Index
     genes: pd.Index
     edges: pd.DataFrame
+    left_out: int
 
     @property
     def pairs(self) -> int:
@@ -57,17 +59,15 @@ def make_universe(
     edges = unique_edges(reference)
     if edges.empty:
         raise DataError("The reference has no edge between two different genes; give one that has.")
+    left_out = 0
     if genes is not None:
         measured = pd.Index(genes).unique()
-        example = edges["source"].iloc[0]
-        edges = edges[edges["source"].isin(measured) & edges["target"].isin(measured)]
-        if edges.empty:
-            raise DataError(
-                f"No edge of the reference is between two of the {len(measured)} genes that it is restricted to; "
-                f"these are like {str(measured[0]) if len(measured) else ''!r}, the reference's like {example!r}: "
-                "use one kind of names in both."
-            )
-    named = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]]))).sort_values()
+        inside = edges["source"].isin(measured) & edges["target"].isin(measured)
+        if not inside.any():
+            raise _no_edge_between(measured, _genes(edges))
+        left_out = int((~inside).sum())
+        edges = edges[inside]
+    named = _genes(edges).sort_values()
     if regulators is None:
         chosen = named
     elif isinstance(regulators, str):
@@ -84,7 +84,22 @@ def make_universe(
                 f"{edges['source'].iloc[0]!r}; give names as the reference writes them."
             )
         edges = edges[kept]
-    return Universe(chosen, named, edges.reset_index(drop=True))
+    return Universe(chosen, named, edges.reset_index(drop=True), left_out)
+
+
+def _genes(edges: pd.DataFrame) -> pd.Index:
+    return pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
+
+
+def _no_edge_between(measured: pd.Index, named: pd.Index) -> DataError:
+    """measured: what the reference is restricted to.   named: its genes."""
+    said = f"No edge of the reference is between two of the {len(measured)} genes that it is restricted to"
+    if len(shared := named.intersection(measured)):
+        return DataError(f"{said}, of which it names {len(shared)} (as {str(shared[0])!r}); restrict it to more genes.")
+    example = str(measured[0]) if len(measured) else ""
+    return DataError(
+        f"{said}; these are like {example!r}, the reference's like {str(named[0])!r}: use one kind of names in both."
+    )
 
 
 def unique_edges(reference: pd.DataFrame) -> pd.DataFrame:

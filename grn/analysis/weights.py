@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from grn.errors import DataError, one_line
+
 
 @dataclass(frozen=True)
 class SignedNetwork:
@@ -25,11 +27,33 @@ class SignedNetwork:
     @property
     def signed(self) -> bool:
         """Whether the sign of a weight means anything."""
-        return not self.about["sign"].startswith("none")
+        return means_something(self.about["sign"])
 
     def everything(self) -> dict[str, sparse.csr_matrix]:
         """All cells first, then each cell type."""
         return {"all cells": self.weights} | {label: weights for label, weights in self.by_type.items()}
+
+
+def means_something(sign: str) -> bool:
+    """Whether the signs of weights do, by what uns["grn"]["sign"] says of them."""
+    return not sign.startswith("none")
+
+
+def read_sign(path: Path) -> str:
+    """What a network.h5ad says of the signs of its weights, "" where it does not; its matrices are not read."""
+    import h5py
+    from anndata.io import read_elem
+
+    with path.open("rb") as file:
+        try:
+            with h5py.File(file) as opened:
+                sign = opened.get("uns/grn/sign")
+                return "" if sign is None else str(read_elem(sign))
+        except Exception as problem:  # a damaged file fails anywhere between HDF5 and AnnData
+            raise DataError(
+                f"{path} cannot be read as .h5ad ({one_line(problem)}); it is damaged or truncated: copy or write it "
+                "again."
+            ) from problem
 
 
 def open_network(path: Path) -> SignedNetwork:

@@ -42,7 +42,7 @@ def command(
         typer.Option(
             "--genes",
             metavar="reference|network|data|FILE",
-            help="Genes that count. Default: those of the data, where there are data, else all of the reference.",
+            help="Genes that count. Default: those of the data or the run, where known, else all of the reference.",
         ),
     ] = None,
     data: Annotated[
@@ -75,7 +75,7 @@ def command(
     from grn.cli.console import console, plain, print_table
 
     to = console(quiet)
-    with in_words_of({"set data.path to": "give --data"}):
+    with in_words_of({"set data.path to a file or to": "give --data a file or"}):
         found = compare(
             network,
             reference,
@@ -102,13 +102,17 @@ def command(
 def write(found: Comparison, output: Path) -> None:
     """evaluation.json, evaluation.csv and precision_recall.png in the folder `output`: all of them, or none."""
     from grn.analysis.comparison import as_json, score_table
+    from grn.errors import RunFolderError
     from grn.files import replacing_folder, write_text
     from grn.plots.precision_recall import precision_recall_curves
     from grn.plots.style import save
 
     curves = {name: evaluation.curve for name, evaluation in found.evaluations.items()}
     density = found.evaluations["network"].universe.density
-    with replacing_folder(output) as folder:
-        write_text(folder / "evaluation.json", as_json(found))
-        write_text(folder / "evaluation.csv", score_table(found).to_csv(index=False))
-        save(precision_recall_curves(curves, density), folder / "precision_recall.png")
+    try:
+        with replacing_folder(output) as folder:
+            write_text(folder / "evaluation.json", as_json(found))
+            write_text(folder / "evaluation.csv", score_table(found).to_csv(index=False))
+            save(precision_recall_curves(curves, density), folder / "precision_recall.png")
+    except FileNotFoundError as refused:  # file systems such as /proc have folders in which none can be made
+        raise RunFolderError(f"{output} cannot be made ({refused.strerror}); give --output a place to write.") from None

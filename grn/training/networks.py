@@ -17,7 +17,8 @@ from grn.data.cells import Cells, load_cells
 from grn.errors import VocabularyMismatch
 from grn.files import refuse_used_folder
 from grn.network.export import edge_table, network_anndata, write_network
-from grn.network.networks import read_networks
+from grn.network.networks import ATTENTION_CELLS, WHOLE_MODEL, read_networks
+from grn.network.sampling import even_rows
 from grn.trained import TrainedModel
 from grn.training.decoys import false_discovery, fit_with_decoys
 from grn.training.fit_cells import FitCells
@@ -57,7 +58,7 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
             "version": grn.__version__,
             "parameters": {
                 "members": settings.members,
-                "bags": settings.cells,
+                "bags": bags_read(config, trained, cells),
                 "top_k": settings.top_k or 0,
                 "seed": config.trainer.seed,
             },
@@ -70,6 +71,19 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
         edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k, q)
         write_network(folder, adata, edges)
     return edges
+
+
+def bags_read(config: Config, trained: TrainedModel, cells: Cells) -> int:
+    """How many bags the read-out reads: every cell's, where it reads the regulation layer alone.
+
+    Of the whole model about `network.cells`, as evenly over the cell types as masks allow (see sample_cells).
+    """
+    settings = config.network
+    if settings.readout in WHOLE_MODEL:
+        return settings.cells
+    if trained.model.regulation is not None:
+        return len(cells)
+    return len(even_rows(cells.labels, min(ATTENTION_CELLS, settings.cells), config.trainer.seed))
 
 
 def edge_q_values(config: Config, trained: TrainedModel, cells: Cells, say: Say) -> np.ndarray:

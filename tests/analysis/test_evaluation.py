@@ -128,6 +128,7 @@ def test_the_universe():
     assert (list(measured.genes), len(measured.edges)) == (["A", "B", "C"], 3)
     alone = make_universe(TRUTH, None, ["A", "B", "D"])
     assert list(alone.genes) == ["A", "B"], "D has no edge left"
+    assert [universe.left_out for universe in (everything, listed, measured, alone)] == [0, 0, 1, 3]
     outside = evaluate(network(("A", "B", 1), ("D", "A", 1), ("Z", "A", 2), ("Z", "A", 1)), TRUTH, regulators=["A"])
     assert (outside.predicted, outside.outside) == (1, 2)
 
@@ -149,6 +150,7 @@ def test_a_pair_listed_with_both_signs_has_none():
         (network(("a", "b", 1)), {}, r"differ in case alone \('a' and 'A'\), as mouse and human"),
         (network(("A", "B", 1)), {"regulators": ["Q"]}, "None of the 1 regulators has an edge in the reference"),
         (network(("A", "B", 1)), {"genes": ["Q"]}, "like 'Q', the reference's like 'A'"),
+        (network(("A", "B", 1)), {"genes": ["A", "D", "Q"]}, r"of which it names 2 \(as 'A'\); restrict it to"),
     ],
 )
 def test_mistakes_are_one_sentence(predicted, options, sentence):

@@ -27,6 +27,12 @@ TEXTS = {
     "pandas.csv": "0,1,2\nNA,x,0.5\nnan,NA,-2\n",
     "pandas with index.csv": ",0,1,2\n0,NA,x,0.5\n1,nan,NA,-2\n",
     "numbered.tsv": "0\t1\t2\t3\nNA\tx\t0.5\t\nnan\tNA\t-2\t\n",
+    "mor.csv": "source,target,mor\nNA,x,0.5\nnan,NA,-2\n",
+    "spaced behind.csv": "source ,target , weight\nNA , x ,0.5 \n nan,NA , -2\n",
+    "R.csv": "source,target,weight\n2,NA,x,0.5\n1,nan,NA,-2\n",
+    "ended.csv": "source,target,weight\nNA,x,0.5,\nnan,NA,-2,\n",
+    "ended and bare.csv": "NA,x,0.5,\nnan,NA,-2,\n",
+    "twice.csv": "source,target,weight,weight\nNA,x,0.5,7\nnan,NA,-2,7\n",
     "marked.csv": "\ufeffSource;Target;Weight\nNA;x;0.5\nnan;NA;-2\n",
 }
 
@@ -40,6 +46,11 @@ def test_text_tables(name, tmp_path):
 def test_genes_with_numbers_for_names_are_no_header(tmp_path):
     (tmp_path / "bare.csv").write_text("1,2,0.5\n0,1,3\n")
     assert read_network(tmp_path / "bare.csv").to_numpy().tolist() == [["1", "2", 0.5], ["0", "1", 3.0]]
+
+
+def test_row_names_of_r_are_no_genes(tmp_path):
+    (tmp_path / "named.tsv").write_text("source\ttarget\tweight\na.1\tA\tx\t1\na.2\tA\ty\t2\n")
+    assert read_network(tmp_path / "named.tsv").to_numpy().tolist() == [["A", "x", 1.0], ["A", "y", 2.0]]
 
 
 def test_an_empty_cell_between_tabs_stays_empty(tmp_path):
@@ -63,6 +74,31 @@ def test_compressed_tables(tmp_path):
     path = tmp_path / "adjacencies.tsv.gz"
     path.write_bytes(gzip.compress(TEXTS["grnboost.tsv"].encode()))
     pd.testing.assert_frame_equal(read_network(path), EDGES)
+
+
+def damaged(compressed: bytes) -> dict[str, bytes]:
+    flipped = bytearray(compressed)
+    flipped[len(flipped) // 2] ^= 0xFF
+    checksum = bytearray(compressed)
+    checksum[-6] ^= 0xFF
+    return {
+        "truncated": compressed[: len(compressed) // 2],
+        "flipped": bytes(flipped),
+        "checksum": bytes(checksum),
+        "not compressed": b"source,target,weight\nA,B,1\n",
+    }
+
+
+@pytest.mark.parametrize("rows", [3, 20_000], ids=["in the first line", "later"])
+@pytest.mark.parametrize("how", ["truncated", "flipped", "checksum", "not compressed"])
+def test_a_damaged_gz_is_one_sentence(how, rows, tmp_path):
+    numbers = np.random.default_rng(0).random(rows)
+    text = "\n".join(["TF,target,importance", *(f"R{row},G{row},{weight}" for row, weight in enumerate(numbers))])
+    path = tmp_path / "adjacencies.csv.gz"
+    path.write_bytes(damaged(gzip.compress(text.encode()))[how])
+    with pytest.raises(DataError, match=r"\.csv\.gz is damaged or truncated \(.*\); write it again\.$") as caught:
+        read_network(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_parquet_and_run_folders_keep_the_confidence(tmp_path):
@@ -105,7 +141,15 @@ def test_in_an_h5ad_rows_are_targets(tmp_path):
         ("nan.csv", "source,target,weight\nA,B,nan\nA,C,\n", r"row 1 \(and 1 more\): weight is 'nan'"),
         ("inf.csv", "source,target,weight\nA,B,-inf\n", "weight is '-inf'"),
         ("gap.csv", "source,target,weight\n,B,1\n", "row 1: source is empty"),
-        ("ragged.csv", "source,target,weight\nA,B,1\nA,B,1,2,3\n", "cannot be read as a table"),
+        ("ragged.csv", "source,target,weight\nA,B,1\nA,B,1,2,3\n", "cannot be read as a table: line 3 has 5 fields"),
+        ("longer.csv", "source,target,weight\nA,B,1\n\nA,B,1,2\n", "line 4 has 4 fields and the first 3; give every"),
+        ("shifted.csv", "TF,target,importance\nR6,R8,R9,0.77\n", "line 2 has 4 fields and the first 3"),
+        ("again.csv", "TF,target,importance\nR6,R8,R9,1\nR9,R4,G9,2\n", "line 2 has 4 fields and the first 3"),
+        ("repeated.csv", "source,target,weight\nA,B,1,2\nA,C,1,2\n", "line 2 has 4 fields and the first 3"),
+        ("quote.csv", 'source,target,weight\nA,B,1\n"A,B,1\nA,C,1\n', "a quote is opened in line 3 and never closed"),
+        ("long quote.csv", 'source,target,weight\n"A,B,1\n' + "A,C,1\n" * 40_000, "opened in line 2 and never closed"),
+        ("latin.csv", "source,target,weight\nA,\u00e9,1\n".encode("latin-1"), "is not text in UTF-8; save it as such"),
+        ("late.csv", b"source,target,weight\n" + b"A,B,1\n" * 40_000 + b"A,\xe9,1\n", "is not text in UTF-8"),
         ("damaged.parquet", "PAR1 no more", "cannot be read as parquet"),
         ("damaged.h5ad", "no HDF5", r"cannot be read as \.h5ad"),
         ("binary.csv", b"\xff\xfe\x00\x01", "is not text"),

@@ -20,6 +20,7 @@ TEXTS = {
     "decoupler": "source,target,weight\nNA,x,1\nnan,x,-0.5\nNA,y,0\n",
     "old.decoupler": "source,confidence,target,mor\nNA,A,x,1\nnan,A,x,-1\nNA,A,y,0\n",
     "BEELINE": "Gene1,Gene2,Type\nNA,x,+\nnan,x,-\nNA,y,\n",
+    "floats.BEELINE": "Gene1,Gene2,Type\nNA,x,1.0\nnan,x,-1.0\nNA,y,0.0\n",
     "planted": "source,target,sign\nNA,x,1\nnan,x,-1\nNA,y,0\n",
 }
 
@@ -35,6 +36,15 @@ def test_signed_references(name, tmp_path):
     assert signs(found.edges) == SIGNED
     assert found.format == name.split(".")[-1]
     assert found.curated == (found.format in {"TRRUST", "decoupler"})
+
+
+@pytest.mark.parametrize("unknown", [None, float("nan"), 0.0])
+def test_signs_of_a_parquet_file(unknown, tmp_path):
+    table = pd.DataFrame({"source": ["NA", "nan", "NA"], "target": ["x", "x", "y"], "sign": [1.0, -1.0, unknown]})
+    table.to_parquet(tmp_path / "truth.parquet")
+    assert signs(read_reference(tmp_path / "truth.parquet")) == SIGNED
+    table.assign(sign=unknown).to_parquet(tmp_path / "truth.parquet")
+    assert set(read_reference(tmp_path / "truth.parquet")["sign"]) == {0}
 
 
 @pytest.mark.parametrize("header", ["Gene1,Gene2", "source,target"])
@@ -67,6 +77,8 @@ def test_the_truth_of_simulated_cells(tmp_path):
         ("a,b\nx,y\n", r"the columns a, b; name them \(TF, Target, Regulation\) or"),
         ("Gene1,Gene2,Type\nA,B,+\nA,C,up\n", r"row 2: Type is 'up', which is no sign; write one of \+, -, \?"),
         ("source,target,weight\nA,B,high\n", "weight is 'high'"),
+        ("source,target,sign\nA,B,0.5\n", "sign is '0.5', which is no sign"),
+        ("Gene1,Gene2\nR1,G17,+\n", "line 2 has 3 fields and the first 2; give every line as many"),
         ("Gene1,Gene2,Type\nA,A,+\n", "no edge between two different genes"),
     ],
 )

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
+from anndata import AnnData
 from scipy import sparse
 
-from grn.analysis.weights import SignedNetwork, alike, edge_list, heatmap_blocks
+from grn.analysis.weights import (
+    SignedNetwork,
+    alike,
+    edge_list,
+    heatmap_blocks,
+    means_something,
+    open_network,
+    read_sign,
+)
+from grn.errors import DataError
 
 GENES = pd.Index([f"G{number}" for number in range(30)])
 
@@ -52,6 +63,17 @@ def test_blocks_are_cut_from_the_matrices_and_share_their_names():
         np.testing.assert_array_equal(frame, expected)
     strongest = edge_list(network.weights, GENES).iloc[0]
     assert first.loc[strongest["source"], strongest["target"]] == strongest["weight"]
+
+
+def test_what_signs_mean_is_read_without_the_matrices(tiny_run, tmp_path):
+    path = tiny_run / "network.h5ad"
+    assert read_sign(path) == open_network(path).about["sign"] and means_something(read_sign(path))
+    AnnData(np.zeros((1, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
+    assert read_sign(tmp_path / "cells.h5ad") == ""
+    (tmp_path / "cut.h5ad").write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(DataError, match=r"cut\.h5ad cannot be read as \.h5ad") as caught:
+        read_sign(tmp_path / "cut.h5ad")
+    assert "\n" not in str(caught.value)
 
 
 def test_no_edges_give_no_blocks():

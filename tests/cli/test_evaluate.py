@@ -1,15 +1,17 @@
 """`grn evaluate` as a user calls it."""
 
+import gzip
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from grn.analysis.comparison import CAUTION
-from grn.analysis.evaluation import SCORES, evaluate
+from grn.analysis.evaluation import OF_SIGNS, SCORES, evaluate
 from grn.analysis.network_files import read_network
 from grn.analysis.reference_files import read_reference
 from grn.cli import main as cli
@@ -111,16 +113,58 @@ def test_a_run_folder_brings_its_own_baselines(ask, tiny_run):
 
 
 def test_a_run_folder_whose_data_are_gone_is_judged_without_them(ask, tiny_run):
-    Path("run").mkdir()
-    Path("run/edges.parquet").write_bytes((tiny_run / "edges.parquet").read_bytes())
+    shutil.copytree(tiny_run, "run")
     text = (tiny_run / "config.yaml").read_text().replace("path: 'simulated:'", "path: gone.h5ad")
     assert "gone" in text
     Path("run/config.yaml").write_text(text)
     code, printed, _ = ask("run", tiny_run / "truth.csv", "--permutations", 0)
     assert code == 0 and row(printed, "score") == ["network", "p"]
-    assert "No Pearson and ridge: gone.h5ad does not exist" in printed
+    assert "No Pearson and ridge: gone.h5ad does not exist; give --data the cells to have them." in printed.splitlines()
     code, _, wrong = ask("run", tiny_run / "truth.csv", "--data", "run")
-    assert code == 2 and "gone.h5ad does not exist" in wrong
+    assert code == 2 and "gone.h5ad does not exist; give --data a file or scanpy:" in wrong
+
+
+@pytest.mark.parametrize("data", [[], ["--data", "none"]])
+def test_the_universe_of_a_run_is_the_same_without_its_data(ask, tiny_run, data):
+    truth = pd.read_csv(tiny_run / "truth.csv")
+    unmeasured = pd.DataFrame({"source": ["R1", "Z", "R1"], "target": ["Z", "R2", "Z"], "sign": 1})
+    pd.concat([truth, unmeasured]).to_csv("truth.csv", index=False)
+    _, printed, _ = ask(tiny_run, "truth.csv", "--permutations", 0, "--output", "with data")
+    lines = printed.splitlines()
+    assert f"K = {len(truth)} true edges" in lines[0]
+    assert f"2 of the reference's {len(truth) + 2} edges name genes that the data lack, and do not count." in lines
+    shutil.copytree(tiny_run, "run")
+    Path("run/config.yaml").write_text((tiny_run / "config.yaml").read_text().replace("'simulated:'", "gone.h5ad"))
+    _, without, _ = ask("run", "truth.csv", "--permutations", 0, "--output", "without", *data)
+    assert lines[0] in without.splitlines() and "that the network lacks, and do not count." in without
+    written = [json.loads(Path(name, "evaluation.json").read_text()) for name in ("with data", "without")]
+    assert [each["options"]["genes"] for each in written] == ["data", "network"]
+    assert [each["universe"]["left_out"] for each in written] == [2, 2]
+    assert written[0]["universe"] == written[1]["universe"]
+
+
+@pytest.fixture(scope="module")
+def unsigned_run(tmp_path_factory, make_config):
+    """The folder of a run whose network is its blocks' attention, whose signs mean nothing."""
+    from grn.training.run import train
+
+    folder = tmp_path_factory.mktemp("run") / "unsigned"
+    config = make_config()
+    chosen = config.network.model_copy(update={"members": 0, "readout": "attention"})
+    train(config.model_copy(update={"network": chosen}), folder, say=lambda line: None)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["", "edges.parquet", "network.h5ad"])
+def test_signs_that_mean_nothing_are_not_judged(ask, unsigned_run, name):
+    assert (read_network(unsigned_run)["weight"] < 0).any()
+    code, printed, _ = ask(unsigned_run / name, unsigned_run / "truth.csv", "--permutations", 5, "--output", "found")
+    assert code == 0 and "No signs are judged, as the network's mean nothing: the sign of a block's" in printed
+    table = pd.read_csv("found/evaluation.csv", index_col="score")
+    assert table.loc[list(OF_SIGNS), ["network", "p"]].isna().all(axis=None)
+    assert table.loc["auprc", "network"] > 0
+    if not name:
+        assert table.loc["sign_accuracy", "Pearson"] > 0
 
 
 @pytest.mark.parametrize("kind", ["configuration", "h5ad"])
@@ -177,6 +221,25 @@ def test_a_failure_while_writing_leaves_nothing(ask, folder, monkeypatch):
     assert not Path("found").exists() and len(list(folder.iterdir())) == 3
 
 
+def test_where_no_folder_can_be_made_is_one_sentence(ask, monkeypatch):
+    """As below /proc, whose folders are there and take none."""
+
+    def refuse(**options):
+        raise FileNotFoundError(2, "No such file or directory", "/proc/.found-1")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    code, _, wrong = ask("network.csv", "reference.csv", "--output", "found", "--permutations", 0)
+    assert code == 2
+    assert wrong == "error: found cannot be made (No such file or directory); give --output a place to write.\n"
+
+
+def test_a_truncated_gz_is_no_interruption(ask):
+    Path("network.csv.gz").write_bytes(gzip.compress(NETWORK.encode())[:-12])
+    code, printed, wrong = ask("network.csv.gz", "reference.csv")
+    assert (code, printed) == (2, "")
+    assert wrong.startswith("error: network.csv.gz is damaged or truncated") and len(wrong.splitlines()) == 1
+
+
 def test_quiet_prints_nothing(ask):
     assert ask("network.csv", "reference.csv", "--quiet", "--permutations", 0) == (0, "", "")
 
@@ -193,7 +256,10 @@ def test_quiet_prints_nothing(ask):
         ),
         (["network.csv", "reference.csv", "--genes", "data"], "--genes is data, but there are none"),
         (["network.csv", "reference.csv", "--data", "."], "folder without config.yaml"),
-        (["network.csv", "reference.csv", "--data", "gone.h5ad"], "gone.h5ad does not exist"),
+        (
+            ["network.csv", "reference.csv", "--data", "gone.h5ad"],
+            "gone.h5ad does not exist; give --data a file or scanpy:pbmc68k_reduced, scanpy:pbmc3k, simulated:.",
+        ),
         (["network.csv", "reference.csv", "--data", "pbm.yaml"], "did you mean pbmc.yaml?"),
         (["network.csv", "reference.csv", "--output", "network.csv"], "network.csv already exists"),
         (["network.csv", "reference.csv", "--permutations", "-1"], "--permutations"),

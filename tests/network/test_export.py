@@ -1,6 +1,7 @@
 """Networks as files."""
 
 import re
+from types import SimpleNamespace
 
 import anndata
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from grn.analysis.weights import open_network
+from grn.data.cells import load_cells
 from grn.network import readout
 from grn.network.export import (
     RESERVED,
@@ -24,6 +26,7 @@ from grn.network.export import (
 )
 from grn.network.networks import Networks
 from grn.network.readout import Network, strongest
+from grn.training.networks import bags_read
 
 GENES = ("NA", "g1", "g2", "g3", "nan")
 REGULATORS = np.array([1, 4])
@@ -160,6 +163,24 @@ def test_attention_is_signed_where_the_regulation_layer_is(tmp_path, layer):
     opened = open_network(tmp_path / "network.h5ad")
     assert opened.signed == layer
     assert sorted(opened.by_type) == (["x", "y"] if layer else [])
+
+
+@pytest.mark.parametrize(
+    ("members", "readout", "bags"),
+    [(2, "effect", 80), (2, "attention", 80), (0, "attention", 40), (2, "knockout", 40)],
+)
+def test_the_number_of_bags_is_that_of_those_read(make_config, members, readout, bags):
+    """80 cells of two types; network.cells is 40."""
+    config = make_config()
+    chosen = config.network.model_copy(update={"members": members, "readout": readout})
+    config = config.model_copy(update={"network": chosen})
+    trained = SimpleNamespace(model=SimpleNamespace(regulation=object() if members else None))
+    cells, _ = load_cells(config.data)
+    assert bags_read(config, trained, cells) == bags
+
+
+def test_the_files_of_a_run_say_how_many_bags_were_read(tiny_run):
+    assert open_network(tiny_run / "network.h5ad").about["parameters"]["bags"] == 80
 
 
 def test_a_row_is_a_target_and_a_column_a_regulator():
