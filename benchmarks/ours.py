@@ -26,7 +26,7 @@ from grn.network.export import edge_table
 from grn.training.run import mean_and_sd, regulation_layer
 
 READOUTS = ("effect", "attention")
-SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 2}  # raise when the numbers change
+SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 3}  # raise when the numbers change
 
 
 def infer(one: NetworkSet, seed: int, device: str) -> pd.DataFrame:

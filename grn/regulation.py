@@ -51,12 +51,13 @@ class Regulation(nn.Module):
     """Regulators of a cell -> standardised expected multiplicity of every gene.
 
     regulators: vocabulary positions, int64 [R].   unit [R + 1]: of each regulator's multiplicity, then the depth's.
-    centre [R + 1]: mean multiplicities, in units.
+    centre [R + 1]: mean multiplicities, in units.   reads_depth [P]: 1, or 0 for members to which depth says nothing.
     """
 
     regulators: Tensor
     unit: Tensor
     centre: Tensor
+    reads_depth: Tensor
 
     def __init__(self, members: int, genes: int, regulators: Tensor, heads: int, width: int):
         super().__init__()
@@ -65,6 +66,7 @@ class Regulation(nn.Module):
         self.register_buffer("regulators", regulators)
         self.register_buffer("unit", torch.ones(count + 1))
         self.register_buffer("centre", torch.zeros(count + 1))
+        self.register_buffer("reads_depth", torch.ones(members))
         self.query = nn.Parameter(torch.empty(members, heads, genes, width))
         self.key = nn.Parameter(torch.empty(members, heads, count + 1, width))
         self.log_basal = nn.Parameter(torch.empty(members, heads, genes))
@@ -94,6 +96,7 @@ class Regulation(nn.Module):
         first, last, _ = genes.indices(self.genes)
         own = ((self.regulators >= first) & (self.regulators < last)).nonzero()[:, 0]
         score[..., self.regulators[own] - first, own] = 0  # no gene regulates itself here
+        score[..., -1] *= self.reads_depth[members, None, None]
         return Scores(
             score,
             F.softplus(self.raw_amount[members])[:, :, None],

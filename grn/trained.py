@@ -21,7 +21,7 @@ from grn.files import replacing_folder
 from grn.model import Model
 from grn.regulation import Regulation
 
-FORMAT = 3
+FORMAT = 4
 MEASURES, SHARE = "measures_depth", "depth_share"
 FILES = ("card.json", "config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
 

@@ -159,6 +159,14 @@ def test_the_penalty_is_the_sum_of_squared_slopes_without_that_of_depth(make_reg
     assert torch.equal(layer.penalty(), before)
 
 
+def test_a_member_that_does_not_read_the_depth_knows_the_regulators_alone(make_regulation):
+    layer, (cells, depth) = make_regulation(members=2), some_cells()
+    layer.reads_depth[1] = 0
+    reading, without = (layer.predict(layer.inputs(cells, each)) for each in (depth, depth + 1))
+    assert torch.equal(reading[1], without[1])
+    assert not torch.allclose(reading[0], without[0])
+
+
 def test_one_is_the_depth_that_is_not_said(make_regulation):
     layer, (cells, _) = make_regulation(), some_cells()
     torch.testing.assert_close(layer(cells), layer(cells, torch.ones(7)), **close)

@@ -180,5 +180,5 @@ def test_damage_is_one_sentence(folder, damage):
 
 def test_another_format_is_named(folder):
     change_card(format=99)(folder)
-    with pytest.raises(RunFolderError, match="has format 99 and this version reads 3"):
+    with pytest.raises(RunFolderError, match="has format 99 and this version reads 4"):
         TrainedModel.load(folder)

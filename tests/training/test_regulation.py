@@ -257,6 +257,13 @@ def test_depth_explains_what_is_depth():
     assert (slopes[:, -1] > 0.5).all() and slopes[:, :-1].abs().max() < 0.15 * slopes[:, -1].min()
 
 
+def test_every_other_member_reads_the_depth_where_there_is_one():
+    values, _ = planted()
+    depth = np.random.default_rng(0).uniform(0.5, 1.5, CELLS).astype(np.float32)
+    assert fit(values, members=3, basal=depth).regulation.reads_depth.tolist() == [1, 0, 1]
+    assert fit(values, members=3).regulation.reads_depth.tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize("cells", [2, 3, 7, 11])
 def test_few_cells_are_enough_to_begin_with(cells):
     found = fit(planted()[0][:cells], QUICK.model_copy(update={"steps": 3}), members=4)
