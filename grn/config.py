@@ -54,9 +54,21 @@ class DataConfig(Section):
         "log1p_normalised",
         description="how counts become multiplicities; normalised: to the median total of the training cells first",
     )
+    depth: Literal["auto", "none"] = Field(
+        "auto", description="auto: cells differ in depth, as their totals or zeros tell; none: what differs is biology"
+    )
     validation_fraction: float = Field(0.1, gt=0, lt=1, description="share of cells that early stopping watches")
     test_fraction: Fraction = Field(0.2, description="share of cells for the final metrics")
     simulated: SimulatedConfig = SimulatedConfig()
+
+    @model_validator(mode="after")
+    def _depth_of_normalised_counts(self):
+        if self.depth == "none" and self.values == "counts" and self.multiplicity == "log1p_normalised":
+            raise ValueError(
+                "data.depth: none says that totals are biology, and data.multiplicity: log1p_normalised divides by "
+                "them; set data.multiplicity to log1p"
+            )
+        return self
 
 
 class ModelConfig(Section):

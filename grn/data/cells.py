@@ -96,14 +96,12 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
     transform = _transform(config)
     target = median_total(total[split.train]) if transform == "log1p_normalised" else None
     used = "" if regulators is None else f", {regulators.size} of them as regulators"
-    told = counted or zeros_tell_depth(tells_depth[split.train], measures)
+    told = config.depth == "auto" and (counted or zeros_tell_depth(tells_depth[split.train], measures))
     depth = depth_scale(total[split.train]) if told else None
-    if counted:
-        weight = cell_weights(total)
-    elif depth is not None:
-        weight = cell_weights(totals_behind(total, int(measures.sum())))
-    else:
+    if not told:
         weight = np.ones(len(total), np.float32)
+    else:
+        weight = cell_weights(total if counted else totals_behind(total, int(measures.sum())))
     cells = Cells(
         multiplicity=to_multiplicity(values, transform, total, target),
         vocabulary=tuple(names[position] for position in chosen),

@@ -118,6 +118,15 @@ def named(values):
     return pd.DataFrame(index=[f"gene{number}" for number in range(values.shape[1])])
 
 
+@pytest.mark.parametrize("values", ["counts", "expression"])
+def test_without_depth_all_cells_are_alike(adata, write, values):
+    path = write(adata)
+    cells, _ = load_cells(DataConfig(path=path, values=values, multiplicity="log1p", depth="none"))
+    assert cells.depth is None and (cells.basal == 1).all() and (cells.weight == 1).all()
+    with pytest.raises(ValueError, match=r"set data\.multiplicity to log1p"):
+        DataConfig(path=path, depth="none")
+
+
 def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata, write):
     """Nor does any other gene's multiplicity, nor what is fitted."""
     regulators = ["gene2", "gene5"]
