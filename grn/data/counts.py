@@ -70,10 +70,15 @@ def _recovered(adata: AnnData) -> Expression:
     return Expression(recovered.counts, var, origin)
 
 
+def _matrices(adata: AnnData) -> list[str]:
+    """What `data.counts` may say to name a matrix of adata."""
+    found = (["X"] if adata.X is not None else []) + (["raw"] if adata.raw is not None else [])
+    # anndata 0.13 has X among the layers, under no name.
+    return found + [f"layer:{layer}" for layer in adata.layers if layer is not None]
+
+
 def _choices(adata: AnnData) -> str:
-    names = [] if adata.X is None else ["X"]
-    names += [] if adata.raw is None else ["raw"]
-    return ", ".join(names + [f"layer:{layer}" for layer in adata.layers] + ["recover"])
+    return ", ".join([*_matrices(adata), "recover"])
 
 
 def _count_problem(values: sparse.csr_matrix, cells, genes, name: str) -> str | None:
@@ -118,8 +123,7 @@ def _named(values: sparse.csr_matrix, entry: int, cells, genes) -> str:
 def _ways_out(adata: AnnData, tried: str) -> str:
     """The choices of `data.counts` that do hold counts here, found by looking."""
     found = []
-    others = (["X"] if adata.X is not None else []) + (["raw"] if adata.raw is not None else [])
-    for choice in [*others, *(f"layer:{layer}" for layer in adata.layers)]:
+    for choice in _matrices(adata):
         if choice != tried and _works(lambda choice=choice: _whole(_matrix(adata, choice)[0])):
             found.append(choice)
     if _works(lambda: _recovered(adata)):

@@ -13,6 +13,7 @@ NOISE = (
     r"Experiment logs directory .* exists and is not empty",  # the run folder is ours and was made for this run
     r"The number of training batches .* is smaller than the logging interval",  # we log by steps, not by epochs
     r".*LeafSpec.* is deprecated",  # Lightning's own call into torch
+    r"GPU available but not used",  # trainer.accelerator: cpu asked for that
     r"It is recommended to use .*sync_dist=True",  # torchmetrics has already added up over the processes
 )
 
