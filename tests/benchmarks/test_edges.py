@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 SMOKE = ["--smoke", "--device", "cpu", "--widths", "16", "--dtypes", "float32", "--runs", "1", "--cells", "1"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here, for the GPU, and this run is on the CPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here; this run is on the CPU")
 def test_the_smoke_run_writes_the_table_and_adds_to_it(tmp_path):
     edges.main([*SMOKE, "--methods", "torch", "materialised", "--output", str(tmp_path)])
     edges.main([*SMOKE, "--methods", "kernel", "kernel signed", "--output", str(tmp_path)])
