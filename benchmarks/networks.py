@@ -138,13 +138,12 @@ def main() -> None:
 
     from picture import dots
 
-    from grn.plots.style import png
+    from grn.plots.style import save
 
     results = arguments.output / "networks.csv"
     table = ordered(merged(results, table, ["set", "method"]), set=list(SETS), method=[OURS, *NAMES])
     write(results, table)
-    arguments.picture.parent.mkdir(parents=True, exist_ok=True)
-    arguments.picture.write_bytes(png(dots(table, ours=OURS)))
+    save(dots(table, ours=OURS), arguments.picture)
     print(f"wrote {results} and {arguments.picture}")
 
 

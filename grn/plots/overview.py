@@ -8,10 +8,9 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from grn.files import replacing_file
 from grn.plots.confusion import draw_confusion
 from grn.plots.edges import draw_regulations
-from grn.plots.style import figure, png
+from grn.plots.style import figure, save
 
 
 def overview(confusion: pd.DataFrame, edges: pd.DataFrame, count: int = 12) -> Figure:
@@ -28,8 +27,7 @@ def main(run: Path, path: Path) -> None:
     """The overview of a run folder that `grn train` wrote, as a PNG file."""
     # Plain text: cell types and genes may be called "NA".
     confusion = pd.read_csv(run / "confusion.csv", index_col=0, keep_default_na=False)
-    with replacing_file(path) as beside:
-        beside.write_bytes(png(overview(confusion, pd.read_parquet(run / "edges.parquet"))))
+    save(overview(confusion, pd.read_parquet(run / "edges.parquet")), path)
 
 
 if __name__ == "__main__":
