@@ -82,12 +82,16 @@ def read_anndata(path: Path, *, backed: bool = False) -> AnnData:
         return adata
     except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
         raise
-    # A damaged file fails anywhere between HDF5, NumPy, pandas and AnnData, each with exceptions of its own.
     except Exception as problem:
-        raise DataError(
-            f"{path} cannot be read as .h5ad ({one_line(problem)}); it is damaged, truncated or another format: "
-            "copy or write it again."
-        ) from problem
+        raise damaged_h5ad(path, problem) from problem
+
+
+def damaged_h5ad(path: Path, problem: Exception) -> DataError:
+    """Of a damaged file: it fails anywhere between HDF5, NumPy, pandas and AnnData, with exceptions of their own."""
+    return DataError(
+        f"{path} cannot be read as .h5ad ({one_line(problem)}); it is damaged, truncated or another format: copy or "
+        "write it again."
+    )
 
 
 def write_anndata(path: Path, adata: AnnData) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,4 +94,6 @@ def _open_h5ad(path: Path) -> NetworkFile:
         raise DataError(f"{path} has no edges in varp['grn']; give a network that has.")
     if not np.isfinite(edges["weight"]).all():
         raise DataError(f"{path} has weights in varp['grn'] that are not finite; write the network again.")
-    return NetworkFile(edges.astype({"weight": np.float64}), genes, read_sign(path))
+    about = adata.uns.get("grn")
+    sign = about.get("sign", "") if isinstance(about, Mapping) else ""  # a file of others may keep anything there
+    return NetworkFile(edges.astype({"weight": np.float64}), genes, str(sign))

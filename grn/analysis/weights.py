@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.errors import DataError, one_line
+from grn.files import damaged_h5ad
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,8 @@ def read_sign(path: Path) -> str:
             with h5py.File(file) as opened:
                 sign = opened.get("uns/grn/sign")
                 return "" if sign is None else str(read_elem(sign))
-        except Exception as problem:  # a damaged file fails anywhere between HDF5 and AnnData
-            raise DataError(
-                f"{path} cannot be read as .h5ad ({one_line(problem)}); it is damaged or truncated: copy or write it "
-                "again."
-            ) from problem
+        except Exception as problem:
+            raise damaged_h5ad(path, problem) from problem
 
 
 def open_network(path: Path) -> SignedNetwork:

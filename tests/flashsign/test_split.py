@@ -354,7 +354,7 @@ def test_kernels_of_several_devices_are_as_accurate_as_half_precision(ranks, nam
     case = KERNEL_CASES[name]
     expected = one_process(case, len(ranks), torch.float64, method="stream")
     if not ranks[0]["kernels"]:
-        pytest.skip("kernels are compiled here: benchmarks/gene_parallel.py --agree has them on several GPUs")
+        pytest.skip("kernels are compiled here: benchmarks/gene_parallel.py --only agree has them on several GPUs")
     found = [rank["kernels"][name] for rank in ranks]
     assert [each["calls"] for each in found] == [(3 if name == "weak rows" else 2, 1)] * len(ranks)
     for part, true in expected.items():
