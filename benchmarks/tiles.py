@@ -29,11 +29,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from flashsign.accuracy import SIZES, TENSORS, Bag
+
 HERE = Path(__file__).resolve().parent
-SIZES = (1, 7, 113, 1000, 1025)
 SMALL_SIZES = (1, 7, 20, 33, 64, 113, 128)
 TRIAL_SIZES = (1, 7, 40)
-TENSORS = ("o", "dq", "dk", "dv", "dm")
 KERNELS = {
     "forward": ("o",),
     "hopper": ("o",),
@@ -113,27 +113,8 @@ def dtypes(size: int) -> tuple[torch.dtype, ...]:
     return HALVES if size == 2 else (torch.float32,)
 
 
-def draw(genes: int, width: int, dtype: torch.dtype, device: str) -> list[Tensor]:
-    """q, k, v, multiplicities and a gradient: two cells, four query heads over two key heads, some genes absent."""
-    random = torch.Generator().manual_seed(genes)
-    q, grad = (torch.randn(2, 4, genes, width, generator=random).to(device, dtype) for _ in range(2))
-    k, v = (torch.randn(2, 2, genes, width, generator=random).to(device, dtype) for _ in range(2))
-    m = torch.rand(2, genes, generator=random).to(device) * 2 + 0.1
-    m[:, 3::10] = 0
-    return [q, k, v, m, grad]
-
-
-def reference(q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor, dtype: torch.dtype) -> list[Tensor]:
-    """Output and gradients of materialised attention computed in dtype: the truth in float64, a peer in others."""
-    from flashsign.reference import reference_spherical_attention
-
-    leaves = [x.to(dtype).requires_grad_() for x in (q, k, v, m)]
-    output = reference_spherical_attention(*leaves)
-    return [output.detach(), *torch.autograd.grad(output, leaves, grad.to(dtype))]
-
-
-def ours(case: Case, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor) -> list[Tensor]:
-    """The same by the kernels, with the case's tile in its place; of forward kernels the output alone.
+def ours(case: Case, bag: Bag) -> list[Tensor]:
+    """Output, dq, dk, dv, dm by the kernels, with the case's tile in its place; of forward kernels the output alone.
 
     Small bags and moments have one tile each, which they find themselves. Where it is the stream's turn, it streams
     small bags too.
@@ -142,6 +123,7 @@ def ours(case: Case, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor) -
     from flashsign.triton import launch, mend, moments, small_bags, stream
     from flashsign.waves import Waves
 
+    q, k, v, m, grad = bag.q, bag.k, bag.v, bag.m, bag.grad
     call, cut = (q, k, v, m[:, None]), (None, None, 1e-6)
     if case.kernel in ("small_forward", "small_backward"):
         o, inverse = small_bags.forward(*call, *cut)
@@ -175,15 +157,6 @@ def ours(case: Case, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor) -
         return [o, *gradients, dm.sum(1)]
 
 
-def error(found: Tensor, true: Tensor) -> float:
-    return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
-
-
-def slack(dtype: torch.dtype) -> float:
-    eps = torch.finfo(dtype).eps
-    return 4 * eps if dtype == torch.float32 else eps / 2
-
-
 def start_of(case: Case) -> dict[str, object]:
     """The first columns of a case's row."""
     return {
@@ -197,32 +170,16 @@ def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
     worst, torchs, within, but_one = dict.fromkeys(tensors, 0.0), dict.fromkeys(tensors, 0.0), True, True
     try:
         for genes in sizes:
-            bags = draw(genes, case.width, case.dtype, device)
-            true = dict(zip(TENSORS, reference(*bags, torch.float64), strict=True))
-            peer = dict(zip(TENSORS, reference(*bags, case.dtype), strict=True))
-            found = dict(zip(TENSORS, ours(case, *bags), strict=False))
-            for name in tensors:
-                # One key: the weight is a sign, and its gradients are differences of equal numbers, zero but for eps.
-                if genes == 1 and name in ("dq", "dk", "dm"):
-                    within &= bool(found[name].isfinite().all())
-                    continue
-                mine, its = error(found[name], true[name]), error(peer[name], true[name])
-                its = math.inf if math.isnan(its) else its  # 16-bit numbers of torch's run over
-                worst[name], torchs[name] = max(worst[name], mine), max(torchs[name], its)
-                good = mine <= 1.5 * its + slack(case.dtype)  # NaN is not
-                within &= good
-                but_one &= good or genes == 1
+            bag = Bag(genes, case.width, case.dtype, device)
+            found = dict(zip(TENSORS, ours(case, bag), strict=False))
+            for name, verdict in bag.judge({name: found[name] for name in tensors}).items():
+                worst[name], torchs[name] = max(worst[name], verdict.error), max(torchs[name], verdict.torchs)
+                within &= verdict.good
+                but_one &= verdict.good or genes == 1
     except Exception as problem:  # one tile that does not compile must not hide the others
         return row | {"within": False, "but_one": False, "problem": repr(problem)[:200]}
-    return (
-        row
-        | {f"{n}": worst[n] for n in tensors}
-        | {f"{n}_torch": torchs[n] for n in tensors}
-        | {
-            "within": within,
-            "but_one": but_one,
-        }
-    )
+    errors = worst | {f"{name}_torch": error for name, error in torchs.items()}
+    return row | errors | {"within": within, "but_one": but_one}
 
 
 def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:

@@ -53,7 +53,7 @@ def guarded(command: Callable[[], int | None], debug: bool = False) -> int:
 
 def judge(error: Exception) -> tuple[int, str]:
     """The exit code of an exception and the sentence that tells it."""
-    if isinstance(error, UserError):
+    if isinstance(error, UserError) or type(error).__name__ == "UnusableTiles":  # flashsign's: no import of torch here
         return YOURS, str(error)
     if hasattr(error, "format_message"):  # what typer says of unknown options and missing arguments
         message = " ".join(error.format_message().split()).rstrip(".?")

@@ -7,3 +7,7 @@ class ShapeMismatch(ValueError):
 
 class BackendUnavailable(RuntimeError):
     """A backend that was asked for by name and is not there."""
+
+
+class UnusableTiles(RuntimeError):
+    """A file of tiles that cannot be used on this device: see flashsign.autotune."""

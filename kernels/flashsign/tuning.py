@@ -2,16 +2,21 @@
 
 A table and not an autotuner, as an autotuner costs every user seconds at the first call. benchmarks/tiles.py checks
 every row against float64 on the GPU that it runs on. GPUs with less shared memory take the first tile that fits; none
-was at hand.
+was at hand. Who wants tiles of a GPU of their own finds them with autotune.py, and names their file in FLASHSIGN_TILES.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from flashsign.tile import Kernel, Pass, Tile
+from flashsign.tile_file import VARIABLE, read
 
 ROW_STEP = 16
 """What heads' widths and all steps from row to row are multiples of: so Triton knows that it can load 16 bytes at once.
@@ -19,20 +24,6 @@ ROW_STEP = 16
 Else every number of a tile wants an address of its own. Kernels then ran out of registers, and there ptxas 12.8 made
 matrix products of a 16-bit 64-wide tile read from an address that was never set (docs/log.md).
 """
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Rows of a program's own tile, rows of the tiles that stream by, warps of a program, stages of the pipeline."""
-
-    own: int
-    other: int
-    warps: int
-    stages: int
-
-    def shared(self, kept: int, row: int) -> int:
-        """Bytes of shared memory: own tiles that are kept, and two tensors' tiles streaming by; row: bytes of one."""
-        return (kept * self.own + 2 * self.stages * self.other) * row
 
 
 SMALL = Tile(32, 16, 4, 1)
@@ -103,16 +94,6 @@ EDGE_SUMS: dict[tuple[int, int], list[Tile]] = {
     (4, 256): [Tile(32, 32, 4, 2)],
 }
 """Tiles of targets by tiles of regulators, as tall at most as wide: two sums of a tile wait in registers."""
-
-
-@dataclass(frozen=True)
-class Pass:
-    """A pass over rows: rows of a tile, warps, stages, and how many programs a multiprocessor has."""
-
-    rows: int
-    warps: int
-    stages: int
-    programs: int
 
 
 MOMENT_KEYS: dict[tuple[int, int], Pass] = {
@@ -207,16 +188,47 @@ MOST_QUERIES = 128
 """Queries of such a bag: of more, other kernels make more programs."""
 
 
-def choose_tile(table: dict[tuple[int, int], list[Tile]], rows: Tensor, width: int, kept: int) -> Tile:
-    """The first tile that fits and of which every multiprocessor gets one, or the last that fits, or SMALL.
+KEPT = {"forward": 1, "key_gradients": 2, "query_gradient": 2, "edge_sums": 0}
+"""How many tensors' own tiles a program keeps in shared memory."""
+TABLES: dict[str, dict[tuple[int, int], list[Tile]]] = {
+    "forward": FORWARD,
+    "key_gradients": KEY_GRADIENTS,
+    "query_gradient": QUERY_GRADIENT,
+    "edge_sums": EDGE_SUMS,
+}
+PASSES: dict[str, dict[tuple[int, int], Pass]] = {
+    "moment_keys": MOMENT_KEYS,
+    "moment_queries": MOMENT_QUERIES,
+    "moment_query_sums": MOMENT_QUERY_SUMS,
+    "moment_query_gradients": MOMENT_QUERY_GRADIENTS,
+    "moment_key_gradients": MOMENT_KEY_GRADIENTS,
+}
 
-    rows [C', heads, rows, E]; width: padded; kept: how many tensors' own tiles a program keeps in shared memory.
-    """
+
+@cache
+def own_tiles(device: torch.device) -> dict[Kernel, Tile | Pass]:
+    """What goes before the tables on a device: tiles of the file that FLASHSIGN_TILES names, and those being tried."""
+    path = os.environ.get(VARIABLE)
+    return read(Path(path), device_name(device)) if path else {}
+
+
+def choose_tile(name: str, rows: Tensor, width: int) -> Tile:
+    """The tile of a kernel of TABLES for rows [C', heads, rows, E], width padded: the device's own, or else the first
+    that fits and of which every multiprocessor gets one, or the last that fits, or SMALL."""
     size = rows.element_size()
+    own = own_tiles(rows.device).get(Kernel(name, size, width))
+    if isinstance(own, Tile):
+        return own
     everyone, room = device_limits(rows.device)
-    tiles = [tile for tile in table[size, width] if tile.shared(kept, width * size) <= room] or [SMALL]
+    tiles = [tile for tile in TABLES[name][size, width] if tile.shared(KEPT[name], width * size) <= room] or [SMALL]
     full = (tile for tile in tiles if rows.shape[0] * rows.shape[1] * -(-rows.shape[2] // tile.own) >= everyone)
     return next(full, tiles[-1])
+
+
+def choose_pass(name: str, rows: Tensor, width: int) -> Pass:
+    """The same of a kernel of PASSES."""
+    own = own_tiles(rows.device).get(Kernel(name, rows.element_size(), width))
+    return own if isinstance(own, Pass) else PASSES[name][rows.element_size(), width]
 
 
 def padded_width(width: int) -> int:
@@ -237,6 +249,10 @@ def device_limits(device: torch.device) -> tuple[int, int]:
     limits = torch.cuda.get_device_properties(device)
     # Not every build of torch says how much shared memory there is.
     return limits.multi_processor_count, getattr(limits, "shared_memory_per_block_optin", 2**30)
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashsign.tuning import Tile
+from flashsign.tile import Tile
 
 MOST_SHARES = 4
 SHARING = 512

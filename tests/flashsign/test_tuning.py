@@ -13,29 +13,26 @@ def gpu(monkeypatch):
     return lambda limits: monkeypatch.setattr(tuning, "device_limits", lambda device: limits)
 
 
-def chosen(table, rows, width, kept, dtype=torch.float16):
-    return tuning.choose_tile(table, torch.empty(1, 8, rows, width, dtype=dtype, device="meta"), width, kept)
+def chosen(name, rows, width, dtype=torch.float16):
+    return tuning.choose_tile(name, torch.empty(1, 8, rows, width, dtype=dtype, device="meta"), width)
 
 
 def test_long_bags_take_the_tallest_tile_and_short_ones_fill_the_device(gpu):
     gpu(H200)
     tall, short = tuning.FORWARD[2, 128]
-    assert chosen(tuning.FORWARD, 8192, 128, kept=1) == tall
-    assert chosen(tuning.FORWARD, 2048, 128, kept=1) == short
+    assert chosen("forward", 8192, 128) == tall
+    assert chosen("forward", 2048, 128) == short
 
 
-@pytest.mark.parametrize(
-    ("table", "kept"),
-    [(tuning.FORWARD, 1), (tuning.KEY_GRADIENTS, 2), (tuning.QUERY_GRADIENT, 2), (tuning.EDGE_SUMS, 0)],
-)
+@pytest.mark.parametrize("name", tuning.TABLES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("limits", [H200, A100, RTX])
-def test_no_tile_asks_for_more_shared_memory_than_there_is(gpu, table, kept, dtype, limits):
+def test_no_tile_asks_for_more_shared_memory_than_there_is(gpu, name, dtype, limits):
     gpu(limits)
-    for size, width in table:
+    for size, width in tuning.TABLES[name]:
         if size == dtype.itemsize:
-            tile = chosen(table, 100_000, width, kept, dtype)
-            assert tile.shared(kept, width * size) <= limits[1]
+            tile = chosen(name, 100_000, width, dtype)
+            assert tile.shared(tuning.KEPT[name], width * size) <= limits[1]
 
 
 def test_tiles_of_edge_sums_are_counted_by_their_wider_side():
@@ -44,6 +41,6 @@ def test_tiles_of_edge_sums_are_counted_by_their_wider_side():
 
 
 def test_the_device_of_the_measurements_takes_every_measured_tile():
-    for table, kept in ((tuning.FORWARD, 1), (tuning.KEY_GRADIENTS, 2), (tuning.QUERY_GRADIENT, 2)):
+    for name, table in tuning.TABLES.items():
         for (size, width), tiles in table.items():
-            assert all(tile.shared(kept, width * size) <= H200[1] for tile in tiles)
+            assert all(tile.shared(tuning.KEPT[name], width * size) <= H200[1] for tile in tiles)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernel_cases import DEVICE, draw, poison  # noqa: F401
 
 from flashsign import tuning
-from flashsign.tuning import Tile
+from flashsign.tile import Tile
 from flashsign.waves import MOST_SHARES, SHARING, Waves
 
 pytest.importorskip("triton")

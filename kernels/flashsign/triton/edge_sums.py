@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign import tuning
+from flashsign.tile import Tile
 from flashsign.triton.launch import aligned, cdiv, descriptor, precision
-from flashsign.tuning import Tile, padded_width
+from flashsign.tuning import padded_width
 
 
 @triton.jit
@@ -64,7 +65,7 @@ def add_weights(
     q, k = (aligned(F.pad(x, (0, lack)) if lack else x) for x in (q, k))
     inverse = inverse.contiguous()
     width = padded_width(q.shape[-1])
-    tile = tile or tuning.choose_tile(tuning.EDGE_SUMS, q, width, kept=0)
+    tile = tile or tuning.choose_tile("edge_sums", q, width)
     sizes = signed if absolute is None else absolute
     with torch.cuda.device_of(q):  # kernels start on the current one
         edge_sums[(cdiv(targets, tile.own), cdiv(regulators, tile.other))](

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from flashsign import tuning
+from flashsign.tile import Pass
 from flashsign.triton import moment_backward, moment_forward, moment_sums, weak_rows
 from flashsign.triton.launch import aligned, cdiv, head_stride, precision, start, steps
-from flashsign.tuning import Pass, padded_width
+from flashsign.tuning import choose_pass, padded_width
 
 CHAIN = 4096
 """Most keys or queries that one program sums in float32."""
@@ -125,11 +126,8 @@ class Call:
         filling = tuning.processors(rows.device) * tile.programs // (self.bags * rows.shape[1])
         return max(1, min(filling, cdiv(mean, fewest)), cdiv(mean, CHAIN))
 
-    def find_tile(self, table: dict[tuple[int, int], Pass]) -> Pass:
-        return table[self.q.element_size(), self.width]
-
     def sum_keys(self, weak: Weak) -> Squares:
-        tile, (_, key_heads) = self.find_tile(tuning.MOMENT_KEYS), self.heads
+        tile, (_, key_heads) = choose_pass("moment_keys", self.k, self.width), self.heads
         shares = self.shares(self.k, tile, FEWEST)
         parts, scales = self.room(shares)
         start(
@@ -143,7 +141,8 @@ class Call:
     def sum_queries(
         self, grad: Tensor, o: Tensor, inverse: Tensor, moments: Squares, delta: Tensor, weak: Weak
     ) -> Squares:
-        q, (heads, key_heads), tile = self.q, self.heads, self.find_tile(tuning.MOMENT_QUERY_SUMS)
+        q, (heads, key_heads) = self.q, self.heads
+        tile = choose_pass("moment_query_sums", q, self.width)
         shares = self.shares(q, tile, FEWEST)
         parts, doubts = self.room(shares * (heads // key_heads))
         start(
@@ -171,11 +170,12 @@ class Call:
         return Squares(sums, totals)
 
     def over_rows(
-        self, kernel: Any, what: Literal["QUERIES", "KEYS"], table: dict[tuple[int, int], Pass],
+        self, kernel: Any, what: Literal["QUERIES", "KEYS"], name: str,
         tensors: tuple[Tensor | None, ...], numbers: tuple[int | float, ...],
     ) -> None:  # fmt: skip
-        """A pass over queries or keys that sums nothing."""
-        rows, tile = self.q if what == "QUERIES" else self.k, self.find_tile(table)
+        """A pass over queries or keys that sums nothing; name: of its tile."""
+        rows = self.q if what == "QUERIES" else self.k
+        tile = choose_pass(name, rows, self.width)
         start(
             kernel, (self.shares(rows, tile, tile.rows), rows.shape[1], self.bags), tensors, numbers,
             {**self.form, what: tile.rows, "STAGES": tile.stages, "HALF": self.half, "BLOCK": self.block},
@@ -185,7 +185,7 @@ class Call:
     def attend_moments(self, moments: Squares, o: Tensor, inverse: Tensor, weak: Weak) -> None:
         q = self.q
         self.over_rows(
-            moment_forward.attend_moments, "QUERIES", tuning.MOMENT_QUERIES,
+            moment_forward.attend_moments, "QUERIES", "moment_queries",
             (q, *moments, self.query_offsets, o, inverse, *weak),
             (*steps(q), *steps(o), q.shape[2], *self.heads, self.eps),
         )  # fmt: skip
@@ -195,7 +195,7 @@ class Call:
     ) -> None:
         q = self.q
         self.over_rows(
-            moment_backward.query_gradients, "QUERIES", tuning.MOMENT_QUERY_GRADIENTS,
+            moment_backward.query_gradients, "QUERIES", "moment_query_gradients",
             (q, grad, inverse, delta, *moments, gradients.totals, self.query_offsets, dq, *weak),
             (*steps(q), *steps(grad), *steps(dq), q.shape[2], *self.heads, self.eps),
         )  # fmt: skip
@@ -203,7 +203,7 @@ class Call:
     def key_gradients(self, gradients: Squares, moments: Squares, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
         k = self.k
         self.over_rows(
-            moment_backward.key_gradients, "KEYS", tuning.MOMENT_KEY_GRADIENTS,
+            moment_backward.key_gradients, "KEYS", "moment_key_gradients",
             (k, self.v, self.m, self.offsets, *gradients, moments.totals, dk, dv, dm),
             (*self.key_strides, *steps(dk), *steps(dv), k.shape[2], k.shape[1], self.eps),
         )  # fmt: skip

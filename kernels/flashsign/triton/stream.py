@@ -14,6 +14,7 @@ import triton
 from torch import Tensor
 
 from flashsign import tuning
+from flashsign.tile import Tile
 from flashsign.triton import query_gradient, small_bags, stream_backward, stream_forward
 from flashsign.triton.launch import (
     Keys,
@@ -28,7 +29,7 @@ from flashsign.triton.launch import (
     steps,
     with_gaps,
 )
-from flashsign.tuning import Tile, capability, padded_width
+from flashsign.tuning import capability, padded_width
 from flashsign.waves import MOST_SHARES, Waves
 
 # Gluon is young and changes from release to release: only where its kernel was seen working.
@@ -64,7 +65,7 @@ def forward(
     if hopper is not None and chosen is not None:
         hopper.forward(q, keys, v, m, offsets, query_offsets, eps, *chosen, o, inverse)
         return o, inverse
-    tile = tile or tuning.choose_tile(tuning.FORWARD, q, width, kept=1)
+    tile = tile or tuning.choose_tile("forward", q, width)
     tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
     start(
         stream_forward.stream_forward, tiles.grid(heads),
@@ -186,7 +187,7 @@ class Backward:
         return QueryTotals(rows, grads, delta, pull)
 
     def key_gradients(self, totals: QueryTotals, dk: Tensor, dv: Tensor, dm: Tensor, tile: Tile | None) -> None:
-        tile = tile or tuning.choose_tile(tuning.KEY_GRADIENTS, self.k, self.width, kept=2)
+        tile = tile or tuning.choose_tile("key_gradients", self.k, self.width)
         tiles = Tiles.of(self.k.shape[2], self.k.shape[0], tile.own, self.offsets)
         delta, keys = totals.delta, self.keys
         delta = Unchecked(delta, list(delta.shape), list(delta.stride()), [1, 1, tile.other])
@@ -210,7 +211,7 @@ class Backward:
 
     def query_gradient(self, totals: QueryTotals, dq: Tensor, tile: Tile | None, moments: bool | None) -> None:
         q, grad, keys = self.q, self.grad, self.keys
-        tile = tile or tuning.choose_tile(tuning.QUERY_GRADIENT, q, self.width, kept=2)
+        tile = tile or tuning.choose_tile("query_gradient", q, self.width)
         tiles = Tiles.of(q.shape[2], q.shape[0], tile.own, self.query_offsets)
         grid = tiles.grid(q.shape[1])
         if moments is None:

@@ -37,8 +37,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
+from flashsign.tile import Tile
 from flashsign.triton import launch, mend, scaled_keys, shares, tiles
-from flashsign.tuning import Tile
 from flashsign.waves import Waves
 
 # The same helpers, compiled as Gluon: on scalars, and on tensors whose layout is given, the two languages agree.

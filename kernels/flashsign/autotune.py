@@ -1,0 +1,116 @@
+"""Finds faster tiles than the measured ones, for a GPU and a size of bags, and keeps those that are also right.
+
+    python -m flashsign.autotune tiles.json --width 64 --dtype bfloat16 --genes 2000 --cells 32
+    export FLASHSIGN_TILES=$PWD/tiles.json
+
+From the tile that would be launched it steps to the fastest neighbour (one number halved or doubled, one stage less or
+more) until none is faster by 3 %. No tile is taken before its results are as near to float64's as materialised torch's
+(accuracy.py), in both 16-bit dtypes, as these share it. Times are the device's, in a CUDA graph. Some minutes, most of
+them compiling; what was found is in the file after each kernel, beside tiles of other widths and GPUs. The kernel
+written for Hopper, those of bags of at most 128 genes and that of edges keep the tiles that they come with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from flashsign.errors import UnusableTiles
+from flashsign.kernel_attention import choose_method, no_kernel
+from flashsign.tile import Pass, Tile
+from flashsign.tile_file import VARIABLE, read, read_all, triton_version, write
+from flashsign.tile_search import Bags, Clock, Search, device_ms
+from flashsign.tuning import ROW_STEP, device_name
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def described(tile: Tile | Pass) -> str:
+    return ", ".join(f"{name} {number}" for name, number in vars(tile).items())
+
+
+def tune_into(path: Path, bags: Bags, method: str, device: torch.device, clock: Clock) -> None:
+    """Tunes, prints what was found, and writes to the file, kernel by kernel, what goes before the tables."""
+    gpu, tiles = device_name(device), {}
+    known = read_all(path) if path.exists() else {}
+    if gpu in known and known[gpu]["triton"] != triton_version():
+        print(f"{path} had tiles for {gpu}, checked with Triton {known[gpu]['triton']}: they give way to new ones.")
+    elif gpu in known:
+        tiles = dict(read(path, gpu))
+    print(
+        f"{gpu}, {method}: {bags.cells} x {bags.genes} queries in {bags.heads} heads, {bags.keys} keys in "
+        f"{bags.key_heads} heads, {bags.width} wide, {bags.dtype}",
+        flush=True,
+    )
+    for found in Search(bags, method, device, clock):
+        begun, ended = f"{found.ms_before:.4f} ms with {described(found.before)}", f"{found.tried} tried"
+        if math.isinf(found.ms_after):
+            print(f"{found.kernel.name}: none that runs and is right, {ended}", flush=True)
+            continue
+        if found.after == found.before:
+            tiles.pop(found.kernel, None)
+            print(f"{found.kernel.name}: {begun}; nothing faster, {ended}", flush=True)
+        else:
+            tiles[found.kernel] = found.after
+            gain = f"{found.ms_before / found.ms_after:.2f} times as fast"
+            print(f"{found.kernel.name}: {begun}; {gain} with {described(found.after)}, {ended}", flush=True)
+        write(path, gpu, tiles)
+    print(f"Kernels take these tiles where {VARIABLE}={path.absolute()} is set.")
+
+
+def bags_of(chosen: argparse.Namespace, device: torch.device) -> tuple[Bags, str]:
+    """The bags that are asked for, and their method; raises UnusableTiles where there is nothing to tune."""
+    sizes = {"cells": chosen.cells, "heads": chosen.heads, "key_heads": chosen.key_heads or chosen.heads}
+    sizes |= {"genes": chosen.genes, "keys": chosen.keys or chosen.genes, "width": chosen.width}
+    if min(sizes.values()) < 1 or sizes["heads"] % sizes["key_heads"]:
+        raise UnusableTiles(f"Sizes are 1 at least, and heads a multiple of key heads; found {sizes}.")
+    sizes["width"] += -sizes["width"] % ROW_STEP  # as the door pads heads
+    bags = Bags(**sizes, dtype=DTYPES[chosen.dtype])
+    q, k, *_ = replace(bags, cells=1).draw(device)
+    if reason := no_kernel(q, chosen.method):
+        raise UnusableTiles(f"{reason}: there are no tiles to tune.")
+    method = choose_method(q.requires_grad_(), k, bags.cells, chosen.method)
+    from flashsign.triton import small_bags
+
+    if method == "stream" and small_bags.fits(q, k, None, None):
+        raise UnusableTiles(
+            f"Bags of {bags.genes} queries and {bags.keys} keys take kernels of one tile: none to tune."
+        )
+    return bags, method
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(
+        prog="python -m flashsign.autotune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("file", type=Path, help="where the tiles go; what it holds for other widths and GPUs stays")
+    options.add_argument("--width", type=int, required=True, metavar="E", help="of a head")
+    options.add_argument("--genes", type=int, required=True, metavar="N", help="queries of a bag")
+    options.add_argument("--keys", type=int, metavar="M", help="of a bag; default: as many as genes")
+    options.add_argument("--cells", type=int, default=1, metavar="C", help="bags of a call; default: 1")
+    options.add_argument("--heads", type=int, default=8, metavar="H", help="default: 8")
+    options.add_argument("--key-heads", type=int, metavar="K", help="default: as many as heads")
+    options.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: bfloat16")
+    options.add_argument("--method", choices=("auto", "stream", "moments"), default="auto", help="auto: as the door")
+    chosen = options.parse_args()
+    os.environ.pop(VARIABLE, None)  # the search begins at the tables, whatever is in use
+    try:
+        if not torch.cuda.is_available():
+            raise UnusableTiles("Tiles are tuned on the GPU that they are for, and there is none.")
+        device = torch.device("cuda", torch.cuda.current_device())
+        bags, method = bags_of(chosen, device)
+        tune_into(chosen.file, bags, method, device, device_ms)
+    except (UnusableTiles, OSError) as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
