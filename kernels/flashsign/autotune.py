@@ -16,6 +16,7 @@ import argparse
 import math
 import os
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,6 +100,7 @@ def main() -> int:
     options.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: bfloat16")
     options.add_argument("--method", choices=("auto", "stream", "moments"), default="auto", help="auto: as the door")
     chosen = options.parse_args()
+    warnings.filterwarnings("ignore", "Attempting to run cuBLAS")  # torch's, of the first product in a new thread
     os.environ.pop(VARIABLE, None)  # the search begins at the tables, whatever is in use
     try:
         if not torch.cuda.is_available():

@@ -97,10 +97,10 @@ EDGE_SUMS: dict[tuple[int, int], list[Tile]] = {
 
 
 MOMENT_KEYS: dict[tuple[int, int], Pass] = {
-    (2, 16): Pass(128, 4, 3, 2),
-    (2, 32): Pass(128, 4, 3, 2),
-    (2, 64): Pass(64, 4, 3, 2),
-    (2, 128): Pass(32, 8, 6, 1),
+    (2, 16): Pass(128, 2, 3, 2),
+    (2, 32): Pass(128, 2, 2, 4),
+    (2, 64): Pass(256, 4, 3, 1),
+    (2, 128): Pass(64, 8, 6, 1),
     (4, 16): Pass(64, 4, 3, 2),
     (4, 32): Pass(64, 4, 3, 2),
     (4, 64): Pass(32, 4, 3, 1),
@@ -110,8 +110,8 @@ MOMENT_KEYS: dict[tuple[int, int], Pass] = {
 
 MOMENT_QUERIES: dict[tuple[int, int], Pass] = {
     (2, 16): Pass(128, 4, 3, 4),
-    (2, 32): Pass(128, 4, 3, 4),
-    (2, 64): Pass(128, 4, 3, 2),
+    (2, 32): Pass(64, 4, 3, 4),
+    (2, 64): Pass(64, 4, 3, 2),
     (2, 128): Pass(64, 4, 3, 2),
     (4, 16): Pass(64, 4, 2, 4),
     (4, 32): Pass(64, 4, 2, 4),
@@ -135,7 +135,7 @@ MOMENT_QUERY_SUMS: dict[tuple[int, int], Pass] = {
 MOMENT_QUERY_GRADIENTS: dict[tuple[int, int], Pass] = {
     (2, 16): Pass(64, 4, 3, 4),
     (2, 32): Pass(64, 4, 3, 4),
-    (2, 64): Pass(64, 4, 3, 3),
+    (2, 64): Pass(32, 4, 3, 3),
     (2, 128): Pass(64, 8, 3, 1),
     (4, 16): Pass(64, 4, 1, 2),
     (4, 32): Pass(64, 4, 1, 2),
@@ -146,7 +146,7 @@ MOMENT_QUERY_GRADIENTS: dict[tuple[int, int], Pass] = {
 
 MOMENT_KEY_GRADIENTS: dict[tuple[int, int], Pass] = {
     (2, 16): Pass(64, 4, 3, 4),
-    (2, 32): Pass(64, 4, 3, 4),
+    (2, 32): Pass(64, 4, 3, 2),
     (2, 64): Pass(64, 4, 3, 2),
     (2, 128): Pass(64, 8, 3, 1),
     (4, 16): Pass(64, 4, 1, 2),
