@@ -51,6 +51,7 @@ KERNELS = {
     "moment_query_gradients": ("dq",),
 }
 PASSES = [name for name in KERNELS if name.startswith("moment_") and name != "moment_query_gradient"]
+NUMBERS = ("own", "other", "warps", "stages", "programs", "scores")
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -161,7 +162,7 @@ def start_of(case: Case) -> dict[str, object]:
     """The first columns of a case's row."""
     return {
         "kernel": case.kernel, "width": case.width, "dtype": str(case.dtype).removeprefix("torch."),
-        **dict.fromkeys(("own", "other", "warps", "stages", "programs", "scores")), **case.written,
+        **dict.fromkeys(NUMBERS), **case.written,
     }  # fmt: skip
 
 
@@ -227,6 +228,7 @@ def main() -> int:
         before = pd.read_csv(chosen.output)
         table = pd.concat([before[~before.kernel.isin(wanted)], table])
         table = table.sort_values("kernel", key=lambda names: names.map(list(KERNELS).index), kind="stable")
+    table = table.astype(dict.fromkeys(NUMBERS, "Int64"))
     table.to_csv(chosen.output, index=False, float_format="%.3g")
     print(
         table.drop(columns="device").to_string(index=False, float_format=lambda x: "" if math.isnan(x) else f"{x:.1e}")

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="there is no checkout to build from"),
+    pytest.mark.skipif(not all(map(find_spec, ("build", "hatchling"))), reason="build and hatchling are not installed"),
     pytest.mark.xdist_group("wheel"),
 ]
 

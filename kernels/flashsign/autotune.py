@@ -52,7 +52,8 @@ def tune_into(path: Path, bags: Bags, method: str, device: torch.device, clock: 
     for found in Search(bags, method, device, clock):
         begun, ended = f"{found.ms_before:.4f} ms with {described(found.before)}", f"{found.tried} tried"
         if math.isinf(found.ms_after):
-            print(f"{found.kernel.name}: none that runs and is right, {ended}", flush=True)
+            why = found.problem or "results are not near enough to float64's"
+            print(f"{found.kernel.name}: none that runs and is right ({why}), {ended}", flush=True)
             continue
         if found.after == found.before:
             tiles.pop(found.kernel, None)

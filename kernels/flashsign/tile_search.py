@@ -60,7 +60,8 @@ class Bags:
 
 @dataclass(frozen=True)
 class Found:
-    """Of one kernel: the tile that it had and the fastest right one, their milliseconds, and how many were tried."""
+    """Of one kernel: the tile that it had and the fastest right one, their milliseconds (infinite: neither runs and is
+    right), how many were tried, and what was wrong with the last that did not run."""
 
     kernel: Kernel
     before: Tile | Pass
@@ -68,6 +69,7 @@ class Found:
     ms_before: float
     ms_after: float
     tried: int
+    problem: str
 
 
 class Search:
@@ -81,6 +83,7 @@ class Search:
         self, bags: Bags, method: str, device: torch.device, clock: Clock, sizes: Sequence[int] = SIZES[1:]
     ) -> None:
         self.method, self.device, self.clock = method, device, clock
+        self.problem = ""
         self.rows = bags.draw(device)
         self.size, self.width = bags.dtype.itemsize, padded_width(bags.width)
         dtypes = (torch.float16, torch.bfloat16) if self.size == 2 else (torch.float32,)
@@ -103,6 +106,7 @@ class Search:
         rows, kernel = k if "key" in name else q, Kernel(name, self.size, self.width)
         choose = choose_pass if self.method == "moments" else choose_tile
         start, own = choose(name, rows, self.width), own_tiles(self.device)
+        self.problem = ""
 
         def ms(tile: Tile | Pass) -> float:
             own[kernel] = tile
@@ -116,7 +120,7 @@ class Search:
         own[kernel] = best
         if times[best] == math.inf:
             own.pop(kernel)
-        return Found(kernel, start, best, times[start], times[best], len(times))
+        return Found(kernel, start, best, times[start], times[best], len(times), self.problem)
 
     def attempt(self, call: Callable[[], T], tile: Tile | Pass, otherwise: T) -> T:
         """What the call returns; `otherwise` where the tile is more than the device has or the compiler takes."""
@@ -128,6 +132,7 @@ class Search:
                     torch.cuda.synchronize()
             except RuntimeError:  # nothing works any more
                 raise UnusableTiles(f"The GPU failed at {tile} ({problem}); start again.") from problem
+            self.problem = f"{type(problem).__name__}: {problem}".splitlines()[0]
             return otherwise
 
     def is_right(self, name: str) -> bool:

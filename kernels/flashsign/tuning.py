@@ -97,7 +97,7 @@ EDGE_SUMS: dict[tuple[int, int], list[Tile]] = {
 
 
 MOMENT_KEYS: dict[tuple[int, int], Pass] = {
-    (2, 16): Pass(128, 2, 3, 2),
+    (2, 16): Pass(128, 4, 3, 2),
     (2, 32): Pass(128, 2, 2, 4),
     (2, 64): Pass(256, 4, 3, 1),
     (2, 128): Pass(64, 8, 6, 1),

@@ -149,6 +149,17 @@ def test_where_nothing_is_faster_the_tables_stay(few_steps, tmp_path, capsys, mo
     assert "nothing faster" in capsys.readouterr().out
 
 
+@interpreted
+def test_why_no_tile_runs_is_said(few_steps, tmp_path, capsys, monkeypatch):
+    def fails(call):
+        raise RuntimeError("no clock here\nsecond line")
+
+    monkeypatch.setattr(autotune, "Search", lambda *call: Search(*call, sizes=(7,)))
+    autotune.tune_into(tmp_path / "tiles.json", BAGS, "stream", CPU, fails)
+    assert "forward: none that runs and is right (RuntimeError: no clock here), 2 tried" in capsys.readouterr().out
+    assert FORWARD not in tuning.own_tiles(CPU)
+
+
 def test_kernels_take_the_tiles_of_the_file(tiles):
     q = torch.zeros(1, 2, 20, 16)
     assert tuning.choose_tile("forward", q, 16) == BETTER
