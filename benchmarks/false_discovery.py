@@ -22,7 +22,6 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 import pandas as pd
-import torch
 from sets import VARIABLE, folder, read_reference
 
 from grn.config import Config
@@ -30,8 +29,8 @@ from grn.data.cells import Cells, load_cells
 from grn.data.split import Split
 from grn.training.decoys import false_discovery, fit_with_decoys
 from grn.training.fit_cells import FitCells
+from grn.training.layer import mean_and_sd
 from grn.training.regulation import fit_regulation
-from grn.training.run import mean_and_sd
 
 LEVELS = (0.05, 0.1, 0.2, 0.5)
 SIMULATED: dict[str, dict[str, float]] = {
@@ -89,7 +88,7 @@ def measure(
     config: Config, cells: Cells, split: Split, edges: pd.DataFrame, decoys: list[str]
 ) -> Iterator[tuple[str, list[float]]]:
     """For each kind of decoys: what is false, what is unconnected and what was found, at every level."""
-    mean, sd = (torch.as_tensor(numbers) for numbers in mean_and_sd(cells.multiplicity[split.train]))
+    mean, sd = mean_and_sd(cells.multiplicity[split.train])
     rows = np.sort(np.concatenate([split.train, split.validation]))
     fitted = FitCells.of(cells, rows, mean, sd)
     regulators, seed, members = fitted.regulators, config.trainer.seed, config.network.members

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import ours
 import pandas as pd
-import torch
 from networks import HERE, deviation
 from results_file import merged, ordered, write
 from sets import SETS, NetworkSet, load_sets
 
 from grn.data.cells import load_cells
-from grn.training.run import held_out_errors, mean_and_sd, regulation_layer
+from grn.training.layer import held_out_errors, mean_and_sd, regulation_layer
 
 
 def errors(one: NetworkSet, seed: int, device: str) -> dict[str, float]:
@@ -30,7 +29,7 @@ def errors(one: NetworkSet, seed: int, device: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         config = ours.configuration(one, seed, device, Path(folder) / "cells.h5ad")
         cells, split = load_cells(config.data, seed=seed)
-    mean, sd = (torch.as_tensor(numbers) for numbers in mean_and_sd(cells.multiplicity[split.train]))
+    mean, sd = mean_and_sd(cells.multiplicity[split.train])
     layer = regulation_layer(config, cells, split.train, mean=mean, sd=sd, say=lambda line: None)
     found = held_out_errors(layer, cells, split, mean, sd)
     return {"test_cells": len(split.test), "layer": found["regulation_error"], "ridge": found["ridge_error"]}

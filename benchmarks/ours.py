@@ -23,7 +23,7 @@ from grn.data.cells import load_cells
 from grn.files import write_anndata
 from grn.network.effect import attention_network, effect_network
 from grn.network.export import edge_table
-from grn.training.run import mean_and_sd, regulation_layer
+from grn.training.layer import mean_and_sd, regulation_layer
 
 READOUTS = ("effect", "attention")
 SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 3}  # raise when the numbers change
@@ -39,7 +39,7 @@ def networks(one: NetworkSet, seed: int, device: str) -> dict[str, pd.DataFrame]
     with tempfile.TemporaryDirectory() as folder:
         config = configuration(one, seed, device, Path(folder) / "cells.h5ad")
         cells, split = load_cells(config.data, seed=seed)
-    mean, sd = (torch.as_tensor(numbers) for numbers in mean_and_sd(cells.multiplicity[split.train]))
+    mean, sd = mean_and_sd(cells.multiplicity[split.train])
     fit = regulation_layer(config, cells, split.train, mean=mean, sd=sd, say=print)
     everyone = np.arange(len(cells))
     fit = regulation_layer(config, cells, everyone, mean=mean, sd=sd, say=print, penalty=fit.penalty)

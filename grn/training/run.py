@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -26,15 +26,13 @@ from grn.errors import ConfigError, DataError
 from grn.files import refuse_used_folder, replacing_file, write_text
 from grn.fusing import fusing
 from grn.model import Model
-from grn.network.baselines import ridge_predictions
 from grn.trained import TrainedModel
 from grn.training.averaging import MovingAverage
 from grn.training.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
-from grn.training.fit_cells import FitCells
 from grn.training.folder import make_run_folder
+from grn.training.layer import held_out_errors, mean_and_sd, regulation_layer
 from grn.training.machine import (
     lightning_options,
-    own_device,
     processes,
     refuse_impossible_training,
     refuse_more_parts_than_genes,
@@ -43,11 +41,8 @@ from grn.training.machine import (
 from grn.training.metrics import Evaluation, scalars
 from grn.training.networks import Say, write_network_files
 from grn.training.quiet import quiet
-from grn.training.regulation import Fit, fit_regulation
+from grn.training.regulation import Fit
 from grn.training.task import Task
-
-LARGEST_TABLE = 2**29  # scores of all members at once, 2 GiB; the fit holds about ten such tables
-LARGEST_RIDGE = 2**27  # numbers of the table that ridge is fitted on, 1 GiB each of a few copies
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,7 @@ def train(
     if first and cells.truth is not None:
         with replacing_file(folder / "truth.csv") as beside:
             cells.truth.to_csv(beside, index=False)
-    mean, sd = (torch.as_tensor(numbers) for numbers in mean_and_sd(cells.multiplicity[split.train]))
+    mean, sd = mean_and_sd(cells.multiplicity[split.train])
     fit_layer = partial(regulation_layer, config, cells, mean=mean, sd=sd, say=say)
     layer = fit_layer(split.train) if config.network.members else None
     model = build_model(config, cells, split, mean, sd, layer)
@@ -211,66 +206,6 @@ def trained_model(config: Config, cells: Cells, model: Model, layer: Fit | None)
     )
 
 
-def regulation_layer(
-    config: Config,
-    cells: Cells,
-    rows: np.ndarray,
-    *,
-    mean: torch.Tensor,
-    sd: torch.Tensor,
-    say: Say,
-    penalty: float | None = None,
-) -> Fit:
-    """The regulation layer, fitted on some cells. penalty: the one to use; None: held-out prediction chooses."""
-    fitted = FitCells.of(cells, rows, mean, sd)
-    genes, regulators = len(cells.vocabulary), fitted.regulators
-    members = config.network.members
-    decoys = 2 if config.network.false_discovery else 1
-    stacked = max(members, len(config.regulation.penalties))
-    if stacked * config.regulation.heads * genes * len(regulators) * decoys > LARGEST_TABLE:
-        raise ConfigError(
-            f"{len(regulators)} regulators of {genes} genes are too many scores for the regulation layer; list the "
-            "regulators (data.regulators), choose fewer genes (data.genes), or do without: network.members: 0 "
-            "and network.readout: attention."
-        )
-    started = time.monotonic()
-    settings = config.regulation
-    fit = fit_regulation(
-        settings if penalty is None else settings.model_copy(update={"penalties": [penalty]}),
-        members,
-        fitted,
-        seed=config.trainer.seed,
-        device=own_device(config.trainer),
-        say=say,
-    )
-    say(
-        f"Fitted the regulation layer on {len(rows)} cells in {time.monotonic() - started:.0f} s: {members} members, "
-        f"penalty {fit.penalty:g}, held-out error {float(fit.error.mean()):.4f} (1: the genes' means)."
-    )
-    return replace(fit, regulation=fit.regulation.cpu())
-
-
-def held_out_errors(layer: Fit, cells: Cells, split: Split, mean: torch.Tensor, sd: torch.Tensor) -> dict[str, float]:
-    """Of genes predicted from the regulators of test cells, none from itself: the layer's error, and ridge's.
-
-    Empty where ridge would take too much memory or time. About 1: no better than each gene's mean.
-    """
-    regulators = layer.regulation.regulators
-    genes = cells.multiplicity.shape[1]
-    if max(len(cells) * genes, len(regulators) ** 2 * genes // 64) > LARGEST_RIDGE:
-        return {}
-    test = cells.multiplicity[split.test].toarray()
-    with torch.no_grad():
-        standardised = layer.regulation(torch.as_tensor(test)[:, regulators], torch.as_tensor(cells.basal[split.test]))
-    ours = (mean + sd * standardised).numpy()
-    theirs = ridge_predictions(cells.multiplicity[split.train].toarray(), test, regulators.numpy())
-    scale = sd.numpy()
-    return {
-        "regulation_error": float(np.square((ours - test) / scale).mean()),
-        "ridge_error": float(np.square((theirs - test) / scale).mean()),
-    }
-
-
 def refuse_nothing_to_learn(config: Config, cells: Cells) -> None:
     others = config.objectives.masked_multiplicity.weight or config.objectives.property.weight
     if not others and not trained_classes(config, cells):
@@ -278,14 +213,6 @@ def refuse_nothing_to_learn(config: Config, cells: Cells) -> None:
             f"obs column {config.data.label_key!r} holds the one cell type {cells.classes[0]!r} and nothing else is "
             "trained for; set objectives.masked_multiplicity.weight above 0, or data.label_key to another column."
         )
-
-
-def mean_and_sd(multiplicity) -> tuple[np.ndarray, np.ndarray]:
-    """Of each gene over the cells of a CSR matrix; sd 1 for a gene that never varies. Zeros are never stored."""
-    mean = np.asarray(multiplicity.mean(0, dtype=np.float64)).ravel()
-    square = np.asarray(multiplicity.multiply(multiplicity).mean(0, dtype=np.float64)).ravel()
-    sd = np.sqrt(np.maximum(square - mean**2, 0))
-    return mean.astype(np.float32), np.where(sd > 1e-6, sd, 1.0).astype(np.float32)
 
 
 def property_scale(values: np.ndarray, key: str | None) -> tuple[float, float]:

@@ -13,8 +13,8 @@ from grn.errors import TrainingDiverged
 from grn.network.effect import effect_network
 from grn.training import regulation
 from grn.training.fit_cells import FitCells
+from grn.training.layer import mean_and_sd
 from grn.training.regulation import Fit, fit_regulation
-from grn.training.run import mean_and_sd
 
 CELLS, GENES, REGULATORS = 300, 20, np.array([0, 2, 5, 9])
 TARGETS = np.setdiff1d(np.arange(GENES), REGULATORS)
@@ -43,7 +43,7 @@ def shuffled(values: np.ndarray, seed: int) -> np.ndarray:
 
 def fit(values: np.ndarray, config: RegulationConfig = QUICK, *, members: int = 2, seed: int = 0, **changes) -> Fit:
     multiplicity = sp.csr_matrix(values.astype(np.float32))
-    mean, sd = map(torch.as_tensor, mean_and_sd(sp.csr_matrix(values.astype(np.float32))))
+    mean, sd = mean_and_sd(sp.csr_matrix(values.astype(np.float32)))
     known: dict[str, Any] = {
         "basal": np.ones(len(values), np.float32),
         "weight": np.ones(len(values), np.float32),
@@ -154,7 +154,7 @@ def test_held_out_cells_are_not_trained_on(monkeypatch):
     """Huge targets in the cells that the first member holds out: it ends as it would have, and the second does not."""
     monkeypatch.setattr(regulation, "LOOKS", 1)  # no earlier look at the held-out cells could be the better one
     values, _ = planted()
-    given = dict(zip(("mean", "sd"), map(torch.as_tensor, mean_and_sd(sp.csr_matrix(values))), strict=True))
+    given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
     config = QUICK.model_copy(update={"steps": 30})
     before = fit(values, config, seed=3, **given)
     order = torch.randperm(CELLS, generator=torch.Generator().manual_seed(3))
@@ -177,7 +177,7 @@ def test_a_donor_that_is_held_out_is_not_trained_on_in_any_of_its_cells(monkeypa
     """Huge targets in every cell of the first member's donor: it ends as it would have, and the second does not."""
     monkeypatch.setattr(regulation, "LOOKS", 1)
     values, _ = planted()
-    given = dict(zip(("mean", "sd"), map(torch.as_tensor, mean_and_sd(sp.csr_matrix(values))), strict=True))
+    given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
     config, groups = QUICK.model_copy(update={"steps": 30}), donors([70, 110, 120])  # 110: next to a third of 300
     before = fit(values, config, groups=groups, **given)
     poisoned = values.copy()
@@ -205,7 +205,7 @@ def test_the_held_out_error_counts_every_held_out_cell_once():
     values, _ = planted()
     groups = donors([85, 105, 110])
     still = QUICK.model_copy(update={"steps": 1, "learning_rate": 0})
-    mean, sd = mean_and_sd(sp.csr_matrix(values.astype(np.float32)))
+    mean, sd = (numbers.numpy() for numbers in mean_and_sd(sp.csr_matrix(values.astype(np.float32))))
     squares = np.square((values - mean) / sd).mean(1)
     expected = [squares[groups == donor].mean() for donor in (1, 2, 0)]  # by distance from a third of the cells
     found = fit(values, still, members=3, groups=groups).error
@@ -226,7 +226,7 @@ def test_one_donor_is_as_none_and_is_said():
 
 def test_cells_without_weight_are_ignored():
     values, _ = planted()
-    given = dict(zip(("mean", "sd"), map(torch.as_tensor, mean_and_sd(sp.csr_matrix(values))), strict=True))
+    given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
     weight = np.where(np.arange(CELLS) % 3 > 0, 1.5, 0).astype(np.float32)
     other = values.copy()
     other[np.ix_(weight == 0, TARGETS)] *= 50
@@ -238,7 +238,7 @@ def test_cells_without_weight_are_ignored():
 
 def test_cells_that_are_not_listed_are_ignored():
     values, _ = planted()
-    given = dict(zip(("mean", "sd"), map(torch.as_tensor, mean_and_sd(sp.csr_matrix(values))), strict=True))
+    given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
     rows = np.flatnonzero(np.arange(CELLS) % 4 > 0)
     other = values.copy()
     other[::4] *= 50
@@ -273,7 +273,7 @@ def test_few_cells_are_enough_to_begin_with(cells):
 @pytest.mark.parametrize("what", ["a cell", "the learning rate"])
 def test_a_fit_that_leaves_the_finite_numbers_is_said(what):
     values, _ = planted()
-    given = dict(zip(("mean", "sd"), map(torch.as_tensor, mean_and_sd(sp.csr_matrix(values))), strict=True))
+    given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
     rate = 0.02
     if what == "a cell":
         values[7, 0] = np.nan

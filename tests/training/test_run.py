@@ -13,9 +13,10 @@ from grn.data.cells import load_cells
 from grn.data.order import EpochOrder
 from grn.errors import ConfigError, TrainingDiverged
 from grn.trained import TrainedModel
-from grn.training import regulation, run
+from grn.training import layer, regulation, run
+from grn.training.layer import mean_and_sd
 from grn.training.networks import export
-from grn.training.run import best_weights, mean_and_sd, train
+from grn.training.run import best_weights, train
 from grn.training.task import Task
 
 
@@ -106,7 +107,7 @@ def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_conf
 
 def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_config, tmp_path, monkeypatch):
     """The one of the network has seen them: it comes last, and with the penalty of the first."""
-    config, seen, fit_regulation = make_config(), [], run.fit_regulation
+    config, seen, fit_regulation = make_config(), [], layer.fit_regulation
 
     def recorded(settings, members, cells, **options):
         fit = fit_regulation(settings, members, cells, **options)
@@ -115,7 +116,7 @@ def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_
 
     order = []
     evaluate = run.evaluate
-    monkeypatch.setattr(run, "fit_regulation", recorded)
+    monkeypatch.setattr(layer, "fit_regulation", recorded)
     monkeypatch.setattr(run, "evaluate", lambda task, batches: order.append(len(seen)) or evaluate(task, batches))
     found = train(config, tmp_path / "run", say=quiet)
     _, split = load_cells(config.data, seed=config.trainer.seed)
