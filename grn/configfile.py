@@ -48,19 +48,20 @@ def load_config(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as text: {error}.") from error
-    values, lines = parse_yaml(text, path.name)
+    shown = path.name if path.parent == shipped_configs() else str(path)
+    values, lines = parse_yaml(text, shown)
     if values is None:
         values = {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{path.name} holds a {_kind(values)} where sections such as `data:` are expected.")
-    origins = {field: f"{path.name}, line {line}: " for field, line in lines.items()}
+        raise ConfigError(f"{shown} holds a {_kind(values)} where sections such as `data:` are expected.")
+    origins = {field: f"{shown}, line {line}: " for field, line in lines.items()}
     for override in overrides:
         field, value = parse_override(override)
         _assign(values, field, value, override)
         for inside in [each for each in origins if each == field or each.startswith(f"{field}.")]:
             del origins[inside]
         origins[field] = f"--set {override}: "
-    return build_config(values, origins, path.name)
+    return build_config(values, origins, shown)
 
 
 def build_config(values: dict[str, Any], origins: dict[str, str] | None = None, name: str = "configuration") -> Config:

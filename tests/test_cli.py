@@ -199,3 +199,15 @@ def test_commands_name_their_options_and_not_the_fields_of_a_configuration(said,
     with pytest.raises(DataError) as caught, in_words_of({"set data.counts: ": "give --counts "}):
         raise DataError(said)
     assert str(caught.value) == shown
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise there")
+def test_work_goes_on_when_nobody_reads_any_more(tmp_path):
+    """As behind `| head`: rich's own console would end the process."""
+    read, write = os.pipe()
+    os.close(read)
+    code = "from grn.cli.console import console; to = console(); to.print('one'); to.print('two'); open('done', 'w')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / "done").exists()

@@ -85,6 +85,13 @@ def test_yaml_errors_name_the_line():
     assert refusal(name="run.yaml").startswith("run.yaml, line 3: this is not YAML")
 
 
+def test_a_file_elsewhere_is_named_with_its_folder(working_folder):
+    """A run folder's is called config.yaml as every other run's."""
+    (working_folder / "run").mkdir()
+    write("data:\n  pth: x\n", name="run/config.yaml")
+    assert "run/config.yaml, line 2: data.pth is not a field" in refusal(name="run/config.yaml")
+
+
 def test_an_unknown_key_names_its_line_and_the_nearest_field():
     write("data: {path: a.h5ad}\ntrainer:\n  max_epoch: 5\n")
     assert refusal(name="run.yaml") == (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -29,8 +31,15 @@ def plain(to: Console) -> Callable[[str], None]:
 def _console(stderr: bool, quiet: bool) -> Console:
     from rich.console import Console
 
+    class Steady(Console):
+        """Goes on when nobody reads any more, as behind `| head`: the work may have hours behind it."""
+
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if stderr else sys.stdout).fileno())
+
     # soft_wrap: a log line stays one line, however narrow the terminal or file is believed to be.
-    return Console(stderr=stderr, quiet=quiet, highlight=False, soft_wrap=True)
+    return Steady(stderr=stderr, quiet=quiet, highlight=False, soft_wrap=True)
 
 
 def print_table(
