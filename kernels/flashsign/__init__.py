@@ -2,7 +2,7 @@
 
 from flashsign.attention import spherical_attention
 from flashsign.edges import EdgeMeans, EdgeSums, TopEdges, top_edges
-from flashsign.errors import BackendUnavailable, ShapeMismatch
+from flashsign.errors import BackendUnavailable, ShapeMismatch, UnusableTiles
 from flashsign.reference import edge_weights
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "EdgeSums",
     "ShapeMismatch",
     "TopEdges",
+    "UnusableTiles",
     "edge_weights",
     "spherical_attention",
     "top_edges",

@@ -58,7 +58,8 @@ def spherical_attention(
     differentiate alike, once, in reverse, and the caller sums the gradients of shared parameters
     (flashsign.split_moments). None: no other ranks.
     Raises ShapeMismatch (tensors that do not fit), BackendUnavailable, ValueError (an unknown method or backend, or one
-    that knows no group), NotImplementedError (with a group: anything but one derivative in reverse).
+    that knows no group), NotImplementedError (with a group: anything but one derivative in reverse), UnusableTiles (the
+    file that FLASHSIGN_TILES names: flashsign.autotune).
     Source: spherical attention, arXiv 2505.09326.
     """
     if method not in ("auto", "stream", "moments"):

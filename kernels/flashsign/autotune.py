@@ -5,9 +5,10 @@
 
 From the tile that would be launched it steps to the fastest neighbour (one number halved or doubled, one stage less or
 more) until none is faster by 3 %. No tile is taken before its results are as near to float64's as materialised torch's
-(accuracy.py), in both 16-bit dtypes, as these share it. Times are the device's, in a CUDA graph. Some minutes, most of
-them compiling; what was found is in the file after each kernel, beside tiles of other widths and GPUs. The kernel
-written for Hopper, those of bags of at most 128 genes and that of edges keep the tiles that they come with.
+(accuracy.py), in both 16-bit dtypes, as these share it, dense and packed. Times are the device's, in a CUDA graph. A
+minute or two, most of it compiling; what was found is in the file after each kernel, beside tiles for other widths and
+GPUs. A kernel has one tile for a width and dtypes of a size, whatever the bags: tune for those that you have. Kernels
+for Hopper, for bags of at most 128 genes and for edges keep the tiles that they come with.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 from flashsign.errors import UnusableTiles
 from flashsign.kernel_attention import choose_method, no_kernel
 from flashsign.tile import Pass, Tile
-from flashsign.tile_file import VARIABLE, read, read_all, triton_version, write
+from flashsign.tile_file import VARIABLE, write
 from flashsign.tile_search import Bags, Clock, Search, device_ms
 from flashsign.tuning import ROW_STEP, device_name
 
@@ -36,34 +37,36 @@ def described(tile: Tile | Pass) -> str:
     return ", ".join(f"{name} {number}" for name, number in vars(tile).items())
 
 
-def tune_into(path: Path, bags: Bags, method: str, device: torch.device, clock: Clock) -> None:
-    """Tunes, prints what was found, and writes to the file, kernel by kernel, what goes before the tables."""
-    gpu, tiles = device_name(device), {}
-    known = read_all(path) if path.exists() else {}
-    if gpu in known and known[gpu]["triton"] != triton_version():
-        print(f"{path} had tiles for {gpu}, checked with Triton {known[gpu]['triton']}: they give way to new ones.")
-    elif gpu in known:
-        tiles = dict(read(path, gpu))
+def tune_into(path: Path, bags: Bags, method: str, device: torch.device, clock: Clock) -> bool:
+    """Tunes, prints what was found, and writes to the file, kernel by kernel, what goes before the tables.
+
+    Returns whether every kernel has a tile that runs and is right.
+    """
+    gpu, complete = device_name(device), True
+    if write(path, gpu, {}):  # and a place where nothing can be written is found before the search
+        print(f"{path} had tiles for {gpu} that were checked with another Triton or other kernels: they are gone.")
     print(
         f"{gpu}, {method}: {bags.cells} x {bags.genes} queries in {bags.heads} heads, {bags.keys} keys in "
         f"{bags.key_heads} heads, {bags.width} wide, {bags.dtype}",
         flush=True,
     )
     for found in Search(bags, method, device, clock):
-        begun, ended = f"{found.ms_before:.4f} ms with {described(found.before)}", f"{found.tried} tried"
+        name, ended = found.kernel.name, f"{found.tried} tried"
         if math.isinf(found.ms_after):
+            complete = False
             why = found.problem or "results are not near enough to float64's"
-            print(f"{found.kernel.name}: none that runs and is right ({why}), {ended}", flush=True)
+            print(f"{name}: no tile that runs and is right ({why}), {ended}", flush=True)
             continue
-        if found.after == found.before:
-            tiles.pop(found.kernel, None)
-            print(f"{found.kernel.name}: {begun}; nothing faster, {ended}", flush=True)
+        changed = found.after != found.before
+        write(path, gpu, {found.kernel: found.after if changed else None})
+        if math.isinf(found.ms_before):
+            said = f"does not run or is wrong with {described(found.before)}; {found.ms_after:.4f} ms"
         else:
-            tiles[found.kernel] = found.after
             gain = f"{found.ms_before / found.ms_after:.2f} times as fast"
-            print(f"{found.kernel.name}: {begun}; {gain} with {described(found.after)}, {ended}", flush=True)
-        write(path, gpu, tiles)
-    print(f"Kernels take these tiles where {VARIABLE}={path.absolute()} is set.")
+            said = f"{found.ms_before:.4f} ms with {described(found.before)}; {gain if changed else 'nothing faster'}"
+        print(f"{name}: {said}{f' with {described(found.after)}' if changed else ''}, {ended}", flush=True)
+    print(f"Kernels take the tiles of the file where {VARIABLE}={path.absolute()} is set.")
+    return complete
 
 
 def bags_of(chosen: argparse.Namespace, device: torch.device) -> tuple[Bags, str]:
@@ -75,7 +78,7 @@ def bags_of(chosen: argparse.Namespace, device: torch.device) -> tuple[Bags, str
     sizes["width"] += -sizes["width"] % ROW_STEP  # as the door pads heads
     bags = Bags(**sizes, dtype=DTYPES[chosen.dtype])
     q, k, *_ = replace(bags, cells=1).draw(device)
-    if reason := no_kernel(q, chosen.method):
+    if reason := no_kernel(q, chosen.method, bags.cells * bags.key_heads):
         raise UnusableTiles(f"{reason}: there are no tiles to tune.")
     method = choose_method(q.requires_grad_(), k, bags.cells, chosen.method)
     from flashsign.triton import small_bags
@@ -99,7 +102,9 @@ def main() -> int:
     options.add_argument("--heads", type=int, default=8, metavar="H", help="default: 8")
     options.add_argument("--key-heads", type=int, metavar="K", help="default: as many as heads")
     options.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: bfloat16")
-    options.add_argument("--method", choices=("auto", "stream", "moments"), default="auto", help="auto: as the door")
+    options.add_argument(
+        "--method", choices=("auto", "stream", "moments"), default="auto", help="auto: as the door while training"
+    )
     chosen = options.parse_args()
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS")  # torch's, of the first product in a new thread
     os.environ.pop(VARIABLE, None)  # the search begins at the tables, whatever is in use
@@ -108,11 +113,12 @@ def main() -> int:
             raise UnusableTiles("Tiles are tuned on the GPU that they are for, and there is none.")
         device = torch.device("cuda", torch.cuda.current_device())
         bags, method = bags_of(chosen, device)
-        tune_into(chosen.file, bags, method, device, device_ms)
+        return 0 if tune_into(chosen.file, bags, method, device, device_ms) else 2
+    except torch.OutOfMemoryError as problem:
+        print(f"error: the GPU's memory ran out ({problem}); ask for fewer --cells or --genes.", file=sys.stderr)
     except (UnusableTiles, OSError) as problem:
         print(f"error: {problem}", file=sys.stderr)
-        return 2
-    return 0
+    return 2
 
 
 if __name__ == "__main__":

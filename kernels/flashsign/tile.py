@@ -1,4 +1,4 @@
-"""What a launch is shaped by: a tile that others stream by, or a pass over rows."""
+"""What a launch is shaped by, a tile that others stream by or a pass over rows, and in what range its numbers lie."""
 
 from __future__ import annotations
 
@@ -36,3 +36,28 @@ class Pass:
     warps: int
     stages: int
     programs: int
+
+
+LEAST = {"own": 16, "other": 16, "rows": 16, "warps": 2, "stages": 1, "programs": 1}
+MOST = {"own": 256, "other": 256, "rows": 256, "warps": 8, "stages": 6, "programs": 8}
+"""More rows than triton.launch.GAP at once would reach from a packed bag into the next one."""
+
+TUNED: dict[str, type[Tile] | type[Pass]] = {
+    "forward": Tile,
+    "key_gradients": Tile,
+    "query_gradient": Tile,
+    "moment_keys": Pass,
+    "moment_queries": Pass,
+    "moment_query_sums": Pass,
+    "moment_query_gradients": Pass,
+    "moment_key_gradients": Pass,
+}
+"""Kernels whose tiles autotune.py looks for."""
+
+
+def in_range(tile: Tile | Pass) -> bool:
+    """Whether every number lies between LEAST and MOST, and all but the stages are powers of two."""
+    return all(
+        LEAST[name] <= number <= MOST[name] and (name == "stages" or number & (number - 1) == 0)
+        for name, number in vars(tile).items()
+    )

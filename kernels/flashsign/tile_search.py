@@ -14,22 +14,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from flashsign.accuracy import SIZES, TENSORS, Bag, Verdict
+from flashsign.accuracy import OFF, SIZES, Bag, error
 from flashsign.errors import UnusableTiles
-from flashsign.kernel_attention import WIDEST
-from flashsign.tile import Kernel, Pass, Tile
+from flashsign.tile import LEAST, MOST, Kernel, Pass, Tile
+from flashsign.tile_trials import BACKWARD, FORWARD, backward, forward, verdicts
 from flashsign.tuning import choose_pass, choose_tile, own_tiles, padded_width
 
 GAIN = 0.97
 """What a tile's time must be of another's to take its place: more is scatter."""
-LEAST = {"own": 16, "other": 16, "rows": 16, "warps": 2, "stages": 1, "programs": 1}
-MOST = {"own": 256, "other": 256, "rows": 256, "warps": 8, "stages": 6, "programs": 8}
-FORWARD = {"stream": ("forward",), "moments": ("moment_keys", "moment_queries")}
-BACKWARD = {
-    "stream": ("key_gradients", "query_gradient"),
-    "moments": ("moment_query_sums", "moment_query_gradients", "moment_key_gradients"),
-}
-EPS = 1e-6
 
 Clock = Callable[[Callable[[], object]], float]
 T = TypeVar("T")
@@ -75,8 +67,9 @@ class Found:
 class Search:
     """The search for tiles for some bags and one method, "stream" or "moments".
 
-    clock: milliseconds of a call. sizes: genes of the bags that a tile is checked on; one gene is not among them, as
-    moments of a single key miss the bound with any tile (docs/log.md).
+    A tile is right where it gives what the one before gave for these bags, and is near enough to float64 on others of
+    `sizes` genes, dense and packed; not of one gene, as moments of a single key miss the bound with any tile
+    (docs/log.md). clock: milliseconds of a call.
     """
 
     def __init__(
@@ -87,7 +80,7 @@ class Search:
         self.rows = bags.draw(device)
         self.size, self.width = bags.dtype.itemsize, padded_width(bags.width)
         dtypes = (torch.float16, torch.bfloat16) if self.size == 2 else (torch.float32,)
-        self.checks = [Bag(genes, bags.width, dtype, device) for dtype in dtypes for genes in sizes]
+        self.checks = [Bag(genes, self.width, dtype, device) for dtype in dtypes for genes in sizes]
 
     def __iter__(self) -> Iterator[Found]:
         """One kernel after the other, each with the tiles that were found before in place."""
@@ -99,28 +92,34 @@ class Search:
         return map(self.tune, names)
 
     def tune(self, name: str) -> Found:
-        q, k, v, m, grad = self.rows
-        call = partial(forward, self.method, q, k, v, m)
-        if name in BACKWARD[self.method]:
-            call = partial(backward, self.method, grad, q, k, v, m, *call())
-        rows, kernel = k if "key" in name else q, Kernel(name, self.size, self.width)
+        q, k, *_ = self.rows
+        kernel, own = Kernel(name, self.size, self.width), own_tiles(self.device)
         choose = choose_pass if self.method == "moments" else choose_tile
-        start, own = choose(name, rows, self.width), own_tiles(self.device)
+        start = choose(name, k if "key" in name else q, self.width)
         self.problem = ""
+        call = self.attempt(partial(self.call_of, name), start, None)
+        before = None if call is None else self.attempt(call, start, None)
 
         def ms(tile: Tile | Pass) -> float:
             own[kernel] = tile
-            return self.attempt(partial(self.clock, call), tile, math.inf)
+            return math.inf if call is None else self.attempt(partial(self.clock, call), tile, math.inf)
 
         def right(tile: Tile | Pass) -> bool:
             own[kernel] = tile
-            return self.attempt(partial(self.is_right, name), tile, False)
+            return call is not None and self.attempt(lambda: alike(call(), before) and self.is_right(name), tile, False)
 
         best, times = climb(start, ms, right)
         own[kernel] = best
         if times[best] == math.inf:
             own.pop(kernel)
         return Found(kernel, start, best, times[start], times[best], len(times), self.problem)
+
+    def call_of(self, name: str) -> Callable[[], tuple[Tensor, ...]]:
+        """The call with a kernel in it on the bags to be fast on, and its results: the output, or all gradients."""
+        q, k, v, m, grad = self.rows
+        if name in FORWARD[self.method]:
+            return lambda: forward(self.method, q, k, v, m)[:1]
+        return partial(backward, self.method, grad, q, k, v, m, forward(self.method, q, k, v, m))
 
     def attempt(self, call: Callable[[], T], tile: Tile | Pass, otherwise: T) -> T:
         """What the call returns; `otherwise` where the tile is more than the device has or the compiler takes."""
@@ -131,23 +130,19 @@ class Search:
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
             except RuntimeError:  # nothing works any more
-                raise UnusableTiles(f"The GPU failed at {tile} ({problem}); start again.") from problem
+                raise UnusableTiles(f"The GPU failed at {tile} ({problem}); the file keeps earlier ones.") from problem
             self.problem = f"{type(problem).__name__}: {problem}".splitlines()[0]
             return otherwise
 
     def is_right(self, name: str) -> bool:
-        return all(verdict.good for bag in self.checks for verdict in self.verdicts(name, bag))
+        trials = ((bag, packed) for bag in self.checks for packed in (False, True))
+        return all(verdict.good for trial in trials for verdict in verdicts(self.method, name, *trial))
 
-    def verdicts(self, name: str, bag: Bag) -> Iterator[Verdict]:
-        call = bag.q, bag.k, bag.v, bag.m[:, None]
-        o, *saved = forward(self.method, *call)
-        yield from bag.judge({"o": o}).values()
-        if name in BACKWARD[self.method]:
-            # The tile of dq is that of two kernels.
-            both = name == "query_gradient" and self.width <= WIDEST["moments"]
-            for dq_by_moments in (False, True) if both else (None,):
-                *gradients, dm = backward(self.method, bag.grad, *call, o, *saved, dq_by_moments=dq_by_moments)
-                yield from bag.judge(dict(zip(TENSORS[1:], (*gradients, dm.sum(1)), strict=True))).values()
+
+def alike(found: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> bool:
+    """Whether results are those that another tile gave, if it ran."""
+    limit = OFF * torch.finfo(found[0].dtype).eps
+    return before is None or all(error(x, y.double()) <= limit for x, y in zip(found, before, strict=True))
 
 
 def climb(start: Tile | Pass, ms: Callable[[Any], float], right: Callable[[Any], bool]) -> tuple[Any, dict[Any, float]]:
@@ -174,31 +169,6 @@ def neighbours(tile: Tile | Pass) -> Iterator[Tile | Pass]:
         for other in (now - 1, now + 1) if name == "stages" else (now // 2, now * 2):
             if LEAST[name] <= other <= MOST[name]:
                 yield replace(tile, **{name: other})
-
-
-def forward(method: str, q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, ...]:
-    """Output and what the backward wants of it; by the stream with a tile of the tables, of few genes too."""
-    from flashsign.triton import moments, stream
-
-    if method == "moments":
-        return moments.forward(q, k, v, m, None, None, EPS)
-    return stream.forward(q, k, v, m, None, None, EPS, choose_tile("forward", q, padded_width(q.shape[-1])))
-
-
-def backward(
-    method: str, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, *saved: Tensor,
-    dq_by_moments: bool | None = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """dq, dk, dv, dm."""
-    from flashsign.triton import moments, stream
-
-    if method == "moments":
-        o, inverse, sums, totals = saved
-        return moments.backward(grad, q, k, v, m, o, inverse, sums, totals, None, None, EPS)
-    o, inverse = saved
-    width = padded_width(q.shape[-1])
-    tiles = choose_tile("key_gradients", k, width), choose_tile("query_gradient", q, width)
-    return stream.backward(grad, q, k, v, m, o, inverse, None, None, EPS, *tiles, dq_by_moments)
 
 
 def device_ms(call: Callable[[], object]) -> float:
