@@ -30,7 +30,14 @@ class SimulatedConfig(Section):
 
 
 class DataConfig(Section):
-    path: str = Field(description="a file (.h5ad), `scanpy:pbmc68k_reduced`, `scanpy:pbmc3k` or `simulated:`")
+    path: str = Field(
+        description="a file (.h5ad, 10x .h5, .csv, .tsv, .txt, also .gz), a folder (10x mtx, .zarr), "
+        "`scanpy:pbmc68k_reduced`, `scanpy:pbmc3k` or `simulated:`"
+    )
+    orientation: Literal["cells_by_genes", "genes_by_cells"] | None = Field(
+        None,
+        description="text files: cells_by_genes, a row per cell; genes_by_cells, a row per gene; null: no text file",
+    )
     values: Literal["counts", "expression"] = Field(
         "counts", description="counts: UMI counts; expression: continuous or log values, taken as they are"
     )

@@ -1,14 +1,16 @@
-"""Writing so that nothing is ever half-written: beside its place, flushed to the disk, then moved in."""
+"""Writing so that nothing is ever half-written: beside its place, flushed to the disk, then moved in. And reading."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from grn.errors import DataError, RunFolderError, one_line
 
@@ -69,6 +71,21 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """`path` opened for reading, unpacked where its name ends in .gz. Damage shows where it is read to the end.
+
+    Raises DataError for a .gz that is damaged, and for a folder.
+    """
+    try:
+        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
+            yield cast(IO[bytes], file)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
+        raise DataError(f"{path} is damaged or truncated ({one_line(problem)}); write it again.") from None
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder; give a file.") from None
 
 
 def read_anndata(path: Path, *, backed: bool = False) -> AnnData:

@@ -65,8 +65,8 @@ def compare(
     regulators: `reference`, `all`, or a file with one a line (see make_universe).
     genes: what the universe is restricted to: `reference` (nothing), `network`, `data`, or a file. None: `data` where
     there are data; without them `network` for a run folder, whose genes are those of its data; else `reference`.
-    data: cells for the baselines: a configuration, a run folder, an .h5ad file with counts in X, or `none`. None: those
-    of the run, where `network` is a run folder.
+    data: cells for the baselines: a configuration, a run folder, what data.path may name (counts in X), or `none`.
+    None: those of the run, where `network` is a run folder.
     Raises UserError.
     """
     predicted, truth = open_network_file(network), open_reference_file(reference)
@@ -249,14 +249,18 @@ def _is_run(network: Path) -> bool:
 
 
 def data_config(data: str) -> Config:
-    """The configuration of `--data`: a run folder's, a file's, or the defaults for all genes of an .h5ad file."""
+    """The configuration of `--data`: a run folder's, a file's, or the defaults for all genes of the cells it names."""
+    from grn.data.sources import is_data_file
+
     path = Path(data)
-    if path.is_dir():
-        if not _is_run(path):
-            raise RunFolderError(f"--data is {path}, a folder without config.yaml; give a run folder or a file.")
+    if _is_run(path):
         return load_config(path / "config.yaml")
-    if data.lower().endswith(".h5ad") or data.partition(":")[0] in {"scanpy", "simulated"}:
+    if is_data_file(data):
         return Config(data=DataConfig(path=data, genes="all"))
+    if path.is_dir():
+        raise RunFolderError(
+            f"--data is {path}, a folder without config.yaml and without matrix.mtx; give a run folder or cells."
+        )
     return load_config(data)
 
 

@@ -19,7 +19,7 @@ from grn.config import DataConfig
 from grn.configfile import load_config
 from grn.data.batches import is_packed, plain_batches
 from grn.data.cells import Cells, cells_for_vocabulary
-from grn.data.sources import open_source
+from grn.data.sources import is_text, open_source
 from grn.errors import ConfigError, RunFolderError
 from grn.files import write_anndata
 from grn.trained import TrainedModel
@@ -44,11 +44,12 @@ def predict(
     key_added: str,
     counts: str | None,
     gene_key: str | None,
+    orientation: str | None = None,
     say: Callable[[str], None],
 ) -> None:
     """`data` with the predictions of `model`, as the new file `output`; what it writes is listed at `add_predictions`.
 
-    counts, gene_key: as in DataConfig; None: as the model was trained. Raises UserError.
+    counts, gene_key, orientation: as in DataConfig; None: as the model was trained. Raises UserError.
     """
     if not key_added or "/" in key_added:
         raise ConfigError(f"--key-added is {key_added!r}; h5ad files need a name without '/'.")
@@ -57,7 +58,7 @@ def predict(
     if output.suffix != ".h5ad":
         raise ConfigError(f"--output is {output}, but an .h5ad file is written; give it a name that ends in .h5ad.")
     trained = TrainedModel.load(model)
-    config = data_config(trained, model, data, counts=counts, gene_key=gene_key)
+    config = data_config(trained, model, data, counts=counts, gene_key=gene_key, orientation=orientation)
     adata = open_source(config)
     cells = cells_for_vocabulary(
         adata,
@@ -85,7 +86,13 @@ def predict(
 
 
 def data_config(
-    trained: TrainedModel, model: Path, data: Path, *, counts: str | None = None, gene_key: str | None = None
+    trained: TrainedModel,
+    model: Path,
+    data: Path,
+    *,
+    counts: str | None = None,
+    gene_key: str | None = None,
+    orientation: str | None = None,
 ) -> DataConfig:
     """How to read `data` as the training data were read, by the run folder's config.yaml where there is one."""
     folder = (model / "model" if (model / "model").is_dir() else model).resolve()
@@ -98,6 +105,9 @@ def data_config(
         "multiplicity": trained.multiplicity,
         "counts": counts or config.counts,
         "gene_key": gene_key or config.gene_key,
+        "orientation": orientation or (config.orientation if is_text(data) else None),
+        "genes": "all",
+        "regulators": list(trained.vocabulary),  # a text file whose cells have these names lies the other way round
         "label_key": None,
         "group_key": None,
         "backed": False,  # the whole file is written again

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
-import gzip
 import io
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -15,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from grn.errors import DataError, one_line
+from grn.files import unpacked
 
 # Columns that hold a regulator, its target and a value, by the tool that names them so.
 Columns = tuple[str, ...]
@@ -101,14 +100,8 @@ def numbers(path: Path, column: pd.Series) -> np.ndarray:
 
 
 def _content(path: Path) -> bytes:
-    opener = gzip.open if path.name.lower().endswith(".gz") else open
-    try:
-        with opener(path, "rb") as file:
-            return file.read()  # to the end, where a damaged .gz shows, before any of it is taken for text
-    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-        raise DataError(f"{path} is damaged or truncated ({one_line(problem)}); write it again.") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder; give a file.") from None
+    with unpacked(path) as file:
+        return file.read()  # to the end, where a damaged .gz shows, before any of it is taken for text
 
 
 def _first_line(path: Path, file: TextIO) -> tuple[str, list[str]]:

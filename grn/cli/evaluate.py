@@ -12,6 +12,11 @@ from grn.cli.options import Debug, Quiet, in_words_of
 if TYPE_CHECKING:
     from grn.analysis.comparison import Comparison
 
+OPTIONS = {
+    "set data.path to a file or to": "give --data a file or",
+    "set data.orientation to": "give --data a configuration with data.orientation:",
+}
+
 
 def command(
     network: Annotated[
@@ -49,8 +54,9 @@ def command(
         str | None,
         typer.Option(
             "--data",
-            metavar="CONFIG|RUN|FILE.h5ad|none",
-            help="Cells for the columns of Pearson and ridge. Default: a run folder's own.",
+            metavar="CONFIG|RUN|CELLS|none",
+            help="Cells for the columns of Pearson and ridge: a configuration, a run folder, or a file or folder as in "
+            "data.path. Default: a run folder's own.",
         ),
     ] = None,
     output: Annotated[
@@ -75,7 +81,7 @@ def command(
     from grn.cli.console import console, plain, print_table
 
     to = console(quiet)
-    with in_words_of({"set data.path to a file or to": "give --data a file or"}):
+    with in_words_of(OPTIONS):
         found = compare(
             network,
             reference,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,12 +19,22 @@ OPTIONS = {
     "set data.gene_key to": "give --gene-key",
     "data.gene_key": "--gene-key",
     "set data.path to": "give",
+    "set data.orientation to": "give --orientation",
+    "set data.orientation: null": "leave it out",
+    "data.orientation": "--orientation",
 }
+
+
+class Orientation(StrEnum):
+    cells_by_genes = "cells_by_genes"
+    genes_by_cells = "genes_by_cells"
 
 
 def command(
     model: Annotated[Path, typer.Argument(help="A run folder, or the model folder inside one.", show_default=False)],
-    data: Annotated[Path, typer.Argument(help="The cells: an AnnData file (.h5ad).", show_default=False)],
+    data: Annotated[
+        Path, typer.Argument(help="The cells: a file or folder of any format of data.path.", show_default=False)
+    ],
     output: Annotated[Path, typer.Option("--output", help="The file to write: DATA with what was predicted (.h5ad).")],
     key_added: Annotated[
         str,
@@ -37,6 +48,10 @@ def command(
         str | None,
         typer.Option("--gene-key", help="Column of var with the gene names. Default: as in training."),
     ] = None,
+    orientation: Annotated[
+        Orientation | None,
+        typer.Option("--orientation", help="What the rows of a text file are. Default: as in training."),
+    ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -49,4 +64,13 @@ def command(
     from grn.cli.console import console, plain
 
     with in_words_of(OPTIONS):
-        predict(model, data, output, key_added=key_added, counts=counts, gene_key=gene_key, say=plain(console(quiet)))
+        predict(
+            model,
+            data,
+            output,
+            key_added=key_added,
+            counts=counts,
+            gene_key=gene_key,
+            orientation=orientation,
+            say=plain(console(quiet)),
+        )

@@ -30,6 +30,7 @@ from grn.data.multiplicity import median_total, to_multiplicity
 from grn.data.simulated import read_truth
 from grn.data.sources import open_source
 from grn.data.split import Split, split_cells
+from grn.data.tenx import LEFT_OUT
 from grn.errors import ConfigError, DataError, VocabularyMismatch
 
 MISSING = -1
@@ -117,7 +118,7 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
         depth_share=depth_share(tells_depth[split.train], measures),
         target_total=target,
         counts_from=expression.origin,
-        notes=(f"{chosen.size} of {len(names)} genes are used{used}.", found),
+        notes=(*_left_out(adata), f"{chosen.size} of {len(names)} genes are used{used}.", found),
         truth=read_truth(adata),
         groups=groups,
     )
@@ -184,7 +185,7 @@ def cells_for_vocabulary(
         depth_share=share,
         target_total=target_total,
         counts_from=expression.origin,
-        notes=(note,),
+        notes=(*_left_out(adata), note),
     )
 
 
@@ -201,6 +202,11 @@ def read_labels(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray, tuple[s
     labels = np.full(len(obs), MISSING, np.int64)
     labels[~missing] = positions
     return labels, tuple(map(str, classes))
+
+
+def _left_out(adata: AnnData) -> tuple[str, ...]:
+    """What 10x files hold besides genes, in a sentence, where there is something."""
+    return (adata.uns[LEFT_OUT],) if LEFT_OUT in adata.uns else ()
 
 
 def _read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:

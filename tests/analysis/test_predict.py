@@ -41,10 +41,10 @@ def data(simulated, tmp_path):
     return tmp_path / "cells.h5ad"
 
 
-def ask(model, data, output, *, key_added="grn", counts=None, gene_key=None):
+def ask(model, data, output, *, key_added="grn", counts=None, gene_key=None, **options):
     """The written file and what was said."""
     said = Said()
-    predict(model, data, output, key_added=key_added, counts=counts, gene_key=gene_key, say=said)
+    predict(model, data, output, key_added=key_added, counts=counts, gene_key=gene_key, say=said, **options)
     return anndata.read_h5ad(output), said
 
 
@@ -141,6 +141,27 @@ def test_counts_and_gene_names_may_be_elsewhere(tiny_run, simulated, data, tmp_p
     with pytest.raises(VocabularyMismatch, match=r"Ensembl ids \('ENSG0.*symbol"):
         ask(tiny_run, moved, tmp_path / "no.h5ad", counts="layer:umi")
     assert not (tmp_path / "no.h5ad").exists()
+
+
+def test_text_is_read_as_it_is_said_to_lie(tiny_run, simulated, data, tmp_path):
+    """By --orientation, else as in training; a model copied out of its run knows neither."""
+    expected, _ = ask(tiny_run, data, tmp_path / "expected.h5ad")
+    text = tmp_path / "cells.csv"
+    simulated.to_df().T.to_csv(text)
+    with pytest.raises(DataError, match=r"cells\.csv is text.*set data\.orientation to cells_by_genes"):
+        ask(tiny_run, text, tmp_path / "no.h5ad")
+    found, _ = ask(tiny_run, text, tmp_path / "out.h5ad", orientation="genes_by_cells")
+    np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
+    with pytest.raises(DataError, match=r"16 of its row names are genes.*set data\.orientation to genes_by_cells"):
+        ask(tiny_run, text, tmp_path / "no.h5ad", orientation="cells_by_genes")
+    with pytest.raises(ConfigError, match=r"cells\.h5ad is not text and needs none"):
+        ask(tiny_run, data, tmp_path / "no.h5ad", orientation="cells_by_genes")
+    shutil.copytree(tiny_run, tmp_path / "run")
+    config = (tiny_run / "config.yaml").read_text().replace("orientation: null", "orientation: genes_by_cells")
+    (tmp_path / "run" / "config.yaml").write_text(config)
+    found, _ = ask(tmp_path / "run", text, tmp_path / "as_in_training.h5ad")
+    np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
+    ask(tmp_path / "run", data, tmp_path / "from_h5ad.h5ad")  # which needs none, whatever the training data were
 
 
 def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):

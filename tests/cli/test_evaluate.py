@@ -167,7 +167,7 @@ def test_signs_that_mean_nothing_are_not_judged(ask, unsigned_run, name):
         assert table.loc["sign_accuracy", "Pearson"] > 0
 
 
-@pytest.mark.parametrize("kind", ["configuration", "h5ad"])
+@pytest.mark.parametrize("kind", ["configuration", "h5ad", "zarr", "text"])
 def test_data_are_given_as_a_configuration_or_as_cells(ask, kind):
     simulated = SimulatedConfig(cells=60, genes=10, regulators=3, seed=4)
     adata = simulate(simulated)
@@ -177,7 +177,10 @@ def test_data_are_given_as_a_configuration_or_as_cells(ask, kind):
     cells, _ = load_cells(DataConfig(path="cells.h5ad", genes="all"))
     edges = pearson(cells.multiplicity.toarray(), cells.vocabulary, ["R1", "R2", "R3"])
     edges.to_csv("pearson.tsv", sep="\t", index=False)
-    data = "mine.yaml" if kind == "configuration" else "cells.h5ad"
+    adata.write_zarr("cells.zarr")
+    adata.to_df().T.to_csv("cells.csv")
+    Path("text.yaml").write_text("data: {path: cells.csv, orientation: genes_by_cells, genes: all}\n")
+    data = {"configuration": "mine.yaml", "h5ad": "cells.h5ad", "zarr": "cells.zarr", "text": "text.yaml"}[kind]
     code, printed, _ = ask("pearson.tsv", "truth.csv", "--data", data, "--permutations", 0)
     assert code == 0
     for line in printed.splitlines()[-5:]:
@@ -261,6 +264,11 @@ def test_quiet_prints_nothing(ask):
             "gone.h5ad does not exist; give --data a file or scanpy:pbmc68k_reduced, scanpy:pbmc3k, simulated:.",
         ),
         (["network.csv", "reference.csv", "--data", "pbm.yaml"], "did you mean pbmc.yaml?"),
+        (
+            ["network.csv", "reference.csv", "--data", "network.csv"],
+            "network.csv is text, which does not say what its rows are; give --data a configuration with "
+            "data.orientation: cells_by_genes (a row per cell) or genes_by_cells (a row per gene).",
+        ),
         (["network.csv", "reference.csv", "--output", "network.csv"], "network.csv already exists"),
         (["network.csv", "reference.csv", "--permutations", "-1"], "--permutations"),
     ],
