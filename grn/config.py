@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
+Orientation = Literal["cells_by_genes", "genes_by_cells"]
 
 
 class Section(BaseModel):
@@ -34,7 +35,7 @@ class DataConfig(Section):
         description="a file (.h5ad, 10x .h5, .csv, .tsv, .txt, also .gz), a folder (10x mtx, .zarr), "
         "`scanpy:pbmc68k_reduced`, `scanpy:pbmc3k` or `simulated:`"
     )
-    orientation: Literal["cells_by_genes", "genes_by_cells"] | None = Field(
+    orientation: Orientation | None = Field(
         None,
         description="text files: cells_by_genes, a row per cell; genes_by_cells, a row per gene; null: no text file",
     )

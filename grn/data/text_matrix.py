@@ -13,22 +13,22 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, get_args
 
 import numpy as np
 import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
+from grn.config import Orientation
 from grn.errors import DataError
 from grn.files import unpacked
 
-ORIENTATIONS = ("cells_by_genes", "genes_by_cells")
 BARCODE = re.compile(r"[ACGT]{8,}([-.]\d+)?")  # R writes a dot
 ENSEMBL = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
 
 
-def read_text_matrix(path: Path, orientation: str, known: Collection[str] = ()) -> AnnData:
+def read_text_matrix(path: Path, orientation: Orientation, known: Collection[str] = ()) -> AnnData:
     """A text file, plain or .gz, separated by tabs, commas, semicolons or spaces, as cells by genes.
 
     orientation: cells_by_genes (a row per cell) or genes_by_cells.   known: names that are genes for sure.
@@ -178,7 +178,7 @@ def _refuse_turned(
         found = f"its {of_cells} names look like genes ({looking!r})"
     else:
         return
-    other = next(each for each in ORIENTATIONS if each != orientation)
+    other = next(each for each in get_args(Orientation) if each != orientation)
     raise DataError(f"{path} is said to be {orientation}, but {found}; set data.orientation to {other}.")
 
 

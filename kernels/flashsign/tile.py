@@ -56,8 +56,8 @@ TUNED: dict[str, type[Tile] | type[Pass]] = {
 
 
 def in_range(tile: Tile | Pass) -> bool:
-    """Whether every number lies between LEAST and MOST, and all but the stages are powers of two."""
+    """Whether every number lies between LEAST and MOST, and rows and warps are powers of two."""
     return all(
-        LEAST[name] <= number <= MOST[name] and (name == "stages" or number & (number - 1) == 0)
+        LEAST[name] <= number <= MOST[name] and (name in ("stages", "programs") or number & (number - 1) == 0)
         for name, number in vars(tile).items()
     )

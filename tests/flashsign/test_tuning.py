@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from flashsign import tuning
+from flashsign.tile import TUNED, in_range
 
 H200, A100, RTX = (132, 232448), (108, 166912), (128, 101376)  # multiprocessors, bytes of shared memory for a program
 
@@ -38,6 +39,14 @@ def test_no_tile_asks_for_more_shared_memory_than_there_is(gpu, name, dtype, lim
 def test_tiles_of_edge_sums_are_counted_by_their_wider_side():
     """Both of a program's tiles stream by, and `shared` counts twice the other one."""
     assert all(tile.own <= tile.other for tiles in tuning.EDGE_SUMS.values() for tile in tiles)
+
+
+def test_what_can_be_tuned_is_every_table_but_that_of_edges():
+    tiles = {name: [tile for row in table.values() for tile in row] for name, table in tuning.TABLES.items()}
+    tiles |= {name: list(table.values()) for name, table in tuning.PASSES.items()}
+    del tiles["edge_sums"]
+    assert {name: {type(tile) for tile in found} for name, found in tiles.items()} == {n: {k} for n, k in TUNED.items()}
+    assert [tile for found in tiles.values() for tile in found if not in_range(tile)] == []
 
 
 def test_the_device_of_the_measurements_takes_every_measured_tile():
