@@ -34,7 +34,9 @@ def send(monkeypatch, hook: str, at_call: int, *numbers: signal.Signals) -> None
 def handlers():
     """Those of the test process, which come back however a run ends."""
     before = {number: signal.getsignal(number) for number in CODES}
-    yield before
+    # A shell's background job is born with Ctrl-C ignored, and so would be the tests'.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield before | {signal.SIGINT: signal.default_int_handler}
     for number, handler in before.items():
         signal.signal(number, handler)
 
