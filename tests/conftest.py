@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from scipy import sparse
 
 # Without a GPU the kernels run in Triton's interpreter, which has to be known before anything imports them.
@@ -20,6 +21,9 @@ from grn.bags import Bags
 from grn.config import Config, ModelConfig
 from grn.model import Model
 from grn.regulation import Regulation
+
+settings.register_profile("untimed", deadline=None)  # tests never judge times: machines are busy, first calls compile
+settings.load_profile("untimed")
 
 
 def tiny_regulation(

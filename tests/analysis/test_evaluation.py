@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 from itertools import combinations
 from itertools import permutations as orders
 from pathlib import Path
@@ -182,7 +181,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_agrees_with_scikit_learn(case):
     predicted, truth = case
     found = scores(predicted, truth, signed=True)
@@ -200,7 +199,7 @@ def test_agrees_with_scikit_learn(case):
 
 
 @given(cases(), st.randoms(), st.sampled_from([1e-3, 0.5, 1e6]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_order_scale_weaker_duplicates_and_explicit_zeros_change_nothing(case, random, scale):
     predicted, truth = case
     expected = evaluate(predicted, truth, permutations=5)
@@ -216,7 +215,7 @@ def test_order_scale_weaker_duplicates_and_explicit_zeros_change_nothing(case, r
 
 
 @given(cases())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_truth_itself_is_perfect(case):
     _, truth = case
     assume((truth["sign"] != 0).any())
@@ -229,7 +228,7 @@ def test_the_truth_itself_is_perfect(case):
 
 
 @given(cases())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_turning_every_sign_leaves_the_ranking_and_mirrors_the_signs(case):
     predicted, truth = case
     one = scores(predicted, truth, signed=True)
@@ -309,14 +308,6 @@ def test_always_telling_the_majority_sign_is_no_better_than_chance():
     found = evaluate(truth.assign(weight=1.0), truth, signed=True, permutations=50)
     assert found.scores["sign_balanced_accuracy"] == 0.5
     assert found.p_values["sign_accuracy"] == 1
-
-
-def test_a_thousand_permutations_are_quick():
-    table, truth = random_case(201, 4000, 0)
-    started = time.perf_counter()
-    found = evaluate(table, truth, permutations=1000)
-    assert found.universe.pairs > 40_000
-    assert time.perf_counter() - started < 10
 
 
 def test_the_area_under_the_curve_drawn_as_steps_is_the_auprc():

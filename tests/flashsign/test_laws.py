@@ -48,7 +48,7 @@ ROWS = {
 }
 
 row = pytest.mark.parametrize(("monoid", "items_of"), ROWS.values(), ids=ROWS.keys())
-law = settings(max_examples=12, deadline=None, derandomize=True)
+law = settings(max_examples=12, derandomize=True)
 seeds = st.integers(0, 2**16)
 counts = st.integers(1, 9)
 
