@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="there is no checkout to build from"),
     pytest.mark.skipif(not all(map(find_spec, ("build", "hatchling"))), reason="build and hatchling are not installed"),
-    pytest.mark.xdist_group("wheel"),
 ]
 
 
