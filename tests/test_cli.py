@@ -53,7 +53,7 @@ def test_version():
     [
         (["train", "--config", "pbm.yaml"], "did you mean pbmc.yaml?"),
         (["train", "--config", "simulated.yaml", "--set", "trainer.max_epoch=1"], "did you mean trainer.max_epochs?"),
-        (["train"], "missing option '--config'; see grn train --help."),
+        (["train"], "needs --config FILE, or --resume RUN to go on with one; see grn train --help."),
         (["train", "--cofnig", "pbmc.yaml"], "see grn train --help."),
         (["trian"], "no such command 'trian'"),
         (["export", "run", "--output", "x", "--top-k", "0"], "--top-k"),

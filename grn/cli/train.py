@@ -12,13 +12,9 @@ from grn.cli.options import Debug, Quiet
 
 def command(
     config: Annotated[
-        str,
-        typer.Option(
-            "--config",
-            help="A configuration: a file, or the name of one that comes with grn (pbmc.yaml).",
-            show_default=False,
-        ),
-    ],
+        str | None,
+        typer.Option("--config", help="A configuration: a file, or the name of one that comes with grn (pbmc.yaml)."),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Change one field, as trainer.max_epochs=5. Repeatable."),
@@ -27,22 +23,38 @@ def command(
         Path | None,
         typer.Option("--output", help="The run folder to make. Default: runs/<config>-<date>-<n>."),
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="RUN", help="Go on with the run in this folder, which was cut off."),
+    ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Train a model and write its cell types and its network."""
     from grn.configfile import load_config
+    from grn.errors import ConfigError
+    from grn.training.folder import config_of
 
+    if resume is not None:
+        if config is not None or overrides or output is not None:
+            raise ConfigError(
+                f"--resume goes on with {resume} as it was started; leave out --config, --set and --output."
+            )
+        config = str(config_of(resume))
+    elif config is None:
+        raise ConfigError("grn train needs --config FILE, or --resume RUN to go on with one; see grn train --help.")
     # Everything that can be wrong with the configuration is said before torch and Lightning are loaded.
     loaded = load_config(config, overrides or [])
 
     from grn.analysis.weights import open_network
     from grn.cli.closing import print_result, write_run_report
     from grn.cli.console import console, plain
+    from grn.training.resume import find_start
     from grn.training.run import train
 
     to = console(quiet)
-    result = train(loaded, output, name=Path(config).stem, say=plain(to), terminal=to.is_terminal)
+    start = None if resume is None else find_start(resume)
+    result = train(loaded, output, name=Path(config).stem, say=plain(to), terminal=to.is_terminal, start=start)
     if result:
         network = open_network(result.folder / "network.h5ad")
         report = write_run_report(loaded, result, network)

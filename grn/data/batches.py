@@ -17,7 +17,7 @@ from grn.data.cells import Cells
 from grn.data.masking import cell_states, gene_bits, threshold, uniform
 from grn.data.order import OnceInOrder, Request
 
-TRAIN, EVALUATE = 0, 1  # streams of random numbers
+TRAIN, EVALUATE, DROPOUT = 0, 1, 2  # streams of random numbers
 DENSE_UP_TO = 4096  # genes: from there on most of a dense bag is absent genes
 
 

@@ -62,8 +62,15 @@ class Checkpoints(L.Callback):
             self.best, self.best_step, self.waited = value, trainer.global_step, 0
         else:
             self.waited += 1
-        for name in ["last", "best"] if improved else ["last"]:
+        # The last one last: cut off between the two, a run goes on from the one before and comes here again.
+        for name in ["best", "last"] if improved else ["last"]:
             save_checkpoint(trainer, self.folder / f"{name}.ckpt")
+        self.stop_without_patience(trainer)
+
+    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        self.stop_without_patience(trainer)  # where a run goes on that was cut off after its training
+
+    def stop_without_patience(self, trainer: L.Trainer) -> None:
         if self.waited >= self.patience:
             trainer.should_stop = True
             self.reason = (
@@ -108,27 +115,30 @@ class Signals(L.Callback):
         self.received = number
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs, batch, index) -> None:
-        self.save_and_stop(trainer)
+        # A validation that is due comes first: a run that goes on from here would leave it out.
+        if not validation_is_due(trainer) and self.asked(trainer):
+            save_checkpoint(trainer, self.folder / "last.ckpt")
+            raise self.interrupted(trainer)
 
-    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.save_and_stop(trainer)
+    def on_train_batch_start(self, trainer: L.Trainer, task: L.LightningModule, batch, index) -> None:
+        # Validations save, and their metrics are logged after the last of their hooks.
+        if validation_is_due(trainer) and self.asked(trainer):
+            raise self.interrupted(trainer)
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if self.asked(trainer):  # since the last step; the model is the average by now, which is no checkpoint
-            raise self.interrupted(f"after the last step; the checkpoints are in {self.folder}")
-
-    def save_and_stop(self, trainer: L.Trainer) -> None:
-        if self.asked(trainer):
-            save_checkpoint(trainer, self.folder / "last.ckpt")
-            raise self.interrupted(f"saved step {trainer.global_step} in {self.folder}")
+            raise Interrupted(
+                self.received or signal.SIGTERM, f"after the last step; the checkpoints are in {self.folder}"
+            )
 
     def asked(self, trainer: L.Trainer) -> bool:
         """Whether any process was asked to stop; every process has to ask this at the same moment."""
         stop = self.received is not None
         return trainer.strategy.reduce_boolean_decision(stop, all=False) if trainer.world_size > 1 else stop
 
-    def interrupted(self, saved: str) -> Interrupted:
-        return Interrupted(self.received or signal.SIGTERM, saved)
+    def interrupted(self, trainer: L.Trainer) -> Interrupted:
+        saved = f"saved step {trainer.global_step} in {self.folder}"
+        return Interrupted(self.received or signal.SIGTERM, f"{saved}; grn train --resume {self.folder.parent} goes on")
 
     def on_exception(self, trainer: L.Trainer, task: L.LightningModule, exception: BaseException) -> None:
         self.restore()
@@ -157,6 +167,12 @@ def exits_are_interruptions() -> Iterator[None]:
         else:
             raise
         raise Interrupted(number, "as training began; nothing was saved") from None
+
+
+def validation_is_due(trainer: L.Trainer) -> bool:
+    """Whether the step that was just taken is followed by a validation."""
+    every = trainer.val_check_batch
+    return every is not None and trainer.global_step > 0 and trainer.global_step % every == 0
 
 
 class ProgressLines(L.Callback):

@@ -9,6 +9,14 @@ from grn.errors import RunFolderError
 from grn.files import refuse_used_folder
 
 
+def config_of(run: Path) -> Path:
+    """The configuration in a run's folder. Raises RunFolderError where there is none."""
+    path = run / "config.yaml"
+    if not path.is_file():
+        raise RunFolderError(f"{run} has no config.yaml; give the folder of a run.")
+    return path
+
+
 def make_run_folder(output: Path | None, config_name: str, root: Path = Path("runs")) -> Path:
     """Made once the cells are read, so that a wrong path or field leaves nothing behind."""
     if output is not None:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 from lightning.pytorch.callbacks import RichProgressBar
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from grn.bags import Batch
 from grn.config import Config
@@ -42,6 +42,7 @@ from grn.training.metrics import Evaluation, scalars
 from grn.training.networks import Say, write_network_files
 from grn.training.quiet import quiet
 from grn.training.regulation import Fit
+from grn.training.resume import Origin, Start, metrics_logger
 from grn.training.task import Task
 
 
@@ -58,17 +59,26 @@ class TrainResult:
 
 
 def train(
-    config: Config, output: Path | None = None, *, name: str = "run", say: Say = print, terminal: bool = False
+    config: Config,
+    output: Path | None = None,
+    *,
+    name: str = "run",
+    say: Say = print,
+    terminal: bool = False,
+    start: Start | None = None,
 ) -> TrainResult | None:
     """Train, evaluate, read the network, write the run folder. None in every process but the first.
 
     terminal: show a live progress bar; otherwise one line a validation goes through `say`.
+    start: of a run that was cut off and goes on in its folder, with its configuration; see `find_start`.
     Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
     """
     refuse_impossible_training(config.trainer)
     Place.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises where it cannot be
     first = process_rank() == 0
-    if first:
+    if start is not None:
+        start.refuse_another_configuration(config)
+    elif first:
         refuse_used_folder(output)
 
     started = time.monotonic()
@@ -76,13 +86,18 @@ def train(
     cells, split = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
     refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
     refuse_nothing_to_learn(config, cells)
+    origin = Origin(config, cells, split)
+    if start is not None:
+        start.refuse_other_cells(origin)
     # Whatever was refused until here has left nothing behind.
-    folder = make_run_folder(output, name) if first else Path(".")
+    folder = (start.folder if start else make_run_folder(output, name)) if first else Path(".")
     if first:
         write_text(folder / "config.yaml", dump_config(config))
         say = _tee(say, folder / "log.txt")
     else:
         say = _silent
+    if start is not None:
+        say(f"Going on with the run in {folder} after step {start.step}.")
     for line in describe(cells, split):
         say(line)
     if first and cells.truth is not None:
@@ -97,7 +112,7 @@ def train(
 
     started = time.monotonic()
     with quiet():
-        trainer, task, checkpoints = fit(config, model, data, folder, say=say, terminal=terminal)
+        trainer, task, checkpoints = fit(config, model, data, folder, origin, start, say=say, terminal=terminal)
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
@@ -223,7 +238,15 @@ def property_scale(values: np.ndarray, key: str | None) -> tuple[float, float]:
 
 
 def fit(
-    config: Config, model: Model, data: CellsDataModule, folder: Path, *, say: Say, terminal: bool
+    config: Config,
+    model: Model,
+    data: CellsDataModule,
+    folder: Path,
+    origin: Origin,
+    start: Start | None,
+    *,
+    say: Say,
+    terminal: bool,
 ) -> tuple[L.Trainer, Task, Checkpoints]:
     settings = config.trainer
     per_epoch = data.steps_per_epoch(processes(settings))
@@ -233,17 +256,19 @@ def fit(
     # First the average: the checkpoints that follow hold it, and validation looks at it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
-    loggers: list[Logger] = [CSVLogger(folder, name="", version="")]
-    if settings.tensorboard:
-        loggers.append(TensorBoardLogger(folder, name="", version="tensorboard"))
+    loggers: list[Logger] = []
+    if process_rank() == 0:
+        loggers = [metrics_logger(folder, start)]
+        if settings.tensorboard:
+            loggers.append(TensorBoardLogger(folder, name="", version="tensorboard"))
     trainer = L.Trainer(
         **lightning_options(settings),
         max_steps=total,
         max_epochs=-1,
         check_val_every_n_epoch=None,
         val_check_interval=min(settings.validate_every, total),
-        callbacks=[*averaging, checkpoints, Signals(checkpoints.folder), lines],
-        logger=loggers if process_rank() == 0 else False,
+        callbacks=[*averaging, checkpoints, Signals(checkpoints.folder), lines, origin],
+        logger=loggers or False,
         log_every_n_steps=min(settings.validate_every, total),
         enable_checkpointing=False,
         enable_progress_bar=terminal,
@@ -252,7 +277,7 @@ def fit(
         num_sanity_val_steps=0,
     )
     with fusing(model, settings.compile and uses_gpu(settings)), exits_are_interruptions():
-        trainer.fit(task, datamodule=data)
+        trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint if start else None, weights_only=True)
     return trainer, task, checkpoints
 
 

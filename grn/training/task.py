@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 import lightning as L
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from grn.bags import Batch
 from grn.config import ObjectivesConfig, TrainerConfig
+from grn.data.batches import DROPOUT
+from grn.data.masking import cell_states
 from grn.data.places import Place
 from grn.errors import TrainingDiverged
 from grn.model import Model, Prediction
@@ -37,8 +40,6 @@ class Task(L.LightningModule):
         if parts > 1:
             place = Place.of(self.global_rank, self.trainer.world_size, parts)
             self.model.group = gene_group(place)
-            # Dropout: processes that share a cell's genes draw for genes of their own.
-            torch.manual_seed(self.settings.seed + 1 + self.global_rank)
 
     def teardown(self, stage: str) -> None:
         """What follows, metrics and networks, is one process's work on whole bags."""
@@ -47,6 +48,14 @@ class Task(L.LightningModule):
     def losses(self, batch: Batch) -> tuple[Prediction, dict[str, Loss]]:
         prediction = self.model(batch.bags)
         return prediction, {name: loss(prediction, batch, self.model) for name, (_, loss) in self.objectives.items()}
+
+    def on_train_batch_start(self, batch: Batch, index: int) -> None:
+        """Dropout's draws depend on the step alone, so that a run goes on as if it had never been cut off.
+
+        Each process has its own: those that share a cell's genes draw for genes of their own.
+        """
+        draws = cell_states(self.settings.seed, DROPOUT, self.global_rank, np.array([self.global_step]))
+        torch.manual_seed(int(draws[0]))
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         _, losses = self.losses(batch)

@@ -1,0 +1,257 @@
+"""A run that was cut off and goes on ends as it would have without the break, or says why it cannot go on."""
+
+import json
+import signal
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import grn.training.run
+from grn.cli.main import main
+from grn.config import Config
+from grn.configfile import dump_config, load_config
+from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
+from grn.training.resume import find_start
+from grn.training.run import train
+from grn.training.task import Task
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+class Cut(Exception):
+    """A run ends here, as after a loss of power."""
+
+
+def cut(monkeypatch, hook: str, at_call: int, how) -> None:
+    """The call of this number of the task's `hook` does `how` first; earlier and later ones are as before."""
+    calls, theirs = [], getattr(Task, hook)
+
+    def cutting(task, *arguments):
+        calls.append(hook)
+        if len(calls) == at_call:
+            how()
+        return theirs(task, *arguments)
+
+    monkeypatch.setattr(Task, hook, cutting)
+
+
+def power_fails() -> None:
+    raise Cut
+
+
+def asked_to_stop() -> None:
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def resumed(folder):
+    return train(load_config(folder / "config.yaml"), folder, say=quiet, start=find_start(folder))
+
+
+def checkpoint(folder, name: str) -> dict:
+    return torch.load(folder / "checkpoints" / f"{name}.ckpt", map_location="cpu", weights_only=True)
+
+
+def assert_same_run(folder, whole) -> None:
+    for name in ("last", "best"):
+        ours, theirs = checkpoint(folder, name), checkpoint(whole, name)
+        if ours["global_step"] == STEPS != theirs["global_step"]:
+            continue  # stopped, and saved, after the last step, which no validation follows
+        for part in ("state_dict", "current_model_state"):
+            torch.testing.assert_close(ours[part], theirs[part], rtol=0, atol=0)
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "metrics.csv"), pd.read_csv(whole / "metrics.csv"))
+    pd.testing.assert_frame_equal(*(pd.read_parquet(run / "edges.parquet") for run in (folder, whole)))
+    cards = [json.loads((run / "model" / "card.json").read_text()) for run in (folder, whole)]
+    assert cards[0] == cards[1]
+    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
+
+
+STEPS = 16  # more than one epoch of 7 steps, five validations and a last step without one
+
+
+def configured(make_config, **trainer) -> Config:
+    found = make_config(max_steps=STEPS, validate_every=3, **trainer)
+    assert found.model.dropout > 0
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(make_config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(configured(make_config), folder, say=quiet)
+    return folder
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+@pytest.mark.parametrize("how", [asked_to_stop, power_fails])
+def test_a_run_that_was_cut_off_in_any_step_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, step):
+    cut(monkeypatch, "training_step", step, how)
+    with pytest.raises((Cut, Interrupted)):
+        train(configured(make_config), tmp_path / "run", say=quiet)
+    resumed(tmp_path / "run")
+    assert_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("call", [1, 2, 5])
+@pytest.mark.parametrize("how", [asked_to_stop, power_fails])
+def test_a_run_that_was_cut_off_in_a_validation_ends_as_the_whole_one(
+    whole, make_config, tmp_path, monkeypatch, how, call
+):
+    cut(monkeypatch, "on_validation_epoch_end", call, how)
+    with pytest.raises((Cut, Interrupted)):
+        train(configured(make_config), tmp_path / "run", say=quiet)
+    resumed(tmp_path / "run")
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_a_run_may_be_cut_off_more_than_once(whole, make_config, tmp_path, monkeypatch):
+    for step, how in ((5, asked_to_stop), (3, power_fails), (4, asked_to_stop)):
+        with monkeypatch.context() as patch:
+            cut(patch, "training_step", step, how)
+            with pytest.raises((Cut, Interrupted)):
+                if (tmp_path / "run").exists():
+                    resumed(tmp_path / "run")
+                else:
+                    train(configured(make_config), tmp_path / "run", say=quiet)
+    resumed(tmp_path / "run")
+    assert_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("cut_off", ["evaluate", "write_network_files"])
+def test_a_run_that_was_cut_off_after_its_training_is_not_trained_further(make_config, tmp_path, monkeypatch, cut_off):
+    config = configured(make_config, patience=1, learning_rate=0.1)  # its patience ends long before its steps do
+    train(config, tmp_path / "whole", say=quiet)
+    with monkeypatch.context() as patch:
+        patch.setattr(grn.training.run, cut_off, lambda *_: power_fails())
+        with pytest.raises(Cut):
+            train(config, tmp_path / "run", say=quiet)
+    start = find_start(tmp_path / "run")
+    assert start.step < STEPS
+    monkeypatch.setattr(Task, "training_step", lambda *_: power_fails())
+    resumed(tmp_path / "run")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_run_that_was_cut_off_before_its_first_checkpoint_begins_again(whole, make_config, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(grn.training.run, "build_model", lambda *_: power_fails())
+        with pytest.raises(Cut):
+            train(configured(make_config), tmp_path / "run", say=quiet)
+    assert find_start(tmp_path / "run").step == 0
+    resumed(tmp_path / "run")
+    assert_same_run(tmp_path / "run", whole)
+
+
+@pytest.fixture
+def cells_file(make_config, tmp_path, csr_cells):
+    """A configuration of cells in a file, and the file."""
+    matrix, labels = csr_cells
+    names = {"obs": [f"cell{i}" for i in range(matrix.shape[0])], "var": [f"g{i}" for i in range(matrix.shape[1])]}
+    obs = pd.DataFrame({"type": pd.Categorical(labels.astype(str))}, index=names["obs"])
+    adata = ad.AnnData(matrix.astype(np.float32), obs=obs, var=pd.DataFrame(index=names["var"]))
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    found = configured(make_config).model_dump()
+    found["data"] |= {"path": str(tmp_path / "cells.h5ad"), "values": "expression", "label_key": "type"}
+    found["data"]["regulators"] = "all"
+    return Config.model_validate(found), tmp_path / "cells.h5ad"
+
+
+@pytest.fixture
+def cut_off(cells_file, tmp_path, monkeypatch):
+    """The folder of a run that was stopped after its fifth step."""
+    with monkeypatch.context() as patch:
+        cut(patch, "training_step", 5, asked_to_stop)
+        with pytest.raises(Interrupted, match=r"saved step 5 in .*; grn train --resume .*run goes on$"):
+            train(cells_file[0], tmp_path / "run", say=quiet)
+    assert find_start(tmp_path / "run").step == 5
+    return tmp_path / "run"
+
+
+def test_other_cells_are_refused_and_the_same_elsewhere_are_not(cut_off, cells_file):
+    config, path = cells_file
+    moved = path.rename(path.with_name("moved.h5ad"))
+    elsewhere = config.model_copy(update={"data": config.data.model_copy(update={"path": str(moved)})})
+    (cut_off / "config.yaml").write_text(dump_config(elsewhere))
+    adata = ad.read_h5ad(moved)
+    before = adata.X.data[0]
+    adata.X.data[0] += 1
+    adata.write_h5ad(moved)
+    with pytest.raises(DataError, match=r"The cells of .*moved\.h5ad are not those .*; restore them, or train anew\."):
+        resumed(cut_off)
+    adata.X.data[0] = before
+    adata.write_h5ad(moved)
+    assert resumed(cut_off).folder == cut_off
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value", "said"),
+    [
+        ("trainer", "learning_rate", 0.5, r"has trainer\.learning_rate: 0\.5, and the run was started with 0\.003; "),
+        ("model", "width", 32, r"has model\.width: 32, and the run was started with 16; put that back, or train anew"),
+        ("data", "genes", 10, r"has data\.genes: 10, and the run was started with all; "),
+        ("trainer", "devices", 2, r"was started with 1 processes, which share each batch, and these are 2; start as"),
+    ],
+)
+def test_another_configuration_is_refused(cut_off, section, field, value, said):
+    found = load_config(cut_off / "config.yaml").model_dump()
+    found[section][field] = value
+    (cut_off / "config.yaml").write_text(dump_config(Config.model_validate(found)))
+    before = sorted((path, path.stat().st_mtime_ns) for path in cut_off.rglob("*"))
+    with pytest.raises(ConfigError, match=said):
+        resumed(cut_off)
+    assert sorted((path, path.stat().st_mtime_ns) for path in cut_off.rglob("*")) == before
+
+
+def test_where_a_run_takes_place_may_change(cut_off):
+    found = load_config(cut_off / "config.yaml").model_dump()
+    found["trainer"] |= {"workers": 1, "accelerator": "auto"}
+    found["data"]["backed"] = True
+    (cut_off / "config.yaml").write_text(dump_config(Config.model_validate(found)))
+    assert resumed(cut_off).folder == cut_off
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 and then nothing", b"not a checkpoint"])
+def test_a_damaged_checkpoint_is_said(cut_off, damage):
+    (cut_off / "checkpoints" / "last.ckpt").write_bytes(damage)
+    with pytest.raises(RunFolderError, match=r"last\.ckpt is damaged, .*; remove it to begin at step 0 again\."):
+        find_start(cut_off)
+
+
+def test_a_checkpoint_without_an_origin_is_said(cut_off):
+    path = cut_off / "checkpoints" / "last.ckpt"
+    saved = torch.load(path, weights_only=True)
+    del saved["callbacks"]["Origin"]
+    torch.save(saved, path)
+    with pytest.raises(RunFolderError, match="of an older version of grn"):
+        find_start(cut_off)
+
+
+@pytest.mark.parametrize("damage", ["", "step,train/loss\n,\n", "nothing\nof that\n"])
+def test_damaged_curves_are_said(cut_off, damage):
+    (cut_off / "metrics.csv").write_text(damage)
+    with pytest.raises(RunFolderError, match=r"metrics\.csv is damaged; move it away to go on without the curves"):
+        resumed(cut_off)
+    assert (cut_off / "metrics.csv").read_text() == damage
+    (cut_off / "metrics.csv").unlink()
+    assert resumed(cut_off).folder == cut_off
+
+
+def test_the_command_goes_on_once_and_says_what_it_cannot_do(cut_off, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--resume", "run"]) == 0
+    assert "Going on with the run in run after step 5.\n" in capsys.readouterr().out
+    log = (cut_off / "log.txt").read_text().splitlines()
+    assert sum("Everything is in" in line for line in log) == 1 < sum("Ready after" in line for line in log)
+    for arguments, said in (
+        (["--resume", "run"], "error: The run in run is complete; there is nothing to go on with.\n"),
+        (["--resume", "nowhere"], "error: nowhere has no config.yaml; give the folder of a run.\n"),
+        (["--resume", "run", "--set", "trainer.max_steps=9"], "leave out --config, --set and --output."),
+        (["--resume", "run", "--config", "pbmc.yaml"], "leave out --config, --set and --output."),
+    ):
+        assert main(["train", *arguments]) == 2
+        printed = capsys.readouterr()
+        assert said in printed.err and len(printed.err.splitlines()) == 1 and printed.out == ""
