@@ -49,12 +49,10 @@ def command(
     from grn.analysis.weights import open_network
     from grn.cli.closing import print_result, write_run_report
     from grn.cli.console import console, plain
-    from grn.training.resume import find_start
     from grn.training.run import train
 
     to = console(quiet)
-    start = None if resume is None else find_start(resume)
-    result = train(loaded, output, name=Path(config).stem, say=plain(to), terminal=to.is_terminal, start=start)
+    result = train(loaded, output, resume=resume, name=Path(config).stem, say=plain(to), terminal=to.is_terminal)
     if result:
         network = open_network(result.folder / "network.h5ad")
         report = write_run_report(loaded, result, network)

@@ -120,9 +120,8 @@ class Signals(L.Callback):
             save_checkpoint(trainer, self.folder / "last.ckpt")
             raise self.interrupted(trainer)
 
-    def on_train_batch_start(self, trainer: L.Trainer, task: L.LightningModule, batch, index) -> None:
-        # Validations save, and their metrics are logged after the last of their hooks.
-        if validation_is_due(trainer) and self.asked(trainer):
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if self.asked(trainer):  # Checkpoints has saved this step
             raise self.interrupted(trainer)
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
@@ -137,8 +136,7 @@ class Signals(L.Callback):
         return trainer.strategy.reduce_boolean_decision(stop, all=False) if trainer.world_size > 1 else stop
 
     def interrupted(self, trainer: L.Trainer) -> Interrupted:
-        saved = f"saved step {trainer.global_step} in {self.folder}"
-        return Interrupted(self.received or signal.SIGTERM, f"{saved}; grn train --resume {self.folder.parent} goes on")
+        return Interrupted(self.received or signal.SIGTERM, f"saved step {trainer.global_step} in {self.folder}")
 
     def on_exception(self, trainer: L.Trainer, task: L.LightningModule, exception: BaseException) -> None:
         self.restore()

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from grn.errors import RunFolderError
 from grn.files import refuse_used_folder
 
+LOG = "log.txt"  # the first file of a run
+
 
 def config_of(run: Path) -> Path:
-    """The configuration in a run's folder. Raises RunFolderError where there is none."""
-    path = run / "config.yaml"
-    if not path.is_file():
-        raise RunFolderError(f"{run} has no config.yaml; give the folder of a run.")
-    return path
+    """The configuration in a run's folder. Raises RunFolderError where no run has begun."""
+    if not all((run / name).is_file() for name in (LOG, "config.yaml")):
+        raise RunFolderError(f"{run} holds no run: it lacks {LOG} or config.yaml; give the folder of a run.")
+    return run / "config.yaml"
+
+
+@contextmanager
+def held(run: Path) -> Iterator[None]:
+    """Raises RunFolderError where another process is at work in the folder; ends with this process, however it ends."""
+    with (run / LOG).open("a") as log:
+        try:
+            import fcntl
+        except ImportError:  # Windows has no such locks
+            yield
+            return
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunFolderError(f"The run in {run} is going on in another process; wait for it, or stop it.") from None
+        yield
 
 
 def make_run_folder(output: Path | None, config_name: str, root: Path = Path("runs")) -> Path:

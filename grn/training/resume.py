@@ -8,43 +8,46 @@ checkpoint carries its Origin. On the same machine the run then ends as it would
 from __future__ import annotations
 
 import hashlib
+import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import numpy as np
-import pandas as pd
 import torch
-from lightning.pytorch.loggers import CSVLogger
 
+import grn
 from grn.config import Config
 from grn.data.cells import Cells
 from grn.data.split import Split
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.files import replacing_file
-from grn.training.folder import config_of
 from grn.training.machine import processes
+from grn.training.metrics_file import Rows, rows_before
 
 METRICS = "metrics.csv"
 COMPLETE = "report.html"  # what a run writes last
-# Where a run takes place, and how it is watched; everything else makes it another run.
+# Where a run takes place, how it is watched, and what the digest of its cells knows; all else makes it another run.
 PLACES = ("accelerator", "devices", "num_nodes", "strategy", "workers", "compile", "tensorboard")
-MAY_CHANGE = {"data.path", "data.backed", *(f"trainer.{name}" for name in PLACES)}
+CELLS = ("path", "backed", "genes", "regulators")
+MAY_CHANGE = {*(f"trainer.{name}" for name in PLACES), *(f"data.{name}" for name in CELLS)}
+# As grn.files names them: beside checkpoints, files and folders of a run.
+LEFTOVER = re.compile(r"\.(last|best|metrics|truth|model|network|edges|confusion|report|config)-\w{8}(-old|\.\w+)?")
 
 
 @dataclass(frozen=True)
 class Start:
     """Where a run goes on: its last checkpoint with that one's step and origin (none: at step 0), and its metrics.
 
-    metrics: the rows of metrics.csv up to that step; later ones come again.
+    rows: of metrics.csv, up to that step; later ones come again.
     """
 
     folder: Path
     checkpoint: Path | None
     step: int
     origin: dict[str, Any] | None
-    metrics: pd.DataFrame | None
+    rows: Rows
 
     def refuse_another_configuration(self, config: Config) -> None:
         """Raises ConfigError where the run was started with another one, or by another number of processes."""
@@ -67,8 +70,8 @@ class Start:
         """Raises DataError where the run was started with other cells than those of `origin`."""
         if self.origin is not None and origin.cells != self.origin["cells"]:
             raise DataError(
-                f"The cells of {origin.config.data.path} are not those that the run in {self.folder} was started with; "
-                "restore them, or train anew."
+                f"The cells, genes or regulators of {origin.config.data.path} are not those that the run in "
+                f"{self.folder} was started with; restore them, or train anew."
             )
 
 
@@ -79,47 +82,50 @@ class Origin(L.Callback):
         self.config, self.cells = config, digest(cells, split)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"fields": fields(self.config), "cells": self.cells, "processes": processes(self.config.trainer)}
+        return {
+            "version": grn.__version__,
+            "fields": fields(self.config),
+            "cells": self.cells,
+            "processes": processes(self.config.trainer),
+        }
 
 
 def find_start(folder: Path) -> Start:
     """Where the run in `folder` goes on. Raises RunFolderError where there is none, it is complete or damaged."""
-    config_of(folder)
     if (folder / COMPLETE).exists():
         raise RunFolderError(f"The run in {folder} is complete; there is nothing to go on with.")
-    checkpoint = folder / "checkpoints" / "last.ckpt"
-    if not checkpoint.is_file():
-        return Start(folder, None, 0, None, None)
+    last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
+    if not last.exists():
+        return Start(folder, None, 0, None, [])
+    saved = read_checkpoint(last)
+    if saved["callbacks"]["Checkpoints"]["best_step"]:
+        read_checkpoint(best)
+    step = saved["global_step"]
+    return Start(folder, last, step, saved["callbacks"]["Origin"], rows_before(step, folder / METRICS))
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Raises RunFolderError where it is damaged or not one of ours; OSError where it cannot be read at all."""
     try:
-        saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        step, origin = saved["global_step"], saved["callbacks"]["Origin"]
-    except Exception as error:  # torch has no one error for damaged files
-        raise RunFolderError(
-            f"{checkpoint} is damaged, or of an older version of grn; remove it to begin at step 0 again."
-        ) from error
-    return Start(folder, checkpoint, step, origin, metrics_before(step, folder / METRICS))
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        callbacks, version = saved["callbacks"], saved["callbacks"]["Origin"]["version"]
+        if version == grn.__version__ and callbacks["Checkpoints"]["best_step"] >= 0 and saved["global_step"] > 0:
+            return saved
+        problem = f"is of grn {version}, and this is {grn.__version__}"
+    except FileNotFoundError:
+        problem = "is missing"
+    except (OSError, MemoryError):
+        raise
+    except Exception:  # torch has no one error for damaged files
+        problem = "is damaged, or not of this version of grn"
+    raise RunFolderError(f"{path} {problem}; restore it, or move {path.parent} away to begin at step 0 again.")
 
 
-def metrics_before(step: int, path: Path) -> pd.DataFrame | None:
-    """The rows of a metrics.csv of the first so many steps, as they were written; None where there is no such file."""
-    if not path.is_file():
-        return None
-    try:
-        rows = pd.read_csv(path, dtype=str)
-        rows = rows[rows["step"].astype(int) < step]
-    except (ValueError, KeyError) as error:
-        raise RunFolderError(f"{path} is damaged; move it away to go on without the curves until here.") from error
-    return rows[rows.filter(regex="^test/").isna().all(axis=1)]
-
-
-def metrics_logger(folder: Path, start: Start | None) -> CSVLogger:
-    """Writes metrics.csv; of a run that goes on, behind the rows that stay."""
-    logger = CSVLogger(folder, name="", version="", flush_logs_every_n_steps=1)  # rows are few: one a validation
-    if start is not None and start.metrics is not None:
-        with replacing_file(folder / METRICS) as beside:
-            start.metrics.to_csv(beside, index=False)
-            logger.experiment.metrics_keys = list(start.metrics.columns)  # making the writer removed the old file
-    return logger
+def remove_leftovers(folder: Path) -> None:
+    """What writers had beside a place when the run was cut off: never read, and as large as a checkpoint."""
+    for path in [*folder.glob(".*"), *(folder / "checkpoints").glob(".*")]:
+        if LEFTOVER.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def fields(config: Config) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,14 +23,14 @@ from grn.data.cells import Cells, load_cells
 from grn.data.module import CellsDataModule
 from grn.data.places import Place
 from grn.data.split import Split
-from grn.errors import ConfigError, DataError
+from grn.errors import ConfigError, DataError, UserError
 from grn.files import refuse_used_folder, replacing_file, write_text
 from grn.fusing import fusing
 from grn.model import Model
 from grn.trained import TrainedModel
 from grn.training.averaging import MovingAverage
 from grn.training.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
-from grn.training.folder import make_run_folder
+from grn.training.folder import LOG, config_of, held, make_run_folder
 from grn.training.layer import held_out_errors, mean_and_sd, regulation_layer
 from grn.training.machine import (
     lightning_options,
@@ -39,10 +40,11 @@ from grn.training.machine import (
     uses_gpu,
 )
 from grn.training.metrics import Evaluation, scalars
+from grn.training.metrics_file import MetricsFile
 from grn.training.networks import Say, write_network_files
 from grn.training.quiet import quiet
 from grn.training.regulation import Fit
-from grn.training.resume import Origin, Start, metrics_logger
+from grn.training.resume import METRICS, Origin, Start, find_start, remove_leftovers
 from grn.training.task import Task
 
 
@@ -62,45 +64,77 @@ def train(
     config: Config,
     output: Path | None = None,
     *,
+    resume: Path | None = None,
     name: str = "run",
     say: Say = print,
     terminal: bool = False,
-    start: Start | None = None,
 ) -> TrainResult | None:
     """Train, evaluate, read the network, write the run folder. None in every process but the first.
 
+    resume: the folder of a run with this configuration, which was cut off and goes on there, in the place of `output`.
     terminal: show a live progress bar; otherwise one line a validation goes through `say`.
-    start: of a run that was cut off and goes on in its folder, with its configuration; see `find_start`.
     Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
     """
     refuse_impossible_training(config.trainer)
     Place.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises where it cannot be
     first = process_rank() == 0
-    if start is not None:
-        start.refuse_another_configuration(config)
-    elif first:
-        refuse_used_folder(output)
+    with ExitStack() as until_the_end:
+        start = None
+        if resume is not None:
+            config_of(resume)
+            if first:
+                until_the_end.enter_context(held(resume))
+            start = find_start(resume)
+            start.refuse_another_configuration(config)
+        elif first:
+            refuse_used_folder(output)
 
-    started = time.monotonic()
-    L.seed_everything(config.trainer.seed, verbose=False)
-    cells, split = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
-    refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
-    refuse_nothing_to_learn(config, cells)
-    origin = Origin(config, cells, split)
-    if start is not None:
-        start.refuse_other_cells(origin)
-    # Whatever was refused until here has left nothing behind.
-    folder = (start.folder if start else make_run_folder(output, name)) if first else Path(".")
-    if first:
-        write_text(folder / "config.yaml", dump_config(config))
-        say = _tee(say, folder / "log.txt")
-    else:
-        say = _silent
+        started = time.monotonic()
+        L.seed_everything(config.trainer.seed, verbose=False)
+        cells, split = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
+        refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
+        refuse_nothing_to_learn(config, cells)
+        origin = Origin(config, cells, split)
+        if start is not None:
+            start.refuse_other_cells(origin)
+        # Whatever was refused until here has left nothing behind.
+        folder = resume or (make_run_folder(output, name) if first else output or Path("."))
+        if not first:
+            return train_in(folder, config, cells, split, origin, start, say=_silent, terminal=False, started=started)
+        if start is None:
+            until_the_end.enter_context(held(folder))
+            write_text(folder / "config.yaml", dump_config(config))
+        else:
+            remove_leftovers(folder)
+        say = _tee(say, folder / LOG)
+        try:
+            return train_in(folder, config, cells, split, origin, start, say=say, terminal=terminal, started=started)
+        except UserError:
+            raise
+        except BaseException:
+            say(f"Cut off; grn train --resume {folder} goes on.")
+            raise
+
+
+def train_in(
+    folder: Path,
+    config: Config,
+    cells: Cells,
+    split: Split,
+    origin: Origin,
+    start: Start | None,
+    *,
+    say: Say,
+    terminal: bool,
+    started: float,
+) -> TrainResult | None:
+    """A run from its cells on: see `train`. started: when it began to read them."""
+    first = process_rank() == 0
     if start is not None:
         say(f"Going on with the run in {folder} after step {start.step}.")
     for line in describe(cells, split):
         say(line)
-    if first and cells.truth is not None:
+    if first and start is None and cells.truth is not None:
         with replacing_file(folder / "truth.csv") as beside:
             cells.truth.to_csv(beside, index=False)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
@@ -258,7 +292,7 @@ def fit(
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
     loggers: list[Logger] = []
     if process_rank() == 0:
-        loggers = [metrics_logger(folder, start)]
+        loggers = [MetricsFile(folder / METRICS, start.rows if start else [])]
         if settings.tensorboard:
             loggers.append(TensorBoardLogger(folder, name="", version="tensorboard"))
     trainer = L.Trainer(

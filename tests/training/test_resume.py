@@ -14,6 +14,8 @@ from grn.cli.main import main
 from grn.config import Config
 from grn.configfile import dump_config, load_config
 from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
+from grn.training.folder import held
+from grn.training.metrics_file import MetricsFile, rows_before
 from grn.training.resume import find_start
 from grn.training.run import train
 from grn.training.task import Task
@@ -49,7 +51,7 @@ def asked_to_stop() -> None:
 
 
 def resumed(folder):
-    return train(load_config(folder / "config.yaml"), folder, say=quiet, start=find_start(folder))
+    return train(load_config(folder / "config.yaml"), resume=folder, say=quiet)
 
 
 def checkpoint(folder, name: str) -> dict:
@@ -63,7 +65,7 @@ def assert_same_run(folder, whole) -> None:
             continue  # stopped, and saved, after the last step, which no validation follows
         for part in ("state_dict", "current_model_state"):
             torch.testing.assert_close(ours[part], theirs[part], rtol=0, atol=0)
-    pd.testing.assert_frame_equal(pd.read_csv(folder / "metrics.csv"), pd.read_csv(whole / "metrics.csv"))
+    assert (folder / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
     pd.testing.assert_frame_equal(*(pd.read_parquet(run / "edges.parquet") for run in (folder, whole)))
     cards = [json.loads((run / "model" / "card.json").read_text()) for run in (folder, whole)]
     assert cards[0] == cards[1]
@@ -146,6 +148,11 @@ def test_a_run_that_was_cut_off_before_its_first_checkpoint_begins_again(whole, 
     assert_same_run(tmp_path / "run", whole)
 
 
+def state(folder) -> list:
+    """Every file below a folder, and when it was written."""
+    return sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*"))
+
+
 @pytest.fixture
 def cells_file(make_config, tmp_path, csr_cells):
     """A configuration of cells in a file, and the file."""
@@ -165,10 +172,13 @@ def cut_off(cells_file, tmp_path, monkeypatch):
     """The folder of a run that was stopped after its fifth step."""
     with monkeypatch.context() as patch:
         cut(patch, "training_step", 5, asked_to_stop)
-        with pytest.raises(Interrupted, match=r"saved step 5 in .*; grn train --resume .*run goes on$"):
+        with pytest.raises(Interrupted, match="saved step 5 in "):
             train(cells_file[0], tmp_path / "run", say=quiet)
     assert find_start(tmp_path / "run").step == 5
     return tmp_path / "run"
+
+
+OTHER_CELLS = r"The cells, genes or regulators of .* are not those that .* was started with; restore them, or train"
 
 
 def test_other_cells_are_refused_and_the_same_elsewhere_are_not(cut_off, cells_file):
@@ -180,7 +190,7 @@ def test_other_cells_are_refused_and_the_same_elsewhere_are_not(cut_off, cells_f
     before = adata.X.data[0]
     adata.X.data[0] += 1
     adata.write_h5ad(moved)
-    with pytest.raises(DataError, match=r"The cells of .*moved\.h5ad are not those .*; restore them, or train anew\."):
+    with pytest.raises(DataError, match=OTHER_CELLS):
         resumed(cut_off)
     adata.X.data[0] = before
     adata.write_h5ad(moved)
@@ -192,7 +202,12 @@ def test_other_cells_are_refused_and_the_same_elsewhere_are_not(cut_off, cells_f
     [
         ("trainer", "learning_rate", 0.5, r"has trainer\.learning_rate: 0\.5, and the run was started with 0\.003; "),
         ("model", "width", 32, r"has model\.width: 32, and the run was started with 16; put that back, or train anew"),
-        ("data", "genes", 10, r"has data\.genes: 10, and the run was started with all; "),
+        (
+            "data",
+            "multiplicity",
+            "log1p",
+            r"has data\.multiplicity: log1p, and the run was started with log1p_normalised; ",
+        ),
         ("trainer", "devices", 2, r"was started with 1 processes, which share each batch, and these are 2; start as"),
     ],
 )
@@ -200,10 +215,10 @@ def test_another_configuration_is_refused(cut_off, section, field, value, said):
     found = load_config(cut_off / "config.yaml").model_dump()
     found[section][field] = value
     (cut_off / "config.yaml").write_text(dump_config(Config.model_validate(found)))
-    before = sorted((path, path.stat().st_mtime_ns) for path in cut_off.rglob("*"))
+    before = state(cut_off)
     with pytest.raises(ConfigError, match=said):
         resumed(cut_off)
-    assert sorted((path, path.stat().st_mtime_ns) for path in cut_off.rglob("*")) == before
+    assert state(cut_off) == before
 
 
 def test_where_a_run_takes_place_may_change(cut_off):
@@ -217,7 +232,7 @@ def test_where_a_run_takes_place_may_change(cut_off):
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 and then nothing", b"not a checkpoint"])
 def test_a_damaged_checkpoint_is_said(cut_off, damage):
     (cut_off / "checkpoints" / "last.ckpt").write_bytes(damage)
-    with pytest.raises(RunFolderError, match=r"last\.ckpt is damaged, .*; remove it to begin at step 0 again\."):
+    with pytest.raises(RunFolderError, match=r"last\.ckpt is damaged, .*; restore it, or move .*checkpoints away"):
         find_start(cut_off)
 
 
@@ -226,11 +241,11 @@ def test_a_checkpoint_without_an_origin_is_said(cut_off):
     saved = torch.load(path, weights_only=True)
     del saved["callbacks"]["Origin"]
     torch.save(saved, path)
-    with pytest.raises(RunFolderError, match="of an older version of grn"):
+    with pytest.raises(RunFolderError, match="is damaged, or not of this version of grn"):
         find_start(cut_off)
 
 
-@pytest.mark.parametrize("damage", ["", "step,train/loss\n,\n", "nothing\nof that\n"])
+@pytest.mark.parametrize("damage", ["", "step,train/loss\n,1\n", "nothing\nof that\n", "\0\0"])
 def test_damaged_curves_are_said(cut_off, damage):
     (cut_off / "metrics.csv").write_text(damage)
     with pytest.raises(RunFolderError, match=r"metrics\.csv is damaged; move it away to go on without the curves"):
@@ -238,6 +253,62 @@ def test_damaged_curves_are_said(cut_off, damage):
     assert (cut_off / "metrics.csv").read_text() == damage
     (cut_off / "metrics.csv").unlink()
     assert resumed(cut_off).folder == cut_off
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"not a checkpoint"])
+def test_a_best_checkpoint_that_is_gone_is_said_before_training(cut_off, damage):
+    best = cut_off / "checkpoints" / "best.ckpt"
+    best.unlink() if damage is None else best.write_bytes(damage)
+    with pytest.raises(
+        RunFolderError, match=r"best\.ckpt is (missing|damaged, .*); restore it, or move .*checkpoints away"
+    ):
+        resumed(cut_off)
+
+
+def test_a_run_that_is_going_on_is_left_alone(cut_off):
+    before = state(cut_off)
+    with held(cut_off), pytest.raises(RunFolderError, match="is going on in another process; wait for it, or stop it"):
+        resumed(cut_off)
+    assert state(cut_off) == before
+    assert resumed(cut_off).folder == cut_off
+
+
+def test_a_folder_of_ones_own_is_no_run(cells_file, tmp_path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "config.yaml").write_text("# mine\n" + dump_config(cells_file[0]))
+    before = state(tmp_path)
+    with pytest.raises(RunFolderError, match=r"holds no run: it lacks log\.txt"):
+        resumed(tmp_path / "project")
+    assert state(tmp_path) == before
+
+
+def test_a_configuration_keeps_its_comments_and_half_written_files_go(cut_off):
+    config = cut_off / "config.yaml"
+    config.write_text("# mine\n" + config.read_text())
+    (cut_off / "checkpoints" / ".last-abcd_123.ckpt").write_bytes(b"half")
+    (cut_off / ".model-12345678-old").mkdir()
+    (cut_off / ".mine").write_text("not grn's")
+    resumed(cut_off)
+    assert config.read_text().startswith("# mine\n")
+    assert [path.name for path in cut_off.rglob(".*")] == [".mine"]
+
+
+def test_metrics_are_whole_at_every_moment(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.csv"
+    log = MetricsFile(path, [])
+    log.log_metrics({"train/loss": torch.tensor(0.5), "epoch": 0}, step=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("csv.DictWriter.writerows", lambda *_: power_fails())
+        with pytest.raises(Cut):
+            log.log_metrics({"validation/loss": 0.25, "epoch": 0}, step=1)
+    assert path.read_text() == "epoch,step,train/loss\n0,1,0.5\n"
+    log.log_metrics({"test/loss": 0.125}, step=2)
+    assert path.read_text().splitlines()[0] == "epoch,step,test/loss,train/loss,validation/loss"
+    assert rows_before(2, path) == [
+        {"epoch": "0", "step": "1", "train/loss": "0.5"},
+        {"epoch": "0", "step": "1", "validation/loss": "0.25"},
+    ]
+    assert rows_before(1, path) == rows_before(3, tmp_path / "none.csv") == []
 
 
 def test_the_command_goes_on_once_and_says_what_it_cannot_do(cut_off, tmp_path, capsys, monkeypatch):
@@ -248,7 +319,8 @@ def test_the_command_goes_on_once_and_says_what_it_cannot_do(cut_off, tmp_path, 
     assert sum("Everything is in" in line for line in log) == 1 < sum("Ready after" in line for line in log)
     for arguments, said in (
         (["--resume", "run"], "error: The run in run is complete; there is nothing to go on with.\n"),
-        (["--resume", "nowhere"], "error: nowhere has no config.yaml; give the folder of a run.\n"),
+        (["--resume", "nowhere"], "error: nowhere holds no run: it lacks log.txt or config.yaml; give the folder"),
+        (["--resume", "run/model"], "error: run/model holds no run: it lacks log.txt or config.yaml; give the folder"),
         (["--resume", "run", "--set", "trainer.max_steps=9"], "leave out --config, --set and --output."),
         (["--resume", "run", "--config", "pbmc.yaml"], "leave out --config, --set and --output."),
     ):
