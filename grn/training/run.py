@@ -134,8 +134,9 @@ def train_in(
         say(f"Going on with the run in {folder} after step {start.step}.")
     for line in describe(cells, split):
         say(line)
-    if first and start is None and cells.truth is not None:
-        with replacing_file(folder / "truth.csv") as beside:
+    truth = folder / "truth.csv"
+    if first and cells.truth is not None and not truth.exists():
+        with replacing_file(truth) as beside:
             cells.truth.to_csv(beside, index=False)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
     fit_layer = partial(regulation_layer, config, cells, mean=mean, sd=sd, say=say)

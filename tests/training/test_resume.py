@@ -138,9 +138,12 @@ def test_a_run_that_was_cut_off_after_its_training_is_not_trained_further(make_c
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_run_that_was_cut_off_before_its_first_checkpoint_begins_again(whole, make_config, tmp_path, monkeypatch):
+@pytest.mark.parametrize("cut_off", ["describe", "mean_and_sd", "build_model"])
+def test_a_run_that_was_cut_off_before_its_first_checkpoint_begins_again(
+    whole, make_config, tmp_path, monkeypatch, cut_off
+):
     with monkeypatch.context() as patch:
-        patch.setattr(grn.training.run, "build_model", lambda *_: power_fails())
+        patch.setattr(grn.training.run, cut_off, lambda *_: power_fails())
         with pytest.raises(Cut):
             train(configured(make_config), tmp_path / "run", say=quiet)
     assert find_start(tmp_path / "run").step == 0
