@@ -50,7 +50,6 @@ class Training:
         built = self.task.configure_optimizers()
         self.optimizer, self.schedule = built["optimizer"], built["lr_scheduler"]["scheduler"]
         self.turns = itertools.cycle([batch.to(device) for batch in batches])
-        torch.manual_seed(seed)  # dropout
 
     def autocast(self) -> AbstractContextManager:
         if self.precision == "32-true":
@@ -64,6 +63,7 @@ class Training:
     def step(self) -> Tensor:
         """Forward, objectives, backward, clipping, AdamW; the loss."""
         batch = next(self.turns)
+        self.task.on_train_batch_start(batch, 0)
         with self.autocast():
             loss = self.loss(batch)
         self.optimizer.zero_grad()
@@ -76,7 +76,7 @@ class Training:
 
 
 def build_model(point: Point, batch: Batch, dropout: float | None, seed: int) -> Model:
-    """As grn/training/run.py builds it, with a regulation layer that was never fitted: it costs the same."""
+    """As grn/training/building.py builds it, with a regulation layer that was never fitted: it costs the same."""
     settings = MODELS[point.model]
     settings = settings if dropout is None else settings.model_copy(update={"dropout": dropout})
     chosen, layer = regulators(point), None

@@ -10,14 +10,15 @@ from pathlib import Path
 from grn.errors import RunFolderError
 from grn.files import refuse_used_folder
 
-LOG = "log.txt"  # the first file of a run
+LOG, CONFIG, COMPLETE = "log.txt", "config.yaml", "report.html"  # in the order in which a run writes them
+WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion", "report")
 
 
 def config_of(run: Path) -> Path:
     """The configuration in a run's folder. Raises RunFolderError where no run has begun."""
-    if not all((run / name).is_file() for name in (LOG, "config.yaml")):
-        raise RunFolderError(f"{run} holds no run: it lacks {LOG} or config.yaml; give the folder of a run.")
-    return run / "config.yaml"
+    if not all((run / name).is_file() for name in (LOG, CONFIG)):
+        raise RunFolderError(f"{run} holds no run: it lacks {LOG} or {CONFIG}; give the folder of a run.")
+    return run / CONFIG
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from torch import Tensor
 from grn.errors import RunFolderError
 from grn.files import replacing_file
 
+METRICS = "metrics.csv"
 Rows = list[dict[str, Any]]
 
 

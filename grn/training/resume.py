@@ -2,15 +2,13 @@
 
 A checkpoint holds all that training has changed. The rest (cells, split, masks, dropout's draws, the regulation layer)
 follows from the configuration, the seed and the cells, which therefore have to be those of the first start: every
-checkpoint carries its Origin. On the same machine the run then ends as it would have without the break.
+checkpoint carries its Origin. On the same CPU the run then ends as it would have without the break, to the last bit.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +21,28 @@ from grn.config import Config
 from grn.data.cells import Cells
 from grn.data.split import Split
 from grn.errors import ConfigError, DataError, RunFolderError
+from grn.training.folder import COMPLETE, CONFIG
 from grn.training.machine import processes
-from grn.training.metrics_file import Rows, rows_before
+from grn.training.metrics_file import METRICS, Rows, rows_before
 
-METRICS = "metrics.csv"
-COMPLETE = "report.html"  # what a run writes last
 # Where a run takes place, how it is watched, and what the digest of its cells knows; all else makes it another run.
 PLACES = ("accelerator", "devices", "num_nodes", "strategy", "workers", "compile", "tensorboard")
 CELLS = ("path", "backed", "genes", "regulators")
 MAY_CHANGE = {*(f"trainer.{name}" for name in PLACES), *(f"data.{name}" for name in CELLS)}
-# As grn.files names them: beside checkpoints, files and folders of a run.
-LEFTOVER = re.compile(r"\.(last|best|metrics|truth|model|network|edges|confusion|report|config)-\w{8}(-old|\.\w+)?")
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run goes on: its last checkpoint with that one's step and origin (none: at step 0), and its metrics.
+    """Where training begins: at step 0, or with the last checkpoint of a run that goes on, its step and its origin.
 
     rows: of metrics.csv, up to that step; later ones come again.
     """
 
     folder: Path
-    checkpoint: Path | None
-    step: int
-    origin: dict[str, Any] | None
-    rows: Rows
+    checkpoint: Path | None = None
+    step: int = 0
+    origin: dict[str, Any] | None = None
+    rows: Rows = field(default_factory=list)
 
     def refuse_another_configuration(self, config: Config) -> None:
         """Raises ConfigError where the run was started with another one, or by another number of processes."""
@@ -57,7 +52,7 @@ class Start:
         for name in sorted((ours.keys() | theirs.keys()) - MAY_CHANGE):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(
-                    f"{self.folder / 'config.yaml'} has {name}: {ours.get(name)}, and the run was started with "
+                    f"{self.folder / CONFIG} has {name}: {ours.get(name)}, and the run was started with "
                     f"{theirs.get(name)}; put that back, or train anew."
                 )
         if processes(config.trainer) != self.origin["processes"]:
@@ -96,22 +91,24 @@ def find_start(folder: Path) -> Start:
         raise RunFolderError(f"The run in {folder} is complete; there is nothing to go on with.")
     last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
     if not last.exists():
-        return Start(folder, None, 0, None, [])
-    saved = read_checkpoint(last)
-    if saved["callbacks"]["Checkpoints"]["best_step"]:
+        return Start(folder)
+    step, best_step, origin = read_checkpoint(last)
+    if best_step:
         read_checkpoint(best)
-    step = saved["global_step"]
-    return Start(folder, last, step, saved["callbacks"]["Origin"], rows_before(step, folder / METRICS))
+    return Start(folder, last, step, origin, rows_before(step, folder / METRICS))
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Raises RunFolderError where it is damaged or not one of ours; OSError where it cannot be read at all."""
+def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
+    """Its step, the step of the best one, and its origin.
+
+    Raises RunFolderError where it is damaged or not one of ours, OSError where it cannot be read at all.
+    """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        callbacks, version = saved["callbacks"], saved["callbacks"]["Origin"]["version"]
-        if version == grn.__version__ and callbacks["Checkpoints"]["best_step"] >= 0 and saved["global_step"] > 0:
-            return saved
-        problem = f"is of grn {version}, and this is {grn.__version__}"
+        origin = saved["callbacks"]["Origin"]
+        if origin["version"] == grn.__version__:
+            return saved["global_step"], saved["callbacks"]["Checkpoints"]["best_step"], origin
+        problem = f"is of grn {origin['version']}, and this is {grn.__version__}"
     except FileNotFoundError:
         problem = "is missing"
     except (OSError, MemoryError):
@@ -119,13 +116,6 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except Exception:  # torch has no one error for damaged files
         problem = "is damaged, or not of this version of grn"
     raise RunFolderError(f"{path} {problem}; restore it, or move {path.parent} away to begin at step 0 again.")
-
-
-def remove_leftovers(folder: Path) -> None:
-    """What writers had beside a place when the run was cut off: never read, and as large as a checkpoint."""
-    for path in [*folder.glob(".*"), *(folder / "checkpoints").glob(".*")]:
-        if LEFTOVER.fullmatch(path.name):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def fields(config: Config) -> dict[str, Any]:
@@ -148,6 +138,7 @@ def digest(cells: Cells, split: Split) -> str:
     arrays += [split.train, split.validation, split.test]
     arrays += [array for array in (cells.regulators, cells.groups) if array is not None]
     for array in arrays:
+        found.update(str(array.shape).encode())
         found.update(np.ascontiguousarray(array).data)
     found.update("\n".join([*cells.vocabulary, *cells.classes]).encode())
     return found.hexdigest()

@@ -23,14 +23,15 @@ from grn.data.cells import Cells, load_cells
 from grn.data.module import CellsDataModule
 from grn.data.places import Place
 from grn.data.split import Split
-from grn.errors import ConfigError, DataError, UserError
-from grn.files import refuse_used_folder, replacing_file, write_text
+from grn.errors import Interrupted
+from grn.files import refuse_used_folder, remove_leftovers, replacing_file, write_text
 from grn.fusing import fusing
 from grn.model import Model
 from grn.trained import TrainedModel
 from grn.training.averaging import MovingAverage
+from grn.training.building import build_model, data_module, refuse_nothing_to_learn, trained_model
 from grn.training.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
-from grn.training.folder import LOG, config_of, held, make_run_folder
+from grn.training.folder import CONFIG, LOG, WRITTEN, config_of, held, make_run_folder
 from grn.training.layer import held_out_errors, mean_and_sd, regulation_layer
 from grn.training.machine import (
     lightning_options,
@@ -40,11 +41,10 @@ from grn.training.machine import (
     uses_gpu,
 )
 from grn.training.metrics import Evaluation, scalars
-from grn.training.metrics_file import MetricsFile
+from grn.training.metrics_file import METRICS, MetricsFile
 from grn.training.networks import Say, write_network_files
 from grn.training.quiet import quiet
-from grn.training.regulation import Fit
-from grn.training.resume import METRICS, Origin, Start, find_start, remove_leftovers
+from grn.training.resume import Origin, Start, find_start
 from grn.training.task import Task
 
 
@@ -95,43 +95,40 @@ def train(
         refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
         refuse_nothing_to_learn(config, cells)
         origin = Origin(config, cells, split)
+        # Whatever is refused until here leaves nothing behind.
         if start is not None:
             start.refuse_other_cells(origin)
-        # Whatever was refused until here has left nothing behind.
-        folder = resume or (make_run_folder(output, name) if first else output or Path("."))
-        if not first:
-            return train_in(folder, config, cells, split, origin, start, say=_silent, terminal=False, started=started)
-        if start is None:
-            until_the_end.enter_context(held(folder))
-            write_text(folder / "config.yaml", dump_config(config))
+            if first:
+                remove_leftovers(start.folder, WRITTEN)
         else:
-            remove_leftovers(folder)
-        say = _tee(say, folder / LOG)
+            start = Start(make_run_folder(output, name) if first else output or Path("."))
+            if first:
+                until_the_end.enter_context(held(start.folder))
+                write_text(start.folder / CONFIG, dump_config(config))
+        say = _tee(say, start.folder / LOG) if first else _silent
+        if resume is not None:
+            say(f"Going on with the run in {resume} after step {start.step}.")
         try:
-            return train_in(folder, config, cells, split, origin, start, say=say, terminal=terminal, started=started)
-        except UserError:
-            raise
-        except BaseException:
-            say(f"Cut off; grn train --resume {folder} goes on.")
+            return train_in(start, config, cells, split, origin, say=say, terminal=terminal, started=started)
+        except BaseException as stopped:
+            if isinstance(stopped, Interrupted) or not isinstance(stopped, Exception):
+                say(f"Cut off; grn train --resume {start.folder} goes on.")
             raise
 
 
 def train_in(
-    folder: Path,
+    start: Start,
     config: Config,
     cells: Cells,
     split: Split,
     origin: Origin,
-    start: Start | None,
     *,
     say: Say,
     terminal: bool,
     started: float,
 ) -> TrainResult | None:
     """A run from its cells on: see `train`. started: when it began to read them."""
-    first = process_rank() == 0
-    if start is not None:
-        say(f"Going on with the run in {folder} after step {start.step}.")
+    first, folder = process_rank() == 0, start.folder
     for line in describe(cells, split):
         say(line)
     truth = folder / "truth.csv"
@@ -147,7 +144,7 @@ def train_in(
 
     started = time.monotonic()
     with quiet():
-        trainer, task, checkpoints = fit(config, model, data, folder, origin, start, say=say, terminal=terminal)
+        trainer, task, checkpoints = fit(config, model, data, start, origin, say=say, terminal=terminal)
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
@@ -193,92 +190,12 @@ def describe(cells: Cells, split: Split) -> list[str]:
     return lines
 
 
-def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
-    """The cell types that the model learns to tell apart: two or more, or none."""
-    return cells.classes if config.objectives.cell_type.weight and len(cells.classes) > 1 else ()
-
-
-def build_model(
-    config: Config, cells: Cells, split: Split, mean: torch.Tensor, sd: torch.Tensor, layer: Fit | None
-) -> Model:
-    """A model with the heads that the objectives need, the genes' scale and, fitted already, the regulation layer."""
-    objectives = config.objectives
-    regulators = None if cells.regulators is None else torch.as_tensor(cells.regulators)
-    torch.manual_seed(config.trainer.seed)  # the blocks start alike with and without the layer
-    model = Model(
-        config.model,
-        len(cells.vocabulary),
-        regulators=regulators,
-        classes=len(trained_classes(config, cells)),
-        property=bool(objectives.property.weight),
-        regulation=None if layer is None else layer.regulation,
-    )
-    model.mean.copy_(mean)
-    model.sd.copy_(sd)
-    if objectives.property.weight:
-        model.property_scale.copy_(torch.tensor(property_scale(cells.property[split.train], objectives.property.key)))
-    if not objectives.masked_multiplicity.weight:
-        # DDP refuses parameters that no loss reaches.
-        model.multiplicity.requires_grad_(False)
-        model.multiplicity_bias.requires_grad_(False)
-    return model
-
-
-def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: bool) -> CellsDataModule:
-    return CellsDataModule(
-        cells,
-        split,
-        batch_size=config.trainer.batch_size,
-        masked_fraction=config.objectives.masked_multiplicity.fraction,
-        seed=config.trainer.seed,
-        bags=config.data.bags,
-        absent_fraction=config.data.absent_fraction,
-        gene_parallel=config.trainer.gene_parallel,
-        num_workers=config.trainer.workers,
-        with_regulators=with_regulators,
-    )
-
-
-def trained_model(config: Config, cells: Cells, model: Model, layer: Fit | None) -> TrainedModel:
-    """What the model folder holds beside the weights: all that new cells have to be read with."""
-    return TrainedModel(
-        model=model,
-        vocabulary=cells.vocabulary,
-        classes=trained_classes(config, cells),
-        values=config.data.values,
-        multiplicity=config.data.multiplicity,
-        target_total=cells.target_total,
-        depth=cells.depth,
-        measures_depth=cells.measures_depth,
-        depth_share=cells.depth_share,
-        property_key=config.objectives.property.key if model.property is not None else None,
-        penalty=None if layer is None else layer.penalty,
-    )
-
-
-def refuse_nothing_to_learn(config: Config, cells: Cells) -> None:
-    others = config.objectives.masked_multiplicity.weight or config.objectives.property.weight
-    if not others and not trained_classes(config, cells):
-        raise ConfigError(
-            f"obs column {config.data.label_key!r} holds the one cell type {cells.classes[0]!r} and nothing else is "
-            "trained for; set objectives.masked_multiplicity.weight above 0, or data.label_key to another column."
-        )
-
-
-def property_scale(values: np.ndarray, key: str | None) -> tuple[float, float]:
-    known = values[~np.isnan(values)]
-    if len(known) < 2 or known.std() == 0:
-        raise DataError(f"obs column {key!r} has no two different numbers among the training cells; choose another.")
-    return float(known.mean()), float(known.std())
-
-
 def fit(
     config: Config,
     model: Model,
     data: CellsDataModule,
-    folder: Path,
+    start: Start,
     origin: Origin,
-    start: Start | None,
     *,
     say: Say,
     terminal: bool,
@@ -287,15 +204,15 @@ def fit(
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
     task = Task(model, config.objectives, settings, total)
-    checkpoints = Checkpoints(folder / "checkpoints", settings.patience)
+    checkpoints = Checkpoints(start.folder / "checkpoints", settings.patience)
     # First the average: the checkpoints that follow hold it, and validation looks at it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
     loggers: list[Logger] = []
     if process_rank() == 0:
-        loggers = [MetricsFile(folder / METRICS, start.rows if start else [])]
+        loggers = [MetricsFile(start.folder / METRICS, start.rows)]
         if settings.tensorboard:
-            loggers.append(TensorBoardLogger(folder, name="", version="tensorboard"))
+            loggers.append(TensorBoardLogger(start.folder, name="", version="tensorboard"))
     trainer = L.Trainer(
         **lightning_options(settings),
         max_steps=total,
@@ -312,7 +229,7 @@ def fit(
         num_sanity_val_steps=0,
     )
     with fusing(model, settings.compile and uses_gpu(settings)), exits_are_interruptions():
-        trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint if start else None, weights_only=True)
+        trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
     return trainer, task, checkpoints
 
 

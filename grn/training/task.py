@@ -50,7 +50,7 @@ class Task(L.LightningModule):
         return prediction, {name: loss(prediction, batch, self.model) for name, (_, loss) in self.objectives.items()}
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
-        """Dropout's draws depend on the step alone, so that a run goes on as if it had never been cut off.
+        """Dropout's draws are those of the step, whatever came before: a run goes on as if it had never been cut off.
 
         Each process has its own: those that share a cell's genes draw for genes of their own.
         """

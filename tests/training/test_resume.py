@@ -319,6 +319,7 @@ def test_the_command_goes_on_once_and_says_what_it_cannot_do(cut_off, tmp_path, 
     assert main(["train", "--resume", "run"]) == 0
     assert "Going on with the run in run after step 5.\n" in capsys.readouterr().out
     log = (cut_off / "log.txt").read_text().splitlines()
+    assert [line for line in log if line.endswith(f"  Cut off; grn train --resume {cut_off} goes on.")]
     assert sum("Everything is in" in line for line in log) == 1 < sum("Ready after" in line for line in log)
     for arguments, said in (
         (["--resume", "run"], "error: The run in run is complete; there is nothing to go on with.\n"),
