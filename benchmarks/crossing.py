@@ -21,7 +21,8 @@ import pandas as pd
 import torch
 from results_file import write
 
-from flashsign import kernel_attention, spherical_attention
+from flashsign import dispatch as kernel_attention
+from flashsign import spherical_attention
 
 HERE = Path(__file__).resolve().parent
 COLUMNS = {

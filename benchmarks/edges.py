@@ -32,8 +32,9 @@ from torch import Tensor
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from flashsign import EdgeSums, edge_weights, tuning
-from flashsign.edge_parts import inverse_norms, scaled
+from flashsign import EdgeSums, edge_weights
+from flashsign.edges.parts import inverse_norms, scaled
+from flashsign.tuning import tables as tuning
 
 HERE = Path(__file__).resolve().parent
 SIZES = ((20_000, 2_000), (20_000, 20_000))

@@ -14,9 +14,12 @@ import sys
 
 import torch
 
-from flashsign.triton import launch, moments, small_bags, stream
-from flashsign.tuning import HOPPER
-from flashsign.waves import Waves
+from flashsign.triton import small_bags
+from flashsign.triton.common import launch
+from flashsign.triton.moments import calls as moments
+from flashsign.triton.streaming import calls as stream
+from flashsign.tuning.split_keys import Waves
+from flashsign.tuning.tables import HOPPER
 
 KINDS = ((torch.float16, 128), (torch.bfloat16, 64), (torch.float16, 48), (torch.float32, 32))
 

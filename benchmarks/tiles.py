@@ -29,7 +29,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from flashsign.accuracy import SIZES, TENSORS, Bag
+from flashsign.autotune.accuracy import SIZES, TENSORS, Bag
 
 HERE = Path(__file__).resolve().parent
 SMALL_SIZES = (1, 7, 20, 33, 64, 113, 128)
@@ -74,14 +74,14 @@ class Case:
         """Genes of the bags that the kernel is checked on."""
         if not self.kernel.startswith("small"):
             return SIZES
-        from flashsign import tuning
+        from flashsign.tuning import tables as tuning
 
         return tuple(x for x in SMALL_SIZES if x <= tuning.SMALL_BAGS[self.dtype.itemsize, self.width].keys)
 
 
 def cases() -> Iterator[Case]:
-    from flashsign import tuning
-    from flashsign.triton.stream import WIDEST_MOMENTS
+    from flashsign.triton.streaming.calls import WIDEST_MOMENTS
+    from flashsign.tuning import tables as tuning
 
     tables = {
         "forward": tuning.FORWARD,
@@ -120,9 +120,13 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
     Small bags and moments have one tile each, which they find themselves. Where it is the stream's turn, it streams
     small bags too.
     """
-    from flashsign import tuning
-    from flashsign.triton import launch, mend, moments, small_bags, stream
-    from flashsign.waves import Waves
+    from flashsign.triton import small_bags
+    from flashsign.triton.common import launch
+    from flashsign.triton.moments import calls as moments
+    from flashsign.triton.streaming import calls as stream
+    from flashsign.triton.streaming import nan_repair as mend
+    from flashsign.tuning import tables as tuning
+    from flashsign.tuning.split_keys import Waves
 
     q, k, v, m, grad = bag.q, bag.k, bag.v, bag.m, bag.grad
     call, cut = (q, k, v, m[:, None]), (None, None, 1e-6)

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
 from flashsign import spherical_attention
-from flashsign.remembered import remembered
+from flashsign.tensor_cache import remembered
 from grn.bags import Bags
 from grn.config import ModelConfig
 from grn.fusing import Fusible, fusible

@@ -27,8 +27,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import grn.model
 from flashsign import spherical_attention
-from flashsign.kernel_attention import choose_method
-from flashsign.remembered import remembered
+from flashsign.dispatch import choose_method
+from flashsign.tensor_cache import remembered
 
 Attention = Callable[..., Tensor]
 REFUSED = ("No available kernel", "No viable backend")  # how torch says that a forced backend does not take a call

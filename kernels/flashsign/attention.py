@@ -12,14 +12,14 @@ from typing import Literal
 import torch
 from torch import Tensor, distributed
 
-from flashsign.dense import Method, dense_attention
-from flashsign.errors import BackendUnavailable, ShapeMismatch
-from flashsign.kernel_attention import kernel_attention, no_kernel
-from flashsign.packing import pad_attention
-from flashsign.split_moments import split_attention
+from flashsign.dispatch import kernel_attention, no_kernel
+from flashsign.distributed.moments import split_attention
+from flashsign.eager.dense import Method, dense_attention
+from flashsign.eager.packing import pad_attention
+from flashsign.errors import BackendUnavailable
+from flashsign.validation import check_packing, check_tensors
 
 Backend = Literal["auto", "triton", "torch"]
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def spherical_attention(
@@ -56,7 +56,7 @@ def spherical_attention(
     group: ranks that hold each bag's genes between them, each its own q, k, v, multiplicity, any number of genes, also
     none; each gets its own queries' outputs (moments; kernels take 16 bits alone). All its ranks must call and
     differentiate alike, once, in reverse, and the caller sums the gradients of shared parameters
-    (flashsign.split_moments). None: no other ranks.
+    (flashsign.distributed.moments). None: no other ranks.
     Raises ShapeMismatch (tensors that do not fit), BackendUnavailable, ValueError (an unknown method or backend, or one
     that knows no group), NotImplementedError (with a group: anything but one derivative in reverse), UnusableTiles (the
     file that FLASHSIGN_TILES names: flashsign.autotune).
@@ -95,70 +95,3 @@ def spherical_attention(
             return dense_attention(*wide, eps, method).to(q.dtype)
         dense = partial(dense_attention, eps=eps, method=method)
         return pad_attention(dense, *wide, offsets, query_offsets).to(q.dtype)
-
-
-def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, packed: bool) -> None:
-    """Raises ShapeMismatch, with what was found, unless the tensors fit together (forms: spherical_attention)."""
-    form, ndim = ("packed", 3) if packed else ("dense", 4)
-
-    def found() -> str:
-        return f"found q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
-
-    if q.ndim != ndim or k.ndim != ndim:
-        expected = "q [T, H, E] and k, v [S, K, E]" if packed else "q [C, H, N, E] and k, v [C, K, M, E]"
-        hint = "" if packed else " (packed bags come with offsets)"
-        raise ShapeMismatch(f"A {form} call{hint} has {expected}; {found()}.")
-    if k.shape != v.shape:
-        raise ShapeMismatch(f"k and v must have one shape; {found()}.")
-    if q.shape[-1] != k.shape[-1]:
-        raise ShapeMismatch(f"q and k must have one head width; {found()}.")
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ShapeMismatch(f"Query heads must be a multiple of key heads; {found()}.")
-    if not packed and q.shape[0] != k.shape[0]:
-        raise ShapeMismatch(f"q and k must have the same number of cells; {found()}.")
-    if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES):
-        raise ShapeMismatch(
-            f"q, k and v must share one floating dtype; found {q.dtype}, {k.dtype}, {v.dtype} "
-            "(float16, bfloat16, float32 and float64 are taken)."
-        )
-    if not (q.device == k.device == v.device):
-        raise ShapeMismatch(f"q, k and v must be on one device; found {q.device}, {k.device}, {v.device}.")
-    if multiplicity is None:
-        return
-    per_key = k.shape[:1] if packed else (k.shape[0], k.shape[2])
-    per_key_and_head = k.shape[:-1]
-    if multiplicity.shape not in (per_key, per_key_and_head):
-        raise ShapeMismatch(
-            f"multiplicity must have shape {list(per_key)} or {list(per_key_and_head)} for k {list(k.shape)}; "
-            f"found {list(multiplicity.shape)}."
-        )
-    if multiplicity.device != k.device:
-        raise ShapeMismatch(f"multiplicity must be on k's device {k.device}; found {multiplicity.device}.")
-
-
-def check_packing(
-    q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None
-) -> tuple[Tensor | None, Tensor | None]:
-    """Both offsets, contiguous, the queries' by default the keys'. Raises ShapeMismatch unless they cut alike."""
-    if offsets is None:
-        if query_offsets is not None:
-            raise ShapeMismatch("query_offsets came without offsets: a packed call needs the keys' offsets too.")
-        return None, None
-    query_offsets = offsets if query_offsets is None else query_offsets
-    check_offsets("offsets", offsets, k)
-    check_offsets("query_offsets", query_offsets, q)
-    if len(offsets) != len(query_offsets):
-        raise ShapeMismatch(
-            f"offsets describe {len(offsets) - 1} bags and query_offsets {len(query_offsets) - 1}: make them equal."
-        )
-    return offsets.contiguous(), query_offsets.contiguous()
-
-
-def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
-    """Raises ShapeMismatch unless offsets [C + 1] can cut packed [T, heads, E]."""
-    if offsets.ndim != 1 or len(offsets) == 0 or offsets.dtype not in (torch.int32, torch.int64):
-        raise ShapeMismatch(
-            f"{name} must be int32 or int64 of shape [C + 1]; found {offsets.dtype} {list(offsets.shape)}."
-        )
-    if offsets.device != packed.device:
-        raise ShapeMismatch(f"{name} must be on the packed rows' device {packed.device}; found {offsets.device}.")

@@ -6,7 +6,7 @@ import pytest
 import tiles
 import torch
 
-from flashsign import tuning
+from flashsign.tuning import tables as tuning
 
 pytest.importorskip("triton")
 CPU = not torch.cuda.is_available()

@@ -37,7 +37,7 @@ def test_no_multiplicity_means_one_of_each(bag, method):
 def test_autos_choice_is_the_cheaper_method(draw, monkeypatch):
     taken = []
     for name in ("stream_attention", "moment_attention"):
-        monkeypatch.setattr(f"flashsign.dense.{name}", lambda q, k, v, eps, name=name: taken.append(name) or q)
+        monkeypatch.setattr(f"flashsign.eager.dense.{name}", lambda q, k, v, eps, name=name: taken.append(name) or q)
     for keys in (1, 3, 90):
         call = draw(heads=1, key_heads=1, queries=90, keys=keys, width=4)
         spherical_attention(*call.leaves)
@@ -47,7 +47,7 @@ def test_autos_choice_is_the_cheaper_method(draw, monkeypatch):
 def test_a_transform_makes_auto_slower_to_choose_moments(draw, monkeypatch):
     taken = []
     for name in ("stream_attention", "moment_attention"):
-        monkeypatch.setattr(f"flashsign.dense.{name}", lambda q, k, v, eps, name=name: taken.append(name) or q)
+        monkeypatch.setattr(f"flashsign.eager.dense.{name}", lambda q, k, v, eps, name=name: taken.append(name) or q)
     call = draw(heads=1, key_heads=1, queries=90, keys=10, width=4)
     spherical_attention(*call.leaves)
     with torch.autograd.forward_ad.dual_level():

@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from flashsign import edge_weights, edges
+from flashsign import edge_weights
+from flashsign.edges import sums as edges
 from grn.bags import Bags
 from grn.network import attention, networks
 from grn.network.attention import attention_layers, strongest_attention

@@ -3,7 +3,7 @@
     S_ij += sum over bags and heads of w_ij      A_ij += sum of |w_ij|      w_ij = (q_i.k'_j) / n_i
 
 A program owns its tile: both sums wait in registers while bags and heads pass by, and are added to memory once. No
-atomics, so the same call gives the same bits. The plain version: flashsign.edges.
+atomics, so the same call gives the same bits. The plain version: flashsign.edges.sums.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from flashsign import tuning
-from flashsign.tile import Tile
-from flashsign.triton.launch import aligned, cdiv, descriptor, precision
-from flashsign.tuning import padded_width
+from flashsign.triton.common.launch import aligned, cdiv, descriptor, precision
+from flashsign.tuning import tables as tuning
+from flashsign.tuning.tables import padded_width
+from flashsign.tuning.tile import Tile
 
 
 @triton.jit

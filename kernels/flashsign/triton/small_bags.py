@@ -22,12 +22,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashsign import tuning
-from flashsign.packing import longest
-from flashsign.triton.launch import aligned, head_stride, precision, start, steps
-from flashsign.triton.stream_backward import unit_of
-from flashsign.triton.tiles import bag_rows, inverse_norm, power_of_two
-from flashsign.tuning import SmallTile, padded_width
+from flashsign.triton.common.device_functions import bag_rows, inverse_norm, power_of_two
+from flashsign.triton.common.launch import aligned, head_stride, precision, start, steps
+from flashsign.triton.streaming.backward import unit_of
+from flashsign.tuning import tables as tuning
+from flashsign.tuning.tables import SmallTile, padded_width
+from flashsign.validation import longest
 
 
 @triton.jit

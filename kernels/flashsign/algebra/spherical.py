@@ -1,0 +1,31 @@
+"""Spherical attention as a monoid: the definition that the fast paths are compared with.
+
+Letters: N queries, M keys (items), E width. Equations: kernels/README.md, "Spherical attention".
+Source: spherical attention, arXiv 2505.09326.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from flashsign.algebra.monoid import Monoid, Total, add, constants, pass_on
+from flashsign.eager.streaming import inverse_norm
+
+
+def spherical_monoid(eps: float = 1e-6) -> Monoid:
+    """Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> attention [N, E].
+
+    Totals are three sums, u, z and t, so each item's local gradient is the total's: that is the whole backward.
+    """
+
+    def lift(items: Total, shared: Total) -> Total:
+        (k, v, m), (q,) = items, shared
+        scaled = m[:, None] * k
+        s = scaled @ q.mT
+        return s[..., None] * v[:, None], s.square(), scaled.square().sum(-1)
+
+    def finish(total: Total, shared: Total) -> Tensor:
+        (u, z, t), (q,) = total, shared
+        return u * inverse_norm(z, eps * q.square().sum(-1) * t)[..., None]
+
+    return Monoid("spherical attention", constants(0.0, 0.0, 0.0), lift, add, finish, pass_on)

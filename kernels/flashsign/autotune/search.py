@@ -1,0 +1,177 @@
+"""The search for faster tiles: steps from neighbour to neighbour, each of which has to be right.
+
+Letters: C cells, H query heads, K key heads, N queries, M keys, E head width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from flashsign.autotune.accuracy import OFF, SIZES, Bag, error
+from flashsign.autotune.trials import BACKWARD, FORWARD, backward, forward, verdicts
+from flashsign.errors import UnusableTiles
+from flashsign.tuning.tables import choose_pass, choose_tile, own_tiles, padded_width
+from flashsign.tuning.tile import LEAST, MOST, Kernel, Pass, Tile
+
+GAIN = 0.97
+"""What a tile's time must be of another's to take its place: more is scatter."""
+
+Clock = Callable[[Callable[[], object]], float]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Bags:
+    """The bags to be fast on: `cells` dense ones of `genes` queries and `keys` keys each."""
+
+    cells: int
+    heads: int
+    key_heads: int
+    genes: int
+    keys: int
+    width: int
+    dtype: torch.dtype
+
+    def draw(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """q, k, v, m and a gradient in the kernels' one form: normal numbers, all keys present."""
+
+        def normal(heads: int, rows: int) -> Tensor:
+            return torch.randn(self.cells, heads, rows, self.width, device=device).to(self.dtype)
+
+        q, grad = (normal(self.heads, self.genes) for _ in range(2))
+        k, v = (normal(self.key_heads, self.keys) for _ in range(2))
+        return q, k, v, torch.rand(self.cells, 1, self.keys, device=device) + 0.1, grad
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of one kernel: the tile that it had and the fastest right one, their milliseconds (infinite: neither runs and is
+    right), how many were tried, and what was wrong with the last that did not run."""
+
+    kernel: Kernel
+    before: Tile | Pass
+    after: Tile | Pass
+    ms_before: float
+    ms_after: float
+    tried: int
+    problem: str
+
+
+class Search:
+    """The search for tiles for some bags and one method, "stream" or "moments".
+
+    A tile is right where it gives what the one before gave for these bags, and is near enough to float64 on others of
+    `sizes` genes, dense and packed; not of one gene, as moments of a single key miss the bound with any tile
+    (docs/log.md). clock: milliseconds of a call.
+    """
+
+    def __init__(
+        self, bags: Bags, method: str, device: torch.device, clock: Clock, sizes: Sequence[int] = SIZES[1:]
+    ) -> None:
+        self.method, self.device, self.clock = method, device, clock
+        self.problem = ""
+        self.rows = bags.draw(device)
+        self.size, self.width = bags.dtype.itemsize, padded_width(bags.width)
+        dtypes = (torch.float16, torch.bfloat16) if self.size == 2 else (torch.float32,)
+        self.checks = [Bag(genes, self.width, dtype, device) for dtype in dtypes for genes in sizes]
+
+    def __iter__(self) -> Iterator[Found]:
+        """One kernel after the other, each with the tiles that were found before in place."""
+        from flashsign.triton.streaming.calls import hopper_tile
+
+        names = FORWARD[self.method] + BACKWARD[self.method]
+        if hopper_tile(*self.rows[:2], None) is not None:  # a kernel of its own, whose tiles are fixed
+            names = tuple(name for name in names if name != "forward")
+        return map(self.tune, names)
+
+    def tune(self, name: str) -> Found:
+        q, k, *_ = self.rows
+        kernel, own = Kernel(name, self.size, self.width), own_tiles(self.device)
+        choose = choose_pass if self.method == "moments" else choose_tile
+        start = choose(name, k if "key" in name else q, self.width)
+        self.problem = ""
+        call = self.attempt(partial(self.call_of, name), start, None)
+        before = None if call is None else self.attempt(call, start, None)
+
+        def ms(tile: Tile | Pass) -> float:
+            own[kernel] = tile
+            return math.inf if call is None else self.attempt(partial(self.clock, call), tile, math.inf)
+
+        def right(tile: Tile | Pass) -> bool:
+            own[kernel] = tile
+            return call is not None and self.attempt(lambda: alike(call(), before) and self.is_right(name), tile, False)
+
+        best, times = climb(start, ms, right)
+        own[kernel] = best
+        if times[best] == math.inf:
+            own.pop(kernel)
+        return Found(kernel, start, best, times[start], times[best], len(times), self.problem)
+
+    def call_of(self, name: str) -> Callable[[], tuple[Tensor, ...]]:
+        """The call with a kernel in it on the bags to be fast on, and its results: the output, or all gradients."""
+        q, k, v, m, grad = self.rows
+        if name in FORWARD[self.method]:
+            return lambda: forward(self.method, q, k, v, m)[:1]
+        return partial(backward, self.method, grad, q, k, v, m, forward(self.method, q, k, v, m))
+
+    def attempt(self, call: Callable[[], T], tile: Tile | Pass, otherwise: T) -> T:
+        """What the call returns; `otherwise` where the tile is more than the device has or the compiler takes."""
+        try:
+            return call()
+        except Exception as problem:
+            try:
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize()
+            except RuntimeError:  # nothing works any more
+                raise UnusableTiles(f"The GPU failed at {tile} ({problem}); the file keeps earlier ones.") from problem
+            self.problem = f"{type(problem).__name__}: {problem}".splitlines()[0]
+            return otherwise
+
+    def is_right(self, name: str) -> bool:
+        trials = ((bag, packed) for bag in self.checks for packed in (False, True))
+        return all(verdict.good for trial in trials for verdict in verdicts(self.method, name, *trial))
+
+
+def alike(found: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> bool:
+    """Whether results are those that another tile gave, if it ran."""
+    limit = OFF * torch.finfo(found[0].dtype).eps
+    return before is None or all(error(x, y.double()) <= limit for x, y in zip(found, before, strict=True))
+
+
+def climb(start: Tile | Pass, ms: Callable[[Any], float], right: Callable[[Any], bool]) -> tuple[Any, dict[Any, float]]:
+    """The fastest right tile that steps from `start` lead to, and the milliseconds of every tile that was tried.
+
+    ms: infinite for what does not run; a start that is not right counts as such.
+    """
+    best, times = start, {start: ms(start) if right(start) else math.inf}
+    while True:
+        for tile in neighbours(best):
+            if tile not in times:
+                times[tile] = ms(tile)
+        limit = GAIN * times[best]
+        faster = sorted((tile for tile in neighbours(best) if times[tile] < limit), key=times.__getitem__)
+        better = next(filter(right, faster), None)
+        if better is None:
+            return best, times
+        best = better
+
+
+def neighbours(tile: Tile | Pass) -> Iterator[Tile | Pass]:
+    """Tiles that differ in one number: half of it or twice, of stages one less or more."""
+    for name, now in vars(tile).items():
+        for other in (now - 1, now + 1) if name == "stages" else (now // 2, now * 2):
+            if LEAST[name] <= other <= MOST[name]:
+                yield replace(tile, **{name: other})
+
+
+def device_ms(call: Callable[[], object]) -> float:
+    from triton.testing import do_bench_cudagraph
+
+    return float(do_bench_cudagraph(call, return_mode="median"))

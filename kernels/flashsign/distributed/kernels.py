@@ -1,0 +1,116 @@
+"""Attention of bags whose genes are split over devices, by the moments' kernels: 16-bit numbers on GPUs.
+
+The passes over keys and over queries are those of one device; between them the ranks add up what their keys, and then
+their queries, sum to. What float32 moments cannot tell, weak rows, needs keys that are elsewhere: a call that has such
+a row on any rank, which random ones never do, is made again from float64 moments (split_moments).
+Letters: C' cells, or 1 where bags are packed, H query heads, K key heads, N queries, M keys, E head width; S squares,
+one a bag and key head; E' is E's padded width. Forms: flashsign.triton.moments.calls. Equations: kernels/README.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, distributed
+
+from flashsign.distributed.moments import ONCE, check_member, in_a_unit, outside_of_transforms, split_attention
+from flashsign.eager.transforms import in_batches
+
+if TYPE_CHECKING:
+    from flashsign.triton.moments.calls import Call, Squares, Weak
+
+
+def split_kernel_attention(
+    q: Tensor, k: Tensor, v: Tensor, m: Tensor,
+    offsets: Tensor | None, query_offsets: Tensor | None, eps: float, group: distributed.ProcessGroup,
+) -> Tensor:  # fmt: skip
+    """This rank's outputs, like q [C', H, N, E]; k, v [C', K, M, E], m [C', 1 or K, M] float32, of this rank.
+
+    Two all-reduces forward, float64 moments [S, 2, E', E'] and one number, and one backward, float32 [S, 2 E'^2 + 1].
+    Rules and errors: split_moments.split_moments. There is at least one bag.
+    """
+    check_member(group)
+    outside_of_transforms()
+    # As in split_moments: a rank without gradients of its own has its turn in the others' collectives.
+    anchor = torch.zeros((), requires_grad=torch.is_grad_enabled())
+    output: Tensor
+    output, weak = _SplitKernels.apply(  # type: ignore[no-untyped-call]
+        anchor, q, k, v, m, offsets, query_offsets, eps, group
+    )
+    return again_in_float64(q, k, v, m, offsets, query_offsets, eps, group) if weak else output
+
+
+def again_in_float64(
+    q: Tensor, k: Tensor, v: Tensor, m: Tensor,
+    offsets: Tensor | None, query_offsets: Tensor | None, eps: float, group: distributed.ProcessGroup,
+) -> Tensor:  # fmt: skip
+    if offsets is None:
+        wide = (q.float(), k.float(), v.float(), m.expand(-1, k.shape[1], -1))
+        return split_attention(*wide, None, None, eps, group).to(q.dtype)
+    packed = [x[0].transpose(0, 1).float() for x in (q, k, v)]
+    m = m[0].mT.expand(-1, k.shape[1])
+    found = split_attention(packed[0], packed[1], packed[2], m, offsets, query_offsets, eps, group)
+    return found.transpose(0, 1)[None].to(q.dtype)
+
+
+class _SplitKernels(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor,
+        offsets: Tensor | None, query_offsets: Tensor | None, eps: float, group: distributed.ProcessGroup,
+    ) -> tuple[Tensor, bool]:  # fmt: skip
+        from flashsign.triton.common.launch import aligned
+        from flashsign.triton.moments.calls import Call
+
+        call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, eps)
+        o = torch.empty_like(q)
+        inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
+        weak = call.no_rows()
+        moments = all_keys(call, call.sum_keys(weak), weak, group)
+        call.attend_moments(moments, o, inverse, weak)
+        count = weak.counts.sum()
+        distributed.all_reduce(count, group=group)
+        ctx.save_for_backward(q, k, v, m, o, inverse, *moments, offsets, query_offsets)
+        ctx.eps, ctx.group = eps, group
+        return o, bool(count)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        from flashsign.triton.common.launch import aligned
+        from flashsign.triton.moments.calls import Call, Squares
+
+        if torch.is_grad_enabled() or in_batches(grad):
+            raise NotImplementedError(ONCE)
+        outside_of_transforms()
+        q, k, v, m, o, inverse, sums, totals, offsets, query_offsets = ctx.saved_tensors
+        call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, ctx.eps)
+        grad, moments = aligned(grad), Squares(sums, totals)
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
+        weak, delta = call.no_rows(), torch.empty_like(inverse)
+        own = call.sum_queries(grad, o, inverse, moments, delta, weak)
+        gradients = all_queries(call, own, weak, ctx.group)
+        call.key_gradients(gradients, moments, dk, dv, dm)
+        call.query_gradients(grad, inverse, delta, moments, gradients, dq, weak)
+        shared = m.shape[1] == 1 < dm.shape[1]
+        wanted = (dm.sum(1, keepdim=True) if shared else dm) if ctx.needs_input_grad[4] else None
+        return None, dq, dk, dv, wanted, None, None, None, None
+
+
+def all_keys(call: Call, own: Squares, weak: Weak, group: distributed.ProcessGroup) -> Squares:
+    """A and G of all ranks' keys; every rank's own come in a unit of its own."""
+    scale = own.totals[:, 0, :1, None].double()
+    sums = torch.cat((own.sums[:, 0] / scale, own.sums[:, 1] / scale**2), -1)
+    distributed.all_reduce(sums, group=group)
+    unit, total = in_a_unit(sums)
+    return call.add(torch.stack(total, 1)[None].float(), unit.reshape(1, -1).float(), weak, scaled=True)
+
+
+def all_queries(call: Call, own: Squares, weak: Weak, group: distributed.ProcessGroup) -> Squares:
+    """dA and 2 dG of all ranks' queries, and whether any of them needs care; all ranks have one unit for them."""
+    doubts = own.totals[:, 0, :1]
+    sums = torch.cat((own.sums.flatten(1), doubts), 1)
+    distributed.all_reduce(sums, group=group)
+    parts, doubts = sums[:, :-1].contiguous().reshape(1, *own.sums.shape), sums[:, -1:].mT
+    return call.add(parts, doubts.contiguous(), weak, scaled=False)

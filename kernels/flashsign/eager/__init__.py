@@ -1,0 +1,1 @@
+"""Spherical attention in torch operations, on any device, and what packed bags and derivatives need there."""

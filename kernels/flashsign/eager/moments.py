@@ -1,0 +1,135 @@
+"""Spherical attention in linear time: the keys of a bag enter through two E x E moments only.
+
+Letters: B bags (cells x key heads), N queries of a bag (a group's query heads one after another, so they share the
+moments), M keys, E width. Keys arrive scaled by their multiplicity, k = m k.
+Equations: kernels/README.md, "Moments". Source: spherical attention, arXiv 2505.09326.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from flashsign.eager.streaming import inverse_norm, row_floor, stream_backward, stream_forward
+from flashsign.eager.transforms import differentiable_gradients, transformed
+
+WEAK = 1e-4
+"""Rows whose z is below this share of |q|^2 tr G are weak: float32 moments cancelled (error of z: 0.13 u / share)."""
+
+
+class Moments(NamedTuple):
+    """What a bag's keys are to every query: A = sum_j k_j^T v_j and G = sum_j k_j^T k_j, both [B, E, E].
+
+    Moments of chunks of keys add up to those of the whole bag.
+    """
+
+    a: Tensor
+    g: Tensor
+
+    @classmethod
+    def of(cls, k: Tensor, v: Tensor) -> Moments:
+        """Moments of keys (scaled by multiplicity) and values, [B, M, E] each."""
+        return cls(k.mT @ v, k.mT @ k)
+
+    def plus(self, other: Moments) -> Moments:
+        return Moments(self.a + other.a, self.g + other.g)
+
+    @property
+    def trace(self) -> Tensor:
+        """t = tr G = sum_j |k_j|^2, [B]."""
+        return self.g.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+    def attend(self, q: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs o [B, N, E], 1 / n [B, N, 1] and which rows are weak [B, N, 1]; q [B, N, E]."""
+        width = q.shape[-1]
+        both = q @ torch.cat((self.a, self.g), -1)
+        u, q_g = both[..., :width], both[..., width:]
+        z = (q_g * q).sum(-1, keepdim=True).clamp_min(0)
+        scale = row_floor(q, self.trace, 1.0)
+        inverse = inverse_norm(z, eps * scale)
+        # The share grows with the roundoff: float64 moments are trusted further down.
+        weak = z < WEAK * torch.finfo(q.dtype).eps / torch.finfo(torch.float32).eps * scale
+        return u * inverse, inverse, weak
+
+
+def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
+    """Spherical attention from moments; weak rows are streamed, forward and backward.
+
+    q [B, N, E], k (scaled by multiplicity) and v [B, M, E], one dtype, float32 or float64 -> o [B, N, E].
+    8 N E^2 operations forward, nothing of size N x M. Forward mode and torch.func transforms cannot pick weak rows
+    out and use float64 moments for all rows instead. Source: arXiv 2505.09326.
+    """
+    if transformed():
+        return plain_moment_attention(q, k, v, eps)
+    output: Tensor = _MomentAttention.apply(q, k, v, eps)  # type: ignore[no-untyped-call]
+    return output
+
+
+def plain_moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
+    """The same in plain torch operations and float64, as no row is picked out; differentiable in any mode and order."""
+    return Moments.of(k.double(), v.double()).attend(q.double(), eps)[0].to(q.dtype)
+
+
+class _MomentAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
+        moments = Moments.of(k, v)
+        o, inverse, weak = moments.attend(q, eps)
+        for bag, rows in bags_with_rows(weak):
+            o[bag, rows], inverse[bag, rows] = (
+                part[0] for part in stream_forward(q[bag, rows][None], k[bag, None], v[bag, None], eps)
+            )
+        ctx.save_for_backward(q, k, v, o, inverse, weak, *moments)
+        ctx.eps = eps
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, o, inverse, weak, a, g = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            plain = partial(plain_moment_attention, eps=ctx.eps)
+            return *differentiable_gradients(plain, (q, k, v), (grad,)), None
+        strong = torch.where(weak, 0, inverse)
+        with torch.autocast(grad.device.type, enabled=False):
+            dq, dk, dv = _moments_backward(grad, q, k, v, o, strong, Moments(a, g), ctx.eps)
+            for bag, rows in bags_with_rows(weak):
+                totals = (o[bag, rows][None], inverse[bag, rows][None])
+                dq_rows, dk_bag, dv_bag = stream_backward(
+                    grad[bag, rows][None], q[bag, rows][None], k[bag, None], v[bag, None], *totals, ctx.eps
+                )
+                dq[bag, rows] = dq_rows[0]
+                dk[bag] += dk_bag[0]
+                dv[bag] += dv_bag[0]
+        return dq, dk, dv, None
+
+
+def _moments_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, inverse: Tensor, moments: Moments, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk, dv from dA = sum_i q_i^T g_i and dG = -1/2 sum_i c_i (q_i^T q_i + eps |q_i|^2 I), c = delta / n^2.
+
+    dq_i = g_i A^T - c_i q_i (G + eps t I),  dk = v dA^T + 2 k dG,  dv = k dA.
+    """
+    width = q.shape[-1]
+    eye = torch.eye(width, dtype=q.dtype, device=q.device)
+    g = grad * inverse
+    curve = (g * o).sum(-1, keepdim=True) * inverse
+    rows = torch.cat((g, -curve * q), -1)
+    both = q.mT @ rows
+    d_a, twice_d_g = both[..., :width], both[..., width:]
+    # sum_i c_i |q_i|^2 is the trace of what is at hand.
+    pull = twice_d_g.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+    dq = rows @ torch.cat((moments.a.mT, moments.g + eps * moments.trace[:, None, None] * eye), -2)
+    dk = v @ d_a.mT + k @ (twice_d_g + eps * pull * eye)
+    return dq, dk, k @ d_a
+
+
+def bags_with_rows(weak: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Each bag that has weak rows, with their positions; weak [B, N, 1]."""
+    bag_of_row, row, _ = weak.nonzero(as_tuple=True)
+    bags, counts = torch.unique_consecutive(bag_of_row, return_counts=True)
+    yield from zip(bags.tolist(), torch.split(row, counts.tolist()), strict=True)

@@ -1,0 +1,119 @@
+"""Spherical attention as a stream over keys: keys pass by in chunks, two sums remain (the monoid: algebra.spherical).
+
+Letters: B bags (cells x key heads), N queries of a bag (a group's query heads one after another), M keys, E width.
+Keys arrive scaled by their multiplicity, k = m k. Equations: kernels/README.md, "Spherical attention".
+Source: spherical attention, arXiv 2505.09326.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashsign.eager.transforms import differentiable_gradients, transformed
+
+CHUNK_SCORES = 2**23
+"""Most scores that exist at one time (32 MiB in float32)."""
+
+
+def inverse_norm(z: Tensor, floor: Tensor) -> Tensor:
+    """1 / n of every row, n = sqrt(z + floor + tiny), floor = eps |q|^2 t; z and floor [...] -> [...].
+
+    A row whose norm is exactly zero (nothing to attend to, or q = 0) gets 0: it reads zero and passes back zero,
+    where 1 / sqrt(tiny) would pass back 1e19.
+    """
+    square = z + floor
+    alive = square > 0
+    return torch.where(alive, (torch.where(alive, square, 1.0) + torch.finfo(z.dtype).tiny).rsqrt(), 0.0)
+
+
+def stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
+    """Spherical attention with keys in chunks: O(N E) extra memory, forward and backward.
+
+    q [B, N, E], k (scaled by multiplicity) and v [B, M, E], one dtype, float32 or float64 -> o [B, N, E].
+    Forward mode and torch.func transforms keep all scores at once. Source: arXiv 2505.09326.
+    """
+    if transformed():
+        return plain_stream_attention(q, k, v, eps)
+    output: Tensor = _Stream.apply(q, k, v, eps)  # type: ignore[no-untyped-call]
+    return output
+
+
+def plain_stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
+    """The same in plain torch operations, every score at once; differentiable in any mode and order."""
+    scores = q @ k.mT
+    z = scores.square().sum(-1, keepdim=True)
+    return (scores @ v) * inverse_norm(z, row_floor(q, k.square().sum((-2, -1)), eps))
+
+
+def row_floor(q: Tensor, t: Tensor, eps: float) -> Tensor:
+    """eps |q|^2 t; q [B, N, E], t = sum_j |k_j|^2 [B] -> [B, N, 1]."""
+    return eps * q.square().sum(-1, keepdim=True) * t[:, None, None]
+
+
+def key_chunks(queries: int, keys: int) -> Iterator[slice]:
+    """Slices of the keys, so that queries x keys of a slice stays within CHUNK_SCORES."""
+    size = max(1, CHUNK_SCORES // max(1, queries))
+    return (slice(start, min(start + size, keys)) for start in range(0, keys, size))
+
+
+def stream_forward(q: Tensor, k: Tensor, v: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Outputs o [B, N, E] and 1 / n [B, N, 1]; not differentiable."""
+    u, z = torch.zeros_like(q), q.new_zeros(*q.shape[:2], 1)
+    for chunk in key_chunks(q.shape[0] * q.shape[1], k.shape[1]):
+        scores = q @ k[:, chunk].mT
+        u = u.baddbmm_(scores, v[:, chunk])
+        z += scores.square_().sum(-1, keepdim=True)
+    inverse = inverse_norm(z, row_floor(q, k.square().sum((-2, -1)), eps))
+    return u.mul_(inverse), inverse
+
+
+def stream_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, inverse: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Local gradients, summed: dq [B, N, E], dk and dv [B, M, E] from the rows' totals and each pair's score.
+
+    With h_i = -delta_i / (2 n_i^2), the derivative for n_i^2:
+    ds_ij = <g_i, v_j> + 2 h_i s_ij, and through the floor eps |q|^2 t: 2 h_i eps t q_i for q_i, and
+    2 k_j sum_i h_i eps |q_i|^2 for k_j.
+    """
+    g = grad * inverse
+    curve = (g * o).sum(-1, keepdim=True) * inverse
+    t = k.square().sum((-2, -1))[:, None, None]
+    dq = -eps * t * curve * q
+    pull = -eps * (curve * q.square().sum(-1, keepdim=True)).sum(1, keepdim=True)
+    # Filled in place: small pieces kept from every chunk would sit in the holes that large scores leave in the heap.
+    dk = pull * k
+    dv = torch.zeros_like(dk)
+    for chunk in key_chunks(q.shape[0] * q.shape[1], k.shape[1]):
+        k_chunk, v_chunk = k[:, chunk], v[:, chunk]
+        scores = q @ k_chunk.mT
+        # narrow, as an indexed slice of everything is an alias, which a batched backward cannot take.
+        place = (1, chunk.start, chunk.stop - chunk.start)
+        dv.narrow(*place).copy_(scores.mT @ g)
+        dscores = torch.addcmul(g @ v_chunk.mT, scores, curve, value=-1)
+        dq += dscores @ k_chunk
+        dk.narrow(*place).add_(dscores.mT @ q)
+    return dq, dk, dv
+
+
+class _Stream(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
+        o, inverse = stream_forward(q, k, v, eps)
+        ctx.save_for_backward(q, k, v, o, inverse)
+        ctx.eps = eps
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, o, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            plain = partial(plain_stream_attention, eps=ctx.eps)
+            return *differentiable_gradients(plain, (q, k, v), (grad,)), None
+        with torch.autocast(grad.device.type, enabled=False):
+            return *stream_backward(grad, q, k, v, o, inverse, ctx.eps), None

@@ -1,0 +1,1 @@
+"""Sums and means over cells of the weight of every (target, regulator) pair."""

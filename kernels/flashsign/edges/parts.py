@@ -1,0 +1,226 @@
+"""Calls of any form as parts that edge sums can take: dense bags, scaled keys, norms, and where each row belongs.
+
+Letters: C bags, H query heads, K key heads, n queries and m keys of a bag, E head width; N x R: the sums' table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flashsign.eager.dense import near_one
+from flashsign.eager.packing import Slots, similar_bags
+from flashsign.eager.streaming import inverse_norm
+from flashsign.edges.validation import Call
+from flashsign.errors import ShapeMismatch
+from flashsign.validation import bag_sizes
+
+NUMBERS = 2**24
+"""Most numbers of queries and keys that are widened or padded at one time (128 MiB in float64)."""
+LAID_OUT = 2**27
+"""Most numbers of queries and keys that are laid out by gene at one time (512 MiB in float32)."""
+
+Index = slice | Tensor
+
+
+class Part(NamedTuple):
+    """Some bags as one dense call, of which query i belongs into row rows[i] of the sums, and key j into columns[j].
+
+    q [C, H, n, E], k [C, K, m, E] (scaled by its multiplicity), one dtype.   inverse [C, H, n]: 1 / n_i times the
+    share of its head.   listed [C, n], present [C, m] bool: which queries and keys the bags have.
+    """
+
+    q: Tensor
+    k: Tensor
+    inverse: Tensor
+    listed: Tensor
+    present: Tensor
+    rows: Index
+    columns: Index
+
+
+def inverse_norms(q: Tensor, k: Tensor, eps: float) -> Tensor:
+    """1 / n_i of every query, from float64 moments: q [C, H, n, E], k (scaled) [C, K, m, E] -> [C, H, n] float64.
+
+    z = q G q^T, G = sum_j k_j^T k_j, costs (H n + K m) E^2 where a pass over the keys costs H n m E. A product of two
+    float32 is exact in float64, so no row of them is too weak for its moments; a weak row of float64 keeps a relative
+    error of 0.13 u / max(rho, eps) (kernels/README.md).
+    """
+    bags, heads, queries, width = q.shape
+    found = []
+    for some in _slices(bags, max(1, NUMBERS // max(1, width * (heads * queries + k.shape[1] * k.shape[2])))):
+        wide = k[some].double()
+        g = wide.mT @ wide
+        t = g.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None]
+        rows = q[some].double().reshape(len(wide), k.shape[1], heads // k.shape[1] * queries, width)
+        z = ((rows @ g) * rows).sum(-1).clamp_min(0)
+        found.append(inverse_norm(z, eps * rows.square().sum(-1) * t).reshape(len(wide), heads, queries))
+    return torch.cat(found) if found else q.new_zeros(q.shape[:3], dtype=torch.float64)
+
+
+def parts(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
+    """Parts of the call for sums [N, R] of the targets from `first` on; what has no place there counts in norms alone.
+
+    whole: every part must fill rows and columns that lie side by side, as the kernel's tables do.
+    Raises ShapeMismatch: offsets that do not cut the rows, a gene that a bag lists twice.
+    """
+    if call.offsets is None or call.query_offsets is None:
+        yield from _dense(call, first, shape, whole)
+        return
+    sizes, queries = (
+        bag_sizes("offsets", call.offsets, len(call.k)),
+        bag_sizes("query_offsets", call.query_offsets, len(call.q)),
+    )
+    for similar in similar_bags(sizes, queries):
+        numbers = _numbers(call, int(queries[similar].max()), int(sizes[similar].max()))
+        step = max(1, NUMBERS // max(1, numbers))
+        if whole:
+            step = min(step, max(1, LAID_OUT // max(1, _numbers(call, *shape))))
+        for bags in (similar[some] for some in _slices(len(similar), step)):
+            padded = _padded(
+                call,
+                Slots.of(call.query_offsets[bags], queries[bags]),
+                Slots.of(call.offsets[bags], sizes[bags]),
+                first,
+                shape,
+            )
+            yield from (_laid_out(padded, shape),) if whole else _one_by_one(padded)
+
+
+def _slices(count: int, step: int) -> Iterator[slice]:
+    return (slice(start, start + step) for start in range(0, count, step))
+
+
+def _numbers(call: Call, queries: int, keys: int) -> int:
+    return call.q.shape[-1] * (call.q.shape[1] * queries + call.k.shape[1] * keys)
+
+
+def _dense(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
+    k, present, unit = scaled(call.k, call.multiplicity, call.dtype)
+    q = call.q.to(call.dtype)
+    mine, rows = _places("targets", call.targets, q.shape[2], first, shape[0])
+    read, columns = _places("regulators", call.regulators, k.shape[2], 0, shape[1])
+    given = None if call.inverse is None else call.inverse[:, :, mine]
+    inverse = _inverse(call, given, q[:, :, mine], k, unit)
+    listed = present.new_ones(len(q), inverse.shape[2])
+    part = Part(q[:, :, mine], k[:, :, read], inverse, listed, present[:, read], rows, columns)
+    if not whole or (isinstance(rows, slice) and isinstance(columns, slice)):
+        yield part
+        return
+    own_rows, own_columns = (_range(index, q.device).expand(len(q), -1) for index in (rows, columns))
+    step = max(1, LAID_OUT // max(1, _numbers(call, *shape)))
+    tensors = (part.q, part.k, part.inverse, listed, part.present, own_rows, own_columns)
+    for some in _slices(len(q), step):
+        yield _laid_out(_Padded(*(x[some] for x in tensors)), shape)
+
+
+def _inverse(call: Call, given: Tensor | None, q: Tensor, k: Tensor, unit: Tensor) -> Tensor:
+    """1 / n of every query in the unit of the scaled keys, times what its head counts: [C, H, n] float64."""
+    if given is None:
+        found = inverse_norms(q, k, call.eps)
+    else:
+        found = given.double() * unit.repeat_interleave(q.shape[1] // k.shape[1], 1)[..., None]
+    return found * call.shares[:, None]
+
+
+class _Padded(NamedTuple):
+    """As Part, but each bag has its own places: rows [C, n], columns [C, m], -1 where there is none."""
+
+    q: Tensor
+    k: Tensor
+    inverse: Tensor
+    listed: Tensor
+    present: Tensor
+    rows: Tensor
+    columns: Tensor
+
+
+def _padded(call: Call, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]) -> _Padded:
+    """Some packed bags of similar size as a dense call."""
+    assert call.targets is not None and call.regulators is not None
+    m = keys.pad(call.multiplicity)
+    k, present, unit = scaled(keys.pad(call.k).transpose(1, 2), m if m.ndim == 2 else m.transpose(1, 2), call.dtype)
+    q = queries.pad(call.q).transpose(1, 2).to(call.dtype)
+    given = None if call.inverse is None else queries.pad(call.inverse).transpose(1, 2)
+    inverse = _inverse(call, given, q, k, unit)
+    rows = _inside("targets", queries.pad(call.targets), queries.present, first, shape[0])
+    columns = _inside("regulators", keys.pad(call.regulators), keys.present & present, 0, shape[1])
+    return _Padded(q, k, inverse, rows >= 0, columns >= 0, rows, columns)
+
+
+def _one_by_one(padded: _Padded) -> Iterator[Part]:
+    """A part for every bag, with the rows that have a place."""
+    for bag in range(len(padded.q)):
+        own, mine, read = slice(bag, bag + 1), *(x[bag].nonzero()[:, 0] for x in (padded.listed, padded.present))
+        q, k, inverse = padded.q[own][:, :, mine], padded.k[own][:, :, read], padded.inverse[own][:, :, mine]
+        there = padded.listed[own][:, mine], padded.present[own][:, read]
+        yield Part(q, k, inverse, *there, padded.rows[bag, mine], padded.columns[bag, read])
+
+
+def _laid_out(padded: _Padded, shape: tuple[int, int]) -> Part:
+    """One part in which query i belongs to target i and key j to regulator j; zeros where a bag does not list them."""
+    q, inverse, listed = (
+        _by_place(x, padded.rows, shape[0]) for x in (padded.q, padded.inverse, padded.listed[:, None])
+    )
+    k, present = (_by_place(x, padded.columns, shape[1]) for x in (padded.k, padded.present[:, None]))
+    return Part(q, k, inverse, listed[:, 0], present[:, 0], slice(0, shape[0]), slice(0, shape[1]))
+
+
+def _by_place(rows: Tensor, at: Tensor, size: int) -> Tensor:
+    """rows [C, heads, n, ...] -> [C, heads, size, ...]: row i of a bag at place at[C, n], those at -1 nowhere."""
+    bag, row = (at >= 0).nonzero(as_tuple=True)
+    out = rows.new_zeros(len(rows), size, rows.shape[1], *rows.shape[3:])
+    out[bag, at[bag, row]] = rows.transpose(1, 2)[bag, row]
+    return out.transpose(1, 2)
+
+
+def scaled(k: Tensor, multiplicity: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys times multiplicities near 1 [C, K, m, E], which of them are present [C, m], and the unit taken out [C, K].
+
+    k [C, K, m, E], multiplicity [C, m] or [C, K, m]. Absent keys are zeros, whatever they held.
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    m = (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None]).to(wide)
+    near = near_one(m)
+    largest, mantissa = (F.pad(x, (0, 1)).amax(-1) for x in (m, near))  # padded: a bag may have no keys
+    unit = torch.where(largest > 0, largest / mantissa, 1)
+    rows = torch.where(near[..., None] == 0, 0, near[..., None] * k.to(wide)).to(dtype)
+    return rows, (m != 0).any(1), unit.expand(k.shape[:2])
+
+
+def _places(name: str, ids: Tensor | None, count: int, first: int, size: int) -> tuple[Index, Index]:
+    """Which of `count` rows have a place among the `size` from `first` on, and which place it is."""
+    if ids is None:
+        stop = max(first, min(count, first + size))
+        return slice(first, stop), slice(0, stop - first)
+    at = _inside(name, ids[None], torch.ones_like(ids[None], dtype=torch.bool), first, size)[0]
+    kept = (at >= 0).nonzero()[:, 0]
+    return _run(kept), _run(at[kept])
+
+
+def _inside(name: str, ids: Tensor, there: Tensor, first: int, size: int) -> Tensor:
+    """ids [C, n] less `first`, -1 outside of the size and where nothing is there. Raises ShapeMismatch on a double."""
+    at = torch.where(there & (ids >= first) & (ids < first + size), ids - first, -1)
+    ordered = at.sort(1).values
+    double = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    if double.any():
+        gene = int(ordered[:, 1:][double][0]) + first
+        raise ShapeMismatch(f"{name}: a bag lists number {gene} twice; add their multiplicities and list it once.")
+    return at
+
+
+def _run(ids: Tensor) -> Index:
+    """ids as a slice where they follow each other: the sums are then changed in place."""
+    if not len(ids):
+        return slice(0, 0)
+    first = int(ids[0])
+    follows = bool((ids == torch.arange(first, first + len(ids), device=ids.device)).all())
+    return slice(first, first + len(ids)) if follows else ids
+
+
+def _range(index: Index, device: torch.device) -> Tensor:
+    return index if isinstance(index, Tensor) else torch.arange(index.start, index.stop, device=device)

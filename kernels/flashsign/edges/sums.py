@@ -1,0 +1,311 @@
+"""Edges over many bags: the mean signed and absolute weight of every (target, regulator) pair, tile by tile.
+
+    w_ij = s_ij / n_i of every bag and head, s_ij = m_j q_i.k_j, is lifted to (w, |w|, 1), added up, divided once.
+
+A fold over a commutative monoid, so bags may come in any batches and order, from any devices. What is in memory is the
+sums, [N, R], and some weights of a few bags: never heads x bags x N x R.
+Letters: C bags, H query heads, K key heads, E head width; N targets and R regulators: the sums' rows and columns; n
+queries and m keys of a bag; T queries and S keys of all packed bags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from flashsign.dispatch import no_kernel
+from flashsign.edges.parts import Index, Part, parts
+from flashsign.edges.validation import Call
+from flashsign.errors import BackendUnavailable, ShapeMismatch
+
+WEIGHTS = 2**22
+"""Most weights that exist at one time (16 MiB in float32: more was slower, on a CPU)."""
+
+Over = Literal["pairs", "targets"]
+By = Literal["absolute", "signed"]
+
+
+class EdgeMeans(NamedTuple):
+    """Means over bags and heads, [N, R] each: of w, and of |w| (None where only signed sums are kept).
+
+    The absolute mean is the same for every choice of signs of q and k; the signed one turns round with them.
+    """
+
+    signed: Tensor
+    absolute: Tensor | None
+
+
+class TopEdges(NamedTuple):
+    """The strongest regulators of every target, strongest first, [N, k] each; regulator -1 and means 0: no more."""
+
+    regulator: Tensor
+    signed: Tensor
+    absolute: Tensor | None
+
+
+class EdgeSums:
+    """Sums over bags of each pair's weight (a mean over heads), with counts: a commutative monoid under `plus`.
+
+    signed, absolute [N, R]: sums of w and of |w|.   listed [N] int64: bags in which the target was a query.
+    pairs [N, R] int32: those in which the regulator was present too (m > 0).
+
+    Memory: N x R numbers for each of signed, absolute and pairs, of which the last two can be left out, beside WEIGHTS
+    weights, the call's own tensors and what edge_parts says of them. 20 000 targets x 20 000 regulators in float32 are
+    1.6 GB a table; where that is too much, see `top_edges`.
+    """
+
+    def __init__(
+        self,
+        targets: int | range,
+        regulators: int,
+        *,
+        absolute: bool = True,
+        pairs: bool = True,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ):
+        """targets: how many, or which ones (a range of step 1): some rows of a larger table.   dtype: of the sums."""
+        self.targets = range(targets) if isinstance(targets, int) else targets
+        if self.targets.step != 1:
+            raise ShapeMismatch(f"targets must follow each other; found {self.targets}.")
+        shape = (len(self.targets), regulators)
+        self.signed = torch.zeros(shape, dtype=dtype, device=device)
+        self.absolute = torch.zeros(shape, dtype=dtype, device=device) if absolute else None
+        self.pairs = torch.zeros(shape, dtype=torch.int32, device=device) if pairs else None
+        self.listed = torch.zeros(shape[0], dtype=torch.int64, device=device)
+
+    def add(
+        self,
+        q: Tensor,
+        k: Tensor,
+        multiplicity: Tensor | None = None,
+        *,
+        offsets: Tensor | None = None,
+        query_offsets: Tensor | None = None,
+        targets: Tensor | None = None,
+        regulators: Tensor | None = None,
+        heads: Tensor | None = None,
+        inverse: Tensor | None = None,
+        eps: float = 1e-6,
+        backend: Literal["auto", "triton", "torch"] = "auto",
+    ) -> EdgeSums:
+        """Adds the weights of some bags, in two passes: the norms of every bag and head, then tiles of weights.
+
+        Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m] (default: ones). Query i is target
+        targets[i] and key j is regulator regulators[j]; by default i and j themselves.
+        Packed: q [T, H, E], k [S, K, E], multiplicity [S] or [S, K], targets [T], regulators [S], where bag c owns the
+        keys offsets[c]:offsets[c + 1] and the queries query_offsets[c]:query_offsets[c + 1] (default: the same).
+
+        A query or key whose number is not in these sums (-1, say) counts in the norms alone; a bag lists no number
+        twice. heads [H]: what each head's weights count, not negative (default: alike). inverse, of the form of q's
+        first three (packed: two) axes: 1 / n_i, where it is known; else from the keys' moments. Not differentiable.
+
+        backend: "triton" is the GPU's kernel (float16, bfloat16, float32 with float32 sums), "torch" runs anywhere,
+        "auto" takes the kernel where it can run. Each gives the same bits for the same call. Returns these sums.
+        Raises ShapeMismatch, BackendUnavailable, ValueError (head weights). Source: spherical attention, 2505.09326.
+        """
+        kernel = self._takes_kernel(q, backend)
+        dtype = q.dtype if kernel else torch.promote_types(q.dtype, torch.float32)
+        call = Call.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, heads, eps, dtype)
+        with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+            for part in parts(call, self.targets.start, (len(self.targets), self.signed.shape[1]), kernel):
+                self._count(part)
+                if kernel:
+                    from flashsign.triton.edge_sums import add_weights
+
+                    signed = self.signed[part.rows, part.columns]
+                    absolute = None if self.absolute is None else self.absolute[part.rows, part.columns]
+                    add_weights(part.q, part.k, part.inverse.float(), signed, absolute)
+                else:
+                    self._add_weights(part)
+        return self
+
+    def plus(self, other: EdgeSums) -> EdgeSums:
+        """The sums over both's bags. Raises ShapeMismatch unless targets, regulators and tables are the same."""
+        mine, others = self._form(), other._form()
+        if mine != others:
+            raise ShapeMismatch(f"Sums of one table can be added; found {mine} and {others}.")
+        total = EdgeSums(self.targets, 0, absolute=False, pairs=False)
+        for name in ("signed", "absolute", "pairs", "listed"):
+            a, b = getattr(self, name), getattr(other, name)
+            setattr(total, name, None if a is None else a + b)
+        return total
+
+    def mean(self, rows: slice = slice(None), *, over: Over = "pairs") -> EdgeMeans:
+        """Means of some rows. NaN where no bag counts.
+
+        over: "pairs", the bags in which the target is listed and the regulator present; "targets", all bags in which
+        the target is listed, the weight of an absent regulator being 0.
+        Raises ValueError where pairs were not counted.
+        """
+        count = self._counts(rows, over)
+        count = torch.where(count > 0, count, torch.nan)
+        absolute = None if self.absolute is None else self.absolute[rows] / count
+        return EdgeMeans(self.signed[rows] / count, absolute)
+
+    def top(self, k: int, *, by: By = "absolute", over: Over = "pairs", same: Tensor | None = None) -> TopEdges:
+        """The k strongest regulators of every target, by the mean |w| or by |mean w|; ties in any order.
+
+        same [R]: the target that each regulator is (-1: none); no target is its own regulator then. Pairs of which no
+        bag is counted are left out. Raises ValueError where what `by` or `over` asks for was not kept.
+        """
+        if by not in ("absolute", "signed"):
+            raise ValueError(f"by is absolute or signed, not {by!r}.")
+        if by == "absolute" and self.absolute is None:
+            raise ValueError('These sums have no absolute weights: ask by="signed", or keep absolute=True.')
+        regulators = self.signed.shape[1]
+        found = []
+        for rows in _tiles(len(self.targets), max(1, regulators)):
+            means = self.mean(rows, over=over)
+            ranked = means.absolute if by == "absolute" else means.signed.abs()
+            assert ranked is not None
+            strength = torch.where(ranked.isnan(), -1.0, ranked)
+            if same is not None:
+                own = torch.arange(rows.start, rows.stop, device=strength.device) + self.targets.start
+                strength.masked_fill_(own[:, None] == same.to(strength.device), -1.0)
+            best = strength.topk(min(k, regulators), dim=1)
+            known = best.values >= 0
+            at = torch.where(known, best.indices, -1)
+            found.append(TopEdges(at, _taken(means.signed, at), _taken(means.absolute, at)))
+        return _stacked(found, min(k, regulators), self.absolute is not None, self.signed)
+
+    def _add_weights(self, part: Part) -> None:
+        """Tiles of weights of as many bags, or as many targets, as WEIGHTS allows."""
+        bags, heads, queries, width = part.q.shape
+        key_heads, keys = part.k.shape[1:3]
+        if self.absolute is None:
+            self._add_signed(part)
+            return
+        step = max(1, WEIGHTS // max(1, heads * queries * keys))
+        for start in range(0, bags, step):
+            some = slice(start, start + step)
+            k = part.k[some, :, None].mT
+            for rows in _tiles(queries, max(1, heads * keys)):
+                q = part.q[some, :, rows] * part.inverse[some, :, rows, None].to(part.q.dtype)
+                w = q.reshape(len(q), key_heads, heads // key_heads, -1, width) @ k
+                at = _within(part.rows, rows)
+                _add_at(self.signed, at, part.columns, w.sum((0, 1, 2)))
+                _add_at(self.absolute, at, part.columns, w.abs_().sum((0, 1, 2)))
+
+    def _add_signed(self, part: Part) -> None:
+        """Without absolute weights, the sum over bags and heads is the inner axis of one product."""
+        k = part.k.repeat_interleave(part.q.shape[1] // part.k.shape[1], 1).mT.flatten(0, 2)
+        for rows in _tiles(part.q.shape[2], max(1, k.shape[1])):
+            q = part.q[:, :, rows] * part.inverse[:, :, rows, None].to(part.q.dtype)
+            _add_at(self.signed, _within(part.rows, rows), part.columns, q.permute(2, 0, 1, 3).flatten(1) @ k)
+
+    def _count(self, part: Part) -> None:
+        self.listed[part.rows] += part.listed.sum(0)
+        if self.pairs is None:
+            return
+        if bool(part.listed.all()):
+            _add_at(self.pairs, part.rows, part.columns, part.present.sum(0).int().expand(part.listed.shape[1], -1))
+            return
+        listed, present = part.listed.float(), part.present.float()
+        for rows in _tiles(listed.shape[1], max(1, present.shape[1])):
+            both = listed[:, rows].mT @ present
+            _add_at(self.pairs, _within(part.rows, rows), part.columns, both.int())
+
+    def _counts(self, rows: slice, over: Over) -> Tensor:
+        if over not in ("pairs", "targets"):
+            raise ValueError(f"over is pairs or targets, not {over!r}.")
+        if over == "targets":
+            return self.listed[rows, None]
+        if self.pairs is None:
+            raise ValueError('These sums did not count pairs: ask over="targets", or keep pairs=True.')
+        return self.pairs[rows]
+
+    def _form(self) -> str:
+        tables = [name for name in ("absolute", "pairs") if getattr(self, name) is not None]
+        return f"{self.targets} x {self.signed.shape[1]} with {' and '.join(['signed', *tables])}"
+
+    def _takes_kernel(self, q: Tensor, backend: str) -> bool:
+        """Raises ShapeMismatch (another device), BackendUnavailable, ValueError (an unknown backend)."""
+        if backend not in ("auto", "triton", "torch"):
+            raise ValueError(f"backend is auto, triton or torch, not {backend!r}.")
+        if q.device != self.signed.device:
+            raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
+        reason = self._no_kernel(q)
+        if backend == "triton" and reason:
+            raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
+        return backend == "triton" or (backend == "auto" and q.is_cuda and not reason)
+
+    def _no_kernel(self, q: Tensor) -> str:
+        """Why the kernel cannot take these sums, "" where it can."""
+        if self.signed.dtype != torch.float32:
+            return f"The kernel's sums are float32, and these are {self.signed.dtype}"
+        return no_kernel(q, "stream")
+
+
+def top_edges(
+    replay: Callable[[EdgeSums], object],
+    targets: int,
+    regulators: int,
+    k: int,
+    *,
+    rows: int | None = None,
+    by: By = "absolute",
+    over: Over = "pairs",
+    same: Tensor | None = None,
+    device: torch.device | str | None = None,
+) -> TopEdges:
+    """The k strongest regulators of every target without a table of all pairs, at the price of replaying the bags.
+
+    replay(sums) adds every bag to the sums that it is given; it is called once for each tile of `rows` targets, and a
+    bag's rows outside of the tile cost nothing but their place. In memory: targets x k edges and rows x regulators sums
+    (by default within 2^28 numbers). k, by, over, same: see EdgeSums.top. Use EdgeSums where its tables fit: one pass.
+    """
+    tables = 1 + (by == "absolute") + (over == "pairs")
+    rows = rows or max(1, 2**28 // max(1, tables * regulators))
+    found = []
+    for start in range(0, targets, rows):
+        tile = range(start, min(start + rows, targets))
+        sums = EdgeSums(tile, regulators, absolute=by == "absolute", pairs=over == "pairs", device=device)
+        replay(sums)
+        found.append(sums.top(k, by=by, over=over, same=same))
+    return _stacked(found, min(k, regulators), by == "absolute", torch.zeros(0, device=device))
+
+
+def _stacked(found: list[TopEdges], k: int, absolute: bool, like: Tensor) -> TopEdges:
+    """The edges of all targets, tile after tile."""
+    empty = like.new_zeros(0, k)
+    found = [TopEdges(empty.long(), empty, empty if absolute else None), *found]
+    sizes = [edges.absolute for edges in found if edges.absolute is not None]
+    regulator, signed = torch.cat([edges.regulator for edges in found]), torch.cat([edges.signed for edges in found])
+    return TopEdges(regulator, signed, torch.cat(sizes) if absolute else None)
+
+
+@overload
+def _taken(table: Tensor, at: Tensor) -> Tensor: ...
+@overload
+def _taken(table: Tensor | None, at: Tensor) -> Tensor | None: ...
+def _taken(table: Tensor | None, at: Tensor) -> Tensor | None:
+    """Number at[i, r] of row i, 0 where that is -1."""
+    return None if table is None else torch.where(at >= 0, table.gather(1, at.clamp_min(0)), 0)
+
+
+def _tiles(rows: int, width: int) -> Iterator[slice]:
+    """Slices of the rows within WEIGHTS numbers, width to a row."""
+    step = max(1, WEIGHTS // width)
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def _within(index: Index, rows: slice) -> Index:
+    if isinstance(index, Tensor):
+        return index[rows]
+    return slice(index.start + rows.start, index.start + rows.stop)
+
+
+def _add_at(table: Tensor, rows: Index, columns: Index, part: Tensor) -> None:
+    """table[rows, columns] += part, for rows and columns that have no number twice."""
+    if isinstance(rows, slice):
+        view = table[rows]
+        view[:, columns] += part
+    elif isinstance(columns, slice):
+        view = table[:, columns]
+        view[rows] += part
+    else:
+        table[rows[:, None], columns] += part

@@ -1,0 +1,82 @@
+"""What edge sums are given, checked: bags in either form, and whose queries and keys they are.
+
+Letters: C bags, H query heads, K key heads, E head width, n queries and m keys of a bag; packed: T queries and S keys.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flashsign.errors import ShapeMismatch
+from flashsign.validation import check_packing, check_tensors
+
+
+class Call(NamedTuple):
+    """Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m], targets [n], regulators [m], inverse
+    [C, H, n].   Packed: q [T, H, E], k [S, K, E], multiplicity [S] or [S, K], targets [T], regulators [S], inverse
+    [T, H].   shares [H]: what each head counts, their sum 1.   dtype: of the products.
+    """
+
+    q: Tensor
+    k: Tensor
+    multiplicity: Tensor
+    offsets: Tensor | None
+    query_offsets: Tensor | None
+    targets: Tensor | None
+    regulators: Tensor | None
+    inverse: Tensor | None
+    shares: Tensor
+    eps: float
+    dtype: torch.dtype
+
+    @classmethod
+    def of(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        multiplicity: Tensor | None,
+        offsets: Tensor | None,
+        query_offsets: Tensor | None,
+        targets: Tensor | None,
+        regulators: Tensor | None,
+        inverse: Tensor | None,
+        heads: Tensor | None,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> Call:
+        """Raises ShapeMismatch unless everything fits together, ValueError for head weights that are none."""
+        packed = offsets is not None
+        check_tensors(q, k, k, multiplicity, packed)
+        offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
+        if packed and (targets is None or regulators is None):
+            raise ShapeMismatch("Packed bags list genes of their own: give targets [T] and regulators [S].")
+        queries, keys = (len(q), len(k)) if packed else (q.shape[2], k.shape[2])
+        for name, numbers, count in (("targets", targets, queries), ("regulators", regulators, keys)):
+            if numbers is None:
+                continue
+            if numbers.shape != (count,) or numbers.dtype.is_floating_point or numbers.dtype == torch.bool:
+                raise ShapeMismatch(f"{name} must be {count} integers; found {numbers.dtype} {list(numbers.shape)}.")
+            if numbers.device != q.device:
+                raise ShapeMismatch(f"{name} must be on q's device {q.device}; found {numbers.device}.")
+        if inverse is not None and inverse.shape != q.shape[:-1]:
+            raise ShapeMismatch(f"inverse must have shape {list(q.shape[:-1])}; found {list(inverse.shape)}.")
+        if multiplicity is None:
+            multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
+        shares = _shares(heads, q)
+        return cls(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, shares, eps, dtype)
+
+
+def _shares(heads: Tensor | None, q: Tensor) -> Tensor:
+    """What each head counts, [H] float64, their sum 1."""
+    count = q.shape[1]
+    if heads is None:
+        return torch.full((count,), 1 / max(1, count), dtype=torch.float64, device=q.device)
+    if heads.shape != (count,):
+        raise ShapeMismatch(f"heads must have shape [{count}]; found {list(heads.shape)}.")
+    wide = heads.to(q.device, torch.float64)
+    if not bool((wide >= 0).all() & (wide.sum() > 0) & wide.isfinite().all()):
+        raise ValueError(f"Weights of heads are not negative and not all 0; found {heads.tolist()}.")
+    return wide / wide.sum()

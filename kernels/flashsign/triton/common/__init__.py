@@ -1,0 +1,1 @@
+"""What all Triton kernels share: launching, and the device functions."""

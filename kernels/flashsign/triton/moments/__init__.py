@@ -1,0 +1,1 @@
+"""The moment kernels: attention in linear time. calls.py launches them."""

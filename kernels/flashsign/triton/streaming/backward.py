@@ -1,0 +1,158 @@
+"""Gradients of the streamed attention for keys, values and multiplicities: a stream over queries. dq: query_gradient.
+
+With 1 / n_i = r_i / 2^a_i, r_i from a half to one, and q~_i = q_i / 2^a_i, which is exact, do~_i = r_i do_i:
+
+    w_ij = q~_i.k'_j      dv_j = sum_i w_ij do~_i      dk'_j = sum_i (<do~_i, v_j> - w_ij r_i^2 delta_i) q~_i
+
+Of q_i / n_i rounded, a key alone in its bag would get a weight that is not quite a sign: n_i is the size of the score
+before it was rounded. A program holds one tile of keys and sees the scores transposed, w^T = K' Q~^T, as they are
+summed over queries: no accumulator is ever turned. Equations: kernels/README.md, "Spherical attention".
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from flashsign.triton.common.device_functions import bag_rows, power_of_two, program_tile, quad
+from flashsign.triton.streaming.scaled_keys import bag_totals
+
+
+@triton.jit
+def unit_of(t):
+    """A power of two near sqrt(t): q~ is about 1 / sqrt(t) long, and has numbers near one in units of it."""
+    return 1.0 / power_of_two(tl.sqrt(t))
+
+
+@triton.jit
+def row_unit(t):
+    """In what unit q~ is: its numbers are near one, and a weight in it, up to twice the unit, is in fp16's range."""
+    return tl.minimum(0.5 * unit_of(t), 16384.0)
+
+
+@triton.jit
+def power_and_rest(n):
+    """A power of two and r, 1/2 <= r < 1, with n = r / power. Such an r takes no gradient past fp16's range.
+
+    For n = 0 r is 1, to be divided by, and the power means nothing: that row's q~ is zero.
+    """
+    power = power_of_two(n) * 0.5
+    return power, tl.where(n > 0, n * power, 1.0)
+
+
+@triton.jit
+def scaled_queries(
+    q, o, grad, inverse, schedule, query_offsets, totals, out, grads_out, delta, pull,
+    q_bag, q_head, q_row, o_bag, o_head, o_row, g_bag, g_head, g_row, out_bag, out_head, out_row,
+    delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
+    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Rows q~ in row_unit, do~ and delta = r^2 <do, o> / unit, packed bags `gap` zeros apart; pull.
+
+    delta [C', heads, delta_head], what the scores of these rows are to be multiplied by, where a bag begins at a
+    multiple of four, and pull [C', heads, rows] = -eps <do, o> |q|^2 / n^2 are float32.
+    """
+    bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
+    if bag < 0:
+        return
+    first, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    _, t = bag_totals(totals, parts, bag, head // (heads // key_heads), key_heads)
+    query = start + tl.arange(0, QUERIES)
+    column = tl.arange(0, E_PAD)
+    here = (query < queries)[:, None] & (column < E)[None, :]
+    row = (first + query).to(tl.int64)[:, None]
+    index, head = index.to(tl.int64), head.to(tl.int64)
+    rows = tl.load(q + index * q_bag + head * q_head + row * q_row + column[None, :], mask=here, other=0.0)
+    outputs = tl.load(o + index * o_bag + head * o_head + row * o_row + column[None, :], mask=here, other=0.0)
+    grads = tl.load(grad + index * g_bag + head * g_head + row * g_row + column[None, :], mask=here, other=0.0)
+    at = (index * heads + head) * queries_all + first + query
+    n = tl.load(inverse + at, mask=query < queries, other=0.0)
+    power, rest = power_and_rest(n)
+    unit = row_unit(t)
+    rows, grads = rows.to(tl.float32), grads.to(tl.float32)
+    product = tl.sum(grads * outputs.to(tl.float32), 1)
+    near = rows * n[:, None]
+    tl.store(pull + at, -eps * product * tl.sum(near * near, 1), mask=query < queries)
+    delta += (index * heads + head) * delta_head + quad(first + bag.to(tl.int64) * gap)
+    tl.store(delta + query, product * (rest * rest / unit), mask=query < queries)
+    to = index * out_bag + head * out_head + (row + bag.to(tl.int64) * gap) * out_row + column[None, :]
+    tl.store(out + to, (rows * tl.where(n > 0, unit / power, 0.0)[:, None]).to(out.dtype.element_ty), mask=here)
+    tl.store(grads_out + to, (grads * rest[:, None]).to(grads_out.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def sum_of_bags(rows, query_offsets, out, queries_all, heads, key_heads, BLOCK: tl.constexpr, PACKED: tl.constexpr):
+    """rows [C', heads, queries_all] summed over a bag and a group's heads; program (key head, bag) -> out [bags, K]."""
+    key_head, bag = tl.program_id(0), tl.program_id(1)
+    first, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    group = heads // key_heads
+    total = tl.zeros([BLOCK], tl.float32)
+    for head in range(key_head * group, (key_head + 1) * group):
+        row = rows + (index.to(tl.int64) * heads + head) * queries_all + first
+        for start in range(0, queries, BLOCK):
+            query = start + tl.arange(0, BLOCK)
+            total += tl.load(row + query, mask=query < queries, other=0.0)
+    tl.store(out + bag * key_heads + key_head, tl.sum(total))
+
+
+@triton.jit
+def key_gradients(
+    q, k, scaled, v, grad, delta, multiplicity, pulls, offsets, query_offsets, schedule, totals, dk, dv, dm,
+    m_bag, m_head, dk_bag, dk_head, dk_row, dv_bag, dv_head, dv_row,
+    queries_all, keys_all, tiles, heads, key_heads, parts, gap,
+    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """A program does one tile of keys. q and grad (scaled), k, scaled (k'), v, delta: descriptors.
+
+    pulls [bags, key heads]: the sum of pull. Writes dk, dv, and dm [C', key heads, rows] float32.
+    """
+    bag, key_head, start = program_tile(schedule, tiles, key_heads, KEYS, PACKED)
+    if bag < 0:
+        return
+    first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
+    scale, t = bag_totals(totals, parts, bag, key_head, key_heads)
+    per_unit = 1.0 / row_unit(t)
+    k_tile = scaled.load([index, key_head, first_key + bag * gap + start, 0]).reshape(KEYS, E_PAD)
+    v_tile = v.load([index, key_head, first_key + start, 0]).reshape(KEYS, E_PAD)
+
+    group = heads // key_heads
+    query_tiles = tl.cdiv(queries, QUERIES)
+    dk_sum = tl.zeros([KEYS, E_PAD], tl.float32)
+    dv_sum = tl.zeros([KEYS, E_PAD], tl.float32)
+    for step in tl.range(0, group * query_tiles, num_stages=STAGES):
+        head = key_head * group + step // query_tiles
+        begin = step % query_tiles * QUERIES
+        row = first_query + bag * gap + begin
+        d = delta.load([index, head, quad(first_query + bag * gap) + begin]).reshape(QUERIES)
+        rows = q.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
+        grads = grad.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
+        w = tl.dot(k_tile, rows.T, input_precision=PRECISION)
+        along = tl.dot(v_tile, grads.T, input_precision=PRECISION)
+        ds = along - w * d[None, :]
+        dv_sum = tl.dot(w.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
+        dk_sum = tl.dot(ds.to(rows.dtype), rows, dk_sum, input_precision=PRECISION)
+
+    key = start + tl.arange(0, KEYS)
+    there = key < keys
+    multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
+    m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
+    wide = k.load([index, key_head, first_key + start, 0]).reshape(KEYS, E_PAD).to(tl.float32)
+    # An absent key has a derivative for m all the same, unless it holds what is no number.
+    doubt = tl.sum(wide * 0 + v_tile.to(tl.float32) * 0, 1) != 0
+    broken = (m == 0) & doubt
+    wide = tl.where(broken[:, None], 0.0, wide)
+    dk_sum = tl.where(
+        broken[:, None], 0.0, dk_sum * per_unit + tl.load(pulls + bag * key_heads + key_head) * m[:, None] * wide
+    )
+    index, key_head = index.to(tl.int64), key_head.to(tl.int64)
+    dm += (index * key_heads + key_head) * keys_all + first_key
+    tl.store(dm + key, tl.sum(dk_sum * wide, 1) * scale, mask=there)
+    column = tl.arange(0, E_PAD)
+    here = there[:, None] & (column < E)[None, :]
+    row = (first_key + key).to(tl.int64)[:, None]
+    to_k = dk + index * dk_bag + key_head * dk_head + row * dk_row + column[None, :]
+    to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + column[None, :]
+    tl.store(to_k, (dk_sum * m[:, None]).to(dk.dtype.element_ty), mask=here)
+    tl.store(to_v, (dv_sum * per_unit).to(dv.dtype.element_ty), mask=here)

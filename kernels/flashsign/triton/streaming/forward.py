@@ -1,0 +1,82 @@
+"""Spherical attention as a stream over keys: two running sums a query, no rescaling, nothing of size queries x keys.
+
+    s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
+
+Keys come scaled by their multiplicity (scaled_keys). A key outside of its bag is a zero and adds nothing, so the loop
+has no masks. The plain version: flashsign.eager.streaming.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from flashsign.triton.common.device_functions import bag_rows, inverse_norm, program_tile
+from flashsign.triton.streaming.scaled_keys import bag_totals
+
+
+@triton.jit
+def stream_forward(
+    q, k, v, multiplicity, offsets, query_offsets, schedule, totals, o, inverse,
+    m_bag, m_head, o_bag, o_head, o_row, queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
+    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """q, k (scaled), v: descriptors; a program does one tile of queries. Writes o, and inverse [C', heads, rows]."""
+    bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
+    if bag < 0:
+        return
+    first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
+    key_head = head // (heads // key_heads)
+    first_scaled = first_key + bag * gap
+
+    rows = q.load([index, head, first_query + start, 0]).reshape(QUERIES, E_PAD)
+    # |q|^2 waits in memory: registers are what the loop is short of.
+    query = start + tl.arange(0, QUERIES)
+    inverse += (index.to(tl.int64) * heads + head) * queries_all + first_query
+    wide = rows.to(tl.float32)
+    tl.store(inverse + query, tl.sum(wide * wide, 1), mask=query < queries)
+
+    u = tl.zeros([QUERIES, E_PAD], tl.float32)
+    z = tl.zeros([QUERIES], tl.float32)
+    for begin in tl.range(0, keys, KEYS, num_stages=STAGES):
+        k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
+        s = tl.dot(rows, k_tile.T, input_precision=PRECISION)
+        z += tl.sum(s * s, 1)
+        v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
+        u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
+
+    # An absent key whose v is NaN shows in u. That is rare, so the loop does not look for it; it is run again.
+    if tl.sum(tl.where(u == u, 0, 1)) > 0:
+        present = multiplicity + index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
+        u = careful_sum(rows, k, v, index, key_head, first_scaled, first_key, keys, present, E_PAD, KEYS, PRECISION)
+
+    _, t = bag_totals(totals, parts, bag, key_head, key_heads)
+    length = tl.load(inverse + query, mask=query < queries, other=0.0)
+    norm = inverse_norm(z, eps * length * t)
+    tl.store(inverse + query, norm, mask=query < queries)
+    column = tl.arange(0, E_PAD)
+    o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
+    at = (first_query + query).to(tl.int64)[:, None] * o_row + column[None, :]
+    tl.store(
+        o + at, (u * norm[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None] & (column < E)[None, :]
+    )
+
+
+@triton.jit
+def careful_sum(
+    rows, k, v, index, key_head, first_scaled, first_key, keys, present,
+    E_PAD: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """u of a tile of queries, the values of absent keys left out, whatever they hold. present: multiplicities."""
+    u = tl.zeros([rows.shape[0], E_PAD], tl.float32)
+    for begin in tl.range(0, keys, KEYS, num_stages=1):
+        key = begin + tl.arange(0, KEYS)
+        m = tl.load(present + key, mask=key < keys, other=0.0)
+        k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
+        v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
+        v_tile = tl.where((m == 0)[:, None], 0.0, v_tile)
+        s = tl.dot(rows, k_tile.T, input_precision=PRECISION)
+        u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
+    return u

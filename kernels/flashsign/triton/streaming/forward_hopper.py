@@ -1,0 +1,358 @@
+"""Spherical attention's forward on Hopper: the tensor cores always have a product to do, and all of them have one.
+
+The sums are those of stream_forward.py, and so are the arguments:
+
+    s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
+
+A program has one tile of queries and eight warps. A ring of slots holds tiles of keys and values; what is done with is
+loaded anew, several steps ahead. While the warps square and round the scores of one item, the tensor cores add the item
+before to u. An item is a block of 128 queries with a tile of keys. Two items, a and b, take turns, so what one reads
+the other does not write:
+
+    PARTS = 2:  a, b = first and second 128 queries with one tile of keys    (a program's tile: 256 queries)
+    PARTS = 1:  a, b = 128 queries with one tile of keys and with the next   (128 queries)
+
+Slot n holds keys n and values n - 1, as they come to be used together: one wait and one load a step. The scores of the
+next item are written over those of the last, `use_acc=never`: with fresh registers for them the loop would not fit.
+Each product's left operand p is held until the wait that ends the product; what ptxas made of that was checked in SASS.
+
+u and z are sums, so keys may come in any parts. Tiles that would be the last to run, alone on a device that is idle
+but for them, are done in SHARES: each program does the same queries with some of the keys, and add_shares the rest.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)  # fmt: skip
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_wait
+
+from flashsign.triton.common import device_functions as tiles
+from flashsign.triton.common import launch
+from flashsign.triton.streaming import nan_repair as mend
+from flashsign.triton.streaming import scaled_keys
+from flashsign.triton.streaming import split_keys as shares
+from flashsign.tuning.split_keys import Waves
+from flashsign.tuning.tile import Tile
+
+# The same helpers, compiled as Gluon: on scalars, and on tensors whose layout is given, the two languages agree.
+bag_rows = gluon.jit(tiles.bag_rows.fn)
+inverse_norm = gluon.jit(tiles.inverse_norm.fn)
+marked = gluon.jit(tiles.marked.fn)
+
+BLOCK = gl.constexpr(128)
+"""Queries of one item: 64, the rows of a wgmma, for either group of four warps."""
+WARPS = gl.constexpr(8)
+NAMES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
+SIZES = ("queries_all", "keys_all", "tiles", "heads", "key_heads", "parts", "gap", "first", "shares")
+MOST_PARTS = gl.constexpr(scaled_keys.MOST_PARTS.value)
+
+
+@gluon.jit
+def tile_of(
+    program, bags, sizes, first, shares, QUERIES: gl.constexpr, PAIR: gl.constexpr, PACKED: gl.constexpr,
+    SHARES: gl.constexpr,
+):  # fmt: skip
+    """Where a program's tile lies (no such tile: bag -1), the first of its keys, and pairs of steps that they take."""
+    offsets, query_offsets, schedule = bags
+    queries_all, keys_all, tiles, heads, key_heads = sizes
+    work, share = first + program, 0
+    if SHARES:
+        work, share = first + program // shares, program % shares
+    tile, head = work % tiles, work // tiles % heads
+    if PACKED:
+        bag = gl.load(schedule + tile)
+        start = gl.load(schedule + tiles + tile)
+    else:
+        bag = work // tiles // heads
+        start = tile * QUERIES
+    real = gl.maximum(bag, 0)
+    first_query, queries, index = bag_rows(real, query_offsets, queries_all, PACKED)
+    first_key, keys, _ = bag_rows(real, offsets, keys_all, PACKED)
+    pairs = gl.maximum(gl.cdiv(keys, PAIR), 1)
+    if SHARES:
+        begin = share * pairs // shares
+        pairs = (share + 1) * pairs // shares - begin
+        first_key += begin * PAIR
+    return bag, head, head // (heads // key_heads), start, first_query, queries, index, first_key, pairs
+
+
+@gluon.jit
+def next_slot(slot, phase, STAGES: gl.constexpr):
+    """The ring's next slot, and the parity of its barrier's current round."""
+    last = slot == STAGES - 1
+    return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
+
+
+@gluon.jit
+def load_slot(k, v, ring, at, slot, step, steps, KEYS: gl.constexpr):
+    """Keys `step` and values `step - 1` on their way into a slot: what is outside of 0 ... steps - 1 is never used."""
+    k_ring, v_ring, full = ring
+    index, key_head, first_scaled, first_key = at
+    bar, wanted = full.index(slot), step <= steps
+    row = step * KEYS
+    mbarrier.expect(bar, k.block_type.nbytes + v.block_type.nbytes, pred=wanted)
+    tma.async_copy_global_to_shared(k, [index, key_head, first_scaled + row, 0], bar, k_ring.index(slot), pred=wanted)
+    row -= KEYS
+    tma.async_copy_global_to_shared(v, [index, key_head, first_key + row, 0], bar, v_ring.index(slot), pred=wanted)
+
+
+@gluon.constexpr_function
+def product_layout(columns):
+    """How the warps hold a product [BLOCK, columns]."""
+    return gl.NVMMADistributedLayout([3, 0], [WARPS.value, 1], [16, columns, 16])
+
+
+@gluon.jit
+def zeros(COLUMNS: gl.constexpr):
+    layout: gl.constexpr = product_layout(COLUMNS)
+    return gl.zeros([BLOCK, COLUMNS], gl.float32, layout)
+
+
+@gluon.jit
+def row_squares(s, KEYS: gl.constexpr):
+    """Sums of s * s over what one thread holds of a row: [BLOCK, 4]. The sum over four threads waits for the end."""
+    own = s.reshape([BLOCK, KEYS // 8, 4, 2]).permute([0, 2, 1, 3]).reshape([BLOCK, 4, KEYS // 4])
+    return gl.sum(own * own, 2)
+
+
+@gluon.jit
+def rounded(s, dtype: gl.constexpr, E: gl.constexpr):
+    """Scores as the left operand of u's product: every thread already holds its own numbers."""
+    layout: gl.constexpr = product_layout(E)
+    return gl.convert_layout(s.to(dtype), gl.DotOperandLayout(0, layout, 2), assert_trivial=True)
+
+
+@gluon.jit
+def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, E: gl.constexpr):
+    """One item's scores while the other item's p is on its way into u: u (in flight), z, this item's p, and s.
+
+    At the only wait all but the newest product is done, also the one that was in flight before the call.
+    """
+    s = warpgroup_mma(q, k_tile.permute([1, 0]), s, use_acc=never, is_async=True)
+    u = warpgroup_mma(p, v_tile, u, is_async=True)
+    s = warpgroup_mma_wait(1, deps=(s,))
+    return u, z + row_squares(s, KEYS), rounded(s, v_tile.dtype, E), s
+
+
+@gluon.jit
+def sum_keys(
+    q_a, q_b, k, v, ring, at, steps, never,
+    E: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Both sums of both items over `steps` tiles of keys: u_a, u_b, z_a, z_b. The first slots are on their way."""
+    k_ring, v_ring, full = ring
+    slot, phase, coming = 0, 0, STAGES
+    mbarrier.wait(full.index(slot), phase)
+    k_tile = k_ring.index(slot).reshape([KEYS, E])
+    s = warpgroup_mma(q_a, k_tile.permute([1, 0]), zeros(KEYS), use_acc=False)
+    z_a = row_squares(s, KEYS)
+    p_a = rounded(s, k_ring.dtype, E)
+    z_b = gl.zeros_like(z_a)
+    u_a, u_b = warpgroup_mma_init(zeros(E)), warpgroup_mma_init(zeros(E))
+    for _ in range(steps // (3 - PARTS) - 1):
+        before = slot
+        slot, phase = next_slot(slot, phase, STAGES)
+        mbarrier.wait(full.index(slot), phase)
+        v_tile = v_ring.index(slot).reshape([KEYS, E])
+        if PARTS == 1:
+            k_tile = k_ring.index(slot).reshape([KEYS, E])
+        u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, E)
+        # Every product that read the slot before is done, by either group of warps once all have come here.
+        gl.thread_barrier()
+        load_slot(k, v, ring, at, before, coming, steps, KEYS)
+        coming += 1
+        if PARTS == 1:
+            before = slot
+            slot, phase = next_slot(slot, phase, STAGES)
+            mbarrier.wait(full.index(slot), phase)
+            v_tile = v_ring.index(slot).reshape([KEYS, E])
+        k_tile = k_ring.index(slot).reshape([KEYS, E])
+        u_b, z_a, p_a, s = overlapped(q_a, k_tile, p_b, v_tile, u_b, z_a, s, never, KEYS, E)
+        if PARTS == 1:
+            gl.thread_barrier()
+            load_slot(k, v, ring, at, before, coming, steps, KEYS)
+            coming += 1
+    slot, phase = next_slot(slot, phase, STAGES)
+    mbarrier.wait(full.index(slot), phase)
+    v_tile = v_ring.index(slot).reshape([KEYS, E])
+    if PARTS == 1:
+        k_tile = k_ring.index(slot).reshape([KEYS, E])
+    u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, E)
+    if PARTS == 1:
+        slot, phase = next_slot(slot, phase, STAGES)
+        mbarrier.wait(full.index(slot), phase)
+        v_tile = v_ring.index(slot).reshape([KEYS, E])
+    u_b = warpgroup_mma(p_b, v_tile, u_b, is_async=True)
+    u_a, u_b = warpgroup_mma_wait(0, deps=(u_a, u_b))
+    return u_a, u_b, z_a, z_b
+
+
+@gluon.jit
+def own_rows(start, E: gl.constexpr):
+    """A block's rows from `start` on, and its columns, as a product [BLOCK, E] holds them."""
+    layout: gl.constexpr = product_layout(E)
+    return start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout)), gl.arange(0, E, gl.SliceLayout(0, layout))
+
+
+@gluon.jit
+def all_squares(z, E: gl.constexpr):
+    """z [BLOCK, 4] summed, [BLOCK] as own_rows."""
+    layout: gl.constexpr = product_layout(E)
+    return gl.convert_layout(gl.sum(z, 1), gl.SliceLayout(1, layout))
+
+
+@gluon.jit
+def store_share(u, z, sums, squares, row, E: gl.constexpr):
+    """A block's sums as they are, for add_shares."""
+    rows, column = own_rows(row, E)
+    gl.store(squares + rows, all_squares(z, E))
+    gl.store(sums + rows.to(gl.int64)[:, None] * E + column[None, :], u)
+
+
+@gluon.jit
+def store_lengths(q, inverse, start, queries, E: gl.constexpr):
+    """|q|^2 of a block's rows to `inverse`, where they wait: registers are what the loop is short of."""
+    layout: gl.constexpr = product_layout(E)
+    rows = q.load(layout).to(gl.float32)
+    query, _ = own_rows(start, E)
+    gl.store(inverse + query, gl.sum(rows * rows, 1), mask=query < queries)
+
+
+@gluon.jit
+def store_rows(u, z, o, inverse, start, queries, floor, o_row, E: gl.constexpr):
+    """A block's o and 1 / n, less than zero where u is no number (see mend.py)."""
+    query, column = own_rows(start, E)
+    length = gl.load(inverse + query, mask=query < queries, other=0.0)
+    norm = inverse_norm(all_squares(z, E), floor * length)
+    broken = gl.max(gl.where(u == u, 0, 1), 1) > 0
+    gl.store(inverse + query, marked(norm, broken), mask=query < queries)
+    at = query.to(gl.int64)[:, None] * o_row + column[None, :]
+    gl.store(o + at, (u * norm[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None])
+
+
+@gluon.jit
+def total_squares(totals, parts, bag, head, key_heads):
+    """t = sum |k'|^2 of a bag, its parts added in one order: see scaled_keys.bag_totals."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    part = gl.arange(0, MOST_PARTS, layout)
+    totals += (bag * key_heads + head).to(gl.int64) * (1 + MOST_PARTS)
+    return gl.sum(gl.load(totals + 1 + part, mask=part < parts, other=0.0), 0)
+
+
+@gluon.jit(do_not_specialize=SIZES)
+def stream_forward(
+    q, k, v, offsets, query_offsets, schedule, totals, o, inverse, sums, squares,
+    o_bag, o_head, o_row, queries_all, keys_all, tiles, heads, key_heads, parts, gap, first, shares, eps,
+    E: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
+    PACKED: gl.constexpr, SHARES: gl.constexpr,
+):  # fmt: skip
+    """q, k (scaled), v: descriptors, q's of BLOCK rows. As in stream_forward.py; first: tiles that other programs do.
+
+    SHARES: `shares` programs a tile write u and z of their keys, [programs * QUERIES, E] and [programs * QUERIES], to
+    sums and squares; else a program a tile writes o and inverse.
+    """
+    PARTS: gl.constexpr = QUERIES // BLOCK
+    PAIR: gl.constexpr = (3 - PARTS) * KEYS
+    program = gl.program_id(0)
+    bags = (offsets, query_offsets, schedule)
+    sizes = (queries_all, keys_all, tiles, heads, key_heads)
+    if PACKED:
+        gdc_wait()  # for the schedule and the offsets, if the kernel before this one wrote them
+    bag, head, key_head, start, first_query, queries, index, first_key, pairs = tile_of(
+        program, bags, sizes, first, shares, QUERIES, PAIR, PACKED, SHARES
+    )
+    if bag < 0:
+        return
+    at = (index, key_head, first_key + bag * gap, first_key)
+    steps = pairs * (PAIR // KEYS)
+
+    # Gluon has no starred lists.
+    q_ring = gl.allocate_shared_memory(q.dtype, [PARTS] + q.block_shape, q.layout)  # noqa: RUF005
+    k_ring = gl.allocate_shared_memory(k.dtype, [STAGES] + k.block_shape, k.layout)  # noqa: RUF005
+    v_ring = gl.allocate_shared_memory(v.dtype, [STAGES] + v.block_shape, v.layout)  # noqa: RUF005
+    loaded = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(loaded, count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+    fence_async_shared()
+    mbarrier.expect(loaded, PARTS * q.block_type.nbytes)
+    for part in gl.static_range(PARTS):
+        row = first_query + start + part * BLOCK
+        tma.async_copy_global_to_shared(q, [index, head, row, 0], loaded, q_ring.index(part))
+    if not PACKED:
+        gdc_wait()  # for the scaled keys; queries are from further back
+    q_a = q_ring.index(0).reshape([BLOCK, E])
+    q_b = q_ring.index(PARTS - 1).reshape([BLOCK, E])
+    ring = (k_ring, v_ring, full)
+    for stage in gl.static_range(STAGES):
+        load_slot(k, v, ring, at, stage, stage, steps, KEYS)
+    mbarrier.wait(loaded, 0)
+    inverse += (index.to(gl.int64) * heads + head) * queries_all + first_query
+    if not SHARES:
+        store_lengths(q_a, inverse, start, queries, E)
+        if PARTS == 2:
+            store_lengths(q_b, inverse, start + BLOCK, queries, E)
+    u_a, u_b, z_a, z_b = sum_keys(q_a, q_b, k, v, ring, at, steps, heads < 0, E, KEYS, PARTS, STAGES)
+    if PARTS == 1:
+        u_a, z_a = u_a + u_b, z_a + z_b
+    if SHARES:
+        store_share(u_a, z_a, sums, squares, program * QUERIES, E)
+        if PARTS == 2:
+            store_share(u_b, z_b, sums, squares, program * QUERIES + BLOCK, E)
+    else:
+        floor = eps * total_squares(totals, parts, bag, key_head, key_heads)
+        o += index.to(gl.int64) * o_bag + head.to(gl.int64) * o_head + gl.to_tensor(first_query).to(gl.int64) * o_row
+        store_rows(u_a, z_a, o, inverse, start, queries, floor, o_row, E)
+        if PARTS == 2:
+            store_rows(u_b, z_b, o, inverse, start + BLOCK, queries, floor, o_row, E)
+
+
+def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
+    """launch.descriptor in Gluon's terms, with the layout that a wgmma reads without bank conflicts."""
+    plain = launch.descriptor(rows, block)
+    layout = gl.NVMMASharedLayout.get_default_for(plain.block_shape, NAMES[rows.dtype])
+    return TensorDescriptor(rows, plain.shape, plain.strides, plain.block_shape, layout)
+
+
+def forward(
+    q: Tensor, keys: launch.Keys, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
+    eps: float, tile: Tile, waves: Waves, o: Tensor, inverse: Tensor,
+) -> None:  # fmt: skip
+    """stream.forward by this file's kernel, written to o and inverse; 16-bit numbers, tiles of 128 or 256 queries."""
+    assert waves.shares <= max(1, launch.cdiv(v.shape[2], 2 * tile.other)), "a share has no keys"
+    assert offsets is None or (not waves.left and 2 * tile.other <= launch.GAP), "packed bags share no keys"
+    heads, key_heads, width = q.shape[1], v.shape[1], q.shape[-1]
+    tiles = launch.Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
+    sums = torch.empty(waves.left * waves.shares * tile.own, width, device=q.device)
+    squares = torch.empty(len(sums), device=q.device)
+
+    def run(programs: int, first: int, of_keys: int, early: bool) -> None:
+        launch.start(
+            stream_forward, (programs,),
+            (descriptor(q, BLOCK.value), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
+             offsets, query_offsets, tiles.schedule, keys.totals, o, inverse, sums, squares),
+            (*launch.steps(o), q.shape[2], v.shape[2], tiles.count, heads, key_heads,
+             keys.parts, keys.gap, first, of_keys, eps),
+            {"E": width, "QUERIES": tile.own, "KEYS": tile.other, "STAGES": tile.stages,
+             "PACKED": offsets is not None, "SHARES": of_keys > 1},
+            num_warps=WARPS.value, launch_pdl=early,
+        )  # fmt: skip
+
+    if waves.whole:
+        run(waves.whole, 0, 1, early=True)
+    if waves.left:
+        run(waves.left * waves.shares, waves.whole, waves.shares, early=not waves.whole)
+        shares.add(q, keys, sums, squares, tiles.count, tile.own, waves, eps, o, inverse)
+    mend.mend(q, keys, v, m, offsets, query_offsets, o, inverse)

@@ -1,0 +1,171 @@
+"""dq of the streamed attention. Where keys are many it needs no stream: it is known from the keys' moments,
+
+    dq_i = do_i A^T / n_i - (delta_i / n_i^2) q_i (G + eps t)      A = sum_j k'_j^T v_j      G = sum_j k'_j^T k'_j
+
+two products of width E instead of three with every key. A row whose norm is a small part of |q|^2 t lies along
+directions that the keys hardly have, and G has lost them to rounding: a tile that holds such a row is streamed instead.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from flashsign.triton.common.device_functions import bag_rows, program_tile, quad
+from flashsign.triton.streaming.backward import power_and_rest, row_unit
+from flashsign.triton.streaming.scaled_keys import bag_totals
+
+WEAK = tl.constexpr(1e-3)
+
+
+@triton.jit
+def key_moments(
+    k, v, multiplicity, offsets, out,
+    k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head, rows, key_heads, gap,
+    E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Program (share, head, bag) sums its part of the scaled keys: out [shares, bags, K, 2, E_PAD, E_PAD], A and G."""
+    share, shares, head, bag = tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2)
+    first, keys, index = bag_rows(bag, offsets, rows, PACKED)
+    k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head + bag.to(tl.int64) * gap * k_row
+    v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
+    multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head
+    column = tl.arange(0, E_PAD)
+    size = tl.cdiv(tl.cdiv(keys, shares), BLOCK) * BLOCK
+    a = tl.zeros([E_PAD, E_PAD], tl.float32)
+    g = tl.zeros([E_PAD, E_PAD], tl.float32)
+    for start in tl.range(share * size, tl.minimum((share + 1) * size, keys), BLOCK, num_stages=STAGES):
+        key = start + tl.arange(0, BLOCK)
+        here = (tl.load(multiplicity + first + key, mask=key < keys, other=0.0) != 0)[:, None] & (column < E)[None, :]
+        row = (first + key).to(tl.int64)[:, None]
+        k_tile = tl.load(k + row * k_row + column[None, :], mask=here, other=0.0)
+        v_tile = tl.load(v + row * v_row + column[None, :], mask=here, other=0.0)
+        a = tl.dot(k_tile.T, v_tile, a, input_precision=PRECISION)
+        g = tl.dot(k_tile.T, k_tile, g, input_precision=PRECISION)
+    square = tl.arange(0, E_PAD)[:, None] * E_PAD + column[None, :]
+    out += ((share * tl.num_programs(2) + bag) * key_heads + head).to(tl.int64) * (2 * E_PAD * E_PAD)
+    tl.store(out + square, a)
+    tl.store(out + E_PAD * E_PAD + square, g)
+
+
+@triton.jit
+def exact_product(x, square, total, PRECISION: tl.constexpr, HALF: tl.constexpr):
+    """total + x square^T. HALF: x holds 16-bit numbers, which TF32 has exactly; square then takes two products."""
+    if HALF:
+        high = (square.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+        total = tl.dot(x, high.T, total, input_precision="tf32")
+        return tl.dot(x, (square - high).T, total, input_precision="tf32")
+    else:
+        return tl.dot(x, square.T, total, input_precision=PRECISION)
+
+
+@triton.jit
+def moment_query_gradient(
+    q, grad, inverse, delta, schedule, query_offsets, totals, moments, dq, weak,
+    q_bag, q_head, q_row, g_bag, g_head, g_row, dq_bag, dq_head, dq_row,
+    delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
+    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """moments [bags, key heads, 2, E_PAD, E_PAD] float32: A and G. Marks in weak [programs] the tiles not to trust."""
+    bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
+    if bag < 0:
+        tl.store(weak + tl.program_id(0), 0)
+        return
+    first, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    key_head = head // (heads // key_heads)
+    _, t = bag_totals(totals, parts, bag, key_head, key_heads)
+    query = start + tl.arange(0, QUERIES)
+    row = (first + query).to(tl.int64)[:, None]
+    there = (query < queries)[:, None]
+    index, head = index.to(tl.int64), head.to(tl.int64)
+    n = tl.load(inverse + (index * heads + head) * queries_all + first + query, mask=query < queries, other=0.0)
+    delta += (index * heads + head) * delta_head + quad(first + bag.to(tl.int64) * gap)
+    d = tl.load(delta + query, mask=query < queries, other=0.0)
+    _, rest = power_and_rest(n)
+    d *= row_unit(t) / (rest * rest)  # <do, o>, see scaled_queries
+    q += index * q_bag + head * q_head
+    grad += index * g_bag + head * g_head
+    dq += index * dq_bag + head * dq_head
+    moments += (bag * key_heads + key_head).to(tl.int64) * (2 * E_PAD * E_PAD)
+
+    column = tl.arange(0, E_PAD)
+    along = tl.zeros([QUERIES, E_PAD], tl.float32)
+    across = tl.zeros([QUERIES, E_PAD], tl.float32)
+    length = tl.zeros([QUERIES], tl.float32)
+    for begin in tl.range(0, E_PAD, WIDTH, num_stages=2):
+        some = begin + tl.arange(0, WIDTH)
+        here = there & (some < E)[None, :]
+        rows = tl.load(q + row * q_row + some[None, :], mask=here, other=0.0).to(tl.float32)
+        grads = tl.load(grad + row * g_row + some[None, :], mask=here, other=0.0).to(tl.float32)
+        square = moments + column[:, None] * E_PAD + some[None, :]
+        along = exact_product(grads, tl.load(square), along, PRECISION, HALF)
+        across = exact_product(rows, tl.load(square + E_PAD * E_PAD), across, PRECISION, HALF)
+        near = rows * n[:, None]
+        length += tl.sum(near * near, 1)
+    here = there & (column < E)[None, :]
+    rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0).to(tl.float32)
+    sums = along * n[:, None] - (across + eps * t * rows) * (d * n * n)[:, None]
+    tl.store(dq + row * dq_row + column[None, :], sums.to(dq.dtype.element_ty), mask=here)
+    # length t = 1 / (rho + eps), rho the row's share z / (|q|^2 t).
+    tl.store(weak + tl.program_id(0), tl.max((length * t * (WEAK + eps) > 1.0).to(tl.int32)))
+
+
+@triton.jit
+def stream_query_gradient(
+    q, k, v, grad, multiplicity, inverse, delta, offsets, query_offsets, schedule, totals, dq, weak,
+    m_bag, m_head, dq_bag, dq_head, dq_row, delta_head, queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
+    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
+    ONLY_WEAK: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """q (scaled), k (scaled), v, grad: descriptors. Three products with every key; ONLY_WEAK: for tiles marked in weak.
+
+    dq_i = (1 / n_i) sum_j (<do_i, v_j> - w_ij delta_i) k'_j, and the part of eps.
+    """
+    if ONLY_WEAK and tl.load(weak + tl.program_id(0)) == 0:
+        return
+    bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
+    if bag < 0:
+        return
+    first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
+    key_head = head // (heads // key_heads)
+    _, t = bag_totals(totals, parts, bag, key_head, key_heads)
+    query = start + tl.arange(0, QUERIES)
+    bag_head = index.to(tl.int64) * heads + head
+    n = tl.load(inverse + bag_head * queries_all + first_query + query, mask=query < queries, other=0.0)
+    delta += bag_head * delta_head + quad(first_query + bag.to(tl.int64) * gap)
+    d = tl.load(delta + query, mask=query < queries, other=0.0)
+    _, rest = power_and_rest(n)
+    d /= rest  # delta is r^2 <do, o> in units, the scores of these rows are w / r in units
+    rows = q.load([index, head, first_query + bag * gap + start, 0]).reshape(QUERIES, E_PAD)
+    grads = grad.load([index, head, first_query + start, 0]).reshape(QUERIES, E_PAD)
+    first_scaled = first_key + bag * gap
+
+    sums = tl.zeros([QUERIES, E_PAD], tl.float32)
+    for begin in tl.range(0, keys, KEYS, num_stages=STAGES):
+        k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
+        v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
+        w = tl.dot(rows, k_tile.T, input_precision=PRECISION)
+        ds = tl.dot(grads, v_tile.T, input_precision=PRECISION) - w * d[:, None]
+        sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
+
+    if tl.sum(tl.where(sums == sums, 0, 1)) > 0:  # an absent key holds NaN: see stream_forward
+        multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
+        sums = tl.zeros([QUERIES, E_PAD], tl.float32)
+        for begin in tl.range(0, keys, KEYS, num_stages=1):
+            key = begin + tl.arange(0, KEYS)
+            m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
+            k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
+            v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
+            v_tile = tl.where((m == 0)[:, None], 0.0, v_tile)
+            w = tl.dot(rows, k_tile.T, input_precision=PRECISION)
+            ds = tl.dot(grads, v_tile.T, input_precision=PRECISION) - w * d[:, None]
+            sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
+
+    sums = (sums - rows.to(tl.float32) * (eps * t * d)[:, None]) * n[:, None]
+    column = tl.arange(0, E_PAD)
+    dq += index.to(tl.int64) * dq_bag + head.to(tl.int64) * dq_head
+    to = (first_query + query).to(tl.int64)[:, None] * dq_row + column[None, :]
+    tl.store(dq + to, sums.to(dq.dtype.element_ty), mask=(query < queries)[:, None] & (column < E)[None, :])

@@ -1,0 +1,76 @@
+"""Keys times their multiplicities, k' = m k, once for all queries, and what the keys of a bag sum to.
+
+Multiplicities are divided by a power of two near the bag's largest first: the attention is the same to the last bit
+(flashsign.attention), and k' is in range. Absent keys are zeros, whatever they held.
+Letters: B bags, K key heads, E head width.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
+
+from flashsign.triton.common.device_functions import bag_rows, power_of_two
+
+MOST_PARTS = tl.constexpr(256)
+
+
+@triton.jit
+def scaled_keys(
+    k, multiplicity, offsets, out, totals,
+    k_bag, k_head, k_row, m_bag, m_head, out_bag, out_head, out_row, rows, key_heads, gap,
+    E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, LOOK: tl.constexpr, PACKED: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """Program (part, head, bag) writes its keys' k' and its sum of |k'|^2, float32 [B, K, 1 + MOST_PARTS].
+
+    The first of these numbers is the scale of the multiplicities. Packed bags lie `gap` rows apart in out, which has
+    zeros between: a tile that reads past its bag's end reads zeros, in packed bags as in dense ones.
+    EARLY: the next kernel may begin meanwhile, and waits where it needs these numbers.
+    """
+    if EARLY:
+        gdc_launch_dependents()
+    part, parts, head, bag = tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2)
+    first, keys, index = bag_rows(bag, offsets, rows, PACKED)
+    share = tl.cdiv(tl.cdiv(keys, parts), BLOCK) * BLOCK
+    last = tl.minimum((part + 1) * share, keys)
+    multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
+    k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head
+    out += index.to(tl.int64) * out_bag + head.to(tl.int64) * out_head
+    # The first keys are on their way while the largest multiplicity is looked for, the next while these are scaled.
+    key = part * share + tl.arange(0, BLOCK)
+    column = tl.arange(0, E_PAD)[None, :]
+    there = (key < last)[:, None] & (column < E)
+    row = (first + key).to(tl.int64)[:, None]
+    m = tl.load(multiplicity + key, mask=key < last, other=0.0)
+    k_tile = tl.load(k + row * k_row + column, mask=there, other=0.0)
+    largest = tl.zeros([LOOK], tl.float32)
+    for start in range(0, keys, LOOK):
+        at = start + tl.arange(0, LOOK)
+        largest = tl.maximum(largest, tl.load(multiplicity + at, mask=at < keys, other=0.0))
+    scale = power_of_two(tl.max(largest))
+
+    squares = tl.zeros([BLOCK], tl.float32)
+    for _ in range(part * share, last, BLOCK):
+        here, to = there, out + (row + bag.to(tl.int64) * gap) * out_row + column
+        scaled = tl.where((m != 0)[:, None], (m * scale)[:, None] * k_tile.to(tl.float32), 0.0)
+        key += BLOCK
+        there = (key < last)[:, None] & (column < E)
+        row = (first + key).to(tl.int64)[:, None]
+        m = tl.load(multiplicity + key, mask=key < last, other=0.0)
+        k_tile = tl.load(k + row * k_row + column, mask=there, other=0.0)
+        squares += tl.sum(scaled * scaled, 1)
+        tl.store(to, scaled.to(out.dtype.element_ty), mask=here)
+    totals += (bag * key_heads + head).to(tl.int64) * (1 + MOST_PARTS)
+    if part == 0:
+        tl.store(totals, scale)
+    tl.store(totals + 1 + part, tl.sum(squares))
+
+
+@triton.jit
+def bag_totals(totals, parts, bag, head, key_heads):
+    """Scale of a bag's multiplicities, and t = sum |k'|^2, its parts added in one order."""
+    totals += (bag * key_heads + head).to(tl.int64) * (1 + MOST_PARTS)
+    part = tl.arange(0, MOST_PARTS)
+    return tl.load(totals), tl.sum(tl.load(totals + 1 + part, mask=part < parts, other=0.0))

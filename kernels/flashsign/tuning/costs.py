@@ -1,0 +1,63 @@
+"""What attention costs by the stream and by moments, on an H200: how `method="auto"` knows which is faster."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from flashsign.tuning.tables import MOST_QUERIES, padded_width
+
+
+class Costs(NamedTuple):
+    """Microseconds of a call: (launches, every 1e9 pairs of a query and key times E) of the stream, and (launches,
+    every 1e6 queries and keys times E) of moments."""
+
+    stream: tuple[float, float]
+    moments: tuple[float, float]
+
+
+FORWARD_COSTS: dict[tuple[int, int], Costs] = {
+    (2, 16): Costs((10, 15), (13, 1.4)),
+    (2, 32): Costs((11.5, 8), (14.5, 1.75)),
+    (2, 64): Costs((10.5, 7), (15.5, 1.5)),
+    (2, 128): Costs((16, 7), (23.5, 1.45)),
+    (4, 16): Costs((16, 103), (17, 3.3)),
+    (4, 32): Costs((18, 120), (21, 3.6)),
+    (4, 64): Costs((28, 120), (42, 5)),
+    (4, 128): Costs((25, 119), (109, 9.3)),
+}
+BOTH_COSTS: dict[tuple[int, int], Costs] = {
+    (2, 16): Costs((31, 54), (23.5, 5.3)),
+    (2, 32): Costs((31, 36), (28, 4.8)),
+    (2, 64): Costs((32, 35), (32.5, 4.8)),
+    (2, 128): Costs((41.5, 44), (53, 5.4)),
+    (4, 16): Costs((48, 540), (34, 10)),
+    (4, 32): Costs((59, 360), (44, 11.5)),
+    (4, 64): Costs((105, 435), (81, 24)),
+    (4, 128): Costs((200, 1000), (247, 26)),
+}
+"""Of a forward alone and with its backward, by (bytes of a number, padded head width): benchmarks/crossing.py."""
+
+PACKED_COST = 40.0
+"""Microseconds more that packed bags cost the stream: a schedule of tiles, and zeros between the bags."""
+
+
+def faster(
+    size: int,
+    width: int,
+    bags: int,
+    heads: int,
+    key_heads: int,
+    queries: float,
+    keys: float,
+    gradients: bool,
+    packed: bool,
+) -> Literal["stream", "moments"]:
+    """Which kernels take less time for so many bags of so many queries and keys; width: not padded, 128 at most."""
+    if max(queries, keys) <= MOST_QUERIES:  # the fewest launches, at any width
+        return "stream"
+    padded = padded_width(width)
+    costs = (BOTH_COSTS if gradients else FORWARD_COSTS)[size, padded]
+    pairs = bags * heads * queries * keys * padded / 1e9
+    rows = bags * (heads * queries + key_heads * keys) * padded / 1e6
+    stream = costs.stream[0] + costs.stream[1] * pairs + PACKED_COST * packed
+    return "stream" if stream <= costs.moments[0] + costs.moments[1] * rows else "moments"

@@ -1,0 +1,54 @@
+import math
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from flashsign.algebra.fold import fold
+from flashsign.algebra.softmax import SOFTMAX, log_add, log_share
+from flashsign.reference import reference_softmax_attention
+
+
+def attend(call, m):
+    items, shared = (call.k[0, 0], call.v[0, 0], m), (call.q[0, 0] / math.sqrt(3),)
+    return SOFTMAX.finish(fold(SOFTMAX, items, shared, chunk=4), shared)
+
+
+def test_the_fold_is_torchs_attention_with_its_gradients(draw):
+    call = draw(cells=1, heads=1, key_heads=1)
+    found, expected = attend(call, torch.ones(9)), scaled_dot_product_attention(call.q, call.k, call.v)[0, 0]
+    torch.testing.assert_close(found, expected)
+    leaves = call.leaves[:3]
+    grads = (torch.autograd.grad(output, leaves, call.grad[0, 0]) for output in (found, expected))
+    torch.testing.assert_close(*grads)
+
+
+def test_the_fold_is_the_reference_with_multiplicities(draw):
+    call = draw(cells=1, heads=1, key_heads=1)
+    m = call.m.detach().clone()
+    m[0, 3] = 0
+    torch.testing.assert_close(attend(call, m[0]), reference_softmax_attention(call.q, call.k, call.v, m)[0, 0])
+
+
+def test_multiplicity_is_repetition(draw):
+    call = draw(cells=1, heads=1, key_heads=1, keys=2)
+    twice = [0, 1, 1, 1]
+    repeated = scaled_dot_product_attention(call.q, call.k[:, :, twice], call.v[:, :, twice])[0, 0]
+    torch.testing.assert_close(attend(call, torch.tensor([1.0, 3.0], dtype=torch.float64)), repeated)
+
+
+def test_scores_of_hundreds_neither_overflow_nor_vanish(draw):
+    call = draw(cells=1, heads=1, key_heads=1)
+    call.q.data.mul_(1e3)
+    expected = scaled_dot_product_attention(call.q, call.k, call.v)[0, 0]
+    torch.testing.assert_close(attend(call, torch.ones(9)), expected)
+
+
+@pytest.mark.parametrize(("a", "b"), [(-math.inf, -math.inf), (-math.inf, 1.0), (700.0, -700.0), (0.5, 0.25)])
+def test_log_add_is_logaddexp_with_a_gradient_even_for_nothing_and_nothing(a, b):
+    x, y = (torch.tensor(z, dtype=torch.float64, requires_grad=True) for z in (a, b))
+    total = log_add(x, y)
+    torch.testing.assert_close(total, torch.logaddexp(x, y))
+    gradients = torch.autograd.grad(total, (x, y))
+    torch.testing.assert_close(gradients, (log_share(x, total).detach(), log_share(y, total).detach()))
+    assert sum(gradients) == (0 if total == -math.inf else 1)

@@ -1,0 +1,393 @@
+"""Tiles of one's own: the search takes what is faster and right, and the file is read where it was made alone."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from flashsign.autotune import __main__ as autotune
+from flashsign.autotune import search as tile_search
+from flashsign.autotune import trials as tile_trials
+from flashsign.autotune.accuracy import OFF, Bag
+from flashsign.autotune.search import Bags, Search, climb, neighbours
+from flashsign.errors import UnusableTiles
+from flashsign.tuning import tables as tuning
+from flashsign.tuning import tile_file
+from flashsign.tuning.tile import MOST, TUNED, Kernel, Pass, Tile
+from grn.cli.boundary import YOURS, judge
+
+pytest.importorskip("triton")
+CPU = torch.device("cpu")
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
+
+START, BETTER = Tile(32, 32, 4, 2), Tile(64, 32, 4, 2)
+FORWARD = Kernel("forward", 4, 16)
+BAGS = Bags(cells=1, heads=2, key_heads=1, genes=20, keys=9, width=16, dtype=torch.float32)
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """No tiles of other tests, and none left behind."""
+    monkeypatch.delenv(tile_file.VARIABLE, raising=False)
+    tuning.own_tiles.cache_clear()
+    yield
+    tuning.own_tiles.cache_clear()
+
+
+@pytest.fixture
+def tiles(tmp_path, fresh, monkeypatch):
+    """A file with a tile for this CPU's interpreter, and its name in FLASHSIGN_TILES."""
+    path = tmp_path / "tiles.json"
+    tile_file.write(path, "cpu", {FORWARD: BETTER, Kernel("moment_keys", 4, 16): Pass(16, 4, 1, 1)})
+    monkeypatch.setenv(tile_file.VARIABLE, str(path))
+    return path
+
+
+def test_neighbours_differ_in_one_number_and_stay_in_range():
+    found = list(neighbours(Tile(16, 256, 8, 1)))
+    assert Tile(32, 256, 8, 1) in found
+    assert Tile(16, 256, 8, 2) in found
+    assert all(sum(a != b for a, b in zip(vars(x).values(), (16, 256, 8, 1), strict=True)) == 1 for x in found)
+    assert all(16 <= x.own <= 256 and 16 <= x.other <= 256 and 2 <= x.warps <= 8 and x.stages >= 1 for x in found)
+    assert Pass(64, 4, 3, 4) in neighbours(Pass(64, 4, 3, 2))
+
+
+def distance(tile, goal):
+    return 1 + sum(abs(math.log2(a / b)) for a, b in zip(vars(tile).values(), vars(goal).values(), strict=True))
+
+
+def test_the_climb_ends_at_the_fastest_tile():
+    goal = Tile(128, 64, 8, 4)
+    best, times = climb(START, lambda tile: distance(tile, goal), lambda tile: True)
+    assert best == goal
+    assert times[goal] == min(times.values()) == 1
+
+
+def test_the_climb_goes_round_tiles_that_are_wrong():
+    goal, wrong = Tile(128, 32, 8, 2), Tile(64, 32, 4, 2)
+    best, _ = climb(START, lambda tile: 0.1 if tile == wrong else distance(tile, goal), lambda tile: tile != wrong)
+    assert best == goal
+
+
+def test_the_climb_leaves_a_start_that_does_not_run_and_stays_where_gains_are_scatter():
+    best, _ = climb(START, lambda tile: math.inf if tile == START else tile.own / 32, lambda tile: True)
+    assert best == Tile(16, 32, 4, 2)
+    best, times = climb(START, lambda tile: 1.0 if tile == START else 0.98, lambda tile: True)
+    assert best == START
+    assert len(times) == 1 + len(list(neighbours(START)))
+
+
+def test_a_start_that_is_wrong_is_left_and_where_nothing_is_right_the_time_says_so():
+    best, _ = climb(START, lambda tile: 1.0, lambda tile: tile != START)
+    assert best != START
+    best, times = climb(START, lambda tile: 1.0, lambda tile: False)
+    assert times[best] == math.inf
+
+
+@pytest.fixture
+def few_steps(fresh, monkeypatch):
+    """Each tile has one neighbour: its last number is one more, up to three."""
+
+    def one(tile):
+        *_, (name, last) = vars(tile).items()
+        return iter([type(tile)(**{**vars(tile), name: last + 1})] if last < 3 else [])
+
+    monkeypatch.setattr(tile_search, "neighbours", one)
+
+
+def clock(call):
+    """The more stages or programs the faster; the call is made."""
+    call()
+    *_, in_turn = tuning.own_tiles(CPU).values()
+    return 1 / list(vars(in_turn).values())[-1]
+
+
+@pytest.fixture
+def trusting(monkeypatch):
+    """Nothing is checked: for tests of what is done with what is found."""
+    monkeypatch.setattr(Search, "is_right", lambda search, name: True)
+
+
+@interpreted
+@pytest.mark.parametrize("method", ["stream", "moments"])
+def test_a_search_takes_every_kernel_of_a_method(few_steps, trusting, method):
+    found = list(Search(BAGS, method, CPU, clock, sizes=(7,)))
+    assert [x.kernel.name for x in found] == [*tile_trials.FORWARD[method], *tile_trials.BACKWARD[method]]
+    for x in found:
+        assert list(vars(x.after).values())[-1] == max(3, list(vars(x.before).values())[-1])
+        assert tuning.own_tiles(CPU)[x.kernel] == x.after
+        assert x.ms_after <= x.ms_before < math.inf
+
+
+@interpreted
+@pytest.mark.parametrize("cells", [1, 2], ids=["packed", "dense"])
+def test_a_search_refuses_a_tile_whose_results_are_wrong(few_steps, monkeypatch, cells):
+    from flashsign.triton.streaming import calls as stream
+
+    right = stream.forward
+
+    def wrong(q, *call):
+        o, inverse = right(q, *call)
+        return (o * 1.001 if call[-1].stages == 3 and q.shape[0] == cells else o), inverse
+
+    monkeypatch.setattr(stream, "forward", wrong)
+    found = Search(BAGS, "stream", CPU, clock, sizes=(7,)).tune("forward")
+    assert (found.before.stages, found.after.stages, found.tried) == (2, 2, 2)
+
+
+@interpreted
+@pytest.mark.parametrize(("name", "which"), [("key_gradients", 1), ("key_gradients", 2), ("query_gradient", 0)])
+def test_a_search_refuses_a_tile_with_a_wrong_gradient(few_steps, monkeypatch, name, which):
+    from flashsign.triton.streaming import calls as stream
+
+    right = stream.backward
+
+    def wrong(*call):
+        key_tile, query_tile, dq_by_moments = call[-3:]
+        gradients = list(right(*call))
+        tile, of_interest = (query_tile, dq_by_moments is False) if which == 0 else (key_tile, True)
+        if tile.stages == 3 and of_interest:
+            gradients[which] = gradients[which] * 1.001
+        return tuple(gradients)
+
+    monkeypatch.setattr(stream, "backward", wrong)
+    found = Search(BAGS, "stream", CPU, clock, sizes=(7,)).tune(name)
+    assert (found.after, found.tried) == (found.before, 2)
+
+
+def test_tiles_of_16_bits_are_checked_in_both_dtypes_and_at_the_padded_width(fresh):
+    bags = Bags(cells=1, heads=2, key_heads=1, genes=20, keys=9, width=48, dtype=torch.float16)
+    checks = Search(bags, "stream", CPU, clock).checks
+    assert {(bag.dtype, bag.q.shape[-1]) for bag in checks} == {(torch.float16, 64), (torch.bfloat16, 64)}
+    assert {bag.genes for bag in checks} == {7, 113, 1000, 1025}
+
+
+@pytest.mark.parametrize("wrong", [0.0, math.inf, 1.02])
+def test_where_torch_runs_over_a_kernel_may_not(wrong):
+    """Materialised float16 is all off at these sizes, and would let anything pass."""
+    bag = Bag(1000, 64, torch.float16, "cpu")
+    assert bag.judge({"o": bag.true["o"].half()})["o"].good
+    assert bag.judge({"o": bag.torchs["o"]})["o"].torchs > 0.9
+    assert not bag.judge({"o": wrong * bag.true["o"]})["o"].good
+
+
+def test_a_kernel_may_be_off_by_half_more_than_torch_and_no_further():
+    bag = Bag(40, 16, torch.float32, "cpu")
+    torchs = bag.judge({"o": bag.true["o"]})["o"].torchs
+    assert 0 < torchs < OFF * torch.finfo(torch.float32).eps
+    off = 1.5 * torchs + 4 * torch.finfo(torch.float32).eps
+    assert bag.judge({"o": bag.true["o"] * (1 + 0.99 * off)})["o"].good
+    assert not bag.judge({"o": bag.true["o"] * (1 + 1.01 * off)})["o"].good
+    assert bag.m[:, 3].eq(0).all(), "some genes are absent"
+
+
+@interpreted
+def test_what_is_found_is_said_and_written(few_steps, trusting, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "new" / "tiles.json"
+    monkeypatch.setattr(autotune, "Search", lambda *call: Search(*call, sizes=(7,)))
+    assert autotune.tune_into(path, BAGS, "stream", CPU, clock)
+    found = tile_file.read(path, "cpu")
+    assert {kernel.name for kernel in found} == {"forward", "key_gradients", "query_gradient"}
+    assert found[FORWARD].stages == 3
+    said = capsys.readouterr().out
+    assert "1.50 times as fast" in said
+    assert str(path) in said
+
+
+@interpreted
+def test_where_nothing_is_faster_the_tables_stay(few_steps, trusting, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "tiles.json"
+    wider = Kernel("forward", 4, 64)
+    tile_file.write(path, "cpu", {FORWARD: BETTER, wider: BETTER})
+    monkeypatch.setattr(autotune, "Search", lambda *call: Search(*call, sizes=(7,)))
+    autotune.tune_into(path, BAGS, "stream", CPU, lambda call: 1.0)
+    assert tile_file.read(path, "cpu") == {wider: BETTER}
+    assert "nothing faster" in capsys.readouterr().out
+
+
+@interpreted
+def test_why_no_tile_runs_is_said(few_steps, trusting, tmp_path, capsys, monkeypatch):
+    def fails(call):
+        raise RuntimeError("no clock here\nsecond line")
+
+    monkeypatch.setattr(autotune, "Search", lambda *call: Search(*call, sizes=(7,)))
+    assert not autotune.tune_into(tmp_path / "tiles.json", BAGS, "stream", CPU, fails)
+    assert "forward: no tile that runs and is right (RuntimeError: no clock here), 2 tried" in capsys.readouterr().out
+    assert FORWARD not in tuning.own_tiles(CPU)
+
+
+def test_kernels_take_the_tiles_of_the_file(tiles):
+    q = torch.zeros(1, 2, 20, 16)
+    assert tuning.choose_tile("forward", q, 16) == BETTER
+    assert tuning.choose_pass("moment_keys", q, 16) == Pass(16, 4, 1, 1)
+    # The rest is as in the tables.
+    assert tuning.choose_tile("key_gradients", q, 16) == tuning.KEY_GRADIENTS[4, 16][0]
+    assert tuning.choose_pass("moment_queries", q, 16) == tuning.MOMENT_QUERIES[4, 16]
+
+
+@interpreted
+def test_results_with_the_files_tiles_are_right(tiles):
+    bag = Bag(40, 16, torch.float32, "cpu")
+    verdicts = [each for packed in (False, True) for each in tile_trials.verdicts("stream", "forward", bag, packed)]
+    assert len(verdicts) == 2 and all(verdict.good for verdict in verdicts)
+
+
+@interpreted
+def test_each_kernel_is_launched_with_its_own_tile(tiles, monkeypatch):
+    from flashsign.triton.moments import calls as moments
+    from flashsign.triton.streaming import calls as stream
+
+    seen, sizes = {}, {}
+    for name, kind in TUNED.items():
+        stages = 1 + sum(type(each) is kind for each in sizes.values())
+        sizes[name] = kind(*((16, 32, 4, stages) if kind is Tile else (16, 4, stages, 1)))
+    tile_file.write(tiles, "cpu", {Kernel(name, 4, 16): tile for name, tile in sizes.items()})
+    tuning.own_tiles.cache_clear()
+    for module in (stream, moments):
+        start = module.start
+
+        def spy(kernel, *call, start=start, **options):
+            seen[kernel.fn.__name__, kernel.fn.__module__.rpartition(".")[-1]] = options.get("num_stages")
+            return start(kernel, *call, **options)
+
+        monkeypatch.setattr(module, "start", spy)
+    bag = Bag(40, 16, torch.float32, "cpu")
+    for method, name in (("stream", "query_gradient"), ("moments", "moment_key_gradients")):
+        list(tile_trials.verdicts(method, name, bag, packed=False))
+    launched = {
+        "forward": ("stream_forward", "stream_forward"),
+        "key_gradients": ("key_gradients", "stream_backward"),
+        "query_gradient": ("stream_query_gradient", "query_gradient"),
+        "moment_keys": ("sum_keys", "moment_sums"),
+        "moment_queries": ("attend_moments", "moment_forward"),
+        "moment_query_sums": ("sum_queries", "moment_backward"),
+        "moment_query_gradients": ("query_gradients", "moment_backward"),
+        "moment_key_gradients": ("key_gradients", "moment_backward"),
+    }
+    assert {name: seen[kernel] for name, kernel in launched.items()} == {name: x.stages for name, x in sizes.items()}
+
+
+def test_devices_share_a_file(tiles):
+    tile_file.write(tiles, "another GPU", {FORWARD: START})
+    assert tile_file.read(tiles, "cpu")[FORWARD] == BETTER
+    assert tile_file.read(tiles, "another GPU") == {FORWARD: START}
+    assert not [x for x in tiles.parent.iterdir() if x != tiles]
+
+
+def test_tiles_come_and_go_one_by_one(tiles):
+    """Two searches may write to one file."""
+    other = Kernel("key_gradients", 2, 64)
+    assert not tile_file.write(tiles, "cpu", {other: START})
+    assert not tile_file.write(tiles, "cpu", {FORWARD: None})
+    found = tile_file.read(tiles, "cpu")
+    assert found[other] == START
+    assert FORWARD not in found
+    assert len(found) == 2
+
+
+def test_outdated_tiles_go_with_the_next_ones(tiles):
+    tiles.write_text(tiles.read_text().replace("Triton", "Newton"))
+    assert tile_file.write(tiles, "cpu", {FORWARD: START})
+    assert tile_file.read(tiles, "cpu") == {FORWARD: START}
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was(tiles, monkeypatch):
+    before = tiles.read_bytes()
+
+    def full(*paths):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="No space"):
+        tile_file.write(tiles, "cpu", {FORWARD: START})
+    assert tiles.read_bytes() == before
+    assert list(tiles.parent.iterdir()) == [tiles]
+
+
+def changed(**changes):
+    """A damage: other numbers in the file's first tile."""
+
+    def damage(text):
+        file = json.loads(text)
+        file["cpu"]["tiles"][0].update(changes)
+        return json.dumps(file)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: None, "No such file"),
+        (lambda text: text[:-5], "cannot be read"),
+        (lambda text: "[1]", "is not a file of tiles"),
+        (lambda text: text.replace('"cpu"', '"NVIDIA A100"'), "has tiles for NVIDIA A100, and this is cpu"),
+        (lambda text: text.replace("Triton ", "Triton 2.0, not "), "checked with Triton 2.0"),
+        (lambda text: text.replace(", kernels ", ", kernels f"), "kernels f"),
+        (lambda text: text.replace('"kernel"', '"name"'), "kernel"),
+        (lambda text: text.replace('"warps"', '"wraps"'), "wraps"),
+        (changed(kernel="forwrad"), "forwrad"),
+        (changed(kernel="edge_sums"), "edge_sums"),
+        (changed(kernel="moment_keys"), "own"),
+        (changed(warps="four"), "four"),
+        (changed(own=True), "True"),
+        (changed(own=48), "own=48"),
+        (changed(other=2 * MOST["other"]), "other=512"),
+        (changed(stages=0), "stages=0"),
+        (changed(bytes=8), "bytes 8"),
+        (changed(width="16"), "width '16'"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_sentence(tiles, damage, said):
+    text = damage(tiles.read_text())
+    tiles.unlink() if text is None else tiles.write_text(text)
+    with pytest.raises(UnusableTiles, match="autotune") as raised:
+        tuning.choose_tile("forward", torch.zeros(1, 2, 20, 16), 16)
+    assert said in str(raised.value)
+    assert str(tiles) in str(raised.value)
+    assert judge(raised.value) == (YOURS, str(raised.value))
+
+
+def test_no_tile_reaches_over_the_gap_between_packed_bags():
+    from flashsign.triton.common.launch import GAP
+
+    assert MOST["own"] <= GAP and MOST["other"] <= GAP
+
+
+def test_arguments_that_leave_nothing_to_tune_are_one_sentence(fresh, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["autotune", "tiles.json", "--width", "64", "--genes", "2000"])
+    assert autotune.main() == 2
+    assert "there is none" in capsys.readouterr().err
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"genes": 0}, "at least"),
+        ({"cells": 40000}, "65535 bags times key heads"),
+        ({"key_heads": 3}, "multiple of key heads"),
+        ({"width": 300}, "heads at most 256 wide"),
+        ({"genes": 50, "method": "stream"}, "kernels of one tile"),
+    ],
+)
+def test_bags_without_a_choice_of_tiles_are_one_sentence(changes, said):
+    from argparse import Namespace
+
+    asked = {"cells": 1, "heads": 4, "key_heads": 2, "genes": 500, "keys": None, "width": 16, "dtype": "float32"}
+    with pytest.raises(UnusableTiles, match=said):
+        autotune.bags_of(Namespace(**asked | {"method": "auto"} | changes), CPU)
+    bags, method = autotune.bags_of(Namespace(**asked | {"method": "auto", "width": 40, "genes": 5000}), CPU)
+    assert (bags.keys, bags.width, method) == (5000, 48, "moments")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_search_on_the_gpu(few_steps):
+    device = torch.device("cuda", torch.cuda.current_device())
+    bags = Bags(cells=2, heads=4, key_heads=2, genes=300, keys=300, width=32, dtype=torch.float16)
+    found = list(Search(bags, "moments", device, tile_search.device_ms))
+    assert len(found) == 5
+    assert all(0 < x.ms_after <= x.ms_before < math.inf for x in found)

@@ -1,0 +1,491 @@
+"""Genes of every bag split over processes: outputs and gradients are those of one process that holds them all.
+
+Run as a script (`test_split.py RANK RANKS FOLDER`), this file is one such process: it makes all calls and saves what it
+found, so that torch is imported once per process and not once per test.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed
+from torch.utils.checkpoint import checkpoint
+
+from flashsign import spherical_attention
+from flashsign.distributed import moments as split_moments
+from flashsign.reference import reference_spherical_attention
+
+NAMES = ("output", "dq", "dk", "dv", "dm")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call; sizes of the ranks are read from the front: rank r has queries[r] and keys[r] genes."""
+
+    queries: tuple[int, ...] = (7, 5, 4)
+    keys: tuple[int, ...] = (9, 6, 8)
+    heads: int = 4
+    key_heads: int = 2
+    width: int = 5
+    cells: int = 3
+    eps: float = 1e-6
+    dtype: torch.dtype = torch.float64
+    per_head: bool = False
+    packed: bool = False
+    absent: bool = False
+    large: float = 1.0  # multiplicities of rank 0, beside those near 1 of the others
+    condition: float = 0.0  # of the keys; every third query points along the direction that they hardly have
+
+    def rank(self, rank: int) -> dict[str, torch.Tensor]:
+        """q, k, v, m and the output's gradient of one rank: dense, or packed with offsets of its own."""
+        random = torch.Generator().manual_seed(100 + rank)
+        queries, keys = self.queries[rank], self.keys[rank]
+
+        def normal(*shape):
+            return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+        q, grad = (normal(self.cells, self.heads, queries, self.width) for _ in range(2))
+        k, v = (normal(self.cells, self.key_heads, keys, self.width) for _ in range(2))
+        m = normal(self.cells, *[self.key_heads] * self.per_head, keys).square() + 0.1
+        if self.condition:
+            rotation = torch.linalg.qr(torch.randn(self.width, self.width, generator=torch.Generator().manual_seed(5)))
+            rotation = rotation[0].double()
+            spread = torch.ones(self.width, dtype=torch.float64)
+            spread[-1] = 1 / self.condition
+            k = k * spread @ rotation
+            q[:, :, ::3] = q[:, :, ::3, -1:] * rotation[-1]
+        if self.absent and keys:
+            m[..., ::3] = 0
+            k[:, :, ::3] = torch.nan
+            v[:, :, 0] = torch.inf
+        m = m * (self.large if rank == 0 else 1.0)
+        found = {"q": q, "k": k, "v": v, "m": m, "grad": grad}
+        found = {name: tensor.to(self.dtype) for name, tensor in found.items()}
+        return self.pack(found, rank) if self.packed else found
+
+    def pack(self, dense: dict[str, torch.Tensor], rank: int) -> dict[str, torch.Tensor]:
+        """Every bag keeps another number of its rows: on rank 0 the first bag keeps none."""
+        found = {}
+        for name, tensor in dense.items():
+            rows = tensor if name == "m" and not self.per_head else tensor.transpose(1, 2)
+            kept = [min(c + rank, self.cells) * rows.shape[1] // self.cells for c in range(self.cells)]
+            found[name] = torch.cat([bag[:size] for bag, size in zip(rows, kept, strict=True)])
+            found["query_offsets" if name in ("q", "grad") else "offsets"] = torch.tensor([0, *kept]).cumsum(0)
+        return found
+
+
+CASES = {
+    "dense": Case(),
+    "dense float32": Case(dtype=torch.float32),
+    "bfloat16": Case(dtype=torch.bfloat16),
+    "one key head": Case(heads=3, key_heads=1),
+    "as many key heads": Case(heads=2, key_heads=2, eps=0.1),
+    "multiplicity per head": Case(per_head=True),
+    "packed": Case(packed=True, eps=0.1),
+    "packed per head float32": Case(packed=True, per_head=True, dtype=torch.float32),
+    "a rank without genes": Case(queries=(0, 5, 4), keys=(0, 9, 6), eps=0.1),
+    "packed, a rank without genes": Case(queries=(6, 0, 4), keys=(9, 0, 6), packed=True),
+    "keys here, queries there": Case(queries=(0, 6, 0), keys=(9, 0, 0)),
+    "absent keys hold NaN": Case(absent=True, eps=0.1),
+    "packed, absent keys hold NaN": Case(absent=True, packed=True, dtype=torch.float32),
+    "multiplicity 1e5 beside 1": Case(large=1e5),
+    "multiplicity 1e5 beside 1 float32": Case(large=1e5, eps=0.1, dtype=torch.float32),
+    "eps of a tenth": Case(eps=0.1),
+    "condition 1e2": Case((20, 20, 20), (60, 70, 80), width=8, dtype=torch.float32, condition=1e2),
+    "condition 1e3": Case((20, 20, 20), (60, 70, 80), width=8, dtype=torch.float32, condition=1e3),
+    "condition 1e3 float64": Case((20, 20, 20), (60, 70, 80), width=8, condition=1e3),
+    "packed, condition 1e3": Case((20, 20, 20), (60, 70, 80), width=8, packed=True, dtype=torch.float32, condition=1e3),
+    "more rows than one product takes": Case((1500, 5, 0), (3000, 6, 2100), heads=2, key_heads=1, cells=2),
+    "no bags": Case(cells=0),
+}
+HALF = Case(width=16, dtype=torch.float16)
+KERNEL_CASES = {
+    "dense": HALF,
+    "packed": replace(HALF, packed=True),
+    "multiplicity per head, a width to pad": replace(HALF, per_head=True, width=11),
+    "a rank without genes": replace(HALF, queries=(0, 5, 4), keys=(0, 9, 6)),
+    "packed, a rank without genes": replace(HALF, queries=(6, 0, 4), keys=(9, 0, 6), packed=True),
+    "absent keys hold NaN": replace(HALF, absent=True),
+    "units of their own": replace(HALF, large=64.0),
+    "weak rows": replace(HALF, queries=(9, 6, 3), keys=(20, 20, 30), condition=1e3),
+}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.02}
+# Sums in another order: moments tell norms to 0.13 u / rho, and the least rho here is near 1e-7.
+WEAK_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+
+
+def call(tensors, eps, group=None, **more):
+    """The output and the leaves that it depends on, of tensors as `Case.rank` makes them."""
+    leaves = [tensors[name].detach().requires_grad_() for name in "qkvm"]
+    offsets = {name: tensors[name] for name in ("offsets", "query_offsets") if name in tensors}
+    return spherical_attention(*leaves, **offsets, eps=eps, group=group, **more), leaves
+
+
+# What one process of several does.
+
+
+def process(rank: int, ranks: int, folder: Path) -> None:
+    store = distributed.FileStore(str(folder / "store"), ranks)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=40))
+    group, count = distributed.group.WORLD, Count()
+    distributed.all_reduce, count.real = count, distributed.all_reduce
+    found = {}
+    for name, case in CASES.items():
+        tensors = case.rank(rank)
+        output, leaves = call(tensors, case.eps, group)
+        forward = count.taken()
+        gradients = torch.autograd.grad(output, leaves, tensors["grad"])
+        found[name] = dict(zip(NAMES, (output.detach(), *gradients), strict=True), calls=(forward, count.taken()))
+    for question in QUESTIONS:
+        found[question.__name__] = question(rank, group, count)
+        count.taken()
+    torch.save(found, folder / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+class Count:
+    """torch.distributed.all_reduce, counting its calls."""
+
+    calls = 0
+
+    def __call__(self, *args, **options):
+        self.calls += 1
+        return self.real(*args, **options)
+
+    def taken(self) -> int:
+        calls, self.calls = self.calls, 0
+        return calls
+
+
+def frozen(rank, group, count):
+    """The last rank's tensors need no gradient; every rank calls backward all the same."""
+    tensors = CASES["dense"].rank(rank)
+    leaves = [tensors[name].requires_grad_(rank == 0) for name in "qkvm"]
+    output = spherical_attention(*leaves, group=group)
+    output.backward(tensors["grad"])
+    return {"requires": output.requires_grad, "calls": count.taken(), "gradients": [leaf.grad for leaf in leaves]}
+
+
+def one_leaf(rank, group, count):
+    """autograd.grad with respect to another single tensor on each rank."""
+    tensors = CASES["dense"].rank(rank)
+    output, leaves = call(tensors, 1e-6, group)
+    return torch.autograd.grad(output, leaves[rank + 1], tensors["grad"])[0], count.taken()
+
+
+def two_layers(rank, group, count):
+    """The output of a layer is the next one's queries, keys and values: four collectives in one order on all ranks."""
+    return layers(CASES["as many key heads"], CASES["as many key heads"].rank(rank), group), count.taken()
+
+
+def recomputed(rank, group, count):
+    """A checkpointed layer makes its forward collective twice, on all ranks."""
+    tensors = CASES["dense"].rank(rank)
+    leaves = [tensors[name].requires_grad_() for name in "qkvm"]
+    output = checkpoint(lambda *x: spherical_attention(*x, group=group), *leaves, use_reentrant=False)
+    return torch.autograd.grad(output, leaves, tensors["grad"]), count.taken()
+
+
+def without_gradients(rank, group, count):
+    tensors = CASES["dense"].rank(rank)
+    with torch.no_grad():
+        output, _ = call(tensors, 1e-6, group)
+    return output, output.requires_grad, count.taken()
+
+
+def other_units(rank, group, count):
+    """Multiplicities of all ranks in units of 2^-60 and 2^40."""
+    tensors = CASES["dense float32"].rank(rank)
+    return [call(tensors | {"m": tensors["m"] * 2.0**unit}, 1e-6, group)[0].detach() for unit in (0, -60, 40)]
+
+
+def autocast(rank, group, count):
+    tensors = CASES["dense float32"].rank(rank)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, leaves = call(tensors, 1e-6, group)
+        return (output.detach(), *torch.autograd.grad(output, leaves, tensors["grad"]))
+
+
+def refused(rank, group, count):
+    """Sentences of what is refused; every rank asks the same, and nothing is left waiting."""
+    tensors = CASES["dense"].rank(rank)
+
+    def said(ask):
+        try:
+            ask()
+        except (NotImplementedError, ValueError, RuntimeError) as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing"
+
+    output, leaves = call(tensors, 1e-6, group)
+    grads = torch.stack([tensors["grad"]] * 2)
+    q, k, v, m = (leaf.detach() for leaf in leaves)
+    others = distributed.new_group([0])
+    return {
+        "second": said(lambda: torch.autograd.grad(output, leaves, tensors["grad"], create_graph=True)),
+        "batched": said(lambda: torch.autograd.grad(output, leaves, grads, is_grads_batched=True, retain_graph=True)),
+        "forward": said(
+            lambda: torch.func.jvp(lambda x: spherical_attention(x, k, v, m, group=group), (q,), (torch.ones_like(q),))
+        ),
+        "vmap": said(lambda: torch.func.vmap(lambda x: spherical_attention(x[None], x[None], x[None], group=group))(k)),
+        "outside": said(lambda: spherical_attention(q, k, v, m, group=others)) if rank else "",
+        "calls": count.taken(),
+    }
+
+
+def kernels(rank, group, count):
+    """By the moments' kernels, in Triton's interpreter: outputs and gradients of KERNEL_CASES, with the collectives."""
+    if torch.cuda.is_available():  # kernels are compiled here, and these tensors are on the CPU
+        return {}
+    from flashsign.dispatch import kernel_attention
+
+    found = {}
+    for name, case in KERNEL_CASES.items():
+        tensors = case.rank(rank)
+        leaves = [tensors[part].requires_grad_() for part in "qkvm"]
+        offsets = [tensors.get(part) for part in ("offsets", "query_offsets")]
+        output = kernel_attention(*leaves, *offsets, case.eps, "moments", group)
+        forward = count.taken()
+        gradients = torch.autograd.grad(output, leaves, tensors["grad"])
+        found[name] = dict(zip(NAMES, (output.detach(), *gradients), strict=True), calls=(forward, count.taken()))
+    return found
+
+
+QUESTIONS = (kernels, frozen, one_leaf, two_layers, recomputed, without_gradients, other_units, autocast, refused)
+
+
+def layers(case, tensors, group=None):
+    first, leaves = call(tensors, case.eps, group)
+    second = spherical_attention(first, first, first.sin(), eps=case.eps, group=group)
+    return (second.detach(), *torch.autograd.grad(second, leaves, tensors["grad"]))
+
+
+# What the tests compare it with.
+
+
+def whole(case: Case, ranks: int) -> dict[str, torch.Tensor]:
+    """The tensors of all ranks as one process would hold them; packed: bag after bag, in each rank after rank."""
+    parts = [case.rank(rank) for rank in range(ranks)]
+    if not case.packed:
+        return {name: torch.cat([part[name] for part in parts], -1 if name == "m" else 2) for name in parts[0]}
+    found = {}
+    for name in ("q", "k", "v", "m", "grad"):
+        cut = "query_offsets" if name in ("q", "grad") else "offsets"
+        bags = [part[name].split(part[cut].diff().tolist()) for part in parts]
+        found[name] = torch.cat([rows for bag in zip(*bags, strict=True) for rows in bag])
+    for cut in ("offsets", "query_offsets"):
+        found[cut] = sum(part[cut] for part in parts)
+    return found
+
+
+def joined(case: Case, ranks: list[dict], name: str) -> torch.Tensor:
+    """One output or gradient of all ranks, in the order of `whole`."""
+    values = [found[name] for found in ranks]
+    if not case.packed:
+        return torch.cat(values, -1 if name == "dm" else 2)
+    cut = "query_offsets" if name in ("output", "dq") else "offsets"
+    bags = [value.split(case.rank(r)[cut].diff().tolist()) for r, value in enumerate(values)]
+    return torch.cat([rows for bag in zip(*bags, strict=True) for rows in bag])
+
+
+def one_process(case: Case, ranks: int, dtype=None, **more) -> dict[str, torch.Tensor]:
+    tensors = whole(case, ranks)
+    tensors = {name: x.to(dtype or x.dtype) if x.is_floating_point() else x for name, x in tensors.items()}
+    output, leaves = call(tensors, case.eps, **more)
+    return dict(zip(NAMES, (output, *torch.autograd.grad(output, leaves, tensors["grad"])), strict=True))
+
+
+def distance(found, true):
+    """|found - true| / |true|; 0 where both are empty or zero."""
+    error = (found.detach().double() - true.detach().double()).norm()
+    return float(error / true.detach().double().norm()) if error != 0 else 0.0
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request, tmp_path_factory):
+    """What each of 2 and of 3 processes found."""
+    folder = tmp_path_factory.mktemp("ranks")
+    # Processes of one machine need no more than its own loopback, whatever the host's name resolves to.
+    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    environment = os.environ | loopback | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    commands = [[sys.executable, __file__, str(rank), str(request.param), str(folder)] for rank in range(request.param)]
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command in commands
+    ]
+    try:
+        said = [process.communicate(timeout=100)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0] * request.param, "\n".join(said)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(request.param)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_genes_over_processes_give_the_outputs_and_gradients_of_one_process(ranks, name):
+    case = CASES[name]
+    tolerance = (WEAK_TOLERANCE if case.condition else TOLERANCE)[case.dtype]
+    expected = one_process(case, len(ranks), torch.float64 if case.dtype == torch.float64 else torch.float32)
+    if case.condition and case.dtype == torch.float32:  # one process in float32 is no closer to the truth
+        expected = one_process(case, len(ranks), torch.float64, method="stream")
+    for part, true in expected.items():
+        found = joined(case, [rank[name] for rank in ranks], part)
+        assert found.dtype == case.dtype and found.shape == true.shape
+        assert found.isfinite().all()
+        assert distance(found, true) < tolerance, part
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_collective_forward_and_one_backward(ranks, name):
+    assert [rank[name]["calls"] for rank in ranks] == [(1, 1) if CASES[name].cells else (0, 0)] * len(ranks)
+
+
+@pytest.mark.parametrize("name", KERNEL_CASES)
+def test_kernels_of_several_devices_are_as_accurate_as_half_precision(ranks, name):
+    """Weak rows are found, by all ranks, and made again from float64 moments."""
+    case = KERNEL_CASES[name]
+    expected = one_process(case, len(ranks), torch.float64, method="stream")
+    if not ranks[0]["kernels"]:
+        pytest.skip("kernels are compiled here: benchmarks/gene_parallel.py --only agree has them on several GPUs")
+    found = [rank["kernels"][name] for rank in ranks]
+    assert [each["calls"] for each in found] == [(3 if name == "weak rows" else 2, 1)] * len(ranks)
+    for part, true in expected.items():
+        assert distance(joined(case, found, part), true) < 2e-3, part
+
+
+@pytest.mark.parametrize("name", ["condition 1e2", "condition 1e3", "packed, condition 1e3"])
+def test_weak_rows_are_more_accurate_than_in_a_stream_over_their_keys(ranks, name):
+    case = CASES[name]
+    true = one_process(case, len(ranks), torch.float64, method="stream")
+    stream = one_process(case, len(ranks), method="stream")
+    for part in NAMES:
+        found = joined(case, [rank[name] for rank in ranks], part)
+        assert distance(found, true[part]) < min(5e-7, distance(stream[part], true[part])), part
+
+
+def test_float32_moments_alone_would_be_wrong_on_these_rows(ranks):
+    """What the test above guards against is there."""
+    case = CASES["condition 1e3"]
+    true = one_process(case, len(ranks), torch.float64, method="stream")["output"]
+    tensors = whole(case, len(ranks))
+    part = split_moments.Part.of(torch.arange(case.cells), *(tensors[name] for name in "qkvm"))
+    _, total = split_moments.in_a_unit(split_moments.key_sums(part))
+    alone = split_moments.Moments(total.a.float(), total.g.float()).attend(part.q, case.eps)[0]
+    rows = slice(0, 20, 3)
+    found = joined(case, [rank["condition 1e3"] for rank in ranks], "output")
+    alone = alone.reshape(found.shape)
+    assert distance(alone[:, :, rows], true[:, :, rows]) > 100 * distance(found[:, :, rows], true[:, :, rows])
+
+
+def test_a_rank_that_needs_no_gradient_has_its_turn(ranks):
+    true = one_process(CASES["dense"], len(ranks))
+    assert all(rank["frozen"]["requires"] and rank["frozen"]["calls"] == 2 for rank in ranks)
+    first = ranks[0]["frozen"]["gradients"]
+    for found, name in zip(first, NAMES[1:], strict=True):
+        axis = -1 if name == "dm" else 2
+        assert distance(found, true[name].narrow(axis, 0, found.shape[axis])) < 1e-12
+    assert all(gradient is None for rank in ranks[1:] for gradient in rank["frozen"]["gradients"])
+
+
+def test_ranks_may_differentiate_with_respect_to_one_tensor_each(ranks):
+    case = CASES["dense"]
+    for index, rank in enumerate(ranks):
+        gradient, calls = rank["one_leaf"]
+        assert calls == 2
+        assert distance(gradient, rank["dense"][NAMES[index + 2]]) == 0
+        assert case.rank(index)["qkvm"[index + 1]].shape == gradient.shape
+
+
+def test_layers_follow_each_other(ranks):
+    case = CASES["as many key heads"]
+    expected = layers(case, whole(case, len(ranks)))
+    found = [dict(zip(NAMES, rank["two_layers"][0], strict=True)) for rank in ranks]
+    assert all(rank["two_layers"][1] == 4 for rank in ranks)
+    for name, true in zip(NAMES, expected, strict=True):
+        assert distance(joined(case, found, name), true) < 1e-12
+
+
+def test_a_checkpointed_layer_is_the_same_layer(ranks):
+    for rank in ranks:
+        gradients, calls = rank["recomputed"]
+        assert calls == 3
+        assert all(found.equal(rank["dense"][name]) for found, name in zip(gradients, NAMES[1:], strict=True))
+
+
+def test_without_gradients_there_is_one_collective_and_the_same_output(ranks):
+    for rank in ranks:
+        output, requires, calls = rank["without_gradients"]
+        assert (requires, calls) == (False, 1)
+        assert output.equal(rank["dense"]["output"])
+
+
+def test_no_bit_of_the_output_knows_the_unit_of_multiplicities(ranks):
+    for rank in ranks:
+        one, small, large = rank["other_units"]
+        assert one.equal(small) and one.equal(large)
+
+
+def test_autocast_changes_nothing(ranks):
+    for rank in ranks:
+        for name, found in zip(NAMES, rank["autocast"], strict=True):
+            assert found.equal(rank["dense float32"][name])
+
+
+@pytest.mark.parametrize("ask", ["second", "batched", "forward", "vmap"])
+def test_more_than_one_derivative_in_reverse_is_refused(ranks, ask):
+    for rank in ranks:
+        assert rank["refused"][ask].startswith("NotImplementedError: Attention over genes split by a group can be")
+        assert rank["refused"]["calls"] == 1
+
+
+def test_a_process_outside_of_the_group_is_refused(ranks):
+    for rank in ranks[1:]:
+        assert rank["refused"]["outside"].startswith("ValueError: This process is not in the group")
+
+
+@pytest.fixture
+def alone():
+    """A group of this process and no other."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield distributed.group.WORLD
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("option", "value"), [("method", "stream"), ("backend", "triton")])
+def test_what_cannot_read_other_ranks_genes_is_refused(bag, alone, option, value):
+    with pytest.raises(ValueError, match=f'{option}="{value}" cannot read other ranks'):
+        spherical_attention(*bag.leaves, group=alone, **{option: value})
+
+
+@pytest.mark.parametrize("method", ["auto", "moments"])
+def test_a_group_of_one_is_no_group(bag, alone, method):
+    output = spherical_attention(*bag.leaves, group=alone, method=method)
+    expected = spherical_attention(*bag.leaves)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(bag.gradients(output), bag.gradients(expected))
+
+
+def test_without_a_group_nothing_is_split(bag, monkeypatch):
+    def never(*args, **options):
+        raise AssertionError("a collective, or the way to one")
+
+    monkeypatch.setattr(distributed, "all_reduce", never)
+    monkeypatch.setattr("flashsign.attention.split_attention", never)
+    output = spherical_attention(*bag.leaves, method="moments")
+    expected = reference_spherical_attention(*bag.leaves)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(bag.gradients(output), bag.gradients(expected))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    process(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,136 @@
+import pytest
+import torch
+
+from flashsign import spherical_attention
+from flashsign.eager.moments import Moments, moment_attention
+from flashsign.eager.streaming import stream_attention
+from flashsign.reference import reference_spherical_attention
+
+
+def tensors(bags=3, queries=6, keys=20, width=4, dtype=torch.float64, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    shapes = (bags, queries, width), (bags, keys, width), (bags, keys, width)
+    return [torch.randn(shape, generator=random, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def weak_call(condition=1e3, dtype=torch.float32):
+    """Keys with one direction `condition` times weaker than the rest; every third query points along it."""
+    q, k, v = tensors(queries=30, keys=200, width=8)
+    rotation = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(5), dtype=torch.float64))[0]
+    spread = torch.ones(8, dtype=torch.float64)
+    spread[-1] = 1 / condition
+    k = k * spread @ rotation
+    q[:, ::3] = q[:, ::3, -1:] * rotation[-1]
+    return [x.to(dtype).requires_grad_() for x in (q, k, v)]
+
+
+def exact(q, k, v):
+    """The definition in float64 on the same rounded inputs, with fresh leaves."""
+    leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    dense = [x[:, None] for x in leaves]
+    return reference_spherical_attention(*dense, torch.ones(1, dtype=torch.float64).expand(k.shape[:2]))[:, 0], leaves
+
+
+def relative(found, true):
+    return float((found.detach().double() - true.detach()).norm() / true.detach().norm())
+
+
+def test_moments_of_parts_add_up_to_moments_of_the_whole():
+    q, k, v = tensors()
+    parts = Moments.of(k[:, :7], v[:, :7]).plus(Moments.of(k[:, 7:], v[:, 7:]))
+    whole = Moments.of(k, v)
+    torch.testing.assert_close(parts, whole)
+    torch.testing.assert_close(whole.trace, k.square().sum((-2, -1)))
+    torch.testing.assert_close(parts.attend(q, 0.1), whole.attend(q, 0.1))
+
+
+def test_random_queries_are_never_weak():
+    q, k, v = tensors(queries=5000, keys=500, width=64, dtype=torch.float32)
+    assert not Moments.of(k, v).attend(q, 1e-6)[2].any()
+
+
+def test_queries_along_a_weak_direction_are_flagged_and_no_others():
+    q, k, v = (x.detach() for x in weak_call())
+    weak = Moments.of(k, v).attend(q, 1e-6)[2]
+    assert weak[:, ::3].all()
+    assert weak.sum() == weak[:, ::3].numel()
+
+
+def test_a_sum_of_squares_that_cancels_below_zero_counts_as_zero():
+    q, k, v = (x.detach() for x in weak_call(condition=1e6))
+    eps = 1e-9
+    moments = Moments.of(k, v)
+    assert ((q @ moments.g * q).sum(-1) < 0).any()
+    floor = eps * q.square().sum(-1) * moments.trace[:, None]
+    _, inverse, _ = moments.attend(q, eps)
+    assert (inverse[..., 0].square() * floor <= 1 + 1e-5).all()
+    assert (inverse > 0).all()
+
+
+def test_float64_moments_are_trusted_further_down():
+    q, k, v = (x.detach() for x in weak_call(dtype=torch.float64))
+    assert not Moments.of(k, v).attend(q, 1e-6)[2].any()
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e3])
+def test_weak_rows_are_recomputed_to_the_accuracy_of_the_stream(condition):
+    q, k, v = weak_call(condition)
+    grad = torch.randn(q.shape, generator=torch.Generator().manual_seed(1))
+    true, leaves = exact(q, k, v)
+    expected = (true, *torch.autograd.grad(true, leaves, grad.double()))
+    errors = {}
+    for attend in (moment_attention, stream_attention):
+        output = attend(q, k, v, 1e-6)
+        found = (output, *torch.autograd.grad(output, (q, k, v), grad))
+        errors[attend] = [relative(ours, truth) for ours, truth in zip(found, expected, strict=True)]
+    assert max(errors[moment_attention]) < 1e-4
+    for ours, stream in zip(errors[moment_attention], errors[stream_attention], strict=True):
+        assert ours < 1.5 * stream + 1e-6
+
+
+def test_weak_rows_keep_their_accuracy_where_a_second_derivative_may_follow():
+    q, k, v = weak_call(1e3)
+    true, leaves = exact(q, k, v)
+    expected = torch.autograd.grad(true.sum(), leaves)
+    found = torch.autograd.grad(moment_attention(q, k, v, 1e-6).sum(), (q, k, v), create_graph=True)
+    assert max(relative(ours, truth) for ours, truth in zip(found, expected, strict=True)) < 2e-5
+
+
+def test_without_recomputation_weak_rows_would_be_wrong():
+    """What the test above guards against is there: float32 moments alone lose three digits more."""
+    q, k, v = weak_call(1e3)
+    true, _ = exact(q, k, v)
+    rows = slice(None, None, 3)
+    streamed = relative(moment_attention(q, k, v, 1e-6)[:, rows], true[:, rows])
+    assert relative(Moments.of(k, v).attend(q, 1e-6)[0][:, rows], true[:, rows]) > 100 * streamed
+
+
+def test_weak_rows_of_a_call_with_fewer_keys_than_width_are_right():
+    call = tensors(queries=40, keys=2, width=16, dtype=torch.float32)
+    q, k, v = (x.requires_grad_() for x in call)
+    q.data[:, 0] -= (q[:, 0] @ torch.linalg.pinv(k.detach()) @ k.detach())[:, 0] * (1 - 1e-3)
+    true, leaves = exact(q, k, v)
+    output = moment_attention(q, k, v, 1e-6)
+    grad = torch.randn(q.shape, generator=torch.Generator().manual_seed(1))
+    assert relative(output, true) < 1e-5
+    gradients = torch.autograd.grad(output, (q, k, v), grad)
+    expected = torch.autograd.grad(true, leaves, grad.double())
+    assert max(relative(found, truth) for found, truth in zip(gradients, expected, strict=True)) < 1e-4
+
+
+def test_a_batched_backward_handles_weak_rows():
+    q, k, v = weak_call()
+    output = moment_attention(q, k, v, 1e-6)
+    grads = torch.randn(4, *q.shape, generator=torch.Generator().manual_seed(1))
+    batched = torch.autograd.grad(output, (q, k, v), grads, is_grads_batched=True, retain_graph=True)
+    for i, grad in enumerate(grads):
+        for found, expected in zip(
+            batched, torch.autograd.grad(output, (q, k, v), grad, retain_graph=True), strict=True
+        ):
+            torch.testing.assert_close(found[i], expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_moments_of_long_bags_match_the_stream():
+    q, k, v = (x[:, None] for x in tensors(bags=1, queries=300, keys=3000, width=16, dtype=torch.float32))
+    moments, stream = (spherical_attention(q, k, v, method=method) for method in ("moments", "stream"))
+    assert relative(moments, stream.double()) < 1e-5

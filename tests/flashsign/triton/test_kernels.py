@@ -1,0 +1,372 @@
+"""What all Triton kernels obey, the streamed, those of small bags and those of moments, against float64 references.
+
+On a GPU where there is one, else in Triton's interpreter.
+"""
+
+import functools
+import types
+
+import pytest
+import torch
+from kernel_cases import (
+    DEVICE,
+    NAMES,
+    assert_as_accurate_as_torch,
+    doubled,
+    draw,
+    errors,
+    exact,
+    packed,
+    poison,  # noqa: F401
+    with_gradients,
+)
+
+from flashsign import BackendUnavailable, ShapeMismatch, spherical_attention
+from flashsign import dispatch as kernel_attention
+from flashsign.operators import moments as moment_operators
+from flashsign.operators import streaming as operators
+from flashsign.tuning import tables as tuning
+
+pytest.importorskip("triton")
+stream = pytest.importorskip("flashsign.triton.streaming.calls")
+small_bags = pytest.importorskip("flashsign.triton.small_bags")
+
+
+@pytest.fixture(params=["stream", "small", "moments"])
+def kernels(request, monkeypatch):
+    """spherical_attention by the streamed kernels, by those of small bags, or by those of moments, and no others."""
+    if request.param == "small":
+        monkeypatch.delattr(stream, "Keys")
+    else:
+        monkeypatch.setattr(tuning, "SMALL_BAGS", {})
+    method = "moments" if request.param == "moments" else "stream"
+    return functools.partial(spherical_attention, method=method, backend="triton")
+
+
+one_operator_each = pytest.mark.parametrize("kernels", ["stream", "moments"], indirect=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"queries": 1, "keys": 7},
+        {"queries": 67, "keys": 19, "heads": 2, "key_heads": 1},
+        {"width": 20, "keys": 33, "cells": 1, "per_head": True},
+    ],
+    ids=str,
+)
+def test_outputs_and_gradients_are_as_accurate_as_torch_in_the_same_dtype(sizes, dtype, kernels):
+    *tensors, grad = draw(dtype=dtype, **sizes)
+    assert_as_accurate_as_torch(kernels, tensors, grad)
+
+
+@one_operator_each
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_long_bags_and_wide_heads(dtype, kernels):
+    *tensors, grad = draw(dtype=dtype, width=64, queries=9, keys=130, cells=1)
+    assert_as_accurate_as_torch(kernels, tensors, grad)
+
+
+def test_one_key(kernels):
+    """Its gradients are differences of equal numbers, zero but for eps."""
+    *tensors, _ = draw(keys=1)
+    torch.testing.assert_close(kernels(*tensors).double(), exact(*doubled(tensors)), rtol=1e-4, atol=1e-4)
+
+
+def test_eps_counts_forward_and_backward(kernels):
+    *tensors, grad = draw()
+    found = with_gradients(lambda *x: kernels(*x, eps=0.3), tensors, grad)
+    true = with_gradients(lambda *x: exact(*x, eps=0.3), doubled(tensors), grad)
+    assert max(errors(found, true).values()) < 2e-6
+
+
+def test_absent_keys_matter_to_nothing_whatever_they_hold(kernels):
+    q, k, v, m, grad = draw()
+    m[:, 5:9] = 0
+    clean = with_gradients(kernels, (q, k, v, m), grad)
+    k[:, :, 6], v[:, :, 7], v[:, :, 8] = torch.nan, torch.nan, torch.inf
+    q_broken = with_gradients(kernels, (q, k, v, m), grad)
+    true = with_gradients(exact, doubled((q, k, v, m)), grad)
+    torch.testing.assert_close(q_broken[0], clean[0])
+    assert max(errors(q_broken, true).values()) < 1e-6
+    assert true[4][:, 5].abs().min() > 0  # an absent key has a derivative all the same
+
+
+def test_a_broken_number_of_a_present_key_is_not_hidden(kernels):
+    q, k, v, m, _ = draw()
+    v[0, 0, 3, 2] = torch.nan
+    assert kernels(q, k, v, m)[0, 0, :, 2].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("per_head", [False, True])
+def test_packed_bags_are_the_bags_one_by_one(dtype, per_head, kernels):
+    tensors, grad, offsets, query_offsets = packed(*draw(cells=1, width=20, dtype=dtype, per_head=per_head))
+    cut = {"offsets": offsets, "query_offsets": query_offsets}
+    found = with_gradients(lambda *x: kernels(*x, **cut), tensors, grad)
+    true = with_gradients(lambda *x: exact(*x, **cut), doubled(tensors), grad)
+    assert max(errors(found, true).values()) < 4 * torch.finfo(dtype).eps
+
+
+@one_operator_each
+def test_packed_bags_work_in_inference_mode(kernels):
+    (q, k, v, m), _, offsets, query_offsets = packed(*draw(cells=1))
+    expected = kernels(q, k, v, m, offsets=offsets, query_offsets=query_offsets)
+    with torch.inference_mode():
+        cut = {"offsets": offsets.clone(), "query_offsets": query_offsets.clone()}
+        assert torch.equal(kernels(q, k, v, m, **cut), expected)
+
+
+@one_operator_each
+def test_offsets_that_change_are_looked_at_again(kernels):
+    (q, k, v, m), _, offsets, query_offsets = packed(*draw(cells=1))
+    kernels(q, k, v, m, offsets=offsets, query_offsets=query_offsets)
+    offsets[1:3] = 12
+    changed = kernels(q, k, v, m, offsets=offsets, query_offsets=query_offsets)
+    assert torch.equal(changed, kernels(q, k, v, m, offsets=offsets.clone(), query_offsets=query_offsets))
+
+
+def test_a_broken_bag_leaves_its_neighbours_alone(kernels):
+    (q, k, v, m), grad, offsets, query_offsets = packed(*draw(cells=1))
+    cut = {"offsets": offsets, "query_offsets": query_offsets}
+    clean = with_gradients(lambda *x: kernels(*x, **cut), (q, k, v, m), grad)
+    k[40 - 7 :], v[40 - 7 :], q[29:], grad[29:] = (torch.nan,) * 4
+    broken = with_gradients(lambda *x: kernels(*x, **cut), (q, k, v, m), grad)
+    last = (29, 29, 33, 33, 33)
+    for name, x, y, end in zip(NAMES, broken, clean, last, strict=True):
+        torch.testing.assert_close(x[:end], y[:end], msg=name)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_layout_is_nobodys_business(strided, kernels):
+    q, k, v, m, grad = draw()
+    if strided:
+        q, k, v, grad = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, grad))
+    else:
+        q, k = (torch.cat([x, x], -1)[..., 1:17] for x in (q, k))  # rows that do not start at 16 bytes
+    found = with_gradients(kernels, (q, k, v, m), grad)
+    true = with_gradients(exact, doubled((q, k, v, m)), grad)
+    assert max(errors(found, true).values()) < 1e-6
+
+
+@pytest.mark.parametrize("power", [-6, 5])
+def test_powers_of_two_in_queries_or_multiplicities_change_no_bit(power, kernels):
+    q, k, v, m, _ = draw()
+    output = kernels(q, k, v, m)
+    assert torch.equal(kernels(q * 2.0**power, k, v, m), output)
+    assert torch.equal(kernels(q, k, v, m * 2.0 ** (4 * power)), output)
+
+
+def test_a_multiplicity_of_100000_beside_one_of_1(kernels):
+    q, k, v, m, grad = draw(dtype=torch.float16)
+    m[:, ::5] = 1e5
+    found = with_gradients(kernels, (q, k, v, m), grad)
+    true = with_gradients(exact, doubled((q, k, v, m)), grad)
+    assert max(errors(found, true).values()) < 2e-3
+
+
+@pytest.mark.parametrize("moments", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_dq_is_the_same_streamed_and_from_moments(moments, dtype, monkeypatch):
+    monkeypatch.setattr(tuning, "SMALL_BAGS", {})
+    q, k, v, m, grad = draw(dtype=dtype, keys=70)
+    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6)
+    dq = stream.backward(grad, q, k, v, m[:, None], o, inverse, None, None, 1e-6, moments=moments)[0]
+    true = with_gradients(exact, doubled((q, k, v, m)), grad)[1]
+    assert float((dq.double() - true).norm() / true.norm()) < 4 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e3])
+def test_queries_along_directions_that_keys_hardly_have_get_an_accurate_dq(condition, monkeypatch):
+    """Moments have lost such directions to rounding, so these tiles are streamed."""
+    monkeypatch.setattr(tuning, "SMALL_BAGS", {})
+    q, k, v, m, grad = draw(queries=40, keys=90)
+    basis = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(1)))[0].to(DEVICE)
+    k = k * torch.logspace(0, -float(torch.tensor(condition).log10()), 16, device=DEVICE) @ basis
+    q[:, :, ::3] = basis[-1] + 1e-3 * q[:, :, ::3] * 1e-2
+    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6)
+    dq = stream.backward(grad, q, k, v, m[:, None], o, inverse, None, None, 1e-6, moments=True)[0]
+    true = with_gradients(exact, doubled((q, k, v, m)), grad)[1]
+    weak = slice(None, None, 3)
+    assert float((dq[:, :, weak].double() - true[:, :, weak]).norm() / true[:, :, weak].norm()) < 1e-3
+
+
+@pytest.mark.parametrize("kernels", ["stream"], indirect=True)
+def test_the_same_call_twice_gives_the_same_bits(kernels):
+    *tensors, grad = draw(dtype=torch.float16, keys=150)
+    first, second = (with_gradients(kernels, tensors, grad) for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+@one_operator_each
+def test_second_derivatives_are_those_of_torch(kernels):
+    *tensors, grad = draw(cells=1, queries=5, keys=6)
+
+    def norm_of_gradients(attend):
+        leaves = [x.detach().clone().requires_grad_() for x in tensors]
+        first = torch.autograd.grad(attend(*leaves), leaves, grad, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
+
+    for x, y in zip(norm_of_gradients(kernels), norm_of_gradients(exact), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
+# --- what torch knows about the operators ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["dense", "packed"])
+@pytest.mark.parametrize("name", ["stream", "moments"])
+def test_opcheck(name, form):
+    """The operators themselves have no derivative: autograd is the function around them, checked below."""
+    q, k, v, m, grad = draw(cells=1, queries=12, keys=12)
+    offsets = torch.tensor([0, 5, 12], device=DEVICE) if form == "packed" else None
+    arguments = (q, k, v, m[:, None])
+    cut = (offsets, offsets, 1e-6)
+    forward, backward = (getattr(torch.ops.flashsign, name + of).default for of in ("", "_backward"))
+    torch.library.opcheck(forward, (*arguments, *cut))
+    torch.library.opcheck(backward, (grad, *arguments, *forward(*arguments, *cut), *cut))
+
+
+@pytest.mark.parametrize("attend", [operators.stream, moment_operators.moments])
+def test_gradcheck_of_the_operators(attend):
+    """In float32, which the kernels have: differences over 1e-2 are exact to about 1e-4 there."""
+    q, k, v, m, _ = draw(cells=1, heads=2, key_heads=1, queries=4, keys=5, width=4)
+    leaves = [x.requires_grad_() for x in (q, k, v, m[:, None])]
+    attend = functools.partial(attend, offsets=None, query_offsets=None, eps=1e-6)
+    assert torch.autograd.gradcheck(attend, leaves, eps=1e-2, atol=2e-3, rtol=1e-2, fast_mode=True)
+
+
+@one_operator_each
+def test_compile_takes_a_call_whole(kernels):
+    *tensors, grad = draw(cells=1, queries=12, keys=12)
+    backend = "inductor" if DEVICE.type == "cuda" else "aot_eager"
+    compiled = torch.compile(kernels, fullgraph=True, backend=backend)
+    for x, y in zip(with_gradients(compiled, tensors, grad), with_gradients(kernels, tensors, grad), strict=True):
+        assert torch.equal(x, y)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dtype": torch.float64}, "no kernel for torch.float64"),
+        ({"width": 320}, "at most 256 wide, and q's are 320"),
+    ],
+)
+@pytest.mark.parametrize("kernels", ["stream"], indirect=True)
+def test_calls_that_no_kernel_can_take_are_refused_with_the_reason(change, words, kernels):
+    dtype = change.pop("dtype", torch.float32)
+    *tensors, _ = draw(**change)
+    with pytest.raises(BackendUnavailable, match=words):
+        kernels(*(x.to(dtype) for x in tensors))
+
+
+@pytest.mark.parametrize("kernels", ["stream"], indirect=True)
+def test_a_device_without_kernels_is_named(monkeypatch, kernels):
+    monkeypatch.setattr(kernel_attention, "INTERPRETED", False)
+    with pytest.raises(BackendUnavailable, match="run on CUDA devices, and q is on cpu"):
+        kernels(*(x.cpu() for x in draw()[:4]))
+
+
+@pytest.mark.parametrize(("capability", "old"), [((7, 0), True), ((8, 0), False), ((9, 0), False)])
+def test_gpus_before_ampere_take_torch(monkeypatch, capability, old):
+    monkeypatch.setattr(kernel_attention, "capability", lambda device: capability)
+    q = types.SimpleNamespace(is_cuda=True, device=torch.device("cuda", 7), dtype=torch.float32, shape=(1, 1, 1, 16))
+    assert ("8.0 or newer" in kernel_attention.no_kernel(q, "stream")) == old
+
+
+@pytest.mark.parametrize("kernels", ["stream"], indirect=True)
+def test_offsets_that_do_not_cut_the_rows_are_named(kernels):
+    (q, k, v, m), *_ = packed(*draw(cells=1))
+    with pytest.raises(ShapeMismatch, match="rise from 0 to the 40 packed rows; found 0 to 39"):
+        kernels(q, k, v, m, offsets=torch.tensor([0, 39], device=DEVICE))
+
+
+def test_bags_of_zeros_give_zeros_forward_and_backward(kernels):
+    q, k, v, m, grad = draw()
+    for tensors in ((q, k, v, m * 0), (q * 0, k, v, m), (q, k * 0, v, m)):
+        found = with_gradients(kernels, tensors, grad)
+        assert all(x.abs().max() == 0 for x in found)
+
+
+def test_packed_bags_of_absent_keys_give_zeros_forward_and_backward(kernels):
+    tensors, grad, offsets, query_offsets = packed(*draw(cells=1))
+    tensors[3][5:33] = 0
+    cut = {"offsets": offsets, "query_offsets": query_offsets}
+    o, dq, *of_keys = with_gradients(lambda *x: kernels(*x, **cut), tensors, grad)
+    assert all(x[10:29].abs().max() == 0 for x in (o, dq)) and all(x[5:33].abs().max() == 0 for x in of_keys)
+    assert o[:10].abs().max() > 0 and of_keys[0][:5].abs().max() > 0
+
+
+@pytest.mark.parametrize("size", [3e3, 1.6e4])
+def test_gradients_of_a_large_key_alone_are_in_the_range_of_16_bits(size, kernels):
+    q, k, v, m, grad = draw(keys=1, queries=20, width=64, dtype=torch.float16)
+    m = torch.ones_like(m)  # whose products with k are exact
+    k = k.sign() * size
+    q = q / size
+    found, true = (with_gradients(f, x, grad) for f, x in ((kernels, (q, k, v, m)), (exact, doubled((q, k, v, m)))))
+    assert float((found[3].double() - true[3]).norm() / true[3].norm()) < 2e-3
+
+
+def test_an_empty_bag_reads_zeros(kernels):
+    q, k, v, m, _ = draw()
+    assert kernels(q, k[:, :, :0], v[:, :, :0], m[:, :0]).abs().max() == 0
+
+
+def test_inputs_that_are_made_of_each_other_have_their_own_derivatives_only(kernels):
+    """Under create_graph, too, where a backward is written in plain operations of the saved inputs."""
+    x = draw(width=16, queries=9, keys=9, heads=2)[0]
+
+    def gradient(attend, create_graph, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(attend(x, 2 * x + 1, x, None).sin().sum(), x, create_graph=create_graph)[0]
+
+    true = gradient(exact, False, x.double())
+    for create_graph in (False, True):
+        torch.testing.assert_close(gradient(kernels, create_graph, x).double(), true, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batched_backward_and_one_under_autocast(kernels):
+    *tensors, _ = draw(queries=9, keys=11)
+    q, *others = (x.requires_grad_() for x in tensors)
+    output = kernels(q, *others)
+    grads = torch.randn(3, *output.shape, device=DEVICE)
+    batched = torch.autograd.grad(output, q, grads, is_grads_batched=True, retain_graph=True)[0]
+    for grad, found in zip(grads, batched, strict=True):
+        torch.testing.assert_close(found, torch.autograd.grad(output, q, grad, retain_graph=True)[0])
+    plain = torch.autograd.grad(output, q, grads[0], create_graph=True)[0]
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        torch.testing.assert_close(torch.autograd.grad(output, q, grads[0], create_graph=True)[0], plain)
+
+
+def test_rows_that_overlap_are_read_and_differentiated_as_they_are(kernels):
+    q, k, v, m, grad = draw(cells=1, heads=2, key_heads=1, queries=9, keys=6)
+    windows = torch.randn(40, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    q, k = windows.as_strided(q.shape, (9, 9, 1, 1)), windows.unfold(0, 16, 1)[:6][None, None]
+    leaves = [x.detach().requires_grad_() for x in (q, k, v, m)]
+    assert leaves[1].stride() == k.stride()
+    output = kernels(*leaves)
+    found = (output.detach(), *torch.autograd.grad(output, leaves, grad))
+    true = with_gradients(exact, doubled((q, k, v, m)), grad)
+    assert max(errors(found, true).values()) < 1e-6
+
+
+def test_offsets_may_be_a_column_of_a_table(kernels):
+    q, k, v, m, _ = (x[0] for x in draw(cells=1, heads=2, queries=40, keys=40))
+    offsets = torch.tensor([0, 7, 7, 40], device=DEVICE)
+    rows = (*(x.transpose(0, 1) for x in (q, k, v)), m)
+    table = torch.stack([offsets, torch.full_like(offsets, 3)], 1)
+    torch.testing.assert_close(kernels(*rows, offsets=table[:, 0]), kernels(*rows, offsets=offsets))
+    with pytest.raises(ShapeMismatch, match="must rise from 0 to the 40"):
+        kernels(*rows, offsets=offsets[:1])
+
+
+def test_more_bags_than_a_grid_has_are_one_sentence():
+    one = torch.ones(1, 1, 1, 16, device=DEVICE)
+    many = one.expand(65536, -1, -1, -1)
+    with pytest.raises(BackendUnavailable, match="65535 bags times key heads, and there are 65536"):
+        spherical_attention(many, many, many, backend="triton")
