@@ -248,7 +248,7 @@ def test_each_kernel_is_launched_with_its_own_tile(tiles, monkeypatch):
         start = module.start
 
         def spy(kernel, *call, start=start, **options):
-            seen[kernel.fn.__name__, kernel.fn.__module__.rpartition(".")[-1]] = options.get("num_stages")
+            seen[kernel.fn.__name__, kernel.fn.__module__.removeprefix("flashsign.triton.")] = options.get("num_stages")
             return start(kernel, *call, **options)
 
         monkeypatch.setattr(module, "start", spy)
@@ -256,14 +256,14 @@ def test_each_kernel_is_launched_with_its_own_tile(tiles, monkeypatch):
     for method, name in (("stream", "query_gradient"), ("moments", "moment_key_gradients")):
         list(tile_trials.verdicts(method, name, bag, packed=False))
     launched = {
-        "forward": ("stream_forward", "stream_forward"),
-        "key_gradients": ("key_gradients", "stream_backward"),
-        "query_gradient": ("stream_query_gradient", "query_gradient"),
-        "moment_keys": ("sum_keys", "moment_sums"),
-        "moment_queries": ("attend_moments", "moment_forward"),
-        "moment_query_sums": ("sum_queries", "moment_backward"),
-        "moment_query_gradients": ("query_gradients", "moment_backward"),
-        "moment_key_gradients": ("key_gradients", "moment_backward"),
+        "forward": ("stream_forward", "streaming.forward"),
+        "key_gradients": ("key_gradients", "streaming.backward"),
+        "query_gradient": ("stream_query_gradient", "streaming.query_gradient"),
+        "moment_keys": ("sum_keys", "moments.sums"),
+        "moment_queries": ("attend_moments", "moments.forward"),
+        "moment_query_sums": ("sum_queries", "moments.backward"),
+        "moment_query_gradients": ("query_gradients", "moments.backward"),
+        "moment_key_gradients": ("key_gradients", "moments.backward"),
     }
     assert {name: seen[kernel] for name, kernel in launched.items()} == {name: x.stages for name, x in sizes.items()}
 
