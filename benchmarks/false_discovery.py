@@ -1,6 +1,6 @@
 """Do q-values keep what they promise? Nominal false discovery rates against the realised proportions.
 
-    python benchmarks/false_discovery.py [--seeds 3] [--sets default 'sergio_*'] [--decoys knockoffs]
+    python benchmarks/false_discovery.py [--seeds 3] [--sets default 'sergio_*'] [--knockoffs knockoffs]
 
 Cells with planted networks (grn/data/simulated.py), loaded as the default configuration loads them, and, where
 GRN_BENCHMARK_DATA names a folder, SERGIO's two sets. Each entry of the table is
@@ -24,13 +24,14 @@ import numpy as np
 import pandas as pd
 from sets import VARIABLE, folder, read_reference
 
-from grn.config import Config
+from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
-from grn.data.split import Split
-from grn.training.decoys import false_discovery, fit_with_decoys
-from grn.training.fit_cells import FitCells
-from grn.training.layer import mean_and_sd
-from grn.training.regulation import fit_regulation
+from grn.data.preprocessing.scale import mean_and_sd
+from grn.data.preprocessing.split import Split
+from grn.network.false_discovery import edge_q_values
+from grn.regulation.knockoffs import fit_with_knockoffs
+from grn.regulation.penalty import choose_penalty
+from grn.regulation.training_cells import FitCells
 
 LEVELS = (0.05, 0.1, 0.2, 0.5)
 SIMULATED: dict[str, dict[str, float]] = {
@@ -42,8 +43,8 @@ SIMULATED: dict[str, dict[str, float]] = {
     "one_type_deep": {"cell_types": 1, "depth": 100.0},
 }
 SERGIO = ("sergio_ds1", "sergio_ds2")
-# What is shown: decoys, and whether they stay within cell types.
-DECOYS = {"shuffled": ("shuffled", False), "shuffled in types": ("shuffled", True), "knockoffs": ("knockoffs", True)}
+# What is shown: knock-offs, and whether they stay within cell types.
+KINDS = {"shuffled": ("shuffled", False), "shuffled in types": ("shuffled", True), "knockoffs": ("knockoffs", True)}
 
 
 def simulated(changes: dict[str, float], seed: int) -> tuple[Config, Cells, Split, pd.DataFrame]:
@@ -85,22 +86,22 @@ def planted(cells: Cells, edges: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def measure(
-    config: Config, cells: Cells, split: Split, edges: pd.DataFrame, decoys: list[str]
+    config: Config, cells: Cells, split: Split, edges: pd.DataFrame, kinds: list[str]
 ) -> Iterator[tuple[str, list[float]]]:
-    """For each kind of decoys: what is false, what is unconnected and what was found, at every level."""
+    """For each kind of knock-offs: what is false, what is unconnected and what was found, at every level."""
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
     rows = np.sort(np.concatenate([split.train, split.validation]))
     fitted = FitCells.of(cells, rows, mean, sd)
-    regulators, seed, members = fitted.regulators, config.trainer.seed, config.network.members
-    penalty = fit_regulation(config.regulation, members, fitted, seed=seed).penalty
+    regulators, seed = fitted.regulators, config.trainer.seed
+    penalty = choose_penalty(config.regulation, fitted, seed=seed)
     direct, connected = planted(cells, edges)
     pairs = np.ones(direct.shape, dtype=bool)
     pairs[regulators, np.arange(len(regulators))] = False
-    for name in decoys:
-        kind, within = DECOYS[name]
+    for name in kinds:
+        kind, within = KINDS[name]
         labels = cells.labels if within else None
-        options = {"penalty": penalty, "labels": labels, "seed": seed, "decoys": kind}
-        q = false_discovery(*fit_with_decoys(config.regulation, members, fitted, **options), regulators)
+        options = {"penalty": penalty, "labels": labels, "seed": seed, "kind": kind}
+        q = edge_q_values(fit_with_knockoffs(config.regulation, fitted, **options), regulators)
         shares: list[float] = []
         for level in LEVELS:
             found = pairs & (q <= level)
@@ -114,10 +115,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="of the generator")
     parser.add_argument("--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
-    parser.add_argument("--decoys", nargs="+", default=list(DECOYS), choices=list(DECOYS))
+    parser.add_argument("--knockoffs", nargs="+", default=list(KINDS), choices=list(KINDS))
     arguments = parser.parse_args()
 
-    print(f"{'set':<15}{'decoys':<19}" + "".join(f"{f'q <= {level:g}':<20}" for level in LEVELS))
+    print(f"{'set':<15}{'knock-offs':<19}" + "".join(f"{f'q <= {level:g}':<20}" for level in LEVELS))
     for name in (*SIMULATED, *SERGIO):
         if not any(fnmatchcase(name, pattern) for pattern in arguments.sets):
             continue
@@ -127,11 +128,11 @@ def main() -> None:
         found: dict[str, list[list[float]]] = {}
         for seed in range(1 if name in SERGIO else arguments.seeds):
             loaded = sergio(name) if name in SERGIO else simulated(SIMULATED[name], seed)
-            for decoys, shares in measure(*loaded, arguments.decoys):
-                found.setdefault(decoys, []).append(shares)
-        for decoys, runs in found.items():
+            for kind, shares in measure(*loaded, arguments.knockoffs):
+                found.setdefault(kind, []).append(shares)
+        for kind, runs in found.items():
             entries = [" / ".join(f"{share:.2f}" for share in part) for part in np.mean(runs, axis=0).reshape(-1, 3)]
-            print(f"{name:<15}{decoys:<19}" + "".join(f"{entry:<20}" for entry in entries), flush=True)
+            print(f"{name:<15}{kind:<19}" + "".join(f"{entry:<20}" for entry in entries), flush=True)
 
 
 if __name__ == "__main__":

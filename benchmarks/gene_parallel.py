@@ -64,7 +64,7 @@ Say = Callable[[str], None]
 
 
 def point_of(bags: str, genes: int, keys: str, cells: int) -> Point:
-    """No regulation layer: its scores of 60 000 genes are more than grn train accepts (network.members: 0)."""
+    """No regulation layer: its scores of 60 000 genes are more than grn train accepts (regulation.members: 0)."""
     return Point(bags, genes, keys, cells, genes if bags == "dense" else genes * 5 // 4, 0)
 
 

@@ -21,7 +21,9 @@ from results_file import merged, ordered, write
 from sets import SETS, NetworkSet, load_sets
 
 from grn.data.cells import load_cells
-from grn.training.layer import held_out_errors, mean_and_sd, regulation_layer
+from grn.data.preprocessing.scale import mean_and_sd
+from grn.regulation.fit import regulation_layer
+from grn.training.held_out import held_out_errors
 
 
 def errors(one: NetworkSet, seed: int, device: str) -> dict[str, float]:

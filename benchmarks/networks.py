@@ -49,7 +49,7 @@ def methods() -> list[str]:
 
 def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
     """All scores of one network, and those of the set; those of signs are nan where the reference has none."""
-    from grn.analysis.evaluation import evaluate
+    from grn.analysis.evaluation.evaluate import evaluate
 
     regulators = "reference" if one.universe == "reference" else None
     found = evaluate(network, one.reference, regulators=regulators, genes=one.genes, signed=True, permutations=0)

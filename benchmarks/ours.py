@@ -18,12 +18,13 @@ import torch
 from sets import NetworkSet
 
 import grn
-from grn.config import Config
+from grn.config.schema import Config
 from grn.data.cells import load_cells
+from grn.data.preprocessing.scale import mean_and_sd
 from grn.files import write_anndata
-from grn.network.effect import attention_network, effect_network
-from grn.network.export import edge_table
-from grn.training.layer import mean_and_sd, regulation_layer
+from grn.network.formats import edge_table
+from grn.network.readouts.effect import attention_network, effect_network
+from grn.regulation.fit import regulation_layer
 
 READOUTS = ("effect", "attention")
 SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 3}  # raise when the numbers change

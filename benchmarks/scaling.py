@@ -37,7 +37,7 @@ KEYS = ["method", "genes", "cells"]
 
 def planted(genes: int, cells: int) -> NetworkSet:
     """Simulated counts; the generator's defaults but for the sizes."""
-    from grn.config import SimulatedConfig
+    from grn.config.schema import SimulatedConfig
     from grn.data.simulated import TRUTH, simulate
 
     adata = simulate(SimulatedConfig(genes=genes, cells=cells, regulators=genes // 10))

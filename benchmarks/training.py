@@ -48,7 +48,7 @@ COLUMNS = {
     "genes": "of a cell; packed: on average, sizes vary by 20 %",
     "keys": "the genes that gene queries read: 5 % of them, as data.regulators lists them, or all",
     "cells": "of a batch",
-    "members": "of the (frozen) regulation layer, which is a part of the model: grn/regulation.py",
+    "members": "of the (frozen) regulation layer, which is a part of the model: grn/model/regulation_layer.py",
     "model": "default: configs/own_data.yaml; wide: width 256, 4 query heads of 64, 2 key heads, hidden width 512",
     "vocabulary": "genes that the model knows",
     "precision": "bf16-mixed (what grn train takes on a GPU) or 32-true, as Lightning calls them",

@@ -18,9 +18,9 @@ if not torch.cuda.is_available():
 os.environ.pop("FLASHSIGN_TILES", None)  # kernels are tested with the tiles that they come with
 
 from grn.bags import Bags
-from grn.config import Config, ModelConfig
-from grn.model import Model
-from grn.regulation import Regulation
+from grn.config.schema import Config, ModelConfig
+from grn.model.regulation_layer import Regulation
+from grn.model.transformer import Model
 
 settings.register_profile("untimed", deadline=None)  # tests never judge times: machines are busy, first calls compile
 settings.load_profile("untimed")
@@ -154,8 +154,8 @@ def tiny_config(**trainer) -> Config:
             },
             "model": {"width": 16, "layers": 1, "hidden": 16},
             "trainer": settings,
-            "regulation": {"steps": 16, "batch_size": 16, "width": 8, "penalties": [1, 10]},
-            "network": {"cells": 40, "members": 2},
+            "regulation": {"members": 2, "steps": 16, "batch_size": 16, "width": 8, "penalties": [1, 10]},
+            "network": {"cells": 40},
         }
     )
 

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from grn import __version__
 from grn.cli import main as cli
-from grn.cli.boundary import guarded
 from grn.cli.console import print_table
+from grn.cli.exit_codes import guarded
 from grn.cli.options import in_words_of
 from grn.errors import ConfigError, DataError, Interrupted
 
@@ -158,7 +158,7 @@ def test_a_signal_outside_training_ends_with_143(number, capsys):
 
 
 def test_ctrl_c_inside_a_command_ends_with_130(monkeypatch, capsys):
-    monkeypatch.setattr("grn.configfile.load_config", raising_any(KeyboardInterrupt()))
+    monkeypatch.setattr("grn.config.files.load_config", raising_any(KeyboardInterrupt()))
     assert cli.main(["train", "--config", "simulated.yaml"]) == 130
     assert capsys.readouterr().err.strip() == "error: interrupted."
 

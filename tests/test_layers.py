@@ -30,10 +30,10 @@ PLACE = {
 
 # Who alone may import it (paths from the root).
 KEPT_TO = {
-    "lightning": ("grn/training/", "grn/data/module.py"),
+    "lightning": ("grn/training/", "grn/data/loading/module.py"),
     "typer": ("grn/cli/",),
     "matplotlib": ("grn/plots/",),
-    "flashsign": ("grn/model.py", "grn/network/", "kernels/flashsign/"),
+    "flashsign": ("grn/model/transformer.py", "grn/network/", "kernels/flashsign/"),
     "triton": ("kernels/flashsign/",),
     "grn": ("grn/", "train.py"),
 }
@@ -52,7 +52,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def group(module: str) -> str:
-    """grn.network.export.x -> network; grn.__version__ and grn itself -> __init__."""
+    """grn.network.formats.x -> network; grn.__version__ and grn itself -> __init__."""
     first = [*module.split("."), "__init__"][1]
     return first if first in PLACE else "__init__" if first.startswith("__") else first
 

@@ -22,7 +22,7 @@ def imported_by(code: str) -> set[str]:
     "code",
     [
         "import grn",
-        "import grn.config, grn.configfile",
+        "import grn.config.schema, grn.config.files",
         "from grn.cli.main import main; main(['--help'])",
         "from grn.cli.main import main; main(['train', '--help'])",
         "from grn.cli.main import main; main(['evaluate', '--help'])",

@@ -11,8 +11,8 @@ from training_parts.cells import Point
 from training_parts.steps import Training
 
 from grn.bags import Batch
-from grn.objectives import mean_losses, total_loss
-from grn.training.task import Task
+from grn.model.objectives import mean_losses, total_loss
+from grn.training.loop.task import Task
 
 
 class Loss(nn.Module):
@@ -43,7 +43,7 @@ class SharedTraining(Training):
         shares = [batch.share(group.rank(), group.size()).to(device) for batch in batches]
         self.turns = itertools.cycle(shares)
         self.task.model.group = group
-        # DDP's own collectives keep to the default group, as under Lightning (grn/training/gene_group.py).
+        # DDP's own collectives keep to the default group, as under Lightning (grn/training/loop/gene_parallel.py).
         self.whole = DistributedDataParallel(Loss(self.task), device_ids=[device] if device.type == "cuda" else None)
 
     def loss(self, batch: Batch) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grn.bags import Bags, Batch
-from grn.config import Config
+from grn.config.schema import Config
 
 VOCABULARY = 40000  # of packed bags
 CELLS = {2000: 32, 5000: 16, 20000: 4}  # a batch: about as many genes in all; see Point.of
@@ -48,7 +48,7 @@ class Point:
         are the same in every cell, none as in whole_transcriptome.yaml for the rest, whose tables of scores would be
         too large for most sizes (grn/training/run.py refuses them)."""
         dense = bags == "dense"
-        members = DEFAULTS.network.members if dense and keys != "all" else 0
+        members = DEFAULTS.regulation.members if dense and keys != "all" else 0
         cells = cells or CELLS.get(genes) or max(1, 80000 // genes)
         return cls(bags, genes, keys, cells, genes if dense else vocabulary, members)
 
@@ -65,7 +65,7 @@ def regulators(point: Point, seed: int = 0) -> Tensor | None:
 
 
 def batches(point: Point, count: int, seed: int = 0) -> list[Batch]:
-    """Training batches as grn/data/batches.py makes them, of random cells; on the CPU."""
+    """Training batches as grn/data/loading/batches.py makes them, of random cells; on the CPU."""
     random = torch.Generator().manual_seed(seed)
     chosen = regulators(point, seed)
     programs = torch.randn(CLASSES, point.vocabulary, generator=random)

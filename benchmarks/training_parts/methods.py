@@ -1,4 +1,4 @@
-"""The attentions that are compared, each in the place of the one call that grn/model.py makes.
+"""The attentions that are compared, each in the place of the one call that grn/model/transformer.py makes.
 
 The softmax ones are as cheap as softmax can be, in their favour:
 - No multiplicity. Keys would have to be weighted by a bias log m on the scores, and with a bias torch's
@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-import grn.model
+import grn.model.transformer
 from flashsign import spherical_attention
 from flashsign.dispatch import choose_method
 from flashsign.tensor_cache import remembered
@@ -183,5 +183,5 @@ def road(q: tuple[int, ...], k: tuple[int, ...], bags: int, dtype: torch.dtype, 
 @contextmanager
 def attending(attention: Attention | None) -> Iterator[None]:
     """The model with this attention in the place of its own."""
-    with mock.patch.object(grn.model, "spherical_attention", attention) if attention else nullcontext():
+    with mock.patch.object(grn.model.transformer, "spherical_attention", attention) if attention else nullcontext():
         yield

@@ -15,11 +15,11 @@ from attention_parts.clock import release, synchronise, times
 from torch import Tensor
 
 from grn.bags import Batch
-from grn.fusing import fuse
-from grn.model import Model
-from grn.objectives import mean_losses, total_loss
-from grn.regulation import Regulation
-from grn.training.task import Task
+from grn.model.compile import fuse
+from grn.model.objectives import mean_losses, total_loss
+from grn.model.regulation_layer import Regulation
+from grn.model.transformer import Model
+from grn.training.loop.task import Task
 from training_parts.cells import CLASSES, DEFAULTS, MODELS, Point, regulators
 from training_parts.methods import road
 

@@ -1,1 +1,1 @@
-"""What a trained model says of cells, and reports of what it learned."""
+"""What is done with a trained model: predictions for cells, evaluation of networks, reports."""

@@ -15,14 +15,14 @@ import pandas as pd
 import torch
 from anndata import AnnData
 
-from grn.config import DataConfig
-from grn.configfile import load_config
-from grn.data.batches import is_packed, plain_batches
+from grn.config.files import load_config
+from grn.config.schema import DataConfig
 from grn.data.cells import Cells, cells_for_vocabulary
-from grn.data.sources import is_text, open_source
+from grn.data.loading.batches import is_packed, plain_batches
+from grn.data.readers.registry import is_text, open_source
 from grn.errors import ConfigError, RunFolderError
 from grn.files import write_anndata
-from grn.trained import TrainedModel
+from grn.model.saved import TrainedModel
 
 BATCH = 64  # cells: their bags hold every gene of the vocabulary, or a whole transcriptome
 

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import pandas as pd
 
 from grn.analysis.summary import LOSSES, SCORES, class_rows, edge_rows, edge_titles, score_rows
-from grn.analysis.weights import SignedNetwork, edge_list
-from grn.config import Config
-from grn.configfile import dump_config
+from grn.config.files import dump_config
+from grn.config.schema import Config
 from grn.files import write_text
-from grn.network.export import strongest_edges
+from grn.network.formats import strongest_edges
+from grn.network.saved import SignedNetwork, edge_list
 
 READOUT = {
     "effect": (

@@ -10,7 +10,7 @@ import typer
 from grn.cli.options import Debug, Quiet, in_words_of
 
 if TYPE_CHECKING:
-    from grn.analysis.comparison import Comparison
+    from grn.analysis.evaluation.comparison import Comparison
 
 OPTIONS = {
     "set data.path to a file or to": "give --data a file or",
@@ -77,7 +77,7 @@ def command(
         refuse_used_folder(output)
         refuse_file_above(output)
 
-    from grn.analysis.comparison import compare, printed_rows, score_table
+    from grn.analysis.evaluation.comparison import compare, printed_rows, score_table
     from grn.cli.console import console, plain, print_table
 
     to = console(quiet)
@@ -107,7 +107,7 @@ def command(
 
 def write(found: Comparison, output: Path) -> None:
     """evaluation.json, evaluation.csv and precision_recall.png in the folder `output`: all of them, or none."""
-    from grn.analysis.comparison import as_json, score_table
+    from grn.analysis.evaluation.comparison import as_json, score_table
     from grn.errors import RunFolderError
     from grn.files import replacing_folder, write_text
     from grn.plots.precision_recall import precision_recall_curves

@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Write the network of a run again, with another read-out or cut."""
     from grn.cli.console import console, plain
-    from grn.training.networks import export
+    from grn.network.export import export
 
     chosen = {"readout": readout.value if readout else None, "top_k": top_k, "cells": cells}
     changes = {name: value for name, value in chosen.items() if value is not None}

@@ -10,7 +10,7 @@ import typer
 
 import grn
 from grn.cli import evaluate, export, predict, train
-from grn.cli.boundary import exit_with, guarded
+from grn.cli.exit_codes import exit_with, guarded
 
 app = typer.Typer(
     name="grn",

@@ -31,9 +31,9 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Train a model and write its cell types and its network."""
-    from grn.configfile import load_config
+    from grn.config.files import load_config
     from grn.errors import ConfigError
-    from grn.training.folder import config_of
+    from grn.run_folder import config_of
 
     if resume is not None:
         if config is not None or overrides or output is not None:
@@ -46,9 +46,9 @@ def command(
     # Everything that can be wrong with the configuration is said before torch and Lightning are loaded.
     loaded = load_config(config, overrides or [])
 
-    from grn.analysis.weights import open_network
-    from grn.cli.closing import print_result, write_run_report
     from grn.cli.console import console, plain
+    from grn.cli.train_result import print_result, write_run_report
+    from grn.network.saved import open_network
     from grn.training.run import train
 
     to = console(quiet)

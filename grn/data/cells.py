@@ -11,9 +11,9 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.config import DataConfig
-from grn.data.counts import Expression, read_expression
-from grn.data.depth import (
+from grn.config.schema import DataConfig
+from grn.data.preprocessing.counts import Expression, read_expression
+from grn.data.preprocessing.depth import (
     DepthScale,
     basal_multiplicity,
     cell_weights,
@@ -25,12 +25,12 @@ from grn.data.depth import (
     totals_behind,
     zeros_tell_depth,
 )
-from grn.data.genes import choose_genes, choose_regulators, column_of, gene_names, merge_duplicates
-from grn.data.multiplicity import median_total, to_multiplicity
+from grn.data.preprocessing.genes import choose_genes, choose_regulators, column_of, gene_names, merge_duplicates
+from grn.data.preprocessing.multiplicity import median_total, to_multiplicity
+from grn.data.preprocessing.split import Split, split_cells
+from grn.data.readers.registry import open_source
+from grn.data.readers.tenx import LEFT_OUT
 from grn.data.simulated import read_truth
-from grn.data.sources import open_source
-from grn.data.split import Split, split_cells
-from grn.data.tenx import LEFT_OUT
 from grn.errors import ConfigError, DataError, VocabularyMismatch
 
 MISSING = -1

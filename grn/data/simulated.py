@@ -22,7 +22,7 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.config import SimulatedConfig
+from grn.config.schema import SimulatedConfig
 from grn.errors import ConfigError
 
 TRUTH = "truth"  # uns key of the planted edges: a data frame with source, target, sign

@@ -1,1 +1,1 @@
-"""From a trained model to signed networks: read-outs, cells to read them from, files."""
+"""Signed networks read from a model, and written as AnnData and as a table of edges."""

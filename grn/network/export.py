@@ -1,141 +1,121 @@
-"""Networks as files: `network.h5ad` (AnnData, signed CSR in varp) and `edges.parquet` (one row an edge)."""
+"""From a trained model to the files of its network: at the end of a run, and again by `grn export`."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 
-from grn.files import replacing_file, write_anndata
-from grn.network.networks import Networks
-from grn.network.readout import Network, strongest
-
-SIGN = {
-    "effect": "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, balanced)",
-    "knockout": "positive: the regulator raises the target's predicted multiplicity (against its absence)",
-    "jacobian": "positive: raising the regulator's multiplicity raises the target's predicted multiplicity",
-    "attention": "positive: the regulator raises the target's predicted multiplicity (regulation layer)",
-    "blocks": "none: the sign of a block's attention weight is not identified by training; read its magnitude",
-}
-RESERVED = re.compile(r"attention(_layer\d+)?")
-
-
-def slugs(labels: Sequence[str]) -> dict[str, str]:
-    """Label -> a key of [A-Za-z0-9_], different for every label (varp keys must not contain '/')."""
-    found: dict[str, str] = {}
-    for label in labels:
-        base = re.sub(r"[^A-Za-z0-9_]+", "_", label).strip("_") or "type"
-        taken, slug, number = set(found.values()), base, 2
-        while slug in taken or RESERVED.fullmatch(slug):
-            slug, number = f"{base}_{number}", number + 1
-        found[label] = slug
-    return found
+import grn
+from grn.config.files import load_config
+from grn.config.schema import Config
+from grn.data.cells import Cells, load_cells
+from grn.data.loading.batches import is_packed
+from grn.devices import own_device
+from grn.errors import VocabularyMismatch
+from grn.files import refuse_used_folder
+from grn.messages import Say
+from grn.model.saved import TrainedModel
+from grn.network.false_discovery import edge_q_values
+from grn.network.formats import edge_table, network_anndata, write_network
+from grn.network.read import ATTENTION_CELLS, WHOLE_MODEL, read_networks
+from grn.network.readouts.sampling import even_rows
+from grn.regulation.knockoffs import fit_with_knockoffs
+from grn.regulation.training_cells import FitCells
+from grn.run_folder import make_run_folder
 
 
-def kept_edges(weight: np.ndarray | sp.csr_matrix, top_k: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Target, column and weight of the top_k edges of each target, row by row; a sparse weight holds them alone."""
-    if isinstance(weight, sp.csr_matrix):
-        edges = weight.tocoo()
-        return edges.row, edges.col, edges.data
-    target, column = strongest(weight, top_k).nonzero()
-    return target, column, weight[target, column]
-
-
-def edge_table(
-    network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, q: np.ndarray | None = None
-) -> pd.DataFrame:
-    """Columns source, target, weight, confidence: one row a candidate edge, sorted by |weight|, no self loops.
-
-    q [N, R]: the false discovery rate at which an edge is found, for a column q_value.
-    """
-    target, column, weight = kept_edges(network.weight, top_k)
-    others = target != regulators[column]
-    target, column, weight = target[others], column[others], weight[others]
-    names = np.asarray(genes, dtype=object)
-    table = pd.DataFrame(
-        {
-            "source": names[regulators[column]],
-            "target": names[target],
-            "weight": weight,
-            "confidence": network.confidence[target, column],
-        }
+def write_network_files(config: Config, trained: TrainedModel, cells: Cells, folder: Path, say: Say) -> pd.DataFrame:
+    """network.h5ad and edges.parquet; returns the edge table."""
+    settings, regulators = config.network, trained.regulators
+    trained.model.to(own_device(config.trainer))
+    networks = read_networks(
+        trained,
+        cells.multiplicity,
+        cells.labels,
+        cells.basal,
+        readout=settings.readout,
+        cells=settings.cells,
+        seed=config.trainer.seed,
+        top_k=settings.top_k,
+        packed=is_packed(config.data.bags, len(cells.vocabulary)),
+        say=say,
     )
-    if q is not None:
-        table["q_value"] = q[target, column]
-    order = np.argsort(-np.abs(table["weight"].to_numpy()), kind="stable")
-    return table.iloc[order].reset_index(drop=True)
+    adata = network_anndata(
+        networks,
+        settings.readout,
+        genes=cells.vocabulary,
+        regulators=regulators,
+        classes=cells.classes,
+        labels=cells.labels,
+        multiplicity=cells.multiplicity,
+        top_k=settings.top_k,
+        about={
+            "model_hash": trained.hash,
+            "version": grn.__version__,
+            "parameters": {
+                "members": config.regulation.members,
+                "bags": bags_read(config, trained, cells),
+                "top_k": settings.top_k or 0,
+                "seed": config.trainer.seed,
+            },
+        },
+    )
+    edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k)
+    write_network(folder, adata, edges)
+    if settings.false_discovery:
+        q = false_discovery(config, trained, cells, say)
+        edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k, q)
+        write_network(folder, adata, edges)
+    return edges
 
 
-def square(weight: np.ndarray | sp.csr_matrix, regulators: np.ndarray, top_k: int | None) -> sp.csr_matrix:
-    """[N, R] -> signed CSR [N, N], row = target, column = regulator."""
-    target, column, values = kept_edges(weight, top_k)
-    there = values != 0
-    genes = weight.shape[0]
-    return sp.csr_matrix((values[there], (target[there], regulators[column[there]])), shape=(genes, genes))
+def bags_read(config: Config, trained: TrainedModel, cells: Cells) -> int:
+    """How many bags the read-out reads: every cell's, where it reads the regulation layer alone.
+
+    Of the whole model about `network.cells`, as evenly over the cell types as masks allow (see sample_cells).
+    """
+    settings = config.network
+    if settings.readout in WHOLE_MODEL:
+        return settings.cells
+    if trained.model.regulation is not None:
+        return len(cells)
+    return len(even_rows(cells.labels, min(ATTENTION_CELLS, settings.cells), config.trainer.seed))
 
 
-def network_anndata(
-    networks: Networks,
-    readout: str,
-    *,
-    genes: Sequence[str],
-    regulators: np.ndarray,
-    classes: Sequence[str],
-    labels: np.ndarray,
-    multiplicity: sp.csr_matrix,
-    top_k: int | None,
-    about: dict,
-):
-    """AnnData of cell types x genes (X: mean multiplicity) with `varp["grn*"]` and their meaning in uns["grn"]."""
-    import anndata
-
-    chosen, attention = networks.chosen, networks.attention
-    kinds = sorted(int(kind) for kind in np.unique(labels) if kind >= 0)
-    counts = [int((labels == kind).sum()) for kind in kinds]
-    obs = pd.DataFrame({"cells": counts}, index=_texts([classes[kind] for kind in kinds]))
-    means = [np.asarray(multiplicity[labels == kind].mean(0)).ravel() for kind in kinds]
-    var = pd.DataFrame({"is_regulator": np.isin(np.arange(len(genes)), regulators)}, index=_texts(genes))
-    adata = anndata.AnnData(np.array(means, dtype=np.float32).reshape(len(kinds), len(genes)), obs=obs, var=var)
-    names = slugs([classes[kind] for kind in kinds])
-    adata.varp["grn"] = square(chosen.weight, regulators, top_k)
-    for kind, weight in chosen.by_type.items():
-        adata.varp[f"grn_{names[classes[kind]]}"] = square(weight, regulators, top_k)
-    blocks = networks.layers
-    pooled = networks.pooled() if attention is None else attention.weight
-    adata.varp["grn_attention"] = square(pooled, regulators, top_k)
-    for layer, weight in enumerate(blocks):
-        adata.varp[f"grn_attention_layer{layer}"] = square(weight, regulators, top_k)
-    adata.uns["grn"] = {
-        "orientation": "row = target, column = regulator",
-        "readout": readout,
-        "sign": SIGN["blocks" if readout == "attention" and attention is None else readout],
-        "sign_attention": SIGN["blocks" if attention is None else "attention"],
-        "sign_attention_layers": SIGN["blocks"],
-        # A list of pairs, not a mapping: labels may contain '/', which h5ad takes for a folder.
-        "cell_types": pd.DataFrame(
-            {"slug": _texts(names.values()), "label": _texts(names)}, index=_texts(map(str, range(len(names))))
-        ),
-        **about,
-    }
-    return adata
+def false_discovery(config: Config, trained: TrainedModel, cells: Cells, say: Say) -> np.ndarray:
+    """q-values [N, R] of the edges, from a fit of its own with knock-off regulators beside the real ones."""
+    everyone = FitCells.of(cells, np.arange(len(cells)), trained.model.mean.cpu(), trained.model.sd.cpu())
+    fit = fit_with_knockoffs(
+        config.regulation,
+        replace(everyone, regulators=trained.regulators),
+        penalty=trained.penalty,
+        labels=cells.labels,
+        seed=config.trainer.seed,
+        device=own_device(config.trainer),
+    )
+    q = edge_q_values(fit, trained.regulators)
+    say(f"{int((q <= 0.1).sum())} edges at a false discovery rate of 0.1 (of associations, not of causes).")
+    return q
 
 
-def _texts(values: Iterable[str]) -> pd.Index:
-    """As Python texts, which every version of h5ad holds; pandas 3 would make string arrays of them."""
-    return pd.Index(list(values), dtype=object)
-
-
-def write_network(folder: Path, adata, edges: pd.DataFrame) -> None:
-    write_anndata(folder / "network.h5ad", adata)
-    with replacing_file(folder / "edges.parquet") as beside:
-        edges.to_parquet(beside, index=False)
-
-
-def strongest_edges(edges: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The `count` strongest up- and the `count` strongest down-regulations of a sorted edge table."""
-    up, down = edges[edges["weight"] > 0], edges[edges["weight"] < 0]
-    return up.head(count), down.head(count)
+def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = print) -> pd.DataFrame:
+    """Read the network of a finished run again, with `changes` to its network section, into the folder `output`."""
+    trained = TrainedModel.load(run / "model")
+    changes = changes or {}
+    if changes.get("readout", "effect") != "effect":
+        changes = {**changes, "false_discovery": "false"}  # q-values are about effects alone
+    config = load_config(run / "config.yaml", [f"network.{name}={value}" for name, value in changes.items()])
+    refuse_used_folder(output)
+    cells, _ = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
+    if cells.vocabulary != trained.vocabulary:
+        raise VocabularyMismatch(
+            f"{config.data.path} no longer has the {len(trained.vocabulary)} genes that {run} was trained on; "
+            "restore the data or train again."
+        )
+    folder = make_run_folder(output, run.name)
+    edges = write_network_files(config, trained, cells, folder, say)
+    say(f"network.h5ad and edges.parquet are in {folder}")
+    return edges

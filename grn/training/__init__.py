@@ -1,1 +1,1 @@
-"""Training: Lightning's loop around the model, and the run folder that comes out of it."""
+"""A run: from cells to a run folder, and on after a break."""

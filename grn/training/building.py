@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from grn.config import Config
+from grn.config.schema import Config
 from grn.data.cells import Cells
-from grn.data.module import CellsDataModule
-from grn.data.split import Split
+from grn.data.loading.module import CellsDataModule
+from grn.data.preprocessing.split import Split
 from grn.errors import ConfigError, DataError
-from grn.model import Model
-from grn.trained import TrainedModel
-from grn.training.regulation import Fit
+from grn.model.saved import TrainedModel
+from grn.model.transformer import Model
+from grn.regulation.fit import Fit
 
 
 def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:

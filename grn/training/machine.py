@@ -11,18 +11,10 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from grn.config import TrainerConfig
+from grn.config.schema import TrainerConfig
+from grn.devices import uses_gpu
 from grn.errors import ConfigError
-from grn.training.quiet import quiet
-
-
-def uses_gpu(settings: TrainerConfig) -> bool:
-    return settings.accelerator != "cpu" and torch.cuda.is_available()
-
-
-def own_device(settings: TrainerConfig) -> str:
-    """This process's device: Lightning gives each process on a machine the GPU of its local rank."""
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if uses_gpu(settings) else "cpu"
+from grn.training.loop.quiet import quiet
 
 
 def processes(settings: TrainerConfig) -> int:

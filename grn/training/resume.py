@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 import grn
-from grn.config import Config
+from grn.config.schema import Config
 from grn.data.cells import Cells
-from grn.data.split import Split
+from grn.data.preprocessing.split import Split
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.training.folder import COMPLETE, CONFIG
+from grn.run_folder import COMPLETE, CONFIG
+from grn.training.loop.metrics_file import METRICS, Rows, rows_before
 from grn.training.machine import processes
-from grn.training.metrics_file import METRICS, Rows, rows_before
 
 # Where a run takes place, how it is watched, and what the digest of its cells knows; all else makes it another run.
 PLACES = ("accelerator", "devices", "num_nodes", "strategy", "workers", "compile", "tensorboard")

@@ -17,22 +17,30 @@ from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from grn.bags import Batch
-from grn.config import Config
-from grn.configfile import dump_config
+from grn.config.files import dump_config
+from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
-from grn.data.module import CellsDataModule
-from grn.data.places import Place
-from grn.data.split import Split
+from grn.data.loading.gene_parallel import Place
+from grn.data.loading.module import CellsDataModule
+from grn.data.preprocessing.scale import mean_and_sd
+from grn.data.preprocessing.split import Split
 from grn.errors import Interrupted
 from grn.files import refuse_used_folder, remove_leftovers, replacing_file, write_text
-from grn.fusing import fusing
-from grn.model import Model
-from grn.trained import TrainedModel
-from grn.training.averaging import MovingAverage
+from grn.messages import Say, silent
+from grn.model.compile import fusing
+from grn.model.saved import TrainedModel
+from grn.model.transformer import Model
+from grn.network.export import write_network_files
+from grn.regulation.fit import regulation_layer
+from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, held, make_run_folder
 from grn.training.building import build_model, data_module, refuse_nothing_to_learn, trained_model
-from grn.training.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
-from grn.training.folder import CONFIG, LOG, WRITTEN, config_of, held, make_run_folder
-from grn.training.layer import held_out_errors, mean_and_sd, regulation_layer
+from grn.training.held_out import held_out_errors
+from grn.training.loop.averaging import MovingAverage
+from grn.training.loop.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
+from grn.training.loop.metrics import Evaluation, scalars
+from grn.training.loop.metrics_file import METRICS, MetricsFile
+from grn.training.loop.quiet import quiet
+from grn.training.loop.task import Task
 from grn.training.machine import (
     lightning_options,
     processes,
@@ -40,12 +48,7 @@ from grn.training.machine import (
     refuse_more_parts_than_genes,
     uses_gpu,
 )
-from grn.training.metrics import Evaluation, scalars
-from grn.training.metrics_file import METRICS, MetricsFile
-from grn.training.networks import Say, write_network_files
-from grn.training.quiet import quiet
 from grn.training.resume import Origin, Start, find_start
-from grn.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def train(
             if first:
                 until_the_end.enter_context(held(start.folder))
                 write_text(start.folder / CONFIG, dump_config(config))
-        say = _tee(say, start.folder / LOG) if first else _silent
+        say = _tee(say, start.folder / LOG) if first else silent
         if resume is not None:
             say(f"Going on with the run in {resume} after step {start.step}.")
         try:
@@ -137,7 +140,7 @@ def train_in(
             cells.truth.to_csv(beside, index=False)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
     fit_layer = partial(regulation_layer, config, cells, mean=mean, sd=sd, say=say)
-    layer = fit_layer(split.train) if config.network.members else None
+    layer = fit_layer(split.train) if config.regulation.members else None
     model = build_model(config, cells, split, mean, sd, layer)
     data = data_module(config, cells, split, with_regulators=layer is not None)
     say(f"Ready after {time.monotonic() - started:.0f} s.")
@@ -275,7 +278,3 @@ def _tee(say: Say, path: Path) -> Say:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
 
     return both
-
-
-def _silent(line: str) -> None:
-    pass

@@ -10,11 +10,11 @@ from scipy import sparse
 
 from grn.analysis.predict import data_config, predict, predict_cells
 from grn.bags import Bags
-from grn.configfile import load_config
+from grn.config.files import load_config
 from grn.data.cells import cells_for_vocabulary, load_cells
-from grn.data.sources import open_source
+from grn.data.readers.registry import open_source
 from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
-from grn.trained import TrainedModel
+from grn.model.saved import TrainedModel
 
 ALL = np.ones(16, dtype=bool)
 EVEN = np.full(16, 1 / 16)

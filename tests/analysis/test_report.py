@@ -15,11 +15,11 @@ from scipy import sparse
 
 from grn.analysis.report import CONFIDENCE, READOUT, write_report
 from grn.analysis.summary import class_rows, edge_rows, score_rows
-from grn.analysis.weights import open_network
-from grn.config import Config, NetworkConfig
-from grn.network.export import network_anndata, write_network
-from grn.network.networks import Networks
-from grn.network.readout import Network
+from grn.config.schema import Config, NetworkConfig
+from grn.network.formats import network_anndata, write_network
+from grn.network.network import Network
+from grn.network.read import Networks
+from grn.network.saved import open_network
 
 LABELS = ["T/<script>alert(1)</script>", "B & co"]
 GENES = ["<b>R</b>", "R2", "x", "y"]

@@ -10,13 +10,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from grn.analysis.comparison import CAUTION
-from grn.analysis.evaluation import OF_SIGNS, SCORES, evaluate
-from grn.analysis.network_files import read_network
-from grn.analysis.reference_files import read_reference
+from grn.analysis.evaluation.comparison import CAUTION
+from grn.analysis.evaluation.evaluate import OF_SIGNS, SCORES, evaluate
+from grn.analysis.evaluation.network_files import read_network
+from grn.analysis.evaluation.reference_files import read_reference
 from grn.cli import main as cli
-from grn.config import DataConfig, SimulatedConfig
-from grn.configfile import load_config
+from grn.config.files import load_config
+from grn.config.schema import DataConfig, SimulatedConfig
 from grn.data.cells import load_cells
 from grn.data.simulated import simulate
 from grn.network.baselines import pearson, ridge
@@ -150,8 +150,9 @@ def unsigned_run(tmp_path_factory, make_config):
 
     folder = tmp_path_factory.mktemp("run") / "unsigned"
     config = make_config()
-    chosen = config.network.model_copy(update={"members": 0, "readout": "attention"})
-    train(config.model_copy(update={"network": chosen}), folder, say=lambda line: None)
+    network = config.network.model_copy(update={"readout": "attention"})
+    regulation = config.regulation.model_copy(update={"members": 0})
+    train(config.model_copy(update={"network": network, "regulation": regulation}), folder, say=lambda line: None)
     return folder
 
 

@@ -7,10 +7,10 @@ import anndata
 import numpy as np
 import pytest
 
-from grn.config import DataConfig
+from grn.config.schema import DataConfig
 from grn.data.cells import load_cells
-from grn.data.matrix import to_csr
-from grn.data.recover import recover_counts
+from grn.data.preprocessing.recover import recover_counts
+from grn.data.readers.matrix import to_csr
 from grn.errors import DataError
 
 FOLDER = Path(os.environ.get("GRN_BENCHMARK_DATA", ""))

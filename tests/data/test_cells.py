@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grn.config import DataConfig
+from grn.config.schema import DataConfig
 from grn.data.cells import cells_for_vocabulary, load_cells, read_labels
-from grn.data.genes import choose_genes
+from grn.data.preprocessing.genes import choose_genes
 from grn.errors import ConfigError, DataError, VocabularyMismatch
 
 

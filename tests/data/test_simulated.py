@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
 import grn.data.simulated
-from grn.config import SimulatedConfig
+from grn.config.schema import SimulatedConfig
 from grn.data.simulated import read_truth, simulate
 from grn.errors import ConfigError
 

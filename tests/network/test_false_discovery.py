@@ -12,7 +12,7 @@ TARGETS, REGULATORS, EDGES = 100, 20, 150
 
 @pytest.fixture
 def weights():
-    """Weights with strong edges at the first places of a flat list, weights of decoys."""
+    """Weights with strong edges at the first places of a flat list, weights of knock-offs."""
     generator = np.random.default_rng(2)
     weight = generator.standard_normal(TARGETS * REGULATORS)
     weight[:EDGES] = np.sign(weight[:EDGES]) * (6 + np.abs(weight[:EDGES]))
@@ -34,25 +34,25 @@ def test_strong_edges_are_found_and_hardly_anything_else(weights):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_nothing_is_found_where_there_is_nothing(seed):
-    weight, decoy = np.random.default_rng(seed).standard_normal((2, TARGETS, REGULATORS))
-    assert (q_values(weight, decoy) < 0.1).mean() < 0.005
+    weight, null = np.random.default_rng(seed).standard_normal((2, TARGETS, REGULATORS))
+    assert (q_values(weight, null) < 0.1).mean() < 0.005
 
 
 def test_neither_signs_nor_order_nor_unit_matter(weights):
-    weight, decoy = weights
+    weight, null = weights
     generator = np.random.default_rng(3)
     rows, columns = generator.permutation(TARGETS), generator.permutation(REGULATORS)
-    moved = q_values(-3 * weight[rows][:, columns], 3 * generator.permutation(decoy.ravel()).reshape(decoy.shape))
-    np.testing.assert_allclose(moved, q_values(weight, decoy)[rows][:, columns], rtol=1e-12)
+    moved = q_values(-3 * weight[rows][:, columns], 3 * generator.permutation(null.ravel()).reshape(null.shape))
+    np.testing.assert_allclose(moved, q_values(weight, null)[rows][:, columns], rtol=1e-12)
 
 
 def test_pairs_that_are_no_candidates_have_no_say(weights):
-    weight, decoy = weights
+    weight, null = weights
     candidates = np.ones(weight.shape, dtype=bool)
     candidates[:5] = False
-    q = q_values(weight, decoy, candidates)
+    q = q_values(weight, null, candidates)
     assert (q[:5] == 1).all()
-    np.testing.assert_array_equal(q[5:], q_values(weight[5:], decoy[5:]))
+    np.testing.assert_array_equal(q[5:], q_values(weight[5:], null[5:]))
 
 
 def test_a_weight_without_effect_is_never_found():
@@ -70,8 +70,8 @@ def test_the_rate_is_scipys(weights):
 
 
 def test_what_cannot_be_compared_is_refused(weights):
-    weight, decoy = weights
-    with pytest.raises(ValueError, match="differ"):
-        q_values(weight, decoy[1:])
+    weight, null = weights
+    with pytest.raises(ValueError, match="must be equal"):
+        q_values(weight, null[1:])
     with pytest.raises(ValueError, match="finite"):
-        q_values(np.where(weight > 6, np.nan, weight), decoy)
+        q_values(np.where(weight > 6, np.nan, weight), null)

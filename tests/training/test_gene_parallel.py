@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from grn.config import Config
+from grn.config.schema import Config
 from grn.errors import ConfigError
 
 BAGS = ("dense", "packed")

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import torch
 
-from grn.config import Config
+from grn.config.schema import Config
 from grn.data.cells import load_cells
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.trained import TrainedModel
+from grn.model.saved import TrainedModel
 from grn.training import machine, run
 from grn.training.run import train
 

@@ -11,14 +11,14 @@ import torch
 
 import grn.training.run
 from grn.cli.main import main
-from grn.config import Config
-from grn.configfile import dump_config, load_config
+from grn.config.files import dump_config, load_config
+from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
-from grn.training.folder import held
-from grn.training.metrics_file import MetricsFile, rows_before
+from grn.run_folder import held
+from grn.training.loop.metrics_file import MetricsFile, rows_before
+from grn.training.loop.task import Task
 from grn.training.resume import find_start
 from grn.training.run import train
-from grn.training.task import Task
 
 
 def quiet(line: str) -> None:

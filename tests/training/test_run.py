@@ -8,16 +8,18 @@ import pandas as pd
 import pytest
 import torch
 
-from grn.configfile import load_config
+from grn.config.files import load_config
 from grn.data.cells import load_cells
-from grn.data.order import EpochOrder
+from grn.data.loading.order import EpochOrder
+from grn.data.preprocessing.scale import mean_and_sd
 from grn.errors import ConfigError, TrainingDiverged
-from grn.trained import TrainedModel
-from grn.training import layer, regulation, run
-from grn.training.layer import mean_and_sd
-from grn.training.networks import export
+from grn.model.saved import TrainedModel
+from grn.network.export import export
+from grn.regulation import fit as fitting
+from grn.regulation import members as members_training
+from grn.training import run
+from grn.training.loop.task import Task
 from grn.training.run import best_weights, train
-from grn.training.task import Task
 
 
 def quiet(line: str) -> None:
@@ -25,8 +27,9 @@ def quiet(line: str) -> None:
 
 
 def without_layer(config, readout="knockout"):
-    changed = config.network.model_copy(update={"members": 0, "readout": readout})
-    return config.model_copy(update={"network": changed})
+    network = config.network.model_copy(update={"readout": readout})
+    regulation = config.regulation.model_copy(update={"members": 0})
+    return config.model_copy(update={"network": network, "regulation": regulation})
 
 
 def checkpoint(folder, name="best"):
@@ -107,16 +110,16 @@ def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_conf
 
 def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_config, tmp_path, monkeypatch):
     """The one of the network has seen them: it comes last, and with the penalty of the first."""
-    config, seen, fit_regulation = make_config(), [], layer.fit_regulation
+    config, seen, fit_regulation = make_config(), [], fitting.fit_regulation
 
-    def recorded(settings, members, cells, **options):
-        fit = fit_regulation(settings, members, cells, **options)
+    def recorded(settings, cells, **options):
+        fit = fit_regulation(settings, cells, **options)
         seen.append((cells.rows, settings.penalties, fit))
         return fit
 
     order = []
     evaluate = run.evaluate
-    monkeypatch.setattr(layer, "fit_regulation", recorded)
+    monkeypatch.setattr(fitting, "fit_regulation", recorded)
     monkeypatch.setattr(run, "evaluate", lambda task, batches: order.append(len(seen)) or evaluate(task, batches))
     found = train(config, tmp_path / "run", say=quiet)
     _, split = load_cells(config.data, seed=config.trainer.seed)
@@ -128,8 +131,8 @@ def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_
 
 
 def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config, tmp_path, monkeypatch):
-    """Trial members, those of the metrics, those of the network and those beside decoys."""
-    config, found, held_out_cells = make_config(max_steps=2), [], regulation.held_out_cells
+    """Trial members, those of the metrics, those of the network and those beside knock-offs."""
+    config, found, held_out_cells = make_config(max_steps=2), [], members_training.held_out_cells
     simulated = config.data.simulated.model_copy(update={"cell_types": 8})
     data = config.data.model_copy(update={"simulated": simulated, "group_key": "cell_type"})
     network = config.network.model_copy(update={"false_discovery": True})
@@ -139,7 +142,7 @@ def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config
         found.append(held_out_cells(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(regulation, "held_out_cells", recorded)
+    monkeypatch.setattr(members_training, "held_out_cells", recorded)
     train(config, tmp_path / "run", say=quiet)
     donor = load_cells(config.data, seed=config.trainer.seed)[0].groups
     assert len(found) == 4

@@ -6,11 +6,11 @@ import signal
 import pytest
 import torch
 
-from grn.cli.boundary import guarded
+from grn.cli.exit_codes import guarded
 from grn.errors import Interrupted
-from grn.training.callbacks import Signals
+from grn.training.loop.callbacks import Signals
+from grn.training.loop.task import Task
 from grn.training.run import train
-from grn.training.task import Task
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
 EVERY = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
@@ -92,7 +92,7 @@ def test_a_signal_during_the_last_validation_stops_the_run(run, monkeypatch, num
 @EVERY
 def test_a_signal_during_the_validation_that_ends_the_patience_stops_the_run(run, monkeypatch, number, tmp_path):
     monkeypatch.setattr(
-        "grn.training.callbacks.Checkpoints.on_validation_end", lambda self, trainer, task: stop(trainer)
+        "grn.training.loop.callbacks.Checkpoints.on_validation_end", lambda self, trainer, task: stop(trainer)
     )
     send(monkeypatch, "validation_step", 1, number)
     assert run()[0] == CODES[number]

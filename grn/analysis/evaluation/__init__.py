@@ -1,0 +1,1 @@
+"""A network judged against a reference, by the rules of BEELINE."""

@@ -1,0 +1,287 @@
+"""What `grn evaluate` does: a network's file against a reference's, beside Pearson and ridge on the same universe."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import grn
+from grn.analysis.evaluation.evaluate import SCORES, Evaluation, evaluate
+from grn.analysis.evaluation.network_files import NetworkFile, open_network_file
+from grn.analysis.evaluation.reference_files import ReferenceFile, open_reference_file
+from grn.analysis.evaluation.universe import Universe
+from grn.config.files import load_config
+from grn.config.schema import Config, DataConfig
+from grn.errors import DataError, RunFolderError, UserError, one_line
+from grn.network.baselines import pearson, ridge
+
+Say = Callable[[str], None]
+
+BASELINES = {"Pearson": pearson, "ridge": ridge}
+CAUTION = (
+    "Caution: on observed blood cells, signs of correlations agree with curated signed pairs no better than chance "
+    "(balanced accuracy 0.50 to 0.52); signs are proven on simulations and perturbations."
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """evaluations: `network` first, then the baselines, where there were data.   options: what was asked for."""
+
+    network: Path
+    reference: Path
+    evaluations: dict[str, Evaluation]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """matrix: CSR [C, N], multiplicities.   genes [N]."""
+
+    matrix: Any
+    genes: pd.Index
+
+
+def compare(
+    network: Path,
+    reference: Path,
+    *,
+    regulators: str = "reference",
+    genes: str | None = None,
+    data: str | None = None,
+    permutations: int = 1000,
+    seed: int = 0,
+    say: Say = print,
+) -> Comparison:
+    """Evaluates the file `network` against the file `reference`; what should be known of it goes through `say`.
+
+    regulators: `reference`, `all`, or a file with one a line (see make_universe).
+    genes: what the universe is restricted to: `reference` (nothing), `network`, `data`, or a file. None: `data` where
+    there are data; without them `network` for a run folder, whose genes are those of its data; else `reference`.
+    data: cells for the baselines: a configuration, a run folder, what data.path may name (counts in X), or `none`.
+    None: those of the run, where `network` is a run folder.
+    Raises UserError.
+    """
+    predicted, truth = open_network_file(network), open_reference_file(reference)
+    expression = _find_expression(network, data, say)
+    if genes is None:
+        genes = "data" if expression is not None else "network" if _is_run(network) else "reference"
+    chosen = _chosen_genes(genes, predicted, expression)
+    universe_options: dict[str, Any] = {"regulators": _chosen_regulators(regulators), "genes": chosen}
+    evaluation = evaluate(
+        predicted.edges,
+        truth.edges,
+        signed=predicted.signed,
+        permutations=permutations,
+        seed=seed,
+        **universe_options,
+    )
+    for line in describe(evaluation, predicted, truth, genes):
+        say(line)
+    evaluations = {"network": evaluation}
+    if expression is not None:
+        for name, edges in _baseline_networks(expression, evaluation.universe, say).items():
+            evaluations[name] = evaluate(edges, truth.edges, signed=True, permutations=0, **universe_options)
+    options = {
+        "regulators": regulators,
+        "genes": genes,
+        "data": data,
+        "permutations": permutations,
+        "seed": seed,
+    }
+    return Comparison(network, reference, evaluations, options)
+
+
+def describe(evaluation: Evaluation, predicted: NetworkFile, truth: ReferenceFile, genes: str) -> list[str]:
+    """What the scores rest on, in a few sentences. genes: what the universe is restricted to, see `compare`."""
+    universe = evaluation.universe
+    sign = universe.edges["sign"]
+    ups, downs = int((sign > 0).sum()), int((sign < 0).sum())
+    lines = [
+        f"Universe: {len(universe.regulators)} regulators x {len(universe.genes)} genes, {universe.pairs} pairs; "
+        f"K = {len(universe.edges)} true edges ({ups} +, {downs} -, {len(sign) - ups - downs} of unknown sign), "
+        f"density {universe.density:.4g}.",
+        f"Network: {evaluation.predicted} of these pairs have a weight; {evaluation.outside} predicted edges are "
+        f"outside the universe; early precision looks at the strongest {evaluation.cut}.",
+    ]
+    if universe.left_out:
+        lack = {"data": "the data lack", "network": "the network lacks"}.get(genes, f"{genes} lacks")
+        lines.append(
+            f"{universe.left_out} of the reference's {len(truth.edges)} edges name genes that {lack}, and do not count."
+        )
+    if truth.conflicts:
+        lines.append(f"{truth.conflicts} pairs of the reference are listed with both signs; theirs count as unknown.")
+    absent = universe.genes[~universe.genes.isin(predicted.genes)]
+    if len(absent):
+        lines.append(
+            f"{len(absent)} of the universe's {len(universe.genes)} genes are not in the network (as {absent[0]!r}): "
+            "their pairs have weight 0; --genes network or a file of measured genes leaves them out."
+        )
+        folded = {str(gene).casefold() for gene in predicted.genes}
+        if twins := [str(gene) for gene in absent if str(gene).casefold() in folded]:
+            lines.append(f"{len(twins)} of these differ from the network's in case alone (as {twins[0]!r}).")
+    if evaluation.signed and evaluation.silent:
+        lines.append(
+            f"{evaluation.silent} of the {ups + downs} signed true edges have no weight and count as wrong signs."
+        )
+    if predicted.signed is False:
+        lines.append(f"No signs are judged, as the network's mean {predicted.sign.replace('none: ', 'nothing: ')}.")
+    elif not evaluation.signed:
+        lines.append("No weight is negative: the network claims no signs, and none are judged.")
+    elif truth.curated and ups + downs:
+        lines.append(CAUTION)
+    return lines
+
+
+def score_table(comparison: Comparison) -> pd.DataFrame:
+    """One row a score: columns score, network, p, and one for each baseline; NaN where undefined."""
+    first = comparison.evaluations["network"]
+    columns: dict[str, list] = {"score": list(SCORES)}
+    for name, evaluation in comparison.evaluations.items():
+        columns[name] = [evaluation.scores[score] for score in SCORES]
+        if evaluation is first:
+            columns["p"] = [first.p_values.get(score, math.nan) for score in SCORES]
+    return pd.DataFrame(columns)
+
+
+def printed_rows(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    """The rows of `score_table` with readable names and numbers, without scores that no method has."""
+    rows = []
+    for row in table.to_dict("records"):
+        name, p, values = row.pop("score"), row.pop("p"), row
+        if all(math.isnan(value) for value in values.values()):
+            continue
+        texts = ["-" if math.isnan(value) else f"{value:.3f}" for value in values.values()]
+        texts.insert(1, "-" if math.isnan(p) else f"{p:.2g}")
+        rows.append((SCORES[name], *texts))
+    return rows
+
+
+def as_json(comparison: Comparison) -> str:
+    """Everything that was found, as JSON text; null where a score is undefined."""
+    first = comparison.evaluations["network"]
+    sign = first.universe.edges["sign"]
+    found = {
+        "version": grn.__version__,
+        "network": str(comparison.network),
+        "reference": str(comparison.reference),
+        "options": comparison.options,
+        "universe": {
+            "regulators": len(first.universe.regulators),
+            "genes": len(first.universe.genes),
+            "pairs": first.universe.pairs,
+            "true_edges": len(sign),
+            "positive": int((sign > 0).sum()),
+            "negative": int((sign < 0).sum()),
+            "density": first.universe.density,
+            "left_out": first.universe.left_out,
+        },
+        "methods": {
+            name: {
+                "predicted": evaluation.predicted,
+                "outside": evaluation.outside,
+                "cut": evaluation.cut,
+                "silent": evaluation.silent,
+                "signed": evaluation.signed,
+                "scores": _without_nan(evaluation.scores),
+                "p_values": _without_nan(evaluation.p_values),
+            }
+            for name, evaluation in comparison.evaluations.items()
+        },
+    }
+    return json.dumps(found, indent=2, allow_nan=False) + "\n"
+
+
+def _without_nan(values: dict[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+
+def _chosen_regulators(regulators: str) -> list[str] | str | None:
+    if regulators == "all":
+        return None
+    return regulators if regulators == "reference" else _gene_list(regulators, "--regulators")
+
+
+def _chosen_genes(genes: str, network: NetworkFile, expression: Expression | None) -> pd.Index | None:
+    if genes == "data" and expression is None:
+        raise DataError("--genes is data, but there are none; give --data or another choice.")
+    match genes:
+        case "reference":
+            return None
+        case "network":
+            return network.genes
+        case "data" if expression is not None:
+            return expression.genes
+    return pd.Index(_gene_list(genes, "--genes"))
+
+
+def _gene_list(name: str, option: str) -> list[str]:
+    from grn.data.preprocessing.genes import read_gene_list
+
+    return read_gene_list(name, option)
+
+
+def _find_expression(network: Path, data: str | None, say: Say) -> Expression | None:
+    """The cells behind `data`, as one matrix of multiplicities."""
+    if data == "none":
+        return None
+    if data is not None:
+        return _load(data_config(data))
+    if not _is_run(network):
+        return None
+    try:
+        return _load(data_config(str(network)))
+    except UserError as problem:  # a run folder outlives its data; the network can be judged without them
+        found, _, _ = one_line(problem).partition("; ")  # what to do about it is said of a configuration's fields
+        say(f"No Pearson and ridge: {found}; give --data the cells to have them.")
+        return None
+
+
+def _is_run(network: Path) -> bool:
+    return (network / "config.yaml").is_file()
+
+
+def data_config(data: str) -> Config:
+    """The configuration of `--data`: a run folder's, a file's, or the defaults for all genes of the cells it names."""
+    from grn.data.readers.registry import is_data_file
+
+    path = Path(data)
+    if _is_run(path):
+        return load_config(path / "config.yaml")
+    if is_data_file(data):
+        return Config(data=DataConfig(path=data, genes="all"))
+    if path.is_dir():
+        raise RunFolderError(
+            f"--data is {path}, a folder without config.yaml and without matrix.mtx; give a run folder or cells."
+        )
+    return load_config(data)
+
+
+def _load(config: Config) -> Expression:
+    from grn.data.cells import load_cells
+
+    cells, _ = load_cells(config.data, seed=config.trainer.seed)
+    return Expression(cells.multiplicity, pd.Index(cells.vocabulary, dtype=object))
+
+
+def _baseline_networks(expression: Expression, universe: Universe, say: Say) -> dict[str, pd.DataFrame]:
+    """Pearson and ridge from the regulators of the universe to its genes, as far as the data have them."""
+    genes = expression.genes[expression.genes.isin(universe.genes)]
+    regulators = universe.regulators[universe.regulators.isin(genes)]
+    if not len(regulators) or len(genes) < 2:
+        say(
+            f"No Pearson and ridge: the data have none of the universe's regulators; they name genes like "
+            f"{expression.genes[0]!r}, the reference like {universe.genes[0]!r}."
+        )
+        return {}
+    columns = expression.genes.get_indexer(genes)
+    matrix = np.asarray(expression.matrix[:, columns].toarray(), dtype=np.float64)
+    say(f"Pearson and ridge: {len(matrix)} cells, {len(regulators)} regulators x {len(genes)} genes, multiplicities.")
+    return {name: method(matrix, genes, regulators) for name, method in BASELINES.items()}

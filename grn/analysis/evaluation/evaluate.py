@@ -1,0 +1,212 @@
+"""A network against a reference: the rules of BEELINE (Pratapa et al. 2020), with ties, signs and chance spelled out.
+
+Letters: U pairs of the universe, K true edges, E true edges whose sign is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from grn.analysis.evaluation.ranking import Ranking, precision_recall, rank, ranking_scores
+from grn.analysis.evaluation.signs import majority_share, sign_scores, signed_early_precision
+from grn.analysis.evaluation.universe import Universe, make_universe
+from grn.errors import DataError
+
+SCORES = {
+    "early_precision": "early precision",
+    "early_precision_ratio": "early precision / density",
+    "auprc": "AUPRC (average precision)",
+    "auprc_ratio": "AUPRC / density",
+    "auprc_trapezoid": "AUPRC by BEELINE's trapezoid",
+    "auroc": "AUROC",
+    "signed_early_precision": "early precision, right sign only",
+    "sign_accuracy": "sign accuracy on true edges",
+    "sign_balanced_accuracy": "sign accuracy, balanced",
+    "sign_accuracy_top": "sign accuracy among the top K",
+    "sign_balanced_accuracy_top": "sign accuracy among the top K, balanced",
+    "sign_auroc": "AUROC of the weight, + against -",
+    "sign_majority": "share of the majority sign",
+}
+RANKED = tuple(SCORES)[:6]
+OF_SIGNS = tuple(name for name in SCORES if name not in (*RANKED, "sign_majority"))
+SAME = 1e-12  # two orders of summation may differ by this much where the scores are equal
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a network is worth against a reference.
+
+    scores: by the names in SCORES; nan where undefined.   p_values: the same names but sign_majority, which is a
+    property of the reference; nan where the score is undefined or nothing was permuted.
+    predicted: pairs of the universe with a weight other than 0.   outside: other predicted pairs, not in the universe.
+    cut: pairs at or above the K-th largest |weight|, ties included: those that early precision looks at.
+    silent: true edges of known sign without a weight, which count as wrong signs.
+    signed: whether signs were judged.   curve: columns recall, precision (see precision_recall).
+    """
+
+    universe: Universe
+    scores: dict[str, float]
+    p_values: dict[str, float]
+    predicted: int
+    outside: int
+    cut: int
+    silent: int
+    signed: bool
+    curve: pd.DataFrame
+
+
+def evaluate(
+    predicted: pd.DataFrame,
+    reference: pd.DataFrame,
+    *,
+    regulators: Iterable[str] | str | None = None,
+    genes: Iterable[str] | None = None,
+    signed: bool | None = None,
+    permutations: int = 1000,
+    seed: int = 0,
+) -> Evaluation:
+    """Scores of a network on the universe of a reference, with one-sided permutation p-values.
+
+    predicted: source, target, weight and any other columns. Self loops are dropped; of a pair listed repeatedly the
+    largest |weight| stays (of +w and -w the positive one). A pair that is missing has weight 0; weights are compared
+    as they are (BEELINE rounds to six decimals).
+    reference: source, target, sign (+1, -1, 0: unknown); a pair listed with both signs counts as unknown.
+    regulators, genes: the universe, see make_universe.   None: all ordered pairs of the reference's genes.
+    signed: whether the weights' signs claim anything; None: if any weight is negative. If not, the sign scores are nan.
+
+    Early precision looks at all pairs at or above the K-th largest |weight|; where fewer than K pairs have a weight
+    other than 0, at those alone, as BEELINE does: few but right edges score high, so look at `cut` beside it.
+    Sign scores are taken on the E true edges of known sign; a weight of 0 counts as wrong.
+
+    The p-value is (1 + scores at least as high under the null) / (1 + permutations). The null of the ranking scores
+    permutes the weights over all U pairs: it says that weights do not know which pairs are edges. The null of the sign
+    scores permutes the weights among the E true edges, that is, which of them have which sign: it says that weights do
+    not know which edges are + and which are -, whatever the majority. For early precision with the right sign, weights
+    with their signs go over all U pairs. Permutations under which a score is undefined do not count.
+    Neither null knows that pairs share genes: a small p says better than guessing, not better than a method that knows
+    hubs. The same seed repeats the p-values.
+
+    Raises DataError: columns that are missing, weights that are not finite, no gene shared with the reference.
+    """
+    table = _checked(predicted)
+    universe = make_universe(reference, regulators, genes)
+    _check_names(table, universe)
+    if signed is None:
+        signed = bool((table["weight"] < 0).any())
+    codes, weights, outside = _strongest_per_pair(table, universe)
+    ranking = rank(weights, universe.pairs)
+    found = pd.Index(codes).get_indexer(universe.codes(universe.edges))
+    # Any place in the last group stands for a pair without a weight.
+    places = np.where(found >= 0, found, universe.pairs - 1)
+    at_edges = np.where(found >= 0, np.append(weights, 0.0)[found], 0.0)
+    cut = ranking.cut(len(places))
+    sign = universe.edges["sign"].to_numpy()
+    known = sign != 0
+    top = places[known] < cut
+
+    scores = ranking_scores(ranking, places)
+    if signed and known.any():
+        scores["signed_early_precision"] = signed_early_precision(ranking.signs[:cut], places, sign)
+        scores |= sign_scores(at_edges[known], sign[known], top)
+    scores = {name: scores.get(name, np.nan) for name in SCORES}
+    scores["sign_majority"] = majority_share(sign[known])
+    drawn = _null(ranking, sign, at_edges[known], top, scores, permutations, np.random.default_rng(seed))
+    return Evaluation(
+        universe=universe,
+        scores=scores,
+        p_values={name: _p_value(scores[name], drawn[name]) for name in drawn},
+        predicted=len(weights),
+        outside=outside,
+        cut=cut,
+        silent=int(np.count_nonzero(at_edges[known] == 0)),
+        signed=signed,
+        curve=precision_recall(ranking, places),
+    )
+
+
+def _checked(predicted: pd.DataFrame) -> pd.DataFrame:
+    missing = [name for name in ("source", "target", "weight") if name not in predicted]
+    if missing:
+        raise DataError(f"The network has no column {missing[0]!r}; it needs source, target and weight.")
+    table = predicted[["source", "target", "weight"]]
+    if table.empty:
+        raise DataError("The network has no edges; give one that has.")
+    weights = table["weight"].to_numpy(dtype=np.float64)
+    if not np.isfinite(weights).all():
+        first = table.iloc[int(np.flatnonzero(~np.isfinite(weights))[0])]
+        raise DataError(
+            f"The weight of {first['source']} -> {first['target']} is {first['weight']}; give finite weights, and "
+            "leave out edges that have none."
+        )
+    return table.assign(weight=weights)
+
+
+def _check_names(table: pd.DataFrame, universe: Universe) -> None:
+    named = pd.Index(pd.unique(pd.concat([table["source"], table["target"]])))
+    if named.isin(universe.genes).any():
+        return
+    ours, theirs = str(named[0]), str(universe.genes[0])
+    twin = {str(gene).casefold(): str(gene) for gene in universe.genes}
+    pair = next(((str(gene), twin[str(gene).casefold()]) for gene in named if str(gene).casefold() in twin), None)
+    if pair:
+        raise DataError(
+            f"The network and the reference share no gene, but some differ in case alone ({pair[0]!r} and "
+            f"{pair[1]!r}), as mouse and human symbols do; give both the names of one species."
+        )
+    raise DataError(
+        f"The network and the reference share no gene: the network's are like {ours!r}, the reference's like "
+        f"{theirs!r}; use one kind of names in both."
+    )
+
+
+def _strongest_per_pair(table: pd.DataFrame, universe: Universe) -> tuple[np.ndarray, np.ndarray, int]:
+    """Codes and weights of the predicted pairs inside, by falling |weight|, and how many pairs are outside."""
+    weight = table["weight"].to_numpy()
+    loop = table["source"].to_numpy() == table["target"].to_numpy()
+    table, weight = table[(weight != 0) & ~loop], weight[(weight != 0) & ~loop]
+    codes = universe.codes(table)
+    outside = len(table[codes < 0].drop_duplicates(["source", "target"]))
+    codes, weight = codes[codes >= 0], weight[codes >= 0]
+    order = np.lexsort((codes, -weight, -np.abs(weight)))
+    codes, weight = codes[order], weight[order]
+    _, first = np.unique(codes, return_index=True)
+    first.sort()
+    return codes[first], weight[first], outside
+
+
+def _null(
+    ranking: Ranking,
+    sign: np.ndarray,
+    at_known: np.ndarray,
+    top: np.ndarray,
+    observed: dict[str, float],
+    permutations: int,
+    generator: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Scores under the null, [permutations] each. sign [K]; at_known, top [E]: as in `sign_scores`."""
+    wanted = [name for name in (*RANKED, *OF_SIGNS) if not np.isnan(observed[name])]
+    drawn = {name: np.full(permutations, np.nan) for name in (*RANKED, *OF_SIGNS)}
+    with_signs = any(name in OF_SIGNS for name in wanted)
+    signs_above = ranking.signs[: ranking.cut(len(sign))]
+    known = sign[sign != 0]
+    for number in range(permutations):
+        # Weights permuted over the pairs, seen from the weights: K edges fall anywhere in the ranking.
+        places = generator.choice(ranking.pairs, len(sign), replace=False, shuffle=False)
+        scores = ranking_scores(ranking, places)
+        if with_signs:
+            scores["signed_early_precision"] = signed_early_precision(signs_above, places, generator.permutation(sign))
+            scores |= sign_scores(at_known, generator.permutation(known), top)
+        for name in wanted:
+            drawn[name][number] = scores[name]
+    return drawn
+
+
+def _p_value(observed: float, drawn: np.ndarray) -> float:
+    drawn = drawn[~np.isnan(drawn)]
+    if np.isnan(observed) or not len(drawn):
+        return np.nan
+    return float((1 + np.count_nonzero(drawn >= observed - SAME * max(1.0, abs(observed)))) / (1 + len(drawn)))

@@ -1,0 +1,96 @@
+"""Reference networks: the truth of a simulation, or what curators or experiments found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from grn.analysis.evaluation.tables import Columns, find_columns, names, numbers, read_table, unknown_columns
+from grn.analysis.evaluation.universe import unique_edges
+from grn.errors import DataError
+
+WORDS = {"+": 1, "activation": 1, "-": -1, "repression": -1, "unknown": 0, "?": 0, "": 0}
+
+# The columns of each format, the fullest first; the third holds the sign, as a word or as a number's sign.
+TRRUST: tuple[Columns, ...] = (("TF", "Target", "Regulation"), ("0", "1", "2", "3"))
+PLANTED: tuple[Columns, ...] = (("source", "target", "sign"),)
+DECOUPLER: tuple[Columns, ...] = (("source", "target", "weight"), ("source", "target", "mor"))
+BEELINE: tuple[Columns, ...] = (("Gene1", "Gene2", "Type"),)
+UNSIGNED: tuple[Columns, ...] = (("Gene1", "Gene2"), ("source", "target"))
+FORMATS = {"TRRUST": TRRUST, "planted": PLANTED, "decoupler": DECOUPLER, "BEELINE": BEELINE, "unsigned": UNSIGNED}
+CURATED = ("TRRUST", "decoupler")
+
+
+@dataclass(frozen=True)
+class ReferenceFile:
+    """edges: source, target, sign, each pair once, no self loops.   format: a key of FORMATS.
+
+    conflicts: pairs listed with both signs, which count as unknown.
+    """
+
+    edges: pd.DataFrame
+    format: str
+    conflicts: int
+
+    @property
+    def curated(self) -> bool:
+        """Whether the signs were collected by curators rather than planted or measured (judged by the format)."""
+        return self.format in CURATED
+
+
+def read_reference(path: Path) -> pd.DataFrame:
+    """The edges of `open_reference_file`: columns source, target, sign (+1, -1, 0: unknown)."""
+    return open_reference_file(path).edges
+
+
+def open_reference_file(path: Path) -> ReferenceFile:
+    """A table (csv, tsv, parquet) with the columns of one of FORMATS; TRRUST's also without a header.
+
+    A pair listed with both signs has sign 0; listed with one sign and as unknown, that sign. Raises DataError.
+    """
+    path = Path(path)
+    table = read_table(path)
+    found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
+    name, columns = next((each for each in found if each[1]), ("", None))
+    if columns is None:
+        shown = [*TRRUST[:1], *PLANTED, *DECOUPLER[:1], *BEELINE, *UNSIGNED[:1]]
+        raise unknown_columns(path, table, shown)
+    edges = pd.DataFrame({"source": names(path, table[columns[0]]), "target": names(path, table[columns[1]])})
+    if name == "unsigned":
+        edges["sign"] = 0
+    elif name == "decoupler":
+        edges["sign"] = np.sign(numbers(path, table[columns[2]])).astype(np.int64)
+    else:
+        edges["sign"] = _signs(path, table[columns[2]])
+    unique = unique_edges(edges)
+    if unique.empty:
+        raise DataError(f"{path} has no edge between two different genes; give a reference that has.")
+    return ReferenceFile(unique, name, _conflicts(edges))
+
+
+def _signs(path: Path, column: pd.Series) -> np.ndarray:
+    """Words of WORDS, or 1, -1 and 0 however they are written; what is missing is unknown."""
+    words = column.astype(str).str.strip().str.casefold().mask(column.isna(), "")
+    values = pd.to_numeric(words, errors="coerce")
+    signs = words.map(WORDS).fillna(values.where(values.isin([-1, 0, 1])))
+    if signs.isna().any():
+        first = int(signs.isna().to_numpy().argmax())
+        raise DataError(
+            f"{path}, row {first + 1}: {column.name} is {str(column.iloc[first])!r}, which is no sign; write one of "
+            f"{_listed(['+', '-', '?', 'Activation', 'Repression', 'Unknown', '1', '-1', '0'])}."
+        )
+    return signs.to_numpy(dtype=np.int64)
+
+
+def _conflicts(edges: pd.DataFrame) -> int:
+    edges = edges[edges["source"] != edges["target"]]
+    by_pair = edges.groupby(["source", "target"])["sign"]
+    return int(((by_pair.min() < 0) & (by_pair.max() > 0)).sum())
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(words)

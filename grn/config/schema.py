@@ -1,0 +1,227 @@
+"""Every field that a run can set, with its default and its meaning. Unknown keys are refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[int, Field(ge=1)]
+Orientation = Literal["cells_by_genes", "genes_by_cells"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True)
+
+
+class SimulatedConfig(Section):
+    """The generator behind `path: "simulated:"`: cells with a planted signed network."""
+
+    cells: Positive = Field(1500, description="cells in all, spread evenly over the cell types")
+    genes: Positive = Field(120, description="genes, regulators included")
+    regulators: Positive = Field(12, description="genes that regulate others")
+    cell_types: Positive = Field(5, description="cell types, each with its own levels of the master regulators")
+    regulators_per_target: Positive = Field(3, description="most regulators that one target has")
+    repression: Fraction = Field(0.35, description="share of edges that repress")
+    noise: float = Field(0.3, ge=0, description="sd of the log-normal noise on each gene's production")
+    depth: float = Field(8.0, gt=0, description="mean counts per gene and cell")
+    size_sd: float = Field(0.25, ge=0, description="sd of the log size over cells, which counts are in proportion to")
+    seed: int = Field(0, ge=0, description="the generator's own seed")
+
+
+class DataConfig(Section):
+    path: str = Field(
+        description="a file (.h5ad, 10x .h5, .csv, .tsv, .txt, also .gz), a folder (10x mtx, .zarr), "
+        "`scanpy:pbmc68k_reduced`, `scanpy:pbmc3k` or `simulated:`"
+    )
+    orientation: Orientation | None = Field(
+        None,
+        description="text files: cells_by_genes, a row per cell; genes_by_cells, a row per gene; null: no text file",
+    )
+    values: Literal["counts", "expression"] = Field(
+        "counts", description="counts: UMI counts; expression: continuous or log values, taken as they are"
+    )
+    counts: str = Field("X", description="where the counts are: X | raw | layer:NAME | recover (from log1p values)")
+    backed: bool = Field(False, description="read the file piece by piece instead of loading it whole")
+    bags: Literal["dense", "packed", "auto"] = Field(
+        "auto", description="dense: each cell over all genes; packed: over those it has; auto: packed above 4096 genes"
+    )
+    absent_fraction: float = Field(
+        0.1, ge=0, le=1, description="packed bags: share of the masked absent genes that are listed, as targets"
+    )
+    genes: Positive | str = Field(2000, description="all | the N most variable | a file with one gene a line")
+    gene_key: str | None = Field(None, description="column of var with the gene names; null: the index")
+    duplicates: Literal["refuse", "sum"] = Field("refuse", description="genes listed twice: refuse, or sum the counts")
+    label_key: str | None = Field(None, description="column of obs with the cell types; null: none")
+    group_key: str | None = Field(None, description="column of obs (donor, batch) that split and folds keep together")
+    regulators: str | list[str] = Field(
+        "all", description="all | a list of names | a file with one gene a line: the keys that genes read"
+    )
+    multiplicity: Literal["counts", "log1p", "log1p_normalised"] = Field(
+        "log1p_normalised",
+        description="how counts become multiplicities; normalised: to the median total of the training cells first",
+    )
+    depth: Literal["auto", "none"] = Field(
+        "auto", description="auto: cells differ in depth, as their totals or zeros tell; none: what differs is biology"
+    )
+    validation_fraction: float = Field(0.1, gt=0, lt=1, description="share of cells that early stopping watches")
+    test_fraction: Fraction = Field(0.2, description="share of cells for the final metrics")
+    simulated: SimulatedConfig = SimulatedConfig()
+
+    @model_validator(mode="after")
+    def _depth_of_normalised_counts(self):
+        if self.depth == "none" and self.values == "counts" and self.multiplicity == "log1p_normalised":
+            raise ValueError(
+                "data.depth: none says that totals are biology, and data.multiplicity: log1p_normalised divides by "
+                "them; set data.multiplicity to log1p"
+            )
+        return self
+
+
+class ModelConfig(Section):
+    width: Positive = Field(64, description="width of a gene's representation")
+    layers: Positive = Field(2, description="blocks; each is a successive regulatory network")
+    query_heads: Positive = Field(2, description="query heads; head width = width / query_heads; few and wide do best")
+    key_heads: Positive = Field(1, description="key and value heads, each shared by a group of query heads")
+    hidden: Positive = Field(128, description="hidden width of the feed-forward map")
+    iterations: Positive = Field(2, description="times that one feed-forward map is applied, residually")
+    dropout: Fraction = Field(0.1, description="share of genes whose message from a branch is dropped in a step")
+    eps: float = Field(1e-6, gt=0, description="relative guard under the root of the L2 normaliser")
+
+    @model_validator(mode="after")
+    def _heads_divide(self):
+        if self.width % self.query_heads:
+            raise ValueError(f"width {self.width} is not a multiple of query_heads {self.query_heads}")
+        if self.query_heads % self.key_heads:
+            raise ValueError(f"query_heads {self.query_heads} is not a multiple of key_heads {self.key_heads}")
+        return self
+
+
+class CellTypeConfig(Section):
+    weight: float = Field(0.3, ge=0, description="0 switches the objective off; few labels overfit before genes do")
+    label_smoothing: Fraction = Field(0.1, description="probability spread over the other classes")
+
+
+class MaskedMultiplicityConfig(Section):
+    weight: float = Field(1.0, ge=0, description="0 switches the objective off")
+    fraction: float = Field(0.3, gt=0, lt=1, description="share of genes masked in each training bag")
+
+
+class PropertyConfig(Section):
+    weight: float = Field(0.0, ge=0, description="0 switches the objective off")
+    key: str | None = Field(None, description="numeric column of obs to predict")
+
+    @model_validator(mode="after")
+    def _key_when_on(self):
+        if self.weight and not self.key:
+            raise ValueError("objectives.property.weight is set but objectives.property.key names no obs column")
+        return self
+
+
+class ObjectivesConfig(Section):
+    cell_type: CellTypeConfig = CellTypeConfig()
+    masked_multiplicity: MaskedMultiplicityConfig = MaskedMultiplicityConfig()
+    property: PropertyConfig = PropertyConfig()
+
+
+class TrainerConfig(Section):
+    max_epochs: Positive | None = Field(None, description="passes over the training cells; null: only max_steps ends")
+    max_steps: Positive = Field(1000, description="optimiser steps; the first of the two limits ends training")
+    batch_size: Positive = Field(64, description="cells per step and process (or group of gene_parallel processes)")
+    learning_rate: float = Field(3e-3, gt=0, description="peak of the warm-up and cosine schedule")
+    weight_decay: float = Field(0.3, ge=0, description="AdamW's decoupled decay, matrices only")
+    averaging: Fraction = Field(0.99, description="decay of the moving average of weights that is kept; 0: none")
+    warmup_fraction: Fraction = Field(0.05, description="share of the steps that warm up")
+    gradient_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
+    validate_every: Positive = Field(50, description="steps between two looks at the validation cells")
+    patience: Positive = Field(10, description="validations without improvement before training stops")
+    accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="handed to Lightning")
+    devices: Positive | Literal["auto"] = Field(1, description="processes on this machine, handed to Lightning")
+    num_nodes: Positive = Field(1, description="machines, handed to Lightning")
+    strategy: str = Field("auto", description="handed to Lightning (ddp, ...)")
+    gene_parallel: Positive = Field(
+        1, description="processes that share the genes of each cell; divides devices x num_nodes"
+    )
+    precision: str = Field("auto", description="auto: bf16-mixed on a GPU, 32-true on a CPU; else handed to Lightning")
+    compile: bool = Field(False, description="fuse the model's small operations with torch.compile, on a GPU")
+    workers: int = Field(0, ge=0, description="processes that prepare batches beside the training; 0: none")
+    seed: int = Field(0, ge=0, description="split, initialisation, order and masks")
+    tensorboard: bool = Field(False, description="also log for TensorBoard (extra `tensorboard`)")
+
+    @model_validator(mode="after")
+    def _genes_have_their_processes(self):
+        if isinstance(self.devices, int) and self.devices * self.num_nodes % self.gene_parallel:
+            raise ValueError(
+                f"gene_parallel {self.gene_parallel} does not divide the {self.devices * self.num_nodes} processes of "
+                f"devices x num_nodes: set devices to a multiple of it, or gene_parallel to 1"
+            )
+        if self.gene_parallel > 1 and self.strategy != "auto" and not self.strategy.startswith("ddp"):
+            raise ValueError(
+                f"gene_parallel {self.gene_parallel} adds up whole gradients over its processes, which strategy "
+                f"{self.strategy!r} may not keep whole: set strategy to ddp"
+            )
+        return self
+
+
+class RegulationConfig(Section):
+    """The regulation layer (grn/model/regulation_layer.py) and how it is fitted, before the transformer."""
+
+    members: int = Field(
+        5, ge=0, description="ensemble members: layers trained together and averaged; 0: none, only the transformer"
+    )
+    heads: Positive = Field(2, description="query heads; each has a key head of its own")
+    width: Positive = Field(64, description="head width; at least the number of regulators tells all of them apart")
+    penalties: list[Annotated[float, Field(gt=0)]] = Field(
+        [30, 100, 300, 1000, 3000, 10000],
+        min_length=1,
+        description="on squared slopes, as in ridge; held-out cells choose among them",
+    )
+    steps: Positive = Field(800, description="optimiser steps")
+    batch_size: Positive = Field(64, description="cells per step and member")
+    learning_rate: float = Field(5e-3, gt=0, description="peak of the warm-up and cosine schedule")
+
+
+class NetworkConfig(Section):
+    readout: Literal["effect", "attention", "knockout", "jacobian"] = Field(
+        "effect", description="what `grn` and edges.parquet hold; the last two read the whole model, slowly"
+    )
+    false_discovery: bool = Field(
+        False,
+        description="q_value of every edge, against knock-offs (associations, not causes): one more fit",
+    )
+    top_k: Positive | None = Field(None, description="strongest regulators kept per target; null: every candidate edge")
+    cells: Positive = Field(500, description="about how many cells a read-out averages over, evenly by cell type")
+
+
+class Config(Section):
+    """A complete run."""
+
+    data: DataConfig
+    model: ModelConfig = ModelConfig()
+    objectives: ObjectivesConfig = ObjectivesConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    regulation: RegulationConfig = RegulationConfig()
+    network: NetworkConfig = NetworkConfig()
+
+    @model_validator(mode="after")
+    def _readout_has_its_layer(self):
+        if self.network.readout == "effect" and not self.regulation.members:
+            raise ValueError(
+                "network.readout: effect reads the regulation layer, which regulation.members: 0 leaves out; "
+                "set regulation.members to 1 or more, or network.readout to knockout"
+            )
+        if self.network.false_discovery and self.network.readout != "effect":
+            raise ValueError("network.false_discovery is about the weights of network.readout: effect; set that too")
+        return self
+
+    @model_validator(mode="after")
+    def _something_is_trained_for(self):
+        objectives = self.objectives
+        cell_types = objectives.cell_type.weight and self.data.label_key
+        if not (cell_types or objectives.masked_multiplicity.weight or objectives.property.weight):
+            raise ValueError(
+                "nothing is trained for, as objectives.masked_multiplicity.weight and objectives.property.weight are 0 "
+                "and cell types need objectives.cell_type.weight above 0 and data.label_key; set one of them"
+            )
+        return self

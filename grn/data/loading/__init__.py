@@ -1,0 +1,1 @@
+"""From cells to batches: bags, masks, order, Lightning's loaders, and gene parallelism."""

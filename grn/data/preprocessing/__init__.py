@@ -1,0 +1,1 @@
+"""From an AnnData to cells: counts, genes, depth, multiplicities, and the split."""

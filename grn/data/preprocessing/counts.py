@@ -1,0 +1,148 @@
+"""Which matrix of an AnnData holds the values, and whether they are what the configuration says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+from scipy import sparse
+
+from grn.config.schema import DataConfig
+from grn.data.preprocessing.recover import recover_counts
+from grn.data.readers.matrix import locate, to_csr
+from grn.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Expression:
+    """values: clean CSR float32 [C, N].   var: its genes.   origin: a sentence that says where the values are from."""
+
+    values: sparse.csr_matrix
+    var: pd.DataFrame
+    origin: str
+
+
+def read_expression(adata: AnnData, config: DataConfig) -> Expression:
+    """The values that `data.counts` names, checked. Raises DataError, ConfigError."""
+    if config.values == "expression":
+        if config.counts == "recover":
+            raise ConfigError("data.counts: recover makes counts; set data.values: counts, not expression.")
+        values, var, name = _matrix(adata, config.counts)
+        _check_expression(values, adata.obs_names, var.index, name)
+        values = values.astype(np.float32, copy=False)
+        return Expression(values, var, f"Expression values are taken from {name} as they are.")
+    if config.counts == "recover":
+        return _recovered(adata)
+    values, var, name = _matrix(adata, config.counts)
+    problem = _count_problem(values, adata.obs_names, var.index, name)
+    if problem:
+        raise DataError(f"{problem}; {_ways_out(adata, config.counts)}")
+    return Expression(values.astype(np.float32, copy=False), var, f"Counts are taken from {name}.")
+
+
+def _matrix(adata: AnnData, choice: str) -> tuple[sparse.csr_matrix, pd.DataFrame, str]:
+    """The matrix that a `data.counts` choice names, its genes, and its name for people."""
+    if choice == "X":
+        if adata.X is None:
+            raise DataError(f"There is no X; set data.counts to one of: {_choices(adata)}.")
+        return to_csr(adata.X, "X"), adata.var, "X"
+    if choice == "raw":
+        if adata.raw is None:
+            raise DataError(f"There is no .raw; set data.counts to one of: {_choices(adata)}.")
+        return to_csr(adata.raw.X, ".raw"), adata.raw.var, ".raw"
+    kind, _, layer = choice.partition(":")
+    if kind != "layer" or not layer:
+        raise ConfigError(f"data.counts is {choice!r}; it must be X, raw, layer:NAME or recover.")
+    if layer not in adata.layers:
+        raise DataError(f"There is no layer {layer!r}; set data.counts to one of: {_choices(adata)}.")
+    return to_csr(adata.layers[layer], f"layer {layer!r}"), adata.var, f"layer {layer!r}"
+
+
+def _recovered(adata: AnnData) -> Expression:
+    values, var, name = _matrix(adata, "X" if adata.raw is None else "raw")
+    recovered = recover_counts(values, adata.obs_names, name)
+    origin = (
+        f"Counts are recovered from the log1p values in {name}; log1p of the counts, scaled per cell, "
+        f"gives those values back within {recovered.error:.1e}."
+    )
+    return Expression(recovered.counts, var, origin)
+
+
+def _matrices(adata: AnnData) -> list[str]:
+    """What `data.counts` may say to name a matrix of adata."""
+    found = (["X"] if adata.X is not None else []) + (["raw"] if adata.raw is not None else [])
+    # anndata 0.13 has X among the layers, under no name.
+    return found + [f"layer:{layer}" for layer in adata.layers if layer is not None]
+
+
+def _choices(adata: AnnData) -> str:
+    return ", ".join([*_matrices(adata), "recover"])
+
+
+def _count_problem(values: sparse.csr_matrix, cells, genes, name: str) -> str | None:
+    """Half a sentence about the first value that no count can be, or None."""
+    if values.nnz == 0:
+        return f"{name} holds no value above 0"
+    data = values.data
+    for wrong, reason in (
+        (~np.isfinite(data), "which is not finite"),
+        (data < 0, "which is negative, as in scaled data"),
+        (data != np.rint(data), "which is not a whole number"),
+    ):
+        if wrong.any():
+            entry = int(wrong.argmax())
+            logged = "; it looks log-normalised" if "whole" in reason and data.max() < 25 else ""
+            return f"{name} does not hold counts: it has {_named(values, entry, cells, genes)}, {reason}{logged}"
+    return None
+
+
+def _check_expression(values: sparse.csr_matrix, cells, genes, name: str) -> None:
+    """Multiplicities are finite and not negative; so must be what is taken for them."""
+    if values.nnz == 0:
+        raise DataError(f"{name} holds nothing but zeros; set data.counts to the matrix that holds the values.")
+    finite, negative = np.isfinite(values.data), values.data < 0
+    if not finite.all():
+        raise DataError(
+            f"{name} has {_named(values, int(finite.argmin()), cells, genes)}, which is not finite; "
+            "fill or drop missing values first."
+        )
+    if negative.any():
+        raise DataError(
+            f"{name} has {_named(values, int(negative.argmax()), cells, genes)} and multiplicities cannot be negative; "
+            "use the values from before scaling or centring (data.counts: raw or layer:NAME)."
+        )
+
+
+def _named(values: sparse.csr_matrix, entry: int, cells, genes) -> str:
+    cell, gene = locate(values, entry)
+    return f"{values.data[entry]:g} for gene {genes[gene]} in cell {cells[cell]}"
+
+
+def _ways_out(adata: AnnData, tried: str) -> str:
+    """The choices of `data.counts` that do hold counts here, found by looking."""
+    found = []
+    for choice in _matrices(adata):
+        if choice != tried and _works(lambda choice=choice: _whole(_matrix(adata, choice)[0])):
+            found.append(choice)
+    if _works(lambda: _recovered(adata)):
+        found.append("recover (the integers behind its log1p values)")
+    if found:
+        return f"set data.counts: {' or '.join(found)}."
+    values = to_csr(_matrix(adata, tried)[0], tried).data
+    if values.size == 0 or not np.isfinite(values).all() or (values < 0).any():
+        return "no other matrix here holds counts; mend this one or add one."
+    return "no other matrix here holds counts: add one, or set data.values: expression to take the values as they are."
+
+
+def _works(attempt) -> bool:
+    try:
+        return attempt() is not False
+    except DataError:
+        return False
+
+
+def _whole(values: sparse.csr_matrix) -> bool:
+    data = values.data
+    return data.size > 0 and bool(np.all((data > 0) & (data == np.rint(data))))

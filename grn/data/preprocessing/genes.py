@@ -1,0 +1,124 @@
+"""Names of genes, which of them are used, and which of those regulate.
+
+Names are plain strings throughout: "NA" and "nan" are genes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from grn.data.preprocessing.variable import residual_variance, variance
+from grn.errors import DataError
+
+
+def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
+    """Names from column `gene_key` of var, or from its index; a gene without a name there keeps its index name."""
+    index = [str(name) for name in var.index]
+    if gene_key is None:
+        return index
+    column = column_of(var, gene_key, "data.gene_key", "var")
+    absent = column.isna() | (column.astype(str) == "")
+    return [own if missing else str(name) for name, own, missing in zip(column, index, absent, strict=True)]
+
+
+def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Series:
+    """frame[key], or a sentence that names the nearest column."""
+    if key in frame:
+        return frame[key]
+    columns = [str(column) for column in frame.columns]
+    near = difflib.get_close_matches(key, columns, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, columns)) or 'no columns'}."
+    raise DataError(f"{field} is {key!r}, which is no column of {table}; {hint}")
+
+
+def merge_duplicates(
+    values: sparse.csr_matrix, names: Sequence[str], duplicates: str
+) -> tuple[sparse.csr_matrix, list[str]]:
+    """Genes listed once: names that repeat are refused, or their counts summed at the first place."""
+    position = {name: column for column, name in enumerate(dict.fromkeys(names))}
+    if len(position) == len(names):
+        return values, list(names)
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if duplicates == "refuse":
+        raise DataError(
+            f"Gene names occur more than once, {len(repeated)} in all ({_examples(repeated)}); set data.duplicates: "
+            "sum to add their counts, or data.gene_key to a column of var with unique names."
+        )
+    columns = np.array([position[name] for name in names])
+    gather = sparse.csr_matrix((np.ones(len(names), np.float32), (np.arange(len(names)), columns)))
+    merged = (values @ gather).tocsr()
+    merged.sort_indices()
+    return merged, list(position)
+
+
+def choose_genes(
+    counts: sparse.csr_matrix, names: Sequence[str], choice: int | str, keep: np.ndarray | None, values: str
+) -> np.ndarray:
+    """Positions of the chosen genes, in the order of the data.
+
+    counts [C, N]: the training cells.   choice: `data.genes`.   keep: regulators that were named; they stay, in
+    addition to the N most variable, where any of these cells expresses them.
+    """
+    if choice == "all":
+        return np.arange(len(names))
+    if isinstance(choice, int):
+        if choice >= len(names):
+            return np.arange(len(names))
+        scores = variance(counts) if values == "expression" else residual_variance(counts)
+        chosen = np.argsort(-scores, kind="stable")[:choice]
+        if keep is not None:
+            expressed = np.asarray((counts > 0).sum(axis=0)).ravel() > 0
+            chosen = np.union1d(chosen, keep[expressed[keep]])
+        return np.sort(chosen)
+    listed = read_gene_list(choice, "data.genes")
+    chosen = np.flatnonzero(np.isin(names, listed))
+    if chosen.size == 0:
+        raise DataError(_none_found(choice, listed, names))
+    return chosen
+
+
+def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np.ndarray | None, str]:
+    """Positions of the regulators (None: every gene) and a sentence that says how many were found."""
+    if choice == "all":
+        return None, "Every gene may regulate."
+    listed = read_gene_list(choice, "data.regulators") if isinstance(choice, str) else [str(name) for name in choice]
+    found = np.flatnonzero(np.isin(names, listed))
+    if found.size == 0:
+        raise DataError(_none_found("data.regulators", listed, names))
+    absent = sorted(set(listed) - set(names))
+    missing = f", not in the data: {len(absent)} ({_examples(absent)})" if absent else ""
+    return found, f"{found.size} of {len(set(listed))} regulators were found{missing}."
+
+
+def read_gene_list(name: str, field: str) -> list[str]:
+    """Genes of a file, one a line; blank lines and lines that start with # do not count."""
+    path = Path(name)
+    if not path.is_file():
+        or_genes = "" if field.startswith("-") else f", or the genes themselves: [{name}]"
+        raise DataError(f"{field} is {name!r}, and there is no such file; give one with a gene a line{or_genes}.")
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not text; {field} must name a text file with one gene a line.") from None
+    genes = list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
+    if not genes:
+        raise DataError(f"{path} lists no genes; write one gene a line.")
+    return genes
+
+
+def _none_found(field: str, listed: Sequence[str], names: Sequence[str]) -> str:
+    return (
+        f"None of the genes of {field} ({_examples(listed)}) is in the data, whose genes are like "
+        f"{_examples(names)}; set data.gene_key to a column of var with matching names."
+    )
+
+
+def _examples(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")

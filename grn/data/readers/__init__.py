@@ -1,0 +1,1 @@
+"""One file format each: a file or folder becomes an AnnData. registry.py says which reader opens what."""

@@ -1,0 +1,118 @@
+"""A 10x folder: matrix.mtx beside its barcodes and its features, each of them plain or .gz.
+
+Names are plain strings: "NA" and "nan" are genes.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+from scipy import sparse
+from scipy.io import mmread
+
+from grn.data.readers.tenx import tenx_cells
+from grn.errors import DataError, one_line
+from grn.files import unpacked
+
+MATRIX, BARCODES, FEATURES = ("matrix.mtx",), ("barcodes.tsv",), ("features.tsv", "genes.tsv")
+NUMBERS = b"0123456789+-.eE \t\r\n"
+
+
+def is_mtx_folder(folder: Path) -> bool:
+    """Whether something in it is called like the matrix of a 10x folder."""
+    return any(folder.glob("*matrix.mtx*"))
+
+
+def read_mtx_folder(folder: Path) -> AnnData:
+    """The genes of a 10x folder; see `tenx_cells`. Raises DataError."""
+    matrix_file = _only(folder, MATRIX)
+    barcodes_file, features_file = _only(folder, BARCODES), _only(folder, FEATURES)
+    barcodes = _rows(barcodes_file, columns=1)
+    features = _rows(features_file, columns=3)
+    matrix = _matrix(matrix_file)
+    if matrix.shape != (len(features), len(barcodes)):
+        turned = matrix.shape == (len(barcodes), len(features))
+        raise DataError(
+            f"{matrix_file} has {matrix.shape[0]} rows and {matrix.shape[1]} columns, but {features_file.name} lists "
+            f"{len(features)} features and {barcodes_file.name} {len(barcodes)} barcodes; "
+            + ("turn it: 10x writes a row per feature." if turned else "give three files of one run.")
+        )
+    return tenx_cells(folder, matrix.T.tocsr(), barcodes[0].to_numpy(), _named(features))
+
+
+def _only(folder: Path, names: tuple[str, ...]) -> Path:
+    """The one file of these names, plain or .gz: of two, nobody knows which belongs to the others."""
+    found = [path for name in names for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
+    if len(found) > 1:
+        raise DataError(f"{folder} holds {' and '.join(path.name for path in found)}; keep one of them.")
+    if not found:
+        raise DataError(f"{folder} is a folder without {' or '.join(names)} (or .gz); {_way_out(folder, names[0])}")
+    return found[0]
+
+
+def _way_out(folder: Path, name: str) -> str:
+    if renamed := sorted(path.name for path in folder.glob(f"*{name}*")):
+        return f"rename {renamed[0]} to {name}{'.gz' if renamed[0].endswith('.gz') else ''}."
+    if below := sorted(folder.glob(f"*/{name}*")):
+        return f"did you mean {below[0].parent}?"
+    return "give a 10x folder (matrix.mtx, barcodes.tsv and features.tsv or genes.tsv), a .zarr folder or a file."
+
+
+def _rows(path: Path, columns: int) -> pd.DataFrame:
+    """The first `columns` columns of a file without header, or as many as it has; nothing in it is quoted."""
+    with unpacked(path) as file:
+        content = file.read()
+    try:
+        lines = [line.rstrip("\r").split("\t") for line in content.decode("utf-8").rstrip("\r\n").split("\n")]
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path} is not text in UTF-8; write it again, or add .gz to the name if it is packed."
+        ) from None
+    for number, fields in enumerate(lines, 1):
+        if len(fields) != len(lines[0]):
+            raise DataError(
+                f"{path}, line {number} has {len(fields)} columns and the first {len(lines[0])}; write it again."
+            )
+        if not fields[0]:
+            raise DataError(f"{path}, line {number} has no name in its first column; write the file again.")
+    return pd.DataFrame([fields[:columns] for fields in lines], dtype=object)
+
+
+def _named(features: pd.DataFrame) -> pd.DataFrame:
+    """Columns id, symbol, type: genes.tsv has two of them, a bare list one."""
+    named = pd.DataFrame({"name": features[min(1, features.shape[1] - 1)], "gene_ids": features[0]})
+    return named.assign(feature_types=features[2]) if 2 in features else named
+
+
+def _matrix(path: Path) -> sparse.coo_matrix:
+    with unpacked(path) as file:
+        content = file.read()  # to the end, where a damaged .gz shows
+    banner, _, rest = content.partition(b"\n")
+    kind = banner.decode("ascii", "replace").lower().split()
+    if kind not in [["%%matrixmarket", "matrix", "coordinate", number, "general"] for number in ("integer", "real")]:
+        raise DataError(
+            f"{path} does not begin with '%%MatrixMarket matrix coordinate integer general' but with "
+            f"{' '.join(kind)[:60]!r}; write it as 10x does, or give another format."
+        )
+    body = rest
+    while body.startswith(b"%"):
+        body = body.partition(b"\n")[2]
+    if strange := body.translate(None, NUMBERS)[:1]:
+        line = content.count(b"\n", 0, len(content) - len(body) + body.index(strange)) + 1
+        raise DataError(f"{path}, line {line} holds something that is no number; write the file again.")
+    try:
+        # As real numbers in any case: fractions under the banner `integer` would be cut off.
+        matrix = sparse.coo_matrix(mmread(io.BytesIO(b"%%MatrixMarket matrix coordinate real general\n" + rest)))
+    except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
+        raise
+    except Exception as problem:
+        raise DataError(
+            f"{path} cannot be read as .mtx ({one_line(problem)}); it is damaged or truncated: copy or write it again."
+        ) from problem
+    if not np.isfinite(matrix.data).all():
+        raise DataError(f"{path} holds a number that is too large; write it again.")
+    return matrix

@@ -1,0 +1,188 @@
+"""A matrix of numbers as text, with a header and row names; read strictly, line by line.
+
+pandas would take "NA" for missing, TRUE for 1 and cut long lines off; here whatever is no number is refused with its
+place. Names are plain strings.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TextIO, get_args
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+from scipy import sparse
+
+from grn.config.schema import Orientation
+from grn.errors import DataError
+from grn.files import unpacked
+
+BARCODE = re.compile(r"[ACGT]{8,}([-.]\d+)?")  # R writes a dot
+ENSEMBL = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
+
+
+def read_text_matrix(path: Path, orientation: Orientation, known: Collection[str] = ()) -> AnnData:
+    """A text file, plain or .gz, separated by tabs, commas, semicolons or spaces, as cells by genes.
+
+    orientation: cells_by_genes (a row per cell) or genes_by_cells.   known: names that are genes for sure.
+    The header may lack the corner, as R writes it. Genes may repeat, cells may not. Raises DataError.
+    """
+    try:
+        with unpacked(path) as file:
+            rows, columns, values = _read(path, io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not text in UTF-8; save it as such, or give it the ending of its format.") from None
+    _refuse_numbers(path, columns, "the first line", "give the file a header with names")
+    _refuse_numbers(path, rows, "the first column", "give every row a name")
+    _refuse_turned(path, orientation, rows, columns, known)
+    by_cells = orientation == "cells_by_genes"
+    cells, genes = (rows, columns) if by_cells else (columns, rows)
+    twice, times = Counter(cells).most_common(1)[0]
+    if times > 1:
+        raise DataError(f"{path} has {times} cells called {twice!r}; give each a name of its own.")
+    adata = AnnData(values if by_cells else values.T.tocsr())
+    adata.obs = pd.DataFrame(index=pd.Index(cells, dtype=object))
+    adata.var = pd.DataFrame(index=pd.Index(genes, dtype=object))
+    return adata
+
+
+def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix]:
+    """Names of the rows and of the columns, and the values between them."""
+    separator, header, above = _header(path, file)
+    reader = csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True)
+    names: list[str] = []
+    columns: list[str] = []
+    entries: list[tuple[np.ndarray, np.ndarray]] = []
+    for fields in _rows(path, reader, above):
+        line = above + reader.line_num
+        if not columns:
+            columns = _columns(path, header, fields, line)
+        if len(fields) != len(columns) + 1:
+            raise DataError(
+                f"{path}, line {line} has {len(fields)} fields where {len(columns) + 1} are expected; give every line "
+                "a name and a number per column."
+            )
+        names.append(fields[0].strip())
+        if not names[-1]:
+            raise DataError(f"{path}, line {line} begins with an empty name; name the row or remove it.")
+        values = _numbers(path, line, fields[1:], columns)
+        stored = np.flatnonzero(values)
+        entries.append((stored.astype(np.int32), values[stored]))
+    if not entries:
+        raise DataError(f"{path} has a header and no rows; give a matrix with row names.")
+    places, numbers = (np.concatenate(part) for part in zip(*entries, strict=True))
+    starts = np.concatenate([[0], np.cumsum([len(stored) for stored, _ in entries])])
+    narrow = numbers.astype(np.float32)
+    exact = narrow if (narrow == numbers).all() else numbers  # counts are exact in half the memory
+    return names, columns, sparse.csr_matrix((exact, places, starts), shape=(len(names), len(columns)))
+
+
+def _header(path: Path, file: TextIO) -> tuple[str, list[str], int]:
+    """The separator, the fields of the first line that holds something, and its number."""
+    number, text = next(((number, line.rstrip("\r\n")) for number, line in enumerate(file, 1) if line.strip()), (0, ""))
+    if not text:
+        raise DataError(f"{path} is empty; give a matrix with a header and row names.")
+    separator = "\t" if "\t" in text else max(",; ", key=text.count)
+    if separator not in text:
+        raise DataError(
+            f"{path} has one column, {text[:60]!r}, where names and numbers are expected; separate them by tabs or "
+            "commas."
+        )
+    try:
+        return separator, next(csv.reader([text], delimiter=separator, skipinitialspace=True, strict=True)), number
+    except csv.Error as problem:
+        raise DataError(f"{path}, line {number} cannot be read ({problem}); close or remove its quotes.") from None
+
+
+def _rows(path: Path, reader, above: int) -> Iterator[list[str]]:
+    """The lines that hold something."""
+    line = 0
+    try:
+        for fields in reader:
+            line = reader.line_num
+            if fields and fields != [""]:
+                yield fields
+    except csv.Error as problem:  # a quote that is never closed, or one inside a name
+        raise DataError(
+            f"{path}, line {above + line + 1} cannot be read ({problem}); close or remove its quotes."
+        ) from None
+
+
+def _columns(path: Path, header: Sequence[str], fields: Sequence[str], line: int) -> list[str]:
+    """Names of the columns: the header without its corner, or all of it where rows have one field more."""
+    if len(fields) not in (len(header), len(header) + 1):
+        raise DataError(
+            f"{path}, line {line} has {len(fields)} fields and the header {len(header)}; give every line a name and a "
+            "number per column."
+        )
+    corner = len(header) + 1 - len(fields)
+    columns = [name.strip() for name in header[corner:]]
+    if "" in columns:
+        raise DataError(f"{path} has no name for column {columns.index('') + corner + 1}; name it or remove it.")
+    return columns
+
+
+def _numbers(path: Path, line: int, fields: Sequence[str], columns: Sequence[str]) -> np.ndarray:
+    """A row as finite float64."""
+    try:
+        values = np.fromiter(map(float, fields), np.float64, len(fields))
+    except ValueError:
+        values = np.array([_number(field) for field in fields])
+    if "_" in "".join(fields):  # Python reads 1_0 as 10
+        values = np.array([_number(field) for field in fields])
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(values.astype(np.float32))
+    if not finite.all():
+        first = int(finite.argmin())
+        text = fields[first].strip()
+        found = f"is {text[:60]!r}, which is no finite number" if text else "is empty"
+        raise DataError(
+            f"{path}, line {line}: column {columns[first]!r} {found}; correct it, or leave out what is no expression."
+        )
+    return values
+
+
+def _number(text: str) -> float:
+    try:
+        return math.nan if "_" in text else float(text)
+    except ValueError:
+        return math.nan
+
+
+def _refuse_numbers(path: Path, names: Sequence[str], place: str, way_out: str) -> None:
+    """Names may be numbers (Entrez ids, a count of the cells), but those of names differ and are whole."""
+    numbers = [_number(name) for name in names]
+    if all(map(math.isfinite, numbers)) and (len(set(names)) < len(names) or not all(map(float.is_integer, numbers))):
+        raise DataError(f"{path} has numbers in {place} ({', '.join(names[:3])}), where names belong; {way_out}.")
+
+
+def _refuse_turned(
+    path: Path, orientation: str, rows: Sequence[str], columns: Sequence[str], known: Collection[str]
+) -> None:
+    """Raises DataError where names say that the other orientation is the right one."""
+    by_cells = orientation == "cells_by_genes"
+    cells, genes = (rows, columns) if by_cells else (columns, rows)
+    of_cells, of_genes = ("row", "column") if by_cells else ("column", "row")
+    if (among_cells := len(set(known).intersection(cells))) > len(set(known).intersection(genes)):
+        found = f"{among_cells} of its {of_cells} names are genes that are asked for"
+    elif looking := _most(genes, BARCODE):
+        found = f"its {of_genes} names look like barcodes of cells ({looking!r})"
+    elif looking := _most(cells, ENSEMBL):
+        found = f"its {of_cells} names look like genes ({looking!r})"
+    else:
+        return
+    other = next(each for each in get_args(Orientation) if each != orientation)
+    raise DataError(f"{path} is said to be {orientation}, but {found}; set data.orientation to {other}.")
+
+
+def _most(names: Sequence[str], pattern: re.Pattern) -> str:
+    """The first of the names that match, where more than half do; else nothing."""
+    matching = [name for name in names if pattern.fullmatch(name)]
+    return matching[0] if 2 * len(matching) > len(names) else ""

@@ -1,0 +1,131 @@
+"""Every read-out of one model over one set of cells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from grn.bags import Bags
+from grn.model.saved import TrainedModel
+from grn.model.transformer import Model
+from grn.network.network import Network
+from grn.network.readouts.attention import TABLE, attention_layers, strongest_attention
+from grn.network.readouts.effect import attention_network, effect_network
+from grn.network.readouts.jacobian import jacobian_network
+from grn.network.readouts.knockout import knockout_network
+from grn.network.readouts.sampling import Sample, even_rows, masked_bags, present_bags, sample_cells
+
+WHOLE_MODEL = {"knockout": knockout_network, "jacobian": jacobian_network}
+# Share of the regulators that are hidden at once to be targets: few, so that a target has all the others in sight.
+HIDDEN = 0.1
+QUIET_S = 15
+SCORES = 2**26  # most scores of one layer in one batch of bags (256 MiB)
+ACTIVATIONS = 2**26  # most numbers of one layer in one batch of bags without scores
+ATTENTION_CELLS = 200  # that the blocks' attention is a mean of: it is one number a pair, and settles soon
+
+
+@dataclass(frozen=True)
+class Networks:
+    """chosen: by the read-out asked for.   attention: of the regulation layer, or None without one.
+    layers: attention of each block [N, R], magnitudes only; sparse where only the strongest were kept.
+    mean: of the whole blocks (None: not computed yet, of blocks that are whole)."""
+
+    chosen: Network
+    attention: Network | None
+    layers: list[np.ndarray] | list[sp.csr_matrix]
+    mean: np.ndarray | sp.csr_matrix | None = None
+
+    def pooled(self) -> np.ndarray | sp.csr_matrix:
+        """The blocks' mean [N, R]."""
+        return np.mean(self.layers, axis=0) if self.mean is None else self.mean
+
+
+def read_networks(
+    trained: TrainedModel,
+    multiplicity: sp.csr_matrix,
+    labels: np.ndarray,
+    basal: np.ndarray | None = None,
+    *,
+    readout: str,
+    cells: int,
+    seed: int,
+    top_k: int | None = None,
+    packed: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Networks:
+    """The chosen read-out and the attention of every layer, on the device that the model is on.
+
+    multiplicity: CSR [C, N] over the vocabulary.   labels [C]: cell type index, -1 where unknown.
+    basal [C]: multiplicity of each cell's basal gene; None: 1.
+    cells: about how many bags a read-out of the whole model reads; the regulation layer reads all cells.
+    top_k: strongest regulators of each target to be kept; where the blocks' tables are large, no others are held.
+    packed: the blocks' attention is read from packed bags, as the model was trained (knockout, jacobian: from dense).
+    say: hears now and then how far it is.
+    """
+    model = trained.model.eval()
+    regulators, layer, device = trained.regulators, trained.model.regulation, trained.model.sd.device
+    heads = model.config.query_heads * len(trained.vocabulary) * (len(regulators) + 1)
+    batch = int(np.clip(SCORES // heads, 1, 64))
+
+    rows = even_rows(labels, min(ATTENTION_CELLS, cells), seed)
+    replay = partial(whole_bags, model, multiplicity, basal, rows, regulators, packed)
+    mean: np.ndarray | sp.csr_matrix | None = None
+    layers: list[np.ndarray] | list[sp.csr_matrix]
+    large = len(model.blocks) * len(trained.vocabulary) * len(regulators) > TABLE
+    if large and top_k is not None and top_k < len(regulators):
+        *layers, mean = strongest_attention(model, replay, regulators, top_k)
+    else:
+        layers = attention_layers(model, replay(), regulators)
+        mean = np.mean(layers, axis=0) if layer is None else None
+    attention, chosen = None, None
+    if layer is not None:
+        measured = torch.as_tensor(multiplicity[:, regulators].toarray(), device=device)
+        depth = None if basal is None else torch.as_tensor(basal, device=device)
+        kinds = torch.as_tensor(labels, device=device)
+        attention = attention_network(layer, measured, depth, kinds)
+        if readout == "effect":
+            chosen = effect_network(layer, measured, depth, kinds)
+    if readout == "attention":
+        chosen = attention or Network(mean, {}, np.broadcast_to(np.float32(0.5), layers[0].shape))
+    if readout in WHOLE_MODEL:
+        sampled = list(sample_cells(labels, len(regulators), cells=cells, fraction=HIDDEN, batch=batch, seed=seed))
+        samples = announced(sampled, f"reading the network ({readout})", say)
+        found, counts = np.unique(labels, return_counts=True)
+        sizes = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        chosen = WHOLE_MODEL[readout](model, multiplicity, samples, sizes, regulators, basal)
+    assert chosen is not None, "the configuration refuses `effect` without members"
+    return Networks(chosen, attention, layers, mean)
+
+
+def whole_bags(
+    model: Model,
+    multiplicity: sp.csr_matrix,
+    basal: np.ndarray | None,
+    rows: np.ndarray,
+    regulators: np.ndarray,
+    packed: bool,
+) -> Iterator[Bags]:
+    """The cells `rows` with nothing masked, in batches. Arguments as for `masked_bags`."""
+    batch = int(np.clip(ACTIVATIONS // (multiplicity.shape[1] * model.config.hidden), 1, 64))
+    for part in (rows[start : start + batch] for start in range(0, len(rows), batch)):
+        if packed:
+            yield present_bags(model, multiplicity, basal, part)
+        else:
+            nothing = Sample(-1, part, np.zeros((len(part), len(regulators)), dtype=bool))
+            yield masked_bags(model, multiplicity, basal, nothing, regulators)
+
+
+def announced(samples: Sequence[Sample], what: str, say: Callable[[str], None]) -> Iterator[Sample]:
+    """The samples; one line every QUIET_S seconds."""
+    last = time.monotonic()
+    for number, sample in enumerate(samples):
+        yield sample
+        if time.monotonic() - last > QUIET_S:
+            say(f"{what}: {100 * (number + 1) // len(samples)} %")
+            last = time.monotonic()

@@ -1,0 +1,1 @@
+"""The read-outs, one a file, each named by what it reads."""

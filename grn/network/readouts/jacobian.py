@@ -1,0 +1,71 @@
+"""The Jacobian read-out: how a target's predicted multiplicity moves with a regulator's multiplicity.
+
+w_ij = mean over cells of (d predicted multiplicity of i / d multiplicity of j) * sd_j / sd_i, target masked; then each
+row is divided by the square root of its norm (readout.balanced). The derivative is exact (forward mode), its unit sds
+over the expected multiplicities, and it is the same for every choice of signs inside the attention.
+Sign: positive = raising the regulator raises the target's expected multiplicity.
+Letters: B bags, N genes, R regulators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.func import jvp, vmap
+
+from grn.bags import Bags
+from grn.model.transformer import Model
+from grn.network.network import Network
+from grn.network.readouts.sampling import Sample
+from grn.network.readouts.whole_model import at, mean_effects
+
+TANGENTS = 2**24  # numbers in the widest array of one call: how many regulators go through it together
+
+
+def jacobian_network(
+    model: Model,
+    multiplicity: sp.csr_matrix,
+    samples: Iterable[Sample],
+    cells: dict[int, int],
+    regulators: np.ndarray,
+    basal: np.ndarray | None = None,
+) -> Network:
+    """Arguments as for `mean_effects`. A regulator that never varies gets the weight 0."""
+    sd = model.sd.cpu().numpy()
+    unit = np.where(varying(model, multiplicity, regulators), sd[regulators], 0)[None] / sd[:, None]
+
+    def effect(bags: Bags, chosen: Tensor) -> Tensor:
+        return regulator_derivatives(model, bags, chosen)
+
+    return mean_effects(
+        model, multiplicity, samples, cells, regulators, basal, effect=effect, unit=unit, widest=TANGENTS
+    )
+
+
+def varying(model: Model, multiplicity: sp.csr_matrix, regulators: np.ndarray) -> np.ndarray:
+    """bool [R]: which regulators some training cell has and differ between the cells of a CSR matrix [C, N].
+
+    The sd of the others is 1 by convention, and a derivative is no effect of theirs."""
+    read = multiplicity[:, regulators]
+    differs = (read.max(0) - read.min(0)).toarray()[0] > 0
+    return differs & (model.mean.cpu().numpy()[regulators] > 0)
+
+
+def regulator_derivatives(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
+    """d predicted multiplicity [B, N] / d multiplicity of each regulator [R] of dense bags -> [R, B, N]."""
+
+    everyone = model.is_regulator.nonzero()[:, 0]
+
+    def predict(multiplicity: Tensor) -> Tensor:
+        return model(at(bags, multiplicity, everyone)).multiplicity
+
+    def derivative(direction: Tensor) -> Tensor:
+        return jvp(predict, (bags.multiplicity,), (direction.expand_as(bags.multiplicity),))[1]
+
+    directions = torch.eye(len(bags.genes), dtype=bags.multiplicity.dtype, device=bags.genes.device)
+    with torch.no_grad():
+        return vmap(derivative)(directions[regulators.to(bags.genes.device)])

@@ -1,0 +1,88 @@
+"""Which cells a network is read from, and which regulators are masked in each.
+
+A gene's prediction means something only where the gene cannot read itself. So in every bag one group of regulators
+is masked, as in training; the groups rotate until each regulator has been a target several times.
+Letters: C cells, R regulators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from grn.bags import Bags
+from grn.model.transformer import Model
+
+ROUNDS = 2  # partitions of the regulators into groups: two of ten groups are shared both times one time in a hundred
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Cells of one cell type with the regulators masked in each: rows [B], masked [B, R] bool."""
+
+    cell_type: int
+    rows: np.ndarray
+    masked: np.ndarray
+
+
+def even_rows(labels: np.ndarray, cells: int, seed: int) -> np.ndarray:
+    """About `cells` rows, as evenly over the cell types as they allow: none twice, one of each at least; sorted."""
+    generator = np.random.default_rng(seed)
+    types = np.unique(labels)
+    each = -(-cells // len(types))
+    chosen = [generator.permutation(np.flatnonzero(labels == kind))[:each] for kind in types]
+    return np.sort(np.concatenate(chosen))
+
+
+def sample_cells(
+    labels: np.ndarray, regulators: int, *, cells: int, fraction: float, batch: int, seed: int
+) -> Iterator[Sample]:
+    """About `cells` bags, an equal number for every cell type (-1: unlabelled), in batches of one type.
+
+    A type with fewer cells than bags has each read several times, under different masks.
+    """
+    generator = np.random.default_rng(seed)
+    # Two at least, one of them empty where there is one regulator: it has to be seen somewhere.
+    groups = max(2, min(regulators, int(np.ceil(1 / fraction))))
+    types = np.unique(labels)
+    bags = max(int(np.ceil(cells / len(types))), ROUNDS * groups)
+    for cell_type in types:
+        members = generator.permutation(np.flatnonzero(labels == cell_type))
+        rows = np.resize(members, bags)
+        partitions = [generator.permutation(regulators) % groups for _ in range(-(-bags // groups))]
+        masked = np.concatenate([part[None] == np.arange(groups)[:, None] for part in partitions])[:bags]
+        for start in range(0, bags, batch):
+            part = slice(start, start + batch)
+            yield Sample(int(cell_type), rows[part], masked[part])
+
+
+def masked_bags(
+    model: Model, multiplicity: sp.csr_matrix, basal: np.ndarray | None, sample: Sample, regulators: np.ndarray
+) -> Bags:
+    """The sample's cells as dense bags on the model's device, its masked regulators at multiplicity 0.
+
+    The regulation layer reads the masked ones too: it never reads a gene for itself.
+
+    multiplicity: CSR [C, N]; basal [C]: multiplicity of the basal gene, None: 1; regulators: positions [R].
+    """
+    dense = torch.as_tensor(multiplicity[sample.rows].toarray()).to(model.sd)  # its device and its dtype
+    chosen = torch.as_tensor(regulators, device=dense.device)
+    measured = dense[:, chosen]
+    dense[:, chosen] = dense[:, chosen].masked_fill(torch.as_tensor(sample.masked, device=dense.device), 0)
+    genes = torch.arange(dense.shape[1], device=dense.device)
+    depth = None if basal is None else torch.as_tensor(basal[sample.rows]).to(dense)
+    return Bags(genes, dense, None, depth, measured)
+
+
+def present_bags(model: Model, multiplicity: sp.csr_matrix, basal: np.ndarray | None, rows: np.ndarray) -> Bags:
+    """Some cells as packed bags of the genes that they have, on the model's device. Arguments as for `masked_bags`."""
+    some = multiplicity[rows]
+    genes, offsets = (
+        torch.as_tensor(x, dtype=torch.int64, device=model.sd.device) for x in (some.indices, some.indptr)
+    )
+    depth = None if basal is None else torch.as_tensor(basal[rows]).to(model.sd)
+    return Bags(genes, torch.as_tensor(some.data).to(model.sd), offsets, depth)

@@ -1,0 +1,1 @@
+"""What Lightning runs: the task, its callbacks and its metrics."""

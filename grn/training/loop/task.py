@@ -1,0 +1,124 @@
+"""The model as a LightningModule: one step, one optimiser, one schedule."""
+
+from __future__ import annotations
+
+import math
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from grn.bags import Batch
+from grn.config.schema import ObjectivesConfig, TrainerConfig
+from grn.data.loading.batches import DROPOUT
+from grn.data.loading.gene_parallel import Place
+from grn.data.loading.masking import cell_states
+from grn.errors import TrainingDiverged
+from grn.model.objectives import Loss, active_objectives, mean_losses, total_loss
+from grn.model.transformer import Model, Prediction
+from grn.training.loop.finite import Step, Watch
+from grn.training.loop.gene_parallel import gene_group
+from grn.training.loop.metrics import Evaluation, scalars
+
+
+class Task(L.LightningModule):
+    """Trains a Model on its objectives; logs `train/*` and `validation/*`."""
+
+    def __init__(self, model: Model, objectives: ObjectivesConfig, trainer: TrainerConfig, total_steps: int):
+        super().__init__()
+        self.model, self.settings, self.total_steps = model, trainer, total_steps
+        self.objectives = active_objectives(objectives, model)
+        self.weights = {name: weight for name, (weight, _) in self.objectives.items()}
+        self.classes = model.cell_type.out_features if model.cell_type is not None else 0
+        self.evaluation = Evaluation(list(self.objectives), self.weights, self.classes)
+        self.watch = Watch()
+
+    def setup(self, stage: str) -> None:
+        """The first moment at which processes can be grouped; the moving average has copied the model by now."""
+        parts = self.settings.gene_parallel
+        if parts > 1:
+            place = Place.of(self.global_rank, self.trainer.world_size, parts)
+            self.model.group = gene_group(place)
+
+    def teardown(self, stage: str) -> None:
+        """What follows, metrics and networks, is one process's work on whole bags."""
+        self.model.group = None
+
+    def losses(self, batch: Batch) -> tuple[Prediction, dict[str, Loss]]:
+        prediction = self.model(batch.bags)
+        return prediction, {name: loss(prediction, batch, self.model) for name, (_, loss) in self.objectives.items()}
+
+    def on_train_batch_start(self, batch: Batch, index: int) -> None:
+        """Dropout's draws are those of the step, whatever came before: a run goes on as if it had never been cut off.
+
+        Each process has its own: those that share a cell's genes draw for genes of their own.
+        """
+        draws = cell_states(self.settings.seed, DROPOUT, self.global_rank, np.array([self.global_step]))
+        torch.manual_seed(int(draws[0]))
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        _, losses = self.losses(batch)
+        means = mean_losses(losses, self.mean_over_processes)
+        loss = total_loss(means, self.weights)
+        self.batch, self.loss = batch, loss.detach()
+        logged = {"train/loss": loss} | {f"train/{name}_loss": mean for name, mean in means.items()}
+        # Averaged over processes these are the means of the whole batch.
+        self.log_dict(
+            {name: value.detach() for name, value in logged.items()}, batch_size=len(batch.cells), sync_dist=True
+        )
+        return loss
+
+    def mean_over_processes(self, count: Tensor) -> Tensor:
+        return self.trainer.strategy.reduce(count, reduce_op="mean") if self.trainer.world_size > 1 else count
+
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
+        norm = nn.utils.clip_grad_norm_(self.parameters(), self.settings.gradient_clip)
+        # Before the optimiser steps: the parameters are still good.
+        self.refuse(self.watch.next(self.global_step, self.batch.cells, self.loss, norm, optimizer))
+
+    def refuse(self, step: Step | None) -> None:
+        """Raises TrainingDiverged where this step's loss or gradient is not finite."""
+        what = None if step is None else step.problem()
+        if step is None or what is None:
+            return
+        cells = ", ".join(str(int(cell)) for cell in step.cells[:5])
+        raise TrainingDiverged(
+            f"The {what} is not finite at step {step.number} (batch of the cells in rows {cells}, ...); "
+            "checkpoints of earlier steps are kept: lower trainer.learning_rate "
+            f"({self.settings.learning_rate:g}) or look at these cells."
+        )
+
+    def on_train_end(self) -> None:
+        self.refuse(self.watch.last())
+
+    def on_validation_epoch_start(self) -> None:
+        self.refuse(self.watch.last())
+        self.evaluation.reset()
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        prediction, losses = self.losses(batch)
+        self.evaluation.update(prediction, batch, self.model, losses)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log_dict(scalars(self.evaluation.compute(), "validation"), sync_dist=False)
+
+    def configure_optimizers(self):
+        """AdamW with decay on matrices only; linear warm-up, then a cosine to zero over `total_steps`."""
+        matrices = {id(module.weight) for module in self.model.modules() if isinstance(module, nn.Linear)}
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in trained if id(p) in matrices], "weight_decay": self.settings.weight_decay},
+            {"params": [p for p in trained if id(p) not in matrices], "weight_decay": 0.0},
+        ]
+        # One launch for all parameters; 16-mixed scales gradients, which a fused optimiser would undo by itself.
+        fused = all(p.is_cuda for p in trained) and self.settings.precision != "16-mixed"
+        optimizer = torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.98), fused=fused or None)
+        warmup = max(1, round(self.settings.warmup_fraction * self.total_steps))
+
+        def factor(step: int) -> float:
+            done = (step - warmup) / max(1, self.total_steps - warmup)
+            return (step + 1) / warmup if step < warmup else 0.5 + 0.5 * math.cos(math.pi * min(done, 1.0))
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,173 @@
+"""Networks as every tool writes them, and files that are none."""
+
+import errno
+import gzip
+
+import numpy as np
+import pandas as pd
+import pytest
+from anndata import AnnData
+from scipy import sparse
+
+from grn.analysis.evaluation.network_files import open_network_file, read_network
+from grn.errors import DataError
+
+EDGES = pd.DataFrame({"source": ["NA", "nan"], "target": ["x", "NA"], "weight": [0.5, -2.0]})
+TEXTS = {
+    "decoupler.csv": "source,target,weight\nNA,x,0.5\nnan,NA,-2\n",
+    "indexed.csv": ",source,target,weight,pvalue\n0,NA,x,0.5,0.1\n1,nan,NA,-2,\n",
+    "grnboost.tsv": "TF\ttarget\timportance\nNA\tx\t0.5\nnan\tNA\t-2\n",
+    "pyscenic.csv": "TF,target,importance\r\nNA,x,5e-1\r\nnan,NA,-2\r\n",
+    "arboreto.tsv": "NA\tx\t0.5\nnan\tNA\t-2\n",
+    "rankedEdges.csv": "Gene1\tGene2\tEdgeWeight\nNA\tx\t0.5\nnan\tNA\t-2\n",
+    "genie3.txt": '"regulatoryGene" "targetGene" "weight"\n'.replace(" ", "\t")
+    + '"1"\t"NA"\t"x"\t0.5\n2\tnan\tNA\t-2\n',
+    "spaced.csv": "source, target, weight\nNA, x, 0.5\nnan, NA, -2\n",
+    "spaced and bare.csv": 'NA, "x", 0.5\nnan, "NA", -2\n',
+    "pandas.csv": "0,1,2\nNA,x,0.5\nnan,NA,-2\n",
+    "pandas with index.csv": ",0,1,2\n0,NA,x,0.5\n1,nan,NA,-2\n",
+    "numbered.tsv": "0\t1\t2\t3\nNA\tx\t0.5\t\nnan\tNA\t-2\t\n",
+    "mor.csv": "source,target,mor\nNA,x,0.5\nnan,NA,-2\n",
+    "spaced behind.csv": "source ,target , weight\nNA , x ,0.5 \n nan,NA , -2\n",
+    "R.csv": "source,target,weight\n2,NA,x,0.5\n1,nan,NA,-2\n",
+    "ended.csv": "source,target,weight\nNA,x,0.5,\nnan,NA,-2,\n",
+    "ended and bare.csv": "NA,x,0.5,\nnan,NA,-2,\n",
+    "twice.csv": "source,target,weight,weight\nNA,x,0.5,7\nnan,NA,-2,7\n",
+    "marked.csv": "\ufeffSource;Target;Weight\nNA;x;0.5\nnan;NA;-2\n",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_tables(name, tmp_path):
+    (tmp_path / name).write_bytes(TEXTS[name].encode())
+    pd.testing.assert_frame_equal(read_network(tmp_path / name), EDGES)
+
+
+def test_genes_with_numbers_for_names_are_no_header(tmp_path):
+    (tmp_path / "bare.csv").write_text("1,2,0.5\n0,1,3\n")
+    assert read_network(tmp_path / "bare.csv").to_numpy().tolist() == [["1", "2", 0.5], ["0", "1", 3.0]]
+
+
+def test_row_names_of_r_are_no_genes(tmp_path):
+    (tmp_path / "named.tsv").write_text("source\ttarget\tweight\na.1\tA\tx\t1\na.2\tA\ty\t2\n")
+    assert read_network(tmp_path / "named.tsv").to_numpy().tolist() == [["A", "x", 1.0], ["A", "y", 2.0]]
+
+
+def test_an_empty_cell_between_tabs_stays_empty(tmp_path):
+    (tmp_path / "gap.tsv").write_text("source\tmode\ttarget\tweight\nA\t\tB\t1\n")
+    assert read_network(tmp_path / "gap.tsv").to_numpy().tolist() == [["A", "B", 1.0]]
+
+
+@pytest.mark.parametrize("problem", [MemoryError("9 TiB"), PermissionError(errno.EACCES, "Permission denied")])
+@pytest.mark.parametrize(("name", "reader"), [("a.h5ad", "anndata.read_h5ad"), ("a.parquet", "pandas.read_parquet")])
+def test_what_the_machine_refuses_is_no_damage(name, reader, problem, tmp_path, monkeypatch):
+    def refuse(path, **options):
+        raise problem
+
+    (tmp_path / name).touch()
+    monkeypatch.setattr(reader, refuse)
+    with pytest.raises(type(problem)):
+        read_network(tmp_path / name)
+
+
+def test_compressed_tables(tmp_path):
+    path = tmp_path / "adjacencies.tsv.gz"
+    path.write_bytes(gzip.compress(TEXTS["grnboost.tsv"].encode()))
+    pd.testing.assert_frame_equal(read_network(path), EDGES)
+
+
+def damaged(compressed: bytes) -> dict[str, bytes]:
+    flipped = bytearray(compressed)
+    flipped[len(flipped) // 2] ^= 0xFF
+    checksum = bytearray(compressed)
+    checksum[-6] ^= 0xFF
+    return {
+        "truncated": compressed[: len(compressed) // 2],
+        "flipped": bytes(flipped),
+        "checksum": bytes(checksum),
+        "not compressed": b"source,target,weight\nA,B,1\n",
+    }
+
+
+@pytest.mark.parametrize("rows", [3, 20_000], ids=["in the first line", "later"])
+@pytest.mark.parametrize("how", ["truncated", "flipped", "checksum", "not compressed"])
+def test_a_damaged_gz_is_one_sentence(how, rows, tmp_path):
+    numbers = np.random.default_rng(0).random(rows)
+    text = "\n".join(["TF,target,importance", *(f"R{row},G{row},{weight}" for row, weight in enumerate(numbers))])
+    path = tmp_path / "adjacencies.csv.gz"
+    path.write_bytes(damaged(gzip.compress(text.encode()))[how])
+    with pytest.raises(DataError, match=r"\.csv\.gz is damaged or truncated \(.*\); write it again\.$") as caught:
+        read_network(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_parquet_and_run_folders_keep_the_confidence(tmp_path):
+    edges = EDGES.assign(confidence=[1.0, 0.5])
+    edges.to_parquet(tmp_path / "edges.parquet", index=False)
+    for path in (tmp_path / "edges.parquet", tmp_path):
+        pd.testing.assert_frame_equal(read_network(path), edges)
+
+
+def test_a_run_s_network_and_edges_are_one(tiny_run):
+    from_edges, from_network = open_network_file(tiny_run), open_network_file(tiny_run / "network.h5ad")
+    as_pairs = [
+        {(edge.source, edge.target): edge.weight for edge in file.edges.itertuples() if edge.source != edge.target}
+        for file in (from_edges, from_network)
+    ]
+    assert as_pairs[0] == pytest.approx(as_pairs[1])
+    assert set(from_edges.genes) == set(from_network.genes)
+
+
+def test_in_an_h5ad_rows_are_targets(tmp_path):
+    adata = AnnData(
+        np.zeros((1, 2), np.float32), var=pd.DataFrame(index=pd.Index(["target", "regulator"], dtype=object))
+    )
+    adata.varp["grn"] = sparse.csr_matrix(np.array([[0, -2.0], [0, 0]]))
+    adata.write_h5ad(tmp_path / "network.h5ad")
+    found = open_network_file(tmp_path / "network.h5ad")
+    assert found.edges.to_numpy().tolist() == [["regulator", "target", -2.0]]
+    assert set(found.genes) == {"target", "regulator"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("empty.csv", "", "is empty; give a table"),
+        ("blank.csv", "\n \n", "is empty; give a table"),
+        ("header.csv", "source,target,weight\n", "a header and no rows"),
+        ("list.txt", "SOX2\nPAX6\n", "one column, 'SOX2'"),
+        ("other.csv", "a,b,c\nx,y,z\n", r"the columns a, b, c; name them \(source, target, weight\) or \(TF, target,"),
+        ("words.csv", "source,target,weight\nA,B,1\nA,C,high\n", "row 2: weight is 'high', which is no finite number"),
+        ("nan.csv", "source,target,weight\nA,B,nan\nA,C,\n", r"row 1 \(and 1 more\): weight is 'nan'"),
+        ("inf.csv", "source,target,weight\nA,B,-inf\n", "weight is '-inf'"),
+        ("gap.csv", "source,target,weight\n,B,1\n", "row 1: source is empty"),
+        ("ragged.csv", "source,target,weight\nA,B,1\nA,B,1,2,3\n", "cannot be read as a table: line 3 has 5 fields"),
+        ("longer.csv", "source,target,weight\nA,B,1\n\nA,B,1,2\n", "line 4 has 4 fields and the first 3; give every"),
+        ("shifted.csv", "TF,target,importance\nR6,R8,R9,0.77\n", "line 2 has 4 fields and the first 3"),
+        ("again.csv", "TF,target,importance\nR6,R8,R9,1\nR9,R4,G9,2\n", "line 2 has 4 fields and the first 3"),
+        ("repeated.csv", "source,target,weight\nA,B,1,2\nA,C,1,2\n", "line 2 has 4 fields and the first 3"),
+        ("quote.csv", 'source,target,weight\nA,B,1\n"A,B,1\nA,C,1\n', "a quote is opened in line 3 and never closed"),
+        ("long quote.csv", 'source,target,weight\n"A,B,1\n' + "A,C,1\n" * 40_000, "opened in line 2 and never closed"),
+        ("latin.csv", "source,target,weight\nA,\u00e9,1\n".encode("latin-1"), "is not text in UTF-8; save it as such"),
+        ("late.csv", b"source,target,weight\n" + b"A,B,1\n" * 40_000 + b"A,\xe9,1\n", "is not text in UTF-8"),
+        ("damaged.parquet", "PAR1 no more", "cannot be read as parquet"),
+        ("damaged.h5ad", "no HDF5", r"cannot be read as \.h5ad"),
+        ("binary.csv", b"\xff\xfe\x00\x01", "is not text"),
+    ],
+)
+def test_what_is_no_network_is_one_sentence(name, text, sentence, tmp_path):
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=sentence) as caught:
+        read_network(tmp_path / name)
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_places_without_a_network_say_what_is_there(tmp_path):
+    (tmp_path / "edges.csv").touch()
+    with pytest.raises(DataError, match=r"edge\.csv does not exist; did you mean \S*edges\.csv\?"):
+        read_network(tmp_path / "edge.csv")
+    with pytest.raises(DataError, match=r"a folder without edges\.parquet"):
+        read_network(tmp_path)
+    AnnData(np.zeros((1, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
+    with pytest.raises(DataError, match=r"varp\['grn'\] is missing, varp has nothing"):
+        read_network(tmp_path / "cells.h5ad")

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grn.config.files import all_fields, dump_config, load_config, shipped_configs
+from grn.config.schema import Config, DataConfig, ModelConfig
+from grn.errors import ConfigError
+
+SHIPPED = sorted(path.name for path in shipped_configs().glob("*.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(text: str, name: str = "run.yaml") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def refusal(*overrides: str, name: str = "simulated.yaml") -> str:
+    with pytest.raises(ConfigError) as refused:
+        load_config(name, overrides)
+    return str(refused.value)
+
+
+# Finding
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_configuration_loads(name):
+    assert load_config(name).data.path
+
+
+def test_the_working_folder_comes_before_the_shipped_configurations(working_folder):
+    write("data: {path: mine.h5ad}", "pbmc.yaml")
+    assert load_config("pbmc.yaml").data.path == "mine.h5ad"
+
+
+def test_the_suffix_may_be_left_out():
+    assert load_config("pbmc") == load_config("pbmc.yaml")
+
+
+def test_a_missing_configuration_names_the_nearest():
+    assert refusal(name="pbm.yaml").endswith("did you mean pbmc.yaml?")
+
+
+def test_own_data_shows_every_field_with_its_default():
+    shown = yaml.safe_load((shipped_configs() / "own_data.yaml").read_text())
+    defaults = Config(data=DataConfig(path=shown["data"]["path"])).model_dump()
+    assert shown == defaults
+
+
+def test_own_data_gives_every_field_a_reason():
+    """A comment stands above each field, or its section's comment covers it in `simulated`, the seeds and the sizes."""
+    lines = (shipped_configs() / "own_data.yaml").read_text().splitlines()
+    bare = {"genes", "regulators", "seed", "weight"}  # said once, in the section's comment or by the line above
+    for above, line in pairwise(lines):
+        key = line.split(":")[0].strip()
+        if line.startswith("  ") and not line.strip().startswith("#") and not line.endswith(":") and key not in bare:
+            assert above.strip().startswith("#"), f"no reason above {line.strip()!r}"
+
+
+def test_pbmc_lists_human_transcription_factors_once_each():
+    regulators = load_config("pbmc.yaml").data.regulators
+    assert len(regulators) == len(set(regulators)) == 33
+
+
+# Reading
+
+
+def test_a_key_written_twice_names_both_lines():
+    write("data:\n  path: a.h5ad\n  genes: all\n  path: b.h5ad\n")
+    assert refusal(name="run.yaml") == "run.yaml, line 4: data.path was set in line 2 before; keep one of the two."
+
+
+def test_yaml_errors_name_the_line():
+    write("data:\n  path: a.h5ad\n genes: all\n")
+    assert refusal(name="run.yaml").startswith("run.yaml, line 3: this is not YAML")
+
+
+def test_a_file_elsewhere_is_named_with_its_folder(working_folder):
+    """A run folder's is called config.yaml as every other run's."""
+    (working_folder / "run").mkdir()
+    write("data:\n  pth: x\n", name="run/config.yaml")
+    assert "run/config.yaml, line 2: data.pth is not a field" in refusal(name="run/config.yaml")
+
+
+def test_an_unknown_key_names_its_line_and_the_nearest_field():
+    write("data: {path: a.h5ad}\ntrainer:\n  max_epoch: 5\n")
+    assert refusal(name="run.yaml") == (
+        "run.yaml, line 3: trainer.max_epoch is not a field; did you mean trainer.max_epochs?"
+    )
+
+
+def test_a_field_in_the_wrong_section_is_found():
+    assert "did you mean trainer.max_epochs?" in refusal("max_epochs=3")
+
+
+def test_a_file_without_sections_is_refused():
+    write("- a\n- b\n")
+    assert "holds a list where sections" in refusal(name="run.yaml")
+
+
+def test_an_empty_section_means_its_defaults():
+    write("data:\n  path: a.h5ad\nmodel:\n")
+    assert load_config("run.yaml").model == ModelConfig()
+
+
+def test_every_mistake_is_its_own_sentence():
+    sentences = refusal("trainer.max_steps=0", "model.width=wide").splitlines()
+    assert [sentence.split(":")[0] for sentence in sentences] == ["--set model.width=wide", "--set trainer.max_steps=0"]
+
+
+@pytest.mark.parametrize("gene", ["NA", "nan", "no", "on", "1e5", "12:30", "2024-01-01"])
+def test_gene_names_that_look_like_something_else_stay_texts(gene):
+    plain = gene not in {"1e5"}  # numbers need quotes in every YAML
+    write(f"data: {{path: a.h5ad, regulators: [{gene if plain else repr(gene)}]}}")
+    config = load_config("run.yaml")
+    assert config.data.regulators == [gene]
+    write(dump_config(config), "again.yaml")
+    assert load_config("again.yaml") == config
+
+
+# Overrides
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("trainer.learning_rate=1e-3", 1e-3),
+        ("trainer.max_epochs=null", None),
+        ("trainer.devices=auto", "auto"),
+        ("data.genes=all", "all"),
+        ("data.genes=500", 500),
+        ("data.path=simulated:", "simulated:"),
+        ("data.path=scanpy:pbmc3k", "scanpy:pbmc3k"),
+        ("data.regulators=[GATA1, SPI1]", ["GATA1", "SPI1"]),
+        ("data.counts=layer:counts", "layer:counts"),
+        ("data.simulated.cells=30", 30),
+    ],
+)
+def test_an_override_sets_one_field(override, value):
+    field = override.partition("=")[0]
+    found = load_config("simulated.yaml", [override])
+    for name in field.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+def test_the_last_override_of_a_field_holds():
+    assert load_config("simulated.yaml", ["trainer.seed=1", "trainer.seed=2"]).trainer.seed == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("trainer.max_steps=many", "trainer.max_steps must be a whole number, not 'many'."),
+        ("trainer.max_steps=0", "trainer.max_steps must be at least 1, not 0."),
+        ("data.genes=2.5", "data.genes must be a whole number, not 2.5."),
+        ("data.validation_fraction=1", "data.validation_fraction must be below 1, not 1."),
+        ("network.readout=jacobin", "network.readout must be effect, attention, knockout or jacobian, not 'jacobin'."),
+        ("trainer.devices=two", "trainer.devices must be a whole number or auto, not 'two'."),
+        ("trainer=5", "trainer is a section, not 5; set its fields, for example trainer.max_epochs."),
+        ("data.path.x=1", "data.path is not a section and has no fields."),
+        ("regulation.penalties=[]", "regulation.penalties must be a list that is not empty, not []."),
+        ("regulation.penalties=[0]", "item 1 of regulation.penalties must be above 0, not 0."),
+        ("model.width=31", "model: width 31 is not a multiple of query_heads 2."),
+        (
+            "objectives.property.weight=1",
+            "objectives.property.weight is set but objectives.property.key names no obs column.",
+        ),
+        ("data.regulators=[A", "this is not YAML, expected ',' or ']', but got '<stream end>'."),
+    ],
+)
+def test_a_wrong_override_is_one_sentence_that_quotes_it(override, said):
+    assert refusal(override) == f"--set {override}: {said}"
+
+
+def test_the_read_out_effect_needs_the_regulation_layer():
+    said = (
+        "network.readout: effect reads the regulation layer, which regulation.members: 0 leaves out; "
+        "set regulation.members to 1 or more, or network.readout to knockout."
+    )
+    assert refusal("regulation.members=0") == f"simulated.yaml: {said}"
+    assert load_config("simulated.yaml", ["regulation.members=0", "network.readout=knockout"]).regulation.members == 0
+
+
+@pytest.mark.parametrize("without", ["data.label_key=null", "objectives.cell_type.weight=0"])
+def test_a_run_needs_something_to_train_for(without):
+    nothing = ("objectives.masked_multiplicity.weight=0", without)
+    assert refusal(*nothing) == (
+        "simulated.yaml: nothing is trained for, as objectives.masked_multiplicity.weight and "
+        "objectives.property.weight are 0 and cell types need objectives.cell_type.weight above 0 and data.label_key; "
+        "set one of them."
+    )
+    load_config("simulated.yaml", [*nothing, "objectives.property.weight=1", "objectives.property.key=age"])
+    load_config("simulated.yaml", nothing[:1])
+
+
+def test_a_wrong_item_of_a_list_is_counted_from_one():
+    assert "item 2 of data.regulators must be a text" in refusal("data.regulators=[GATA1, 7]")
+
+
+def test_an_override_without_a_value_shows_how_to_write_one():
+    assert "write for example --set trainer.max_epochs=5" in refusal("trainer")
+
+
+def test_a_missing_path_says_how_to_set_it():
+    write("model: {width: 32}")
+    assert refusal(name="run.yaml").startswith("run.yaml: data.path is missing; set it in the file or with --set")
+
+
+# Writing
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_dumped_configuration_reads_back_equal(name):
+    config = load_config(name)
+    write(dump_config(config), "dumped.yaml")
+    assert load_config("dumped.yaml") == config
+
+
+def test_a_dumped_configuration_has_every_field():
+    dumped = yaml.safe_load(dump_config(load_config("pbmc.yaml")))
+    for field in all_fields():
+        inner = dumped
+        for name in field.split("."):
+            inner = inner[name]

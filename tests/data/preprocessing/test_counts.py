@@ -1,0 +1,126 @@
+"""Where counts come from, and the sentences for what no count can be."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from grn.config.schema import DataConfig
+from grn.data.preprocessing.counts import read_expression
+from grn.errors import ConfigError, DataError
+
+
+def config(**fields) -> DataConfig:
+    return DataConfig(path="cells.h5ad", **fields)
+
+
+def log_normalised(counts) -> sparse.csr_matrix:
+    values = sparse.csr_matrix(counts, dtype=np.float64)
+    return values.multiply(1e4 / values.sum(axis=1)).tocsr().log1p()
+
+
+def test_the_origin_is_a_sentence(adata):
+    adata.layers["umi"] = adata.X
+    assert read_expression(adata, config()).origin == "Counts are taken from X."
+    assert read_expression(adata, config(counts="layer:umi")).origin == "Counts are taken from layer 'umi'."
+
+
+def test_raw_brings_its_own_genes(adata):
+    adata.raw = adata
+    part = adata[:, ["gene3", "gene0"]].copy()
+    part.X = np.full(part.shape, 0.5)
+    found = read_expression(part, config(counts="raw"))
+    assert list(found.var.index) == list(adata.var_names)
+    assert (found.values != adata.X).nnz == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(-1, "is negative"), (np.nan, "is not finite"), (np.inf, "is not finite"), (2.5, "is not a whole number")],
+)
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
+def test_what_is_no_count_is_named_with_its_cell_and_gene(adata, value, words, form):
+    counts = adata.X.toarray()
+    counts[5, 7] = value
+    adata.X = form(counts)
+    with pytest.raises(DataError, match=rf"{value} for gene gene7 in cell cell5, which {words}"):
+        read_expression(adata, config())
+
+
+def test_log_values_given_as_counts_name_the_alternatives(adata):
+    adata.layers["umi"] = adata.X.copy()
+    adata.layers["scaled"] = adata.X.toarray() - 1
+    adata.raw = adata
+    adata.X = log_normalised(adata.X)
+    with pytest.raises(DataError, match=r"it looks log-normalised; set data\.counts: raw or layer:umi\.$"):
+        read_expression(adata, config())
+
+
+def test_log_values_alone_offer_to_recover(adata):
+    adata.X = log_normalised(adata.X)
+    with pytest.raises(DataError, match=r"set data\.counts: recover"):
+        read_expression(adata, config())
+
+
+def test_values_without_counts_anywhere_offer_expression(adata):
+    adata.X = np.random.default_rng(0).gamma(1, 1, adata.shape)
+    with pytest.raises(DataError, match=r"no other matrix here holds counts.*data\.values: expression"):
+        read_expression(adata, config())
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [("raw", r"no \.raw; set data\.counts to one of: X, layer:umi"), ("layer:ump", "no layer 'ump'.*layer:umi")],
+)
+def test_a_matrix_that_is_not_there_names_those_that_are(adata, counts, words):
+    adata.layers["umi"] = adata.X
+    with pytest.raises(DataError, match=words):
+        read_expression(adata, config(counts=counts))
+
+
+def test_an_unknown_choice_is_the_configurations_error(adata):
+    with pytest.raises(ConfigError, match="'umi'; it must be X, raw, layer:NAME or recover"):
+        read_expression(adata, config(counts="umi"))
+
+
+def test_nothing_but_zeros_is_refused(adata):
+    adata.X = adata.X * 0
+    with pytest.raises(DataError, match="X holds no value above 0"):
+        read_expression(adata, config())
+
+
+def test_expression_is_taken_as_it_is(adata):
+    adata.X = log_normalised(adata.X).astype(np.float32)
+    found = read_expression(adata, config(values="expression"))
+    np.testing.assert_array_equal(found.values.toarray(), adata.X.toarray())
+
+
+def test_negative_expression_is_refused_with_a_way_out(adata):
+    values = adata.X.toarray()
+    values[3, 2] = -0.5
+    adata.X = values
+    with pytest.raises(
+        DataError, match=r"-0\.5 for gene gene2 in cell cell3 and multiplicities cannot be negative; use"
+    ):
+        read_expression(adata, config(values="expression"))
+
+
+def test_missing_expression_is_refused(adata):
+    values = adata.X.toarray()
+    values[3, 2] = np.nan
+    adata.X = values
+    with pytest.raises(DataError, match=r"nan for gene gene2 in cell cell3, which is not finite"):
+        read_expression(adata, config(values="expression"))
+
+
+def test_recover_contradicts_expression(adata):
+    with pytest.raises(ConfigError, match="recover makes counts"):
+        read_expression(adata, config(values="expression", counts="recover"))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -2.0])
+def test_values_that_expression_cannot_be_either_are_not_sent_there(adata, value):
+    counts = adata.X.toarray()
+    counts[1, 2] = value
+    adata.X = sparse.csr_matrix(counts)
+    with pytest.raises(DataError, match="holds counts; mend this one or add one"):
+        read_expression(adata, DataConfig(path="x"))

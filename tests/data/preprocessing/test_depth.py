@@ -1,0 +1,204 @@
+"""A cell's depth, and which genes it is over."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from anndata import AnnData
+from scipy import sparse
+
+from grn.analysis.predict import data_config
+from grn.config.files import load_config
+from grn.config.schema import DataConfig
+from grn.data.cells import cells_for_vocabulary, load_cells
+from grn.data.preprocessing.depth import (
+    FEWEST,
+    LARGEST_WEIGHT,
+    LEAST,
+    basal_multiplicity,
+    cell_weights,
+    depth_scale,
+    measures_depth,
+    presence,
+    totals,
+    totals_behind,
+    zeros_tell_depth,
+)
+from grn.data.readers.registry import open_source
+from grn.model.saved import TrainedModel
+
+
+@pytest.mark.parametrize(
+    ("regulators", "measured"),
+    [(None, [1, 1, 1]), ([2], [1, 1, 0]), ([0], [0, 1, 1]), ([0, 2], [1, 1, 1]), ([1, 2], [1, 0, 0])],
+)
+def test_regulators_are_left_out_where_the_others_hold_half_of_the_counts(regulators, measured):
+    counts = sparse.csr_matrix([[4, 0, 1], [1, 2, 2.0]])  # 5, 2 and 3 counts of a gene
+    found = measures_depth(counts, None if regulators is None else np.array(regulators))
+    assert found.dtype == bool and found.tolist() == [bool(gene) for gene in measured]
+
+
+def test_totals_are_over_the_genes_that_measure():
+    counts = sparse.csr_matrix(np.arange(12.0, dtype=np.float32).reshape(3, 4))
+    assert totals(counts, np.array([True, False, True, False])).tolist() == [2, 10, 18]
+    assert totals(counts, np.ones(4, bool)).dtype == np.float64
+
+
+def test_the_basal_gene_is_one_at_the_mean_depth_and_never_light():
+    total = np.array([30.0, 40, 50, 0])
+    mean, sd = scale = depth_scale(total[:3])
+    found = basal_multiplicity(total, scale)
+    np.testing.assert_allclose(found[1:3], 1 + 0.5 * (np.log1p(total[1:3]) - mean) / sd, rtol=1e-6)
+    assert found[0] == found[3] == LEAST and found.dtype == np.float32
+    assert basal_multiplicity(np.expm1([mean]), scale) == pytest.approx(1)
+    assert depth_scale(np.full(3, 7.0)) is None
+    assert (basal_multiplicity(total, None) == 1).all()
+
+
+def test_cells_weigh_by_their_depth_up_to_a_limit():
+    found = cell_weights(np.array([0.0, 1, 10, 10, 20, 1e6]))
+    assert found.mean() == pytest.approx(1) and found.dtype == np.float32
+    np.testing.assert_allclose(found / found[1], [1, 1, 10, 10, 20, 10 * LARGEST_WEIGHT], rtol=1e-6)
+
+
+def test_the_total_behind_the_genes_seen_is_that_of_a_poisson():
+    generator = np.random.default_rng(0)
+    depth = np.array([100.0, 400, 1600])
+    seen = (generator.poisson(depth[:, None] / 2000, (3, 2000)) > 0).sum(1)
+    np.testing.assert_allclose(totals_behind(seen, 2000), depth, rtol=0.15)
+    assert totals_behind(np.array([0, 5]), 5).tolist() == [0, pytest.approx(5 * np.log(10))]
+
+
+def log_normalised(genes, seed=0, cells=60):
+    """Counts of cells of different depths, each divided by its total."""
+    generator = np.random.default_rng(seed)
+    counts = generator.poisson(generator.uniform(0.2, 2, (cells, 1)), (cells, genes))
+    return np.log1p(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)).astype(np.float32)
+
+
+def test_values_that_are_no_counts_have_the_depth_that_their_zeros_tell(write):
+    values = log_normalised(FEWEST + 3)
+    regulators = ["gene0", "gene1", "gene2"]
+    config = {"values": "expression", "genes": "all", "regulators": regulators}
+    cells, split = load_cells(DataConfig(path=write(AnnData(values, var=named(values))), **config))
+    seen = (values[:, 3:] > 0).sum(1)
+    assert np.array_equal(totals(presence(sparse.csr_matrix(values)), cells.measures_depth), seen)
+    assert cells.depth == depth_scale(seen[split.train])
+    np.testing.assert_array_equal(cells.basal, basal_multiplicity(seen, cells.depth))
+    np.testing.assert_array_equal(cells.weight, cell_weights(totals_behind(seen, FEWEST)))
+    np.testing.assert_array_equal(cells.multiplicity.toarray(), values)
+    assert np.corrcoef(cells.basal, seen)[0, 1] > 0.9 and np.ptp(cells.weight) > 0.5
+    again = cells_for_vocabulary(
+        AnnData(values[:10], var=named(values)),
+        DataConfig(path="new.h5ad", **config),
+        cells.vocabulary,
+        regulators=cells.regulators,
+        depth=cells.depth,
+        measures_depth=cells.measures_depth,
+    )
+    np.testing.assert_array_equal(again.basal, cells.basal[:10])
+
+
+def test_zeros_tell_depth_where_cells_differ_by_more_than_independent_zeros_would():
+    generator = np.random.default_rng(0)
+    alike = sparse.csr_matrix(generator.random((500, 80)) < generator.uniform(0.2, 0.99, 80), dtype=np.float32)
+    unlike = sparse.csr_matrix(generator.random((500, 80)) < generator.uniform(0.2, 0.99, (500, 1)), dtype=np.float32)
+    everything = np.ones(80, bool)
+    assert not zeros_tell_depth(alike, everything) and zeros_tell_depth(unlike, everything)
+    assert not zeros_tell_depth(unlike, np.arange(80) < FEWEST - 1)
+
+
+@pytest.mark.parametrize("values", [log_normalised(FEWEST - 1), log_normalised(FEWEST) + 1], ids=["few", "no zeros"])
+def test_few_genes_or_no_zeros_tell_no_depth(write, values):
+    path = write(AnnData(values, var=named(values)))
+    cells, _ = load_cells(DataConfig(path=path, values="expression", genes="all"))
+    assert cells.depth is None and (cells.basal == 1).all() and (cells.weight == 1).all()
+
+
+def named(values):
+    return pd.DataFrame(index=[f"gene{number}" for number in range(values.shape[1])])
+
+
+@pytest.mark.parametrize("values", ["counts", "expression"])
+def test_without_depth_all_cells_are_alike(adata, write, values):
+    path = write(adata)
+    cells, _ = load_cells(DataConfig(path=path, values=values, multiplicity="log1p", depth="none"))
+    assert cells.depth is None and (cells.basal == 1).all() and (cells.weight == 1).all()
+    with pytest.raises(ValueError, match=r"set data\.multiplicity to log1p"):
+        DataConfig(path=path, depth="none")
+
+
+def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata, write):
+    """Nor does any other gene's multiplicity, nor what is fitted."""
+    regulators = ["gene2", "gene5"]
+    config = {"genes": "all", "regulators": regulators, "multiplicity": "log1p_normalised"}
+    before, split = load_cells(DataConfig(path=write(adata), **config))
+    assert [before.vocabulary[gene] for gene in np.flatnonzero(~before.measures_depth)] == regulators
+    counts = adata.X.toarray()
+    counts[split.train[:5], 2] += 3
+    counts[split.test[:3], 5] += 7
+    adata.X = sparse.csr_matrix(counts)
+    after, _ = load_cells(DataConfig(path=write(adata, "more.h5ad"), **config))
+    for name in ("basal", "weight", "measures_depth", "target_total", "depth"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    others = before.measures_depth
+    np.testing.assert_array_equal(after.multiplicity[:, others].toarray(), before.multiplicity[:, others].toarray())
+    assert (after.multiplicity != before.multiplicity).nnz == 8
+
+
+def test_new_cells_have_their_depth_over_the_genes_of_the_training(tiny_run):
+    """From the model folder: the data come with regulators far more frequent than where the model was trained."""
+    trained = TrainedModel.load(tiny_run)
+    run = load_config(tiny_run / "config.yaml").data
+    cells, _ = load_cells(run)
+    assert np.array_equal(trained.measures_depth, cells.measures_depth)
+    assert np.array_equal(~trained.measures_depth, np.isin(trained.vocabulary, run.regulators))
+    adata = open_source(run)
+    counts = adata.X.toarray()
+    counts[:, np.isin(adata.var_names, run.regulators)] += 100
+    adata.X = sparse.csr_matrix(counts)
+    found = cells_for_vocabulary(
+        adata,
+        data_config(trained, tiny_run, tiny_run),
+        trained.vocabulary,
+        regulators=trained.regulators,
+        target_total=trained.target_total,
+        depth=trained.depth,
+        measures_depth=trained.measures_depth,
+    )
+    np.testing.assert_array_equal(found.basal, cells.basal)
+    assert np.ptp(found.basal) > 0.5
+
+
+def test_cells_that_lack_genes_have_the_depth_that_they_would_have_with_them(tiny_run):
+    """A quarter of the genes gone, half of the counts: what is left keeps its multiplicities, but for noise."""
+    trained = TrainedModel.load(tiny_run)
+    run = load_config(tiny_run / "config.yaml").data
+    cells, _ = load_cells(run)
+    adata = open_source(run)
+    rank = np.argsort(-np.asarray(adata.X.sum(0)).ravel())
+    regulators = np.isin(adata.var_names, run.regulators)
+    gone = [gene for gene in rank if not regulators[gene]][: adata.n_vars // 4]
+    lost = trained.depth_share[np.isin(trained.vocabulary, adata.var_names[gone])].sum()
+    assert lost > 0.3
+    fewer = adata[:, [gene for gene in range(adata.n_vars) if gene not in gone]].copy()
+    told = {"regulators": trained.regulators, "target_total": trained.target_total, "depth": trained.depth}
+    found = {
+        held is not None: cells_for_vocabulary(
+            fewer,
+            data_config(trained, tiny_run, tiny_run),
+            trained.vocabulary,
+            measures_depth=trained.measures_depth,
+            depth_held=held,
+            **told,
+        )
+        for held in (trained.depth_share, None)
+    }
+    there = np.isin(trained.vocabulary, fewer.var_names)
+    off = {
+        allowed: np.abs(other.multiplicity[:, there] - cells.multiplicity[:, there]).mean()
+        for allowed, other in found.items()
+    }
+    assert off[True] < 0.3 * off[False]
+    yardstick = {allowed: abs(other.basal - cells.basal).mean() for allowed, other in found.items()}
+    assert yardstick[True] < 0.5 * yardstick[False]
+    assert f"They held {lost:.0%} of the training cells' depth" in found[True].notes[0]

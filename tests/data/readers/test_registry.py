@@ -1,0 +1,118 @@
+"""data.path: what opens, and the sentence for what does not."""
+
+import errno
+import os
+import types
+from pathlib import Path
+from urllib.error import URLError
+
+import h5py
+import numpy as np
+import pytest
+
+from grn.cli.exit_codes import judge
+from grn.config.schema import DataConfig, SimulatedConfig
+from grn.data.readers import registry as sources
+from grn.data.readers.registry import open_source
+from grn.errors import DataError
+
+
+def test_a_missing_file_names_the_nearest(adata, write, tmp_path):
+    write(adata, "blood.h5ad")
+    with pytest.raises(DataError, match=r"does not exist \(did you mean .*blood\.h5ad\?\)"):
+        open_source(DataConfig(path=str(tmp_path / "blod.h5ad")))
+
+
+def test_an_unknown_format_names_the_known(tmp_path):
+    (tmp_path / "cells.xlsx").write_text("")
+    with pytest.raises(DataError, match=r"cells\.xlsx is not a format that is read; use \.h5ad"):
+        open_source(DataConfig(path=str(tmp_path / "cells.xlsx")))
+
+
+def test_an_unknown_scanpy_set_names_the_known():
+    with pytest.raises(DataError, match=r"scanpy:pbmc68k is not known.*scanpy:pbmc68k_reduced"):
+        open_source(DataConfig(path="scanpy:pbmc68k"))
+
+
+@pytest.mark.parametrize("kept", [0, 100, 3000])
+@pytest.mark.parametrize("backed", [False, True])
+def test_a_truncated_file_is_one_sentence(adata, write, tmp_path, kept, backed):
+    whole = Path(write(adata)).read_bytes()
+    assert len(whole) > 2 * kept
+    (tmp_path / "cut.h5ad").write_bytes(whole[:kept])
+    with pytest.raises(DataError, match=r"cut\.h5ad cannot be read as \.h5ad") as caught:
+        open_source(DataConfig(path=str(tmp_path / "cut.h5ad"), backed=backed))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (MemoryError("Unable to allocate 9 TiB"), "memory ran out (Unable to allocate 9 TiB)"),
+        (PermissionError(errno.EACCES, "Permission denied", "cells.h5ad"), "cells.h5ad: permission denied."),
+    ],
+)
+def test_what_the_machine_refuses_is_no_damage(adata, write, monkeypatch, problem, said):
+    """Wherever in the file: AnnData adds to exceptions what it was reading."""
+
+    def refuse(*arguments, **options):
+        raise problem
+
+    path = write(adata)
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", refuse)
+    with pytest.raises(type(problem)) as caught:
+        open_source(DataConfig(path=path))
+    code, sentence = judge(caught.value)
+    assert code == 2 and sentence.startswith(said)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("backed", [False, True])
+def test_a_file_that_may_not_be_read_is_named(adata, write, backed):
+    path = Path(write(adata))
+    path.chmod(0)
+    with pytest.raises(PermissionError) as caught:
+        open_source(DataConfig(path=str(path), backed=backed))
+    assert judge(caught.value) == (2, f"{path}: permission denied.")
+
+
+def test_simulated_is_seeded_by_its_own_fields():
+    one, same, other = (
+        open_source(
+            DataConfig(path="simulated:", simulated=SimulatedConfig(cells=20, genes=15, regulators=4, seed=seed))
+        )
+        for seed in (1, 1, 2)
+    )
+    assert (one.X != same.X).nnz == 0
+    assert (one.X != other.X).nnz > 0
+
+
+def test_pbmc3k_keeps_labelled_cells_in_the_order_of_the_counts(adata, monkeypatch):
+    processed = adata[["cell7", "cell3", "cell20"]].copy()
+    processed.obs["louvain"] = ["B", "NK", "T"]
+    _stub_scanpy(monkeypatch, pbmc3k=lambda: adata, pbmc3k_processed=lambda: processed)
+    cells = open_source(DataConfig(path="scanpy:pbmc3k"))
+    assert list(cells.obs_names) == ["cell3", "cell7", "cell20"]
+    assert list(cells.obs["louvain"]) == ["NK", "B", "T"]
+    np.testing.assert_array_equal(cells.X.toarray(), adata[["cell3", "cell7", "cell20"]].X.toarray())
+
+
+def test_pbmc3k_without_network_says_what_to_do(monkeypatch):
+    def offline():
+        raise URLError("no route to host")
+
+    _stub_scanpy(monkeypatch, pbmc3k=offline)
+    with pytest.raises(DataError, match=r"downloaded at its first use.*no route to host.*pbmc68k_reduced"):
+        open_source(DataConfig(path="scanpy:pbmc3k"))
+
+
+def test_a_new_format_is_one_entry(adata, monkeypatch, tmp_path):
+    monkeypatch.setitem(sources.READERS, ".mine", lambda path, config: adata)
+    (tmp_path / "cells.mine").touch()
+    assert open_source(DataConfig(path=str(tmp_path / "cells.mine"))) is adata
+
+
+def _stub_scanpy(monkeypatch, **datasets):
+    stub = types.ModuleType("scanpy")
+    stub.datasets = types.SimpleNamespace(**datasets)
+    monkeypatch.setitem(__import__("sys").modules, "scanpy", stub)

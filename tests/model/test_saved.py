@@ -1,0 +1,184 @@
+"""A trained model as a folder of plain files."""
+
+import json
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from grn.errors import RunFolderError
+from grn.model.saved import FILES, TrainedModel
+
+VOCABULARY = ("NA", "nan", "CD8A", "HLA-DRA", "β2M", "1", "null", "MT-ND1", "true", "a\x0bb", "a b", "C1orf112")
+CLASSES = ("T/NK cell", "β", "")
+MEASURES = np.arange(12) % 3 > 0
+SHARE = MEASURES / MEASURES.sum()
+
+
+@pytest.fixture
+def trained(make_model) -> TrainedModel:
+    model = make_model(dtype=torch.float32, property=True, members=2)
+    return TrainedModel(
+        model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, SHARE, "age"
+    )
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    trained.save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
+    loaded, bags = TrainedModel.load(folder), make_bags(dtype=torch.float32)
+    before, after = trained.model(bags), loaded.model(bags)
+    for name in ("multiplicity", "cell", "logits", "property"):
+        assert torch.equal(getattr(before, name), getattr(after, name))
+    for name in ("vocabulary", "classes", "values", "multiplicity", "target_total", "depth", "property_key", "hash"):
+        assert getattr(loaded, name) == getattr(trained, name)
+    assert loaded.model.config == trained.model.config
+    assert np.array_equal(loaded.regulators, [0, 3, 5])
+    assert np.array_equal(loaded.measures_depth, MEASURES) and loaded.measures_depth.dtype == bool
+    assert np.array_equal(loaded.depth_share, SHARE)
+    assert not loaded.model.training
+
+
+def test_gene_names_come_back_whatever_ends_lines_in_them(trained, tmp_path):
+    names = ("a\r", "a\r\n", "\n", "\r", "", "a\x85b", "a\u2028b", "a\x1cb", "a\\nb", "a\\", "\\\n", " a ")
+    replace(trained, vocabulary=names).save(tmp_path / "odd")
+    assert TrainedModel.load(tmp_path / "odd").vocabulary == names
+
+
+def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):
+    model = make_model(dtype=torch.float32, classes=0, property=False, regulators=None)
+    TrainedModel(model, VOCABULARY, (), "expression", "log1p", None, None, MEASURES, SHARE).save(tmp_path / "model")
+    loaded = TrainedModel.load(tmp_path / "model")
+    assert (loaded.classes, loaded.target_total, loaded.depth, loaded.property_key) == ((), None, None, None)
+    assert loaded.model.cell_type is None and loaded.model.property is None
+    assert len(loaded.regulators) == 12 and loaded.model.regulation is None
+
+
+def test_the_run_folder_stands_for_its_model(trained, folder):
+    assert TrainedModel.load(folder.parent).hash == trained.hash
+
+
+def test_the_hash_is_that_of_the_tensors(trained, folder):
+    before = trained.hash
+    assert TrainedModel.load(folder).hash == before
+    with torch.no_grad():
+        trained.model.norm.weight[0] += 1
+    assert trained.hash != before
+    assert replace(trained, measures_depth=~MEASURES).hash != trained.hash
+
+
+def test_there_is_no_pickle(folder):
+    """A checkpoint of torch is a zip with a pickle; other pickles begin with their protocol."""
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    for path in folder.iterdir():
+        assert not zipfile.is_zipfile(path)
+        assert not path.read_bytes().startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"))
+
+
+def test_saving_again_replaces_the_folder(trained, folder):
+    (folder / "left over").touch()
+    trained.save(folder)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(RunFolderError, match=rf"model is not a model: {name} is missing; give a run folder") as caught:
+        TrainedModel.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(RunFolderError, match="nowhere does not exist; give a run folder or its model/"):
+        TrainedModel.load(tmp_path / "nowhere")
+
+
+def test_a_file_is_not_a_model(folder):
+    with pytest.raises(RunFolderError, match=r"card\.json is not a model"):
+        TrainedModel.load(folder / "card.json")
+
+
+def change_card(**values):
+    def change(folder):
+        card = json.loads((folder / "card.json").read_text())
+        (folder / "card.json").write_text(json.dumps(card | values))
+
+    return change
+
+
+def without_card_entry(name):
+    def change(folder):
+        card = json.loads((folder / "card.json").read_text())
+        del card[name]
+        (folder / "card.json").write_text(json.dumps(card))
+
+    return change
+
+
+def writing(name, content: bytes):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def flip_one_bit_of_a_tensor(folder):
+    whole = bytearray((folder / "model.safetensors").read_bytes())
+    whole[-5] ^= 1
+    (folder / "model.safetensors").write_bytes(whole)
+
+
+def truncate_tensors(folder):
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def drop_a_gene(folder):
+    genes = (folder / "vocabulary.txt").read_text().split("\n")
+    (folder / "vocabulary.txt").write_text("\n".join(genes[1:]))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate_tensors,
+        flip_one_bit_of_a_tensor,
+        drop_a_gene,
+        writing("model.safetensors", b""),
+        writing("card.json", b"{"),
+        writing("card.json", b"[]"),
+        writing("card.json", b"\xff\xfe"),
+        without_card_entry("format"),
+        without_card_entry("target_total"),
+        without_card_entry("hash"),
+        change_card(depth=1.5),
+        change_card(regulation=None),
+        change_card(regulation={"members": 3, "heads": 2, "width": 8}),
+        change_card(regulation={"members": 2}),
+        change_card(regulation="one"),
+        without_card_entry("regulation"),
+        writing("config.yaml", b"width: sixteen\nlayers: x"),
+        writing("config.yaml", b"width: 32"),
+        writing("config.yaml", b"widht: 16"),
+        writing("config.yaml", b"- 1"),
+        writing("config.yaml", b"a: [\n"),
+        writing("vocabulary.txt", b"\xff\xfe"),
+        writing("labels.json", b"null"),
+        writing("labels.json", b'["one"]'),
+    ],
+)
+def test_damage_is_one_sentence(folder, damage):
+    damage(folder)
+    with pytest.raises(RunFolderError, match=r"model is damaged.*restore it") as caught:
+        TrainedModel.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_format_is_named(folder):
+    change_card(format=99)(folder)
+    with pytest.raises(RunFolderError, match="has format 99 and this version reads 4"):
+        TrainedModel.load(folder)

@@ -1,0 +1,259 @@
+"""What the model may depend on, and what it must not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.autograd.functional import jacobian
+
+from grn.bags import Bags
+from grn.config.schema import ModelConfig
+from grn.model.transformer import FeedForward, Layout, MessageDropout, Model
+
+REGULATORS = (0, 3, 5)
+close = {"rtol": 1e-9, "atol": 1e-10}
+
+
+def same(found, expected) -> None:
+    """Two predictions, whatever the form of their bags."""
+    torch.testing.assert_close(found.multiplicity.flatten(), expected.multiplicity.flatten(), **close)
+    for name in ("cell", "logits", "property"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), **close)
+
+
+def permuted(bags: Bags, order: torch.Tensor) -> Bags:
+    return replace(bags, genes=bags.genes[order], multiplicity=bags.multiplicity[:, order])
+
+
+@pytest.mark.parametrize("members", [0, 2])
+@pytest.mark.parametrize("regulators", [None, REGULATORS, (7,)])
+def test_packed_bags_give_the_predictions_of_dense_ones(make_model, make_bags, regulators, members):
+    model, bags = make_model(regulators=regulators, members=members), make_bags()
+    dense = model(bags)
+    same(model(bags.pack()), dense)
+    assert dense.multiplicity.std() > 0.1 and dense.logits.std() > 0.1, "or any two predictions would be the same"
+
+
+@pytest.mark.parametrize("members", [0, 2])
+def test_packed_cells_do_not_see_each_other(make_model, make_bags, members):
+    model, bags = make_model(members=members), make_bags()
+    together = model(bags.pack())
+    alone = [model(Bags(bags.genes, bags.multiplicity[[c]], basal=bags.basal[[c]])) for c in range(bags.cells)]
+    torch.testing.assert_close(together.logits, torch.cat([each.logits for each in alone]), **close)
+    torch.testing.assert_close(together.multiplicity, torch.cat([each.multiplicity[0] for each in alone]), **close)
+
+
+@pytest.mark.parametrize("members", [0, 2])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_gene_depends_on_the_regulators_alone(make_model, make_bags, layers, members):
+    """So not on itself, if it is none; and the summary, which reads every gene, is nobody's key."""
+    model, bags = make_model(layers=layers, members=members), make_bags(cells=1)
+    derivative = jacobian(lambda m: model(replace(bags, multiplicity=m)).multiplicity[0], bags.multiplicity)[:, 0]
+    others = [gene for gene in range(12) if gene not in REGULATORS]
+    assert (derivative[:, others] == 0).all()
+    assert (derivative[:, list(REGULATORS)] != 0).all()
+
+
+def test_the_class_depends_on_every_gene(make_model, make_bags):
+    model, bags = make_model(), make_bags(cells=1)
+    derivative = jacobian(lambda m: model(replace(bags, multiplicity=m)).logits[0], bags.multiplicity)[:, 0]
+    assert (derivative != 0).all()
+
+
+def test_class_and_property_depend_on_the_cell_through_its_summary_only(make_model, make_bags):
+    model = make_model()
+    found = model(make_bags())
+    torch.testing.assert_close(found.logits, model.cell_type(found.cell), **close)
+    mean, sd = model.property_scale
+    torch.testing.assert_close(found.property, mean + sd * model.property(found.cell)[:, 0], **close)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_regulators_that_the_bags_bring_along_are_those_of_the_bag_unless_they_differ(make_model, make_bags, packed):
+    """Dense and packed, listed in any order; what is brought speaks through the regulation layer alone."""
+    model = make_model(members=2)
+    bags = permuted(make_bags(), torch.randperm(12, generator=torch.Generator().manual_seed(1)))
+    form = Bags.pack if packed else lambda bags: bags
+    own = torch.stack([bags.multiplicity[:, bags.genes == gene][:, 0] for gene in REGULATORS], 1)
+    brought = model(form(replace(bags, regulators=own)))
+    same(brought, model(form(bags)))
+    others = model(form(replace(bags, regulators=own + 1)))
+    assert (others.multiplicity - brought.multiplicity).abs().amax() > 1e-3
+    assert torch.equal(others.logits, brought.logits) and torch.equal(others.cell, brought.cell)
+
+
+def test_the_regulation_layer_adds_its_sds_to_the_prediction(make_model, make_bags):
+    model, bags = make_model(members=2), make_bags()
+    whole, layer = model(bags).multiplicity, model.regulation
+    model.regulation = None
+    added = model.sd * layer(bags.multiplicity[:, REGULATORS], bags.basal)
+    torch.testing.assert_close(whole, model(bags).multiplicity + added, **close)
+    assert added.abs().mean() > 0.1
+
+
+def test_permuting_genes_permutes_predictions_and_leaves_the_cell(make_model, make_bags):
+    model, bags = make_model(), make_bags()
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(1))
+    found, expected = model(permuted(bags, order)), model(bags)
+    torch.testing.assert_close(found.multiplicity, expected.multiplicity[:, order], **close)
+    torch.testing.assert_close(found.logits, expected.logits, **close)
+    torch.testing.assert_close(found.cell, expected.cell, **close)
+
+
+@pytest.mark.parametrize("members", [0, 2])
+@pytest.mark.parametrize("packed", [False, True])
+def test_dropping_a_gene_equals_multiplicity_zero(make_model, make_bags, packed, members):
+    """Of a regulator and of another gene; the other genes' predictions and the cell's are the same."""
+    model, bags = make_model(members=members), make_bags()
+    bags.multiplicity[:, [3, 8]] = 0
+    kept = torch.tensor([gene for gene in range(12) if gene not in (3, 8)])
+    without = permuted(bags, kept)
+    found, expected = model(without.pack() if packed else without), model(bags)
+    torch.testing.assert_close(found.multiplicity.view(bags.cells, -1), expected.multiplicity[:, kept], **close)
+    torch.testing.assert_close(found.logits, expected.logits, **close)
+
+
+def test_a_masked_regulator_is_still_predicted_from_the_others(make_model, make_bags):
+    model, bags = make_model(), make_bags(cells=1)
+    bags.multiplicity[:, 3] = 0
+
+    def predicted(m):
+        return model(replace(bags, multiplicity=m)).multiplicity[0, 3]
+
+    derivative = jacobian(predicted, bags.multiplicity)[0]
+    assert derivative[0] != 0 and derivative[5] != 0
+
+
+def test_the_basal_gene_makes_absolute_levels_visible(make_model, make_bags):
+    """An L2 norm alone forgets a common factor of all multiplicities."""
+    model, bags = make_model(), make_bags()
+    doubled = model(replace(bags, multiplicity=2 * bags.multiplicity))
+    assert (doubled.multiplicity - model(bags).multiplicity).abs().amax() > 1e-3
+    assert (doubled.logits - model(bags).logits).abs().amax() > 1e-3
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_basal_gene_has_multiplicity_one_unless_the_bag_says_otherwise(make_model, make_bags, packed):
+    model, bags = make_model(), make_bags()
+    form = Bags.pack if packed else lambda bags: bags
+    unsaid, one = (model(form(replace(bags, basal=basal))) for basal in (None, torch.ones(5)))
+    same(unsaid, one)
+    other = model(form(bags))
+    assert (other.multiplicity - one.multiplicity).abs().amax() > 1e-3
+    assert (other.logits - one.logits).abs().amax() > 1e-3
+
+
+def test_only_ratios_to_the_basal_gene_matter(make_model, make_bags):
+    """All multiplicities of a bag times one factor, the basal gene's included."""
+    model, bags = make_model(), make_bags()
+    same(model(replace(bags, multiplicity=8 * bags.multiplicity, basal=8 * bags.basal)), model(bags))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_bag_of_zeros_is_finite_forward_and_backward(make_model, packed):
+    model = make_model(dtype=torch.float32)
+    multiplicity = torch.zeros(2, 12, requires_grad=True)
+    bags = Bags(torch.arange(12), multiplicity)
+    found = model(bags.pack() if packed else bags)
+    (found.multiplicity.sum() + found.logits.square().sum() + found.property.sum()).backward()
+    tensors = [found.multiplicity, found.logits, found.property, multiplicity.grad]
+    tensors += [parameter.grad for parameter in model.parameters()]
+    assert all(tensor.isfinite().all() for tensor in tensors)
+
+
+def test_cells_without_genes_are_cells_of_absent_genes(make_model):
+    model = make_model()
+    nothing = Bags(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64), torch.tensor([0, 0, 0]))
+    absent = Bags(torch.arange(12), torch.zeros(2, 12, dtype=torch.float64))
+    torch.testing.assert_close(model(nothing).logits, model(absent).logits, **close)
+
+
+def test_iterations_apply_one_map_again(make_model):
+    torch.manual_seed(0)
+    once, thrice = (FeedForward(ModelConfig(width=16, iterations=count)).eval() for count in (1, 3))
+    thrice.load_state_dict(once.state_dict())  # the same tensors: iterations have no weights of their own
+    h = torch.randn(4, 16)
+    torch.testing.assert_close(thrice(h), once(once(once(h))))
+    assert not torch.allclose(thrice(h), once(h))
+
+
+def test_dropout_drops_whole_messages_and_keeps_their_expectation():
+    torch.manual_seed(0)
+    dropout, x = MessageDropout(0.25), 1 + torch.rand(20_000, 3)
+    ratio = dropout(x) / x
+    dropped = ratio == 0
+    assert (dropped == dropped[:, :1]).all(), "a message is dropped as one"
+    torch.testing.assert_close(ratio[~dropped], torch.full_like(ratio[~dropped], 4 / 3))
+    # Five standard errors of the mean of 20 000 draws.
+    assert abs(ratio[:, 0].mean() - 1) < 5 * (0.25 / 0.75 / 20_000) ** 0.5
+
+
+def test_dropout_is_off_outside_training(make_model, make_bags):
+    model, bags = make_model(dropout=0.5), make_bags()
+    assert torch.equal(model(bags).logits, model(bags).logits)
+    model.train()
+    assert not torch.equal(model(bags).logits, model(bags).logits)
+
+
+def test_flips_of_signs_change_no_prediction(make_model, make_bags, flip):
+    model, bags = make_model(), make_bags()
+    before = model(bags)
+    weights = [parameter.clone() for parameter in model.parameters()]
+    flip(model)
+    assert any(not torch.equal(old, new) for old, new in zip(weights, model.parameters(), strict=True))
+    same(model(bags), before)
+
+
+def test_half_a_flip_changes_predictions(make_model, make_bags):
+    """The counterpart: the tolerance of the flips' test would see one matrix turned round alone."""
+    model, bags = make_model(), make_bags()
+    before = model(bags).multiplicity
+    with torch.no_grad():
+        model.blocks[0].attention.value.weight[:4].neg_()
+    assert (model(bags).multiplicity - before).abs().amax() > 1e-3
+
+
+def test_fresh_models_predict_means_and_equal_odds(make_bags):
+    model = Model(ModelConfig(width=16), 12, classes=3, property=True).eval()
+    model.mean.copy_(torch.arange(12.0))
+    model.property_scale.copy_(torch.tensor([40.0, 12.0]))
+    found = model(make_bags(dtype=torch.float32))
+    assert torch.equal(found.multiplicity, torch.arange(12.0).expand(5, -1))
+    assert (found.logits == 0).all() and (found.property == 40).all()
+
+
+def test_predictions_are_in_units_of_each_gene_s_sd_around_its_mean(make_model, make_bags):
+    model, bags = make_model(), make_bags()
+    before = model(bags).multiplicity
+    mean = model.mean.clone()
+    model.sd.mul_(3)
+    model.mean.add_(1)
+    torch.testing.assert_close(model(bags).multiplicity, mean + 1 + 3 * (before - mean), **close)
+
+
+def test_models_without_heads_say_nothing_of_them(make_model, make_bags):
+    found = make_model(classes=0, property=False)(make_bags())
+    assert found.logits is None and found.property is None
+
+
+@pytest.mark.parametrize("members", [0, 2])
+@pytest.mark.parametrize("packed", [False, True])
+def test_predictions_are_float32_in_half_precision_training(make_model, make_bags, packed, members):
+    model, bags = make_model(dtype=torch.float32, members=members), make_bags(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(bags.pack() if packed else bags)
+    assert found.multiplicity.dtype == found.property.dtype == torch.float32
+    exact = model(bags).multiplicity
+    spread = exact.std()
+    assert (found.multiplicity.view_as(exact) - exact).abs().amax() < 0.2 * spread
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_where_every_gene_regulates_no_keys_are_picked_out(make_model, make_bags, packed):
+    """Also not after another model's regulators were loaded into this one."""
+    model, other, bags = make_model(regulators=None), make_model(), make_bags()
+    bags = bags.pack() if packed else bags
+    assert Layout.of(bags, model.is_regulator).keys is None
+    model.load_state_dict(other.state_dict(), strict=False)
+    keys = Layout.of(bags, model.is_regulator).keys
+    assert len(keys) == (len(REGULATORS) + 1) * (bags.cells if packed else 1)

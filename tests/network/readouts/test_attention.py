@@ -1,0 +1,145 @@
+"""The blocks' attention: normalised weights, layer by layer."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from flashsign import edge_weights
+from flashsign.edges import sums as edges
+from grn.bags import Bags
+from grn.network import read as networks
+from grn.network.formats import edge_table, square
+from grn.network.network import strongest
+from grn.network.read import read_networks
+from grn.network.readouts import attention
+from grn.network.readouts.attention import attention_layers, strongest_attention
+
+REGULATORS = np.array([0, 3, 5])
+
+
+def parts(bags: Bags, *sizes: int) -> list[Bags]:
+    """The same cells in batches."""
+    pieces = zip(bags.multiplicity.split(sizes), bags.basal.split(sizes), strict=True)
+    return [Bags(bags.genes, multiplicity, basal=basal) for multiplicity, basal in pieces]
+
+
+def test_weights_are_the_means_of_the_model_s_own(make_model, make_bags):
+    """Of each cell and head, in regulator columns; no gene reads itself in a network."""
+    model, bags = make_model(members=1), make_bags()
+    seen = []
+
+    def observe(layer, q, k, m):
+        seen.append(edge_weights(q, k, m, model.config.eps)[..., :12, :3].mean((0, 1)).numpy())
+
+    with torch.no_grad():
+        model(bags, observe=observe)
+    found = attention_layers(model, [bags], REGULATORS)
+    assert len(found) == len(seen) == 2
+    for weights, expected in zip(found, seen, strict=True):
+        expected[REGULATORS, np.arange(3)] = 0
+        np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-7)
+        assert 0.01 < np.abs(weights).max() <= 1
+
+
+@pytest.mark.parametrize("regulators", [REGULATORS, None])
+def test_weights_are_those_of_the_loop_over_cells(make_model, make_bags, regulators):
+    """The read-out as it was first written: cell by cell, every weight at once."""
+    model, bags = make_model(regulators=regulators), make_bags()
+    columns = np.arange(12) if regulators is None else regulators
+    sums = [torch.zeros(12, len(columns)) for _ in model.blocks]
+
+    def observe(layer, q, k, m):
+        for cell in range(len(q)):
+            one = slice(cell, cell + 1)
+            weights = edge_weights(q[one, :, :12], k[one], m[one], model.config.eps)
+            sums[layer] += weights[0, :, :, : len(columns)].mean(0)
+
+    with torch.no_grad():
+        model(bags, observe=observe)
+    for found, total in zip(attention_layers(model, [bags], columns), sums, strict=True):
+        expected = (total / 5).numpy()
+        expected[columns, np.arange(len(columns))] = 0
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("weights", [2**27, 4 * 4 * 5, 1])
+def test_batches_and_tiles_of_targets_do_not_matter(make_model, make_bags, monkeypatch, weights):
+    """Uneven batches: a mean over batches would not be the mean over cells."""
+    model, bags = make_model(), make_bags()
+    whole = attention_layers(model, [bags], REGULATORS)
+    monkeypatch.setattr(edges, "WEIGHTS", weights)
+    for found, expected in zip(attention_layers(model, parts(bags, 4, 1), REGULATORS), whole, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def present(bags: Bags) -> Bags:
+    """Packed, each cell with the genes that it has."""
+    there = bags.multiplicity > 0
+    cells, genes = there.nonzero(as_tuple=True)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), there.sum(1).cumsum(0)])
+    return Bags(genes, bags.multiplicity[cells, genes], offsets, bags.basal)
+
+
+@pytest.mark.parametrize("regulators", [REGULATORS, None])
+def test_packed_bags_of_all_genes_are_dense_ones(make_model, make_bags, regulators):
+    model, bags = make_model(regulators=regulators), make_bags()
+    columns = np.arange(12) if regulators is None else regulators
+    whole = attention_layers(model, [bags], columns)
+    for found, expected in zip(attention_layers(model, [bags.pack()], columns), whole, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_packed_bags_average_over_the_cells_that_list_the_target(make_model, make_bags):
+    """A cell's weights do not depend on which absent genes its bag lists."""
+    model, bags = make_model(), make_bags()
+    one_by_one = [attention_layers(model, [part], REGULATORS) for part in parts(bags, 1, 1, 1, 1, 1)]
+    there = (bags.multiplicity > 0).numpy()
+    assert not there.all()
+    for layer, found in enumerate(attention_layers(model, [present(bags)], REGULATORS)):
+        weights = np.stack([cell[layer] for cell in one_by_one])
+        expected = (weights * there[..., None]).sum(0) / np.maximum(there.sum(0), 1)[:, None]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_gene_that_no_cell_lists_has_no_weights(make_model, make_bags):
+    model, bags = make_model(), make_bags()
+    bags.multiplicity[:, 7] = 0
+    for weights in attention_layers(model, [present(bags)], REGULATORS):
+        assert not weights[7].any() and weights[8].any()
+
+
+@pytest.mark.parametrize("table", [1, 3 * 3 * 5, 2**20])
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_the_strongest_are_those_of_the_whole_tables(make_model, make_bags, monkeypatch, table, top_k):
+    model, bags = make_model(), make_bags()
+    monkeypatch.setattr(attention, "TABLE", table)
+    layers = attention_layers(model, [bags], REGULATORS)
+    found = strongest_attention(model, lambda: parts(bags, 3, 2), REGULATORS, top_k)
+    for few, whole in zip(found, [*layers, np.mean(layers, axis=0)], strict=True):
+        assert few.nnz == 12 * top_k
+        np.testing.assert_allclose(few.toarray(), np.where(strongest(whole, top_k), whole, 0), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_do_not_tell_whether_the_whole_tables_were_held(make_model, csr_cells, monkeypatch, packed):
+    multiplicity, labels = csr_cells
+    multiplicity = sparse.csr_matrix(multiplicity.astype(np.float32))
+    trained = SimpleNamespace(
+        model=make_model(dtype=torch.float32), regulators=REGULATORS, vocabulary=[f"g{i}" for i in range(12)]
+    )
+    options = {"readout": "attention", "cells": 20, "seed": 0, "top_k": 2, "packed": packed}
+    whole = read_networks(trained, multiplicity, labels, **options)
+    monkeypatch.setattr(networks, "TABLE", 30)
+    monkeypatch.setattr(attention, "TABLE", 30)
+    few = read_networks(trained, multiplicity, labels, **options)
+    assert sparse.issparse(few.chosen.weight) and not sparse.issparse(whole.chosen.weight)
+    tables = [edge_table(found.chosen, trained.vocabulary, REGULATORS, 2) for found in (whole, few)]
+    assert tables[0][["source", "target"]].equals(tables[1][["source", "target"]])
+    np.testing.assert_allclose(tables[0]["weight"], tables[1]["weight"], rtol=1e-5)
+    assert (tables[1]["confidence"] == 0.5).all()
+    for one, other in zip([*whole.layers, whole.pooled()], [*few.layers, few.pooled()], strict=True):
+        one, other = square(one, REGULATORS, 2), square(other, REGULATORS, 2)
+        np.testing.assert_allclose(one.toarray(), other.toarray(), rtol=1e-5, atol=1e-7)

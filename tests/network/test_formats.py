@@ -1,0 +1,249 @@
+"""Networks as files."""
+
+import re
+from types import SimpleNamespace
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse
+
+from grn.data.cells import load_cells
+from grn.network import network as readout
+from grn.network.export import bags_read
+from grn.network.formats import (
+    RESERVED,
+    edge_table,
+    network_anndata,
+    slugs,
+    square,
+    strongest_edges,
+    write_network,
+)
+from grn.network.network import Network, strongest
+from grn.network.read import Networks
+from grn.network.saved import open_network
+
+GENES = ("NA", "g1", "g2", "g3", "nan")
+REGULATORS = np.array([1, 4])
+LABELS = ("attention", "a/b", "a b", "", "β", "attention_layer0", "T/NK cell", "type", "a_b_2")
+
+
+def drawn(seed: int) -> np.ndarray:
+    weight = np.random.default_rng(seed).normal(size=(5, 2)).astype(np.float32)
+    weight[REGULATORS, [0, 1]] = 0
+    return weight
+
+
+def network(types=(0, 1, 2), seed=0) -> Network:
+    confidence = np.random.default_rng(seed).random((5, 2)).astype(np.float32)
+    return Network(drawn(seed), {kind: drawn(100 * seed + 10 + kind) for kind in types}, confidence)
+
+
+def networks(types=(0, 1, 2), *, layer=True, blocks=2) -> Networks:
+    """With a regulation layer or without; `blocks` arrays of magnitudes."""
+    return Networks(network(types), network(types, seed=1) if layer else None, [drawn(50 + b) for b in range(blocks)])
+
+
+def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, readout="jacobian"):
+    kinds = range(len(classes))
+    labels = np.repeat([*kinds, -1], cells)
+    counts = sparse.csr_matrix(np.random.default_rng(1).poisson(1.0, (len(labels), 5)).astype(np.float32))
+    return network_anndata(
+        read or networks(kinds),
+        readout,
+        genes=GENES,
+        regulators=REGULATORS,
+        classes=classes,
+        labels=labels,
+        multiplicity=counts,
+        top_k=top_k,
+        about={"model_hash": "abc", "version": "0"},
+    )
+
+
+@given(st.lists(st.text(max_size=8) | st.sampled_from(LABELS), unique=True))
+def test_slugs_are_different_plain_and_not_reserved(labels):
+    found = slugs(labels)
+    assert list(found) == labels
+    assert len(set(found.values())) == len(labels)
+    for slug in found.values():
+        assert re.fullmatch(r"[A-Za-z0-9_]+", slug)
+        assert not RESERVED.fullmatch(slug)
+
+
+def test_slugs_are_readable():
+    assert slugs(LABELS) == {
+        "attention": "attention_2",
+        "a/b": "a_b",
+        "a b": "a_b_2",
+        "": "type",
+        "β": "type_2",
+        "attention_layer0": "attention_layer0_2",
+        "T/NK cell": "T_NK_cell",
+        "type": "type_3",
+        "a_b_2": "a_b_2_2",
+    }
+
+
+def test_the_networks_of_all_types_read_back(tmp_path):
+    read = networks(range(9))
+    edges = edge_table(read.chosen, GENES, REGULATORS, None)
+    write_network(tmp_path, as_anndata(read=read), edges)
+    found = anndata.read_h5ad(tmp_path / "network.h5ad")
+    label_of = dict(zip(found.uns["grn"]["cell_types"]["slug"], found.uns["grn"]["cell_types"]["label"], strict=True))
+    assert sorted(label_of.values()) == sorted(LABELS)
+    assert set(found.varp) == {f"grn_{slug}" for slug in label_of} | {
+        "grn",
+        "grn_attention",
+        "grn_attention_layer0",
+        "grn_attention_layer1",
+    }
+    for slug, label in label_of.items():
+        expected = read.chosen.by_type[LABELS.index(label)]
+        np.testing.assert_array_equal(found.varp[f"grn_{slug}"].toarray()[:, REGULATORS], expected)
+    for name, weight in (
+        ("", read.attention.weight),
+        ("_layer0", read.layers[0]),
+        ("_layer1", read.layers[1]),
+    ):
+        np.testing.assert_array_equal(found.varp[f"grn_attention{name}"].toarray()[:, REGULATORS], weight)
+    assert list(found.var_names) == list(GENES), "NA and nan are genes"
+    assert found.var["is_regulator"].tolist() == [False, True, False, False, True]
+    assert isinstance(found.varp["grn"], sparse.csr_matrix)
+    about = found.uns["grn"]
+    assert about["orientation"] == "row = target, column = regulator"
+    assert about["sign"].startswith("positive: raising the regulator")
+    assert about["sign_attention"].startswith("positive: the regulator raises")
+    assert about["sign_attention_layers"].startswith("none")
+    assert about["model_hash"] == "abc"
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "edges.parquet"), edges)
+
+
+def test_cell_types_hold_their_mean_multiplicity():
+    found = as_anndata(("x", "y"))
+    counts = np.random.default_rng(1).poisson(1.0, (12, 5))
+    assert found.obs_names.tolist() == ["x", "y"] and found.obs["cells"].tolist() == [4, 4]
+    np.testing.assert_allclose(found.X, [counts[:4].mean(0), counts[4:8].mean(0)])
+
+
+def test_a_network_without_cell_types_is_written(tmp_path):
+    read = networks((), blocks=1)
+    edges = edge_table(read.chosen, GENES, REGULATORS, None)
+    write_network(tmp_path, as_anndata((), read=read), edges)
+    found = anndata.read_h5ad(tmp_path / "network.h5ad")
+    assert found.shape == (0, 5)
+    assert set(found.varp) == {"grn", "grn_attention", "grn_attention_layer0"}
+
+
+def test_without_a_regulation_layer_attention_is_the_blocks_mean_and_has_no_sign():
+    read = networks(layer=False)
+    found = as_anndata(read=read)
+    np.testing.assert_array_equal(
+        found.varp["grn_attention"].toarray()[:, REGULATORS], np.mean(read.layers, axis=0, dtype=np.float32)
+    )
+    for layer, weight in enumerate(read.layers):
+        np.testing.assert_array_equal(found.varp[f"grn_attention_layer{layer}"].toarray()[:, REGULATORS], weight)
+    assert "grn_attention_layer2" not in found.varp
+    about = found.uns["grn"]
+    assert about["sign_attention"].startswith("none") and about["sign"].startswith("positive")
+    assert about["sign_attention_layers"].startswith("none")
+
+
+@pytest.mark.parametrize("layer", [True, False])
+def test_attention_is_signed_where_the_regulation_layer_is(tmp_path, layer):
+    """The blocks' attention has no networks of cell types either, and opens all the same."""
+    read = networks(() if not layer else (0, 1), layer=layer)
+    adata = as_anndata(("x", "y"), read=read, readout="attention")
+    write_network(tmp_path, adata, edge_table(read.chosen, GENES, REGULATORS, None))
+    opened = open_network(tmp_path / "network.h5ad")
+    assert opened.signed == layer
+    assert sorted(opened.by_type) == (["x", "y"] if layer else [])
+
+
+@pytest.mark.parametrize(
+    ("members", "readout", "bags"),
+    [(2, "effect", 80), (2, "attention", 80), (0, "attention", 40), (2, "knockout", 40)],
+)
+def test_the_number_of_bags_is_that_of_those_read(make_config, members, readout, bags):
+    """80 cells of two types; network.cells is 40."""
+    config = make_config()
+    network = config.network.model_copy(update={"readout": readout})
+    config = config.model_copy(update={"network": network})
+    trained = SimpleNamespace(model=SimpleNamespace(regulation=object() if members else None))
+    cells, _ = load_cells(config.data)
+    assert bags_read(config, trained, cells) == bags
+
+
+def test_the_files_of_a_run_say_how_many_bags_were_read(tiny_run):
+    assert open_network(tiny_run / "network.h5ad").about["parameters"]["bags"] == 80
+
+
+def test_a_row_is_a_target_and_a_column_a_regulator():
+    """One edge, from regulator g1 (the first) to target g3."""
+    weight = np.zeros((5, 2), np.float32)
+    weight[3, 0] = -0.7
+    matrix = square(weight, REGULATORS, None)
+    assert matrix.nnz == 1 and matrix[3, 1] == np.float32(-0.7)
+    first = edge_table(Network(weight, {}, np.full((5, 2), 0.25)), GENES, REGULATORS, None).iloc[0]
+    assert (first["source"], first["target"], first["confidence"]) == ("g1", "g3", 0.25)
+    assert first["weight"] == np.float32(-0.7)
+
+
+@pytest.mark.parametrize("top_k", [None, 1, 2, 7])
+def test_the_edge_table_and_the_matrix_agree(top_k):
+    read = networks(range(9))
+    edges = edge_table(read.chosen, GENES, REGULATORS, top_k)
+    matrix = as_anndata(top_k=top_k, read=read).varp["grn"].toarray()
+    from_edges = np.zeros((5, 5), np.float32)
+    place = {gene: row for row, gene in enumerate(GENES)}
+    for edge in edges.itertuples():
+        from_edges[place[edge.target], place[edge.source]] = edge.weight
+    np.testing.assert_array_equal(from_edges, matrix)
+    assert not edges.duplicated(["source", "target"]).any()
+
+
+@pytest.mark.parametrize("sorted_at_once", [1, 2**20])
+@given(
+    weight=arrays(np.float32, (5, 7), elements=st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0, 0.5])),
+    top_k=st.integers(1, 7),
+)
+def test_the_strongest_are_first_in_a_stable_order(weight, top_k, sorted_at_once):
+    order = np.argsort(-np.abs(weight), axis=1, kind="stable")[:, :top_k]
+    expected = np.zeros(weight.shape, dtype=bool)
+    np.put_along_axis(expected, order, True, axis=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readout, "SORTED", sorted_at_once)
+        np.testing.assert_array_equal(strongest(weight, top_k), expected)
+
+
+def test_the_edge_table_has_every_candidate_once_and_no_self_loop():
+    edges = edge_table(network(), GENES, REGULATORS, None)
+    assert list(edges.columns) == ["source", "target", "weight", "confidence"]
+    assert len(edges) == 5 * 2 - 2
+    assert (edges["source"] != edges["target"]).all()
+    assert (np.diff(edges["weight"].abs()) <= 0).all()
+
+
+def test_candidates_of_weight_zero_are_listed_with_all_edges():
+    weight = np.zeros((5, 2), np.float32)
+    assert len(edge_table(Network(weight, {}, weight), GENES, REGULATORS, None)) == 8
+
+
+def test_top_k_keeps_the_strongest_of_each_target():
+    weight = np.array([[1.0, -3.0, 2.0], [0.5, 0.4, -0.6]])
+    assert strongest(weight, 1).tolist() == [[False, True, False], [False, False, True]]
+    assert strongest(weight, 2).tolist() == [[False, True, True], [True, False, True]]
+    for top_k in (None, 3, 9):
+        assert strongest(weight, top_k).all()
+
+
+def test_the_strongest_edges_go_up_and_down():
+    up, down = strongest_edges(edge_table(network(), GENES, REGULATORS, None), 2)
+    assert (up["weight"] > 0).all() and (down["weight"] < 0).all()
+    assert len(up) == len(down) == 2
+    assert up["weight"].is_monotonic_decreasing and down["weight"].is_monotonic_increasing

@@ -1,0 +1,34 @@
+"""Steps that are not finite are found and leave the parameters alone."""
+
+import pytest
+import torch
+
+from grn.training.loop.finite import Watch, skip_where_bad
+
+CELLS = torch.tensor([3, 1])
+
+
+def trained(bad: bool) -> torch.Tensor:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    for step in range(3):
+        weight.grad = torch.full((3,), torch.nan if bad and step == 1 else 1.0)
+        skip_where_bad(optimizer, weight.grad.isfinite())
+        optimizer.step()
+    return weight.detach()
+
+
+def test_a_fused_optimiser_leaves_a_bad_step_out():
+    good, skipped = trained(bad=False), trained(bad=True)
+    assert skipped.isfinite().all() and (good < skipped).all() and (skipped < 1).all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "problem"), [(1.0, 2.0, None), (1.0, torch.inf, "gradient norm"), (torch.nan, torch.nan, "loss")]
+)
+def test_on_a_cpu_the_look_is_at_once(loss, norm, problem):
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
+    watch = Watch()
+    step = watch.next(4, CELLS, torch.tensor(loss), torch.tensor(norm), optimizer)
+    assert (step.number, step.problem()) == (4, problem) and step.cells is CELLS
+    assert watch.last() is None
