@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from grn.errors import UserError
 from grn.files import damaged_h5ad
+
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,16 @@ def open_network(path: Path) -> SignedNetwork:
     """A network.h5ad of `grn train` or `grn export`."""
     import anndata
 
-    adata = anndata.read_h5ad(path)
+    return signed_network(anndata.read_h5ad(path))
+
+
+def signed_network(adata: AnnData) -> SignedNetwork:
+    """The network in an AnnData that was read from a network.h5ad. Raises UserError where it holds none of ours."""
+    if "grn" not in adata.uns or "grn" not in adata.varp:
+        raise UserError(
+            'This AnnData holds no network: uns["grn"] or varp["grn"] is missing. '
+            "Read the network.h5ad of a run folder, or use the network of a loaded run."
+        )
     about = dict(adata.uns["grn"])
     types = about["cell_types"].iloc[np.argsort(-adata.obs["cells"].to_numpy(), kind="stable")]
     by_type = {
