@@ -22,7 +22,7 @@ from grn.config.schema import Config
 from grn.data.cells import load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.files import write_anndata
-from grn.network.formats import edge_table
+from grn.network.file_formats import edge_table
 from grn.network.readouts.effect import attention_network, effect_network
 from grn.regulation.fit import regulation_layer
 

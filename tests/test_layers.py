@@ -52,7 +52,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def group(module: str) -> str:
-    """grn.network.formats.x -> network; grn.__version__ and grn itself -> __init__."""
+    """grn.network.file_formats.x -> network; grn.__version__ and grn itself -> __init__."""
     first = [*module.split("."), "__init__"][1]
     return first if first in PLACE else "__init__" if first.startswith("__") else first
 

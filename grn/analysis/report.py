@@ -17,8 +17,8 @@ from grn.analysis.summary import LOSSES, SCORES, class_rows, edge_rows, edge_tit
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.files import write_text
-from grn.network.formats import strongest_edges
-from grn.network.saved import SignedNetwork, edge_list
+from grn.network.file_formats import strongest_edges
+from grn.network.signed_network import SignedNetwork, edge_list
 
 READOUT = {
     "effect": (

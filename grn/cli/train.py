@@ -48,7 +48,7 @@ def command(
 
     from grn.cli.console import console, plain
     from grn.cli.train_result import print_result, write_run_report
-    from grn.network.saved import open_network
+    from grn.network.signed_network import open_network
     from grn.training.run import train
 
     to = console(quiet)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from grn.config.schema import Config
-    from grn.network.saved import SignedNetwork
+    from grn.network.signed_network import SignedNetwork
     from grn.training.run import TrainResult
 
 EDGES = 8  # of each sign on the terminal
@@ -18,7 +18,7 @@ EDGES = 8  # of each sign on the terminal
 def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:
     from grn.analysis.summary import class_rows, edge_rows, edge_titles, score_rows
     from grn.cli.console import print_table
-    from grn.network.formats import strongest_edges
+    from grn.network.file_formats import strongest_edges
 
     strongest = strongest_edges(result.edges, EDGES)
     tables: list[tuple[str, list[str], list]] = [
@@ -40,7 +40,7 @@ def write_run_report(config: Config, result: TrainResult, network: SignedNetwork
     import pandas as pd
 
     from grn.analysis.report import write_report
-    from grn.network.saved import heatmap_blocks
+    from grn.network.signed_network import heatmap_blocks
     from grn.plots.confusion import confusion_matrix
     from grn.plots.edges import strongest_regulations
     from grn.plots.heatmap import network_heatmaps

@@ -19,9 +19,9 @@ from grn.files import refuse_used_folder
 from grn.messages import Say
 from grn.model.saved import TrainedModel
 from grn.network.false_discovery import edge_q_values
-from grn.network.formats import edge_table, network_anndata, write_network
-from grn.network.read import ATTENTION_CELLS, WHOLE_MODEL, read_networks
+from grn.network.file_formats import edge_table, network_anndata, write_network
 from grn.network.readouts.sampling import even_rows
+from grn.network.run_readouts import ATTENTION_CELLS, WHOLE_MODEL, read_networks
 from grn.regulation.knockoffs import fit_with_knockoffs
 from grn.regulation.training_cells import FitCells
 from grn.run_folder import make_run_folder

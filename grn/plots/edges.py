@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grn.network.formats import strongest_edges
+from grn.network.file_formats import strongest_edges
 from grn.plots.style import DOWN, INK, UP, figure, note, paler, plain, short
 
 UNSIGNED = "positive weight", "negative weight"  # for read-outs whose sign means nothing

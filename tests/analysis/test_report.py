@@ -16,10 +16,10 @@ from scipy import sparse
 from grn.analysis.report import CONFIDENCE, READOUT, write_report
 from grn.analysis.summary import class_rows, edge_rows, score_rows
 from grn.config.schema import Config, NetworkConfig
-from grn.network.formats import network_anndata, write_network
-from grn.network.network import Network
-from grn.network.read import Networks
-from grn.network.saved import open_network
+from grn.network.file_formats import network_anndata, write_network
+from grn.network.run_readouts import Networks
+from grn.network.signed_network import open_network
+from grn.network.weights import Network
 
 LABELS = ["T/<script>alert(1)</script>", "B & co"]
 GENES = ["<b>R</b>", "R2", "x", "y"]

@@ -13,7 +13,7 @@ from scipy import sparse
 from grn.analysis.evaluation.tables import check_exists, find_columns, names, numbers, read_table, unknown_columns
 from grn.errors import DataError
 from grn.files import read_anndata
-from grn.network.saved import edge_list, means_something, read_sign
+from grn.network.signed_network import edge_list, means_something, read_sign
 
 WEIGHTED = (
     ("source", "target", "weight"),  # ours, decoupler
@@ -29,7 +29,7 @@ BARE = ("0", "1", "2")  # arboreto's tables without a header
 class NetworkFile:
     """edges: source, target, weight, and confidence where the file has it.   genes: all that the file names.
 
-    sign: what the network.h5ad says of the weights' signs (see grn.network.formats); "" where nothing is said.
+    sign: what the network.h5ad says of the weights' signs (see grn.network.file_formats); "" where nothing is said.
     """
 
     edges: pd.DataFrame

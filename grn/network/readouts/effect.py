@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from grn.model.regulation_layer import Regulation, Scores
-from grn.network.network import Network, balanced, members_agreement, without_self
+from grn.network.weights import Network, balanced, members_agreement, without_self
 
 SCORES = 2**26  # most numbers of one array: members x heads x targets x (regulators or cells)
 

@@ -19,9 +19,9 @@ from torch.func import jvp, vmap
 
 from grn.bags import Bags
 from grn.model.transformer import Model
-from grn.network.network import Network
 from grn.network.readouts.sampling import Sample
 from grn.network.readouts.whole_model import at, mean_effects
+from grn.network.weights import Network
 
 TANGENTS = 2**24  # numbers in the widest array of one call: how many regulators go through it together
 

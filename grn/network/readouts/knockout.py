@@ -21,9 +21,9 @@ from torch import Tensor
 
 from grn.bags import Bags
 from grn.model.transformer import Model
-from grn.network.network import Network
 from grn.network.readouts.sampling import Sample
 from grn.network.readouts.whole_model import at, mean_effects
+from grn.network.weights import Network
 
 EVERY = 2**62  # one call for all regulators: it computes the whole bags once, and the regulators one by one
 

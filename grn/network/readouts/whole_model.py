@@ -15,8 +15,8 @@ from torch import Tensor
 
 from grn.bags import Bags
 from grn.model.transformer import Model
-from grn.network.network import Network, PairMean, average
 from grn.network.readouts.sampling import Sample, masked_bags
+from grn.network.weights import Network, PairMean, average
 
 Effect = Callable[[Bags, Tensor], Tensor]
 

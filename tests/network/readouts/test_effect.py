@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from grn.model.regulation_layer import Regulation
-from grn.network.network import balanced, members_agreement
 from grn.network.readouts import effect
 from grn.network.readouts.effect import attention_network, effect_network
+from grn.network.weights import balanced, members_agreement
 
 REGULATORS = np.array([0, 3, 5])
 KINDS = torch.tensor([1, 0, 1, -1, 1, 0, 1])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from grn.network import network as readout
-from grn.network.network import PairMean, average
+from grn.network import weights as readout
+from grn.network.weights import PairMean, average
 
 NO_SELF = np.empty(0, dtype=int)
 

@@ -10,12 +10,12 @@ from scipy import sparse
 from flashsign import edge_weights
 from flashsign.edges import sums as edges
 from grn.bags import Bags
-from grn.network import read as networks
-from grn.network.formats import edge_table, square
-from grn.network.network import strongest
-from grn.network.read import read_networks
-from grn.network.readouts import attention
-from grn.network.readouts.attention import attention_layers, strongest_attention
+from grn.network import run_readouts as networks
+from grn.network.file_formats import edge_table, square
+from grn.network.readouts import block_attention as attention
+from grn.network.readouts.block_attention import attention_layers, strongest_attention
+from grn.network.run_readouts import read_networks
+from grn.network.weights import strongest
 
 REGULATORS = np.array([0, 3, 5])
 

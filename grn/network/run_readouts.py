@@ -14,12 +14,12 @@ import torch
 from grn.bags import Bags
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
-from grn.network.network import Network
-from grn.network.readouts.attention import TABLE, attention_layers, strongest_attention
+from grn.network.readouts.block_attention import TABLE, attention_layers, strongest_attention
 from grn.network.readouts.effect import attention_network, effect_network
 from grn.network.readouts.jacobian import jacobian_network
 from grn.network.readouts.knockout import knockout_network
 from grn.network.readouts.sampling import Sample, even_rows, masked_bags, present_bags, sample_cells
+from grn.network.weights import Network
 
 WHOLE_MODEL = {"knockout": knockout_network, "jacobian": jacobian_network}
 # Share of the regulators that are hidden at once to be targets: few, so that a target has all the others in sight.

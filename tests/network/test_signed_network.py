@@ -9,7 +9,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.errors import DataError
-from grn.network.saved import (
+from grn.network.signed_network import (
     SignedNetwork,
     alike,
     edge_list,

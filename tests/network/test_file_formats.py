@@ -13,9 +13,9 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from grn.data.cells import load_cells
-from grn.network import network as readout
+from grn.network import weights as readout
 from grn.network.export import bags_read
-from grn.network.formats import (
+from grn.network.file_formats import (
     RESERVED,
     edge_table,
     network_anndata,
@@ -24,9 +24,9 @@ from grn.network.formats import (
     strongest_edges,
     write_network,
 )
-from grn.network.network import Network, strongest
-from grn.network.read import Networks
-from grn.network.saved import open_network
+from grn.network.run_readouts import Networks
+from grn.network.signed_network import open_network
+from grn.network.weights import Network, strongest
 
 GENES = ("NA", "g1", "g2", "g3", "nan")
 REGULATORS = np.array([1, 4])

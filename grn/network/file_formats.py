@@ -11,8 +11,8 @@ import pandas as pd
 import scipy.sparse as sp
 
 from grn.files import replacing_file, write_anndata
-from grn.network.network import Network, strongest
-from grn.network.read import Networks
+from grn.network.run_readouts import Networks
+from grn.network.weights import Network, strongest
 
 SIGN = {
     "effect": "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, balanced)",

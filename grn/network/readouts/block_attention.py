@@ -24,7 +24,7 @@ from torch import Tensor
 from flashsign import EdgeSums
 from grn.bags import Bags
 from grn.model.transformer import Layout, Model
-from grn.network.network import strongest, without_self
+from grn.network.weights import strongest, without_self
 
 TABLE = 2**29  # most numbers of all blocks' tables at once: 2 GiB in float32
 
