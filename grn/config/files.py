@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from grn.config.schema import Config
 from grn.errors import ConfigError
 
 Lines = dict[str, int]
+Origins = dict[str, str]  # where each dotted field was written, as the beginning of a sentence
+CHANGED = ("--set ", "set ")  # how the origins of fields begin that were not written in a file
 
 
 def shipped_configs() -> Path:
@@ -43,6 +45,29 @@ def find_config(name: str | os.PathLike[str]) -> Path:
 
 def load_config(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
     """The configuration `name` with each override `section.field=value` applied. Raises ConfigError."""
+    values, origins, shown = _read_config(name)
+    for override in overrides:
+        field, value = parse_override(override)
+        _set_field(values, origins, field, value, f"--set {override}: ")
+    return build_config(values, origins, shown)
+
+
+def change_config(base: Config | str | os.PathLike[str] | None, changes: Mapping[str, Any]) -> Config:
+    """`base` with fields changed by their dotted names, `{"trainer.max_steps": 50}`. Raises ConfigError.
+
+    base: a configuration, the name of one (see find_config), or None for the defaults.
+    """
+    if isinstance(base, Config):
+        values, origins, shown = base.model_dump(), {}, "configuration"
+    else:
+        values, origins, shown = ({}, {}, "configuration") if base is None else _read_config(base)
+    for field, value in changes.items():
+        _set_field(values, origins, field, value, f"set {field}={_show(value)}: ")
+    return build_config(values, origins, shown)
+
+
+def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], Origins, str]:
+    """The values of a configuration file, where each was written, and the file's name in messages."""
     path = find_config(name)
     try:
         text = path.read_text(encoding="utf-8")
@@ -54,17 +79,10 @@ def load_config(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         values = {}
     if not isinstance(values, dict):
         raise ConfigError(f"{shown} holds a {_kind(values)} where sections such as `data:` are expected.")
-    origins = {field: f"{shown}, line {line}: " for field, line in lines.items()}
-    for override in overrides:
-        field, value = parse_override(override)
-        _assign(values, field, value, override)
-        for inside in [each for each in origins if each == field or each.startswith(f"{field}.")]:
-            del origins[inside]
-        origins[field] = f"--set {override}: "
-    return build_config(values, origins, shown)
+    return values, {field: f"{shown}, line {line}: " for field, line in lines.items()}, shown
 
 
-def build_config(values: dict[str, Any], origins: dict[str, str] | None = None, name: str = "configuration") -> Config:
+def build_config(values: dict[str, Any], origins: Origins | None = None, name: str = "configuration") -> Config:
     """Config from plain values; every mistake becomes one sentence, with where the value was written."""
     origins = origins or {}
     try:
@@ -159,14 +177,18 @@ def _keys(node: Node, name: str, prefix: str = "") -> Iterator[tuple[str, int]]:
         yield from _keys(value, name, f"{field}.")
 
 
-def _assign(values: dict[str, Any], field: str, value: Any, override: str) -> None:
+def _set_field(values: dict[str, Any], origins: Origins, field: str, value: Any, origin: str) -> None:
+    """Sets `field` in `values`; what is wrong with it is then said of `origin`, not of where it was written before."""
     *sections, last = field.split(".")
+    for inside in [each for each in origins if each == field or each.startswith(f"{field}.")]:
+        del origins[inside]
+    origins[field] = origin
     for depth, section in enumerate(sections, start=1):
         if values.get(section) is None:
             values[section] = {}
         values = values[section]
         if not isinstance(values, dict):
-            raise ConfigError(f"--set {override}: {'.'.join(sections[:depth])} is not a section and has no fields.")
+            raise ConfigError(f"{origin}{'.'.join(sections[:depth])} is not a section and has no fields.")
     values[last] = value
 
 
@@ -293,7 +315,7 @@ def _origin(field: str, origins: dict[str, str], name: str) -> str:
     """Where `field` was written: itself, an override inside it, or the innermost section around it."""
     if not field:
         return f"{name}: "
-    inside = [said for name, said in origins.items() if name.startswith(f"{field}.") and said.startswith("--set")]
+    inside = [said for name, said in origins.items() if name.startswith(f"{field}.") and said.startswith(CHANGED)]
     return origins.get(field) or "".join(inside[-1:]) or _origin(field.rpartition(".")[0], origins, name)
 
 
