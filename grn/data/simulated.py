@@ -2,11 +2,13 @@
 
 Regulators form a directed acyclic graph; the first of them, the masters, have a level per cell type. A regulated gene
 is produced at sum_j k_ij h_ij, with h = hill(x_j) for an activator and 1 - hill(x_j) for a repressor, so that a gene
-may have repressors alone. Production has log-normal noise, which the regulators hand on: it is what tells regulators
-apart within a cell type. Counts are Poisson around production times the cell's size.
+may have repressors alone. Production has log-normal noise, which regulators pass on to their targets: within a cell
+type, this noise is all that distinguishes one regulator from another. Counts are Poisson around production times the
+cell's size.
 
-Nothing of size C x N or R x N is kept but the counts, which are sparse: 500 cells over 40 000 genes take seconds.
-Random tables are drawn row by row, and the noise is drawn again wherever it is needed, from a copy of the generator.
+Of all arrays of size C x N or R x N only the counts are kept, which are sparse: 500 cells over 40 000 genes take
+seconds. Random tables are drawn row by row, and the noise is drawn again wherever it is needed, from a copy of the
+generator.
 
 Letters: C cells, N genes, R regulators.
 """
@@ -22,14 +24,21 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.config.schema import SimulatedConfig
-from grn.errors import ConfigError
+from grn.config.schema import DataConfig, SimulatedConfig
+from grn.errors import ConfigError, DataError
 
-TRUTH = "truth"  # uns key of the planted edges: a data frame with source, target, sign
+TRUTH = "truth"  # key in uns of the planted edges: a data frame with source, target, sign
 STEEPNESS = 2.0  # Hill coefficient
 MASTER_SD = 0.8  # sd of the log levels of a master over cell types
 MEAN_SD = 0.5  # sd of the log mean expression over genes
-BLOCK = 2**21  # numbers that are dense at a time
+BLOCK = 2**21  # numbers that are held densely at a time
+
+
+def open_simulated(name: str, config: DataConfig) -> AnnData:
+    """The source `simulated:` of data.path. Raises DataError where a name follows the colon."""
+    if name:
+        raise DataError(f"simulated:{name} is not known; write `simulated:` and set the fields of data.simulated.")
+    return simulate(config.simulated)
 
 
 def simulate(config: SimulatedConfig) -> AnnData:
@@ -109,15 +118,15 @@ def _lowest(
     """Edges (source, target), sorted: each gene's regulators are the `wanted` lowest of random numbers, one for each of
     the `earlier` ones, and so drawn without replacement."""
     genes = np.arange(len(wanted))
-    drawn = np.full((max(int(wanted.max()), 1), len(wanted)), np.inf)  # the lowest so far
+    drawn = np.full((max(int(wanted.max()), 1), len(wanted)), np.inf)  # the lowest numbers so far
     regulator = np.zeros(drawn.shape, dtype=np.int64)
-    highest, place = drawn[0].copy(), np.zeros(len(wanted), dtype=np.int64)  # of those, and where it is
+    highest, row = drawn[0].copy(), np.zeros(len(wanted), dtype=np.int64)  # the highest of them, and its row
     for number in range(regulators):
         draw = generator.random(len(wanted))
         better = np.flatnonzero((draw < highest) & (number < earlier))
-        drawn[place[better], better], regulator[place[better], better] = draw[better], number
-        place[better] = drawn[:, better].argmax(axis=0)
-        highest[better] = drawn[place[better], better]
+        drawn[row[better], better], regulator[row[better], better] = draw[better], number
+        row[better] = drawn[:, better].argmax(axis=0)
+        highest[better] = drawn[row[better], better]
     rank = drawn.argsort(axis=0).argsort(axis=0)
     kept = rank < wanted
     source, target = regulator[kept], np.broadcast_to(genes, kept.shape)[kept]
@@ -130,7 +139,7 @@ def _masters(regulators: int) -> int:
 
 
 def _noise(config: SimulatedConfig, generator: np.random.Generator) -> Iterator[tuple[slice, np.ndarray]]:
-    """Noise on the production of some cells [c, N], block after block."""
+    """Noise on production, [c, N] for one block of c cells after the other."""
     step = max(BLOCK // config.genes, 1)
     for start in range(0, config.cells, step):
         rows = slice(start, min(start + step, config.cells))
@@ -155,7 +164,7 @@ def _regulators(
 
 
 class _Production:
-    """Production of every gene, [c, N] for some cells after the other; iterated as often as it is needed."""
+    """Production of every gene, [c, N] for one block of c cells after the other; it can be iterated repeatedly."""
 
     def __init__(
         self,

@@ -148,13 +148,13 @@ def test_text_is_read_as_it_is_said_to_lie(tiny_run, simulated, data, tmp_path):
     expected, _ = ask(tiny_run, data, tmp_path / "expected.h5ad")
     text = tmp_path / "cells.csv"
     simulated.to_df().T.to_csv(text)
-    with pytest.raises(DataError, match=r"cells\.csv is text.*set data\.orientation to cells_by_genes"):
+    with pytest.raises(DataError, match=r"cells\.csv is a text file.*set data\.orientation to cells_by_genes"):
         ask(tiny_run, text, tmp_path / "no.h5ad")
     found, _ = ask(tiny_run, text, tmp_path / "out.h5ad", orientation="genes_by_cells")
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
-    with pytest.raises(DataError, match=r"16 of its row names are genes.*set data\.orientation to genes_by_cells"):
+    with pytest.raises(DataError, match=r"16 of its row names are known gene names.*set data\.orientation to genes_by_cells"):
         ask(tiny_run, text, tmp_path / "no.h5ad", orientation="cells_by_genes")
-    with pytest.raises(ConfigError, match=r"cells\.h5ad is not text and needs none"):
+    with pytest.raises(ConfigError, match=r"cells\.h5ad is not a text file and needs none"):
         ask(tiny_run, data, tmp_path / "no.h5ad", orientation="cells_by_genes")
     shutil.copytree(tiny_run, tmp_path / "run")
     config = (tiny_run / "config.yaml").read_text().replace("orientation: null", "orientation: genes_by_cells")

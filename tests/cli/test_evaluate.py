@@ -267,7 +267,7 @@ def test_quiet_prints_nothing(ask):
         (["network.csv", "reference.csv", "--data", "pbm.yaml"], "did you mean pbmc.yaml?"),
         (
             ["network.csv", "reference.csv", "--data", "network.csv"],
-            "network.csv is text, which does not say what its rows are; give --data a configuration with "
+            "network.csv is a text file, which does not say what its rows are; give --data a configuration with "
             "data.orientation: cells_by_genes (a row per cell) or genes_by_cells (a row per gene).",
         ),
         (["network.csv", "reference.csv", "--output", "network.csv"], "network.csv already exists"),

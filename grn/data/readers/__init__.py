@@ -1,1 +1,1 @@
-"""One file format each: a file or folder becomes an AnnData. registry.py says which reader opens what."""
+"""One module for each file format: it makes an AnnData of a file or folder. registry.py chooses the reader."""

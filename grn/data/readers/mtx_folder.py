@@ -1,4 +1,4 @@
-"""A 10x folder: matrix.mtx beside its barcodes and its features, each of them plain or .gz.
+"""10x folders: matrix.mtx beside its barcodes and its features, each of them plain or .gz.
 
 Names are plain strings: "NA" and "nan" are genes.
 """
@@ -14,6 +14,7 @@ from anndata import AnnData
 from scipy import sparse
 from scipy.io import mmread
 
+from grn.config.schema import DataConfig
 from grn.data.readers.tenx import tenx_cells
 from grn.errors import DataError, one_line
 from grn.files import unpacked
@@ -23,11 +24,11 @@ NUMBERS = b"0123456789+-.eE \t\r\n"
 
 
 def is_mtx_folder(folder: Path) -> bool:
-    """Whether something in it is called like the matrix of a 10x folder."""
+    """Whether a file in it has the name of a 10x matrix."""
     return any(folder.glob("*matrix.mtx*"))
 
 
-def read_mtx_folder(folder: Path) -> AnnData:
+def read_mtx_folder(folder: Path, config: DataConfig) -> AnnData:
     """The genes of a 10x folder; see `tenx_cells`. Raises DataError."""
     matrix_file = _only(folder, MATRIX)
     barcodes_file, features_file = _only(folder, BARCODES), _only(folder, FEATURES)
@@ -35,26 +36,26 @@ def read_mtx_folder(folder: Path) -> AnnData:
     features = _rows(features_file, columns=3)
     matrix = _matrix(matrix_file)
     if matrix.shape != (len(features), len(barcodes)):
-        turned = matrix.shape == (len(barcodes), len(features))
+        transposed = matrix.shape == (len(barcodes), len(features))
         raise DataError(
             f"{matrix_file} has {matrix.shape[0]} rows and {matrix.shape[1]} columns, but {features_file.name} lists "
             f"{len(features)} features and {barcodes_file.name} {len(barcodes)} barcodes; "
-            + ("turn it: 10x writes a row per feature." if turned else "give three files of one run.")
+            + ("transpose it: 10x writes a row per feature." if transposed else "give three files of one experiment.")
         )
     return tenx_cells(folder, matrix.T.tocsr(), barcodes[0].to_numpy(), _named(features))
 
 
 def _only(folder: Path, names: tuple[str, ...]) -> Path:
-    """The one file of these names, plain or .gz: of two, nobody knows which belongs to the others."""
+    """The one file with one of these names, plain or .gz; of two, either could belong to the other files."""
     found = [path for name in names for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
     if len(found) > 1:
-        raise DataError(f"{folder} holds {' and '.join(path.name for path in found)}; keep one of them.")
+        raise DataError(f"{folder} holds both {' and '.join(path.name for path in found)}; remove one of them.")
     if not found:
-        raise DataError(f"{folder} is a folder without {' or '.join(names)} (or .gz); {_way_out(folder, names[0])}")
+        raise DataError(f"{folder} is a folder without {' or '.join(names)} (or .gz); {_what_to_do(folder, names[0])}")
     return found[0]
 
 
-def _way_out(folder: Path, name: str) -> str:
+def _what_to_do(folder: Path, name: str) -> str:
     if renamed := sorted(path.name for path in folder.glob(f"*{name}*")):
         return f"rename {renamed[0]} to {name}{'.gz' if renamed[0].endswith('.gz') else ''}."
     if below := sorted(folder.glob(f"*/{name}*")):
@@ -63,19 +64,20 @@ def _way_out(folder: Path, name: str) -> str:
 
 
 def _rows(path: Path, columns: int) -> pd.DataFrame:
-    """The first `columns` columns of a file without header, or as many as it has; nothing in it is quoted."""
+    """The first `columns` columns of a file without a header, or all it has. Quotes are part of the text."""
     with unpacked(path) as file:
         content = file.read()
     try:
         lines = [line.rstrip("\r").split("\t") for line in content.decode("utf-8").rstrip("\r\n").split("\n")]
     except UnicodeDecodeError:
         raise DataError(
-            f"{path} is not text in UTF-8; write it again, or add .gz to the name if it is packed."
+            f"{path} is not text in UTF-8; write it again, or add .gz to its name if it is compressed."
         ) from None
     for number, fields in enumerate(lines, 1):
         if len(fields) != len(lines[0]):
             raise DataError(
-                f"{path}, line {number} has {len(fields)} columns and the first {len(lines[0])}; write it again."
+                f"{path}, line {number} has {len(fields)} columns, but line 1 has {len(lines[0])}; write the file "
+                "again."
             )
         if not fields[0]:
             raise DataError(f"{path}, line {number} has no name in its first column; write the file again.")
@@ -83,14 +85,14 @@ def _rows(path: Path, columns: int) -> pd.DataFrame:
 
 
 def _named(features: pd.DataFrame) -> pd.DataFrame:
-    """Columns id, symbol, type: genes.tsv has two of them, a bare list one."""
+    """Columns name, gene_ids and where known feature_types: genes.tsv has no types, a bare list only names."""
     named = pd.DataFrame({"name": features[min(1, features.shape[1] - 1)], "gene_ids": features[0]})
     return named.assign(feature_types=features[2]) if 2 in features else named
 
 
 def _matrix(path: Path) -> sparse.coo_matrix:
     with unpacked(path) as file:
-        content = file.read()  # to the end, where a damaged .gz shows
+        content = file.read()  # to the end: a damaged .gz fails only there
     banner, _, rest = content.partition(b"\n")
     kind = banner.decode("ascii", "replace").lower().split()
     if kind not in [["%%matrixmarket", "matrix", "coordinate", number, "general"] for number in ("integer", "real")]:
@@ -103,11 +105,11 @@ def _matrix(path: Path) -> sparse.coo_matrix:
         body = body.partition(b"\n")[2]
     if strange := body.translate(None, NUMBERS)[:1]:
         line = content.count(b"\n", 0, len(content) - len(body) + body.index(strange)) + 1
-        raise DataError(f"{path}, line {line} holds something that is no number; write the file again.")
+        raise DataError(f"{path}, line {line} holds something that is not a number; write the file again.")
     try:
-        # As real numbers in any case: fractions under the banner `integer` would be cut off.
+        # Always read as real numbers: under the banner `integer`, SciPy would cut fractions off.
         matrix = sparse.coo_matrix(mmread(io.BytesIO(b"%%MatrixMarket matrix coordinate real general\n" + rest)))
-    except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
+    except (MemoryError, PermissionError):  # faults of the machine: see cli/exit_codes.py
         raise
     except Exception as problem:
         raise DataError(

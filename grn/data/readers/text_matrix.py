@@ -1,7 +1,7 @@
-"""A matrix of numbers as text, with a header and row names; read strictly, line by line.
+"""Text files (.csv, .tsv, .txt): a matrix of numbers with a header and row names, read strictly, line by line.
 
-pandas would take "NA" for missing, TRUE for 1 and cut long lines off; here whatever is no number is refused with its
-place. Names are plain strings.
+pandas would read "NA" as missing and TRUE as 1, and cut long lines off; here anything that is not a number is refused,
+with its line and column. Names are plain strings.
 """
 
 from __future__ import annotations
@@ -20,33 +20,57 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.config.schema import Orientation
+from grn.config.schema import DataConfig, Orientation
+from grn.data.preprocessing.genes import read_gene_list
 from grn.errors import DataError
 from grn.files import unpacked
 
+ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
 BARCODE = re.compile(r"[ACGT]{8,}([-.]\d+)?")  # R writes a dot
 ENSEMBL = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
 
 
-def read_text_matrix(path: Path, orientation: Orientation, known: Collection[str] = ()) -> AnnData:
+def read_text(path: Path, config: DataConfig) -> AnnData:
+    """The text file in the orientation of `config`; names listed in data.regulators and data.genes count as genes.
+
+    Raises DataError, also where data.orientation is missing.
+    """
+    if config.orientation is None:
+        raise DataError(
+            f"{path} is a text file, which does not say what its rows are; set data.orientation to cells_by_genes (a "
+            "row per cell) or genes_by_cells (a row per gene)."
+        )
+    known = [] if config.regulators == "all" else _listed(config.regulators, "data.regulators")
+    if isinstance(config.genes, str) and config.genes != "all":
+        known = [*known, *_listed(config.genes, "data.genes")]
+    return read_text_matrix(path, config.orientation, known)
+
+
+def _listed(choice: str | list[str], field: str) -> list[str]:
+    return read_gene_list(choice, field) if isinstance(choice, str) else choice
+
+
+def read_text_matrix(path: Path, orientation: Orientation, known_genes: Collection[str] = ()) -> AnnData:
     """A text file, plain or .gz, separated by tabs, commas, semicolons or spaces, as cells by genes.
 
-    orientation: cells_by_genes (a row per cell) or genes_by_cells.   known: names that are genes for sure.
+    orientation: cells_by_genes (a row per cell) or genes_by_cells.   known_genes: names that are surely genes.
     The header may lack the corner, as R writes it. Genes may repeat, cells may not. Raises DataError.
     """
     try:
         with unpacked(path) as file:
             rows, columns, values = _read(path, io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not text in UTF-8; save it as such, or give it the ending of its format.") from None
+        raise DataError(
+            f"{path} is not text in UTF-8; save it as UTF-8, or rename it with the ending of its format."
+        ) from None
     _refuse_numbers(path, columns, "the first line", "give the file a header with names")
     _refuse_numbers(path, rows, "the first column", "give every row a name")
-    _refuse_turned(path, orientation, rows, columns, known)
+    _refuse_transposed(path, orientation, rows, columns, known_genes)
     by_cells = orientation == "cells_by_genes"
     cells, genes = (rows, columns) if by_cells else (columns, rows)
     twice, times = Counter(cells).most_common(1)[0]
     if times > 1:
-        raise DataError(f"{path} has {times} cells called {twice!r}; give each a name of its own.")
+        raise DataError(f"{path} has {times} cells called {twice!r}; give each cell a name of its own.")
     adata = AnnData(values if by_cells else values.T.tocsr())
     adata.obs = pd.DataFrame(index=pd.Index(cells, dtype=object))
     adata.var = pd.DataFrame(index=pd.Index(genes, dtype=object))
@@ -67,21 +91,21 @@ def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_ma
         if len(fields) != len(columns) + 1:
             raise DataError(
                 f"{path}, line {line} has {len(fields)} fields where {len(columns) + 1} are expected; give every line "
-                "a name and a number per column."
+                "a name and one number per column."
             )
         names.append(fields[0].strip())
         if not names[-1]:
-            raise DataError(f"{path}, line {line} begins with an empty name; name the row or remove it.")
+            raise DataError(f"{path}, line {line} begins with an empty name; name the row, or remove it.")
         values = _numbers(path, line, fields[1:], columns)
         stored = np.flatnonzero(values)
         entries.append((stored.astype(np.int32), values[stored]))
     if not entries:
-        raise DataError(f"{path} has a header and no rows; give a matrix with row names.")
-    places, numbers = (np.concatenate(part) for part in zip(*entries, strict=True))
+        raise DataError(f"{path} has a header but no rows; give a matrix with row names.")
+    indices, numbers = (np.concatenate(part) for part in zip(*entries, strict=True))
     starts = np.concatenate([[0], np.cumsum([len(stored) for stored, _ in entries])])
     narrow = numbers.astype(np.float32)
     exact = narrow if (narrow == numbers).all() else numbers  # counts are exact in half the memory
-    return names, columns, sparse.csr_matrix((exact, places, starts), shape=(len(names), len(columns)))
+    return names, columns, sparse.csr_matrix((exact, indices, starts), shape=(len(names), len(columns)))
 
 
 def _header(path: Path, file: TextIO) -> tuple[str, list[str], int]:
@@ -92,8 +116,8 @@ def _header(path: Path, file: TextIO) -> tuple[str, list[str], int]:
     separator = "\t" if "\t" in text else max(",; ", key=text.count)
     if separator not in text:
         raise DataError(
-            f"{path} has one column, {text[:60]!r}, where names and numbers are expected; separate them by tabs or "
-            "commas."
+            f"{path} has a single column, {text[:60]!r}, where names and numbers are expected; separate them by tabs "
+            "or commas."
         )
     try:
         return separator, next(csv.reader([text], delimiter=separator, skipinitialspace=True, strict=True)), number
@@ -119,8 +143,8 @@ def _columns(path: Path, header: Sequence[str], fields: Sequence[str], line: int
     """Names of the columns: the header without its corner, or all of it where rows have one field more."""
     if len(fields) not in (len(header), len(header) + 1):
         raise DataError(
-            f"{path}, line {line} has {len(fields)} fields and the header {len(header)}; give every line a name and a "
-            "number per column."
+            f"{path}, line {line} has {len(fields)} fields, but the header has {len(header)}; give every line a name "
+            "and one number per column."
         )
     corner = len(header) + 1 - len(fields)
     columns = [name.strip() for name in header[corner:]]
@@ -142,9 +166,10 @@ def _numbers(path: Path, line: int, fields: Sequence[str], columns: Sequence[str
     if not finite.all():
         first = int(finite.argmin())
         text = fields[first].strip()
-        found = f"is {text[:60]!r}, which is no finite number" if text else "is empty"
+        found = f"is {text[:60]!r}, which is not a finite number" if text else "is empty"
         raise DataError(
-            f"{path}, line {line}: column {columns[first]!r} {found}; correct it, or leave out what is no expression."
+            f"{path}, line {line}: column {columns[first]!r} {found}; correct it, or remove columns that hold no "
+            "expression."
         )
     return values
 
@@ -156,33 +181,36 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _refuse_numbers(path: Path, names: Sequence[str], place: str, way_out: str) -> None:
-    """Names may be numbers (Entrez ids, a count of the cells), but those of names differ and are whole."""
+def _refuse_numbers(path: Path, names: Sequence[str], where: str, advice: str) -> None:
+    """Raises DataError where numbers that cannot be names stand in the place of names.
+
+    Numbers that are names (Entrez ids, rows counted from 0) are whole and all different.
+    """
     numbers = [_number(name) for name in names]
     if all(map(math.isfinite, numbers)) and (len(set(names)) < len(names) or not all(map(float.is_integer, numbers))):
-        raise DataError(f"{path} has numbers in {place} ({', '.join(names[:3])}), where names belong; {way_out}.")
+        raise DataError(f"{path} has numbers in {where} ({', '.join(names[:3])}), where names belong; {advice}.")
 
 
-def _refuse_turned(
-    path: Path, orientation: str, rows: Sequence[str], columns: Sequence[str], known: Collection[str]
+def _refuse_transposed(
+    path: Path, orientation: str, rows: Sequence[str], columns: Sequence[str], known_genes: Collection[str]
 ) -> None:
-    """Raises DataError where names say that the other orientation is the right one."""
+    """Raises DataError where the names show that the other orientation is the right one."""
     by_cells = orientation == "cells_by_genes"
     cells, genes = (rows, columns) if by_cells else (columns, rows)
     of_cells, of_genes = ("row", "column") if by_cells else ("column", "row")
-    if (among_cells := len(set(known).intersection(cells))) > len(set(known).intersection(genes)):
-        found = f"{among_cells} of its {of_cells} names are genes that are asked for"
-    elif looking := _most(genes, BARCODE):
-        found = f"its {of_genes} names look like barcodes of cells ({looking!r})"
-    elif looking := _most(cells, ENSEMBL):
-        found = f"its {of_cells} names look like genes ({looking!r})"
+    if (among_cells := len(set(known_genes).intersection(cells))) > len(set(known_genes).intersection(genes)):
+        found = f"{among_cells} of its {of_cells} names are known gene names"
+    elif example := _first_of_most(genes, BARCODE):
+        found = f"its {of_genes} names look like barcodes of cells ({example!r})"
+    elif example := _first_of_most(cells, ENSEMBL):
+        found = f"its {of_cells} names look like genes ({example!r})"
     else:
         return
     other = next(each for each in get_args(Orientation) if each != orientation)
-    raise DataError(f"{path} is said to be {orientation}, but {found}; set data.orientation to {other}.")
+    raise DataError(f"{path} is read as {orientation}, but {found}; set data.orientation to {other}.")
 
 
-def _most(names: Sequence[str], pattern: re.Pattern) -> str:
-    """The first of the names that match, where more than half do; else nothing."""
+def _first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
+    """The first name that matches, where more than half of the names do; else an empty text."""
     matching = [name for name in names if pattern.fullmatch(name)]
     return matching[0] if 2 * len(matching) > len(names) else ""

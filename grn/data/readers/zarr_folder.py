@@ -1,4 +1,4 @@
-"""An AnnData .zarr folder, whose pieces are files of their own, which get lost."""
+"""AnnData .zarr folders. Each chunk of an array is a file, and may be missing: the reader checks for that."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 from anndata import AnnData
 
+from grn.config.schema import DataConfig
 from grn.errors import DataError, one_line
 
 
-def read_zarr_folder(path: Path) -> AnnData:
-    """The AnnData in a .zarr folder. Raises DataError for one that is damaged or lacks a piece of its values."""
+def read_zarr_folder(path: Path, config: DataConfig) -> AnnData:
+    """The AnnData in a .zarr folder. Raises DataError where it is damaged or a chunk of its values is missing."""
     import anndata
     import zarr
 
@@ -22,15 +23,19 @@ def read_zarr_folder(path: Path) -> AnnData:
             if array.nchunks_initialized < array.nchunks:
                 lost = array.nchunks - array.nchunks_initialized
                 raise DataError(
-                    f"{path} lacks {lost} of the {array.nchunks} pieces of {array.path}, which would read as zeros; "
-                    "copy or write it again (a sparse matrix or .h5ad, where all these values are 0)."
+                    f"{path} lacks {lost} of the {array.nchunks} chunks of {array.path}, which would be read as zeros; "
+                    "copy or write the folder again (as a sparse matrix or .h5ad, if all these values are really 0)."
                 )
-    except (MemoryError, PermissionError, DataError):  # the machine's, not the file's: the boundary has sentences
+    except (
+        MemoryError,
+        PermissionError,
+        DataError,
+    ):  # faults of the machine: see cli/exit_codes.py
         raise
-    except Exception as problem:  # damage shows anywhere between Zarr, NumPy, pandas and AnnData
+    except Exception as problem:  # a damaged folder fails anywhere between Zarr, NumPy, pandas and AnnData
         raise DataError(
-            f"{path} cannot be read as an AnnData .zarr folder ({one_line(problem)}); it is damaged, incomplete or "
-            "something else: copy or write it again."
+            f"{path} cannot be read as an AnnData .zarr folder ({one_line(problem)}); it is damaged, incomplete or of "
+            "another format: copy or write it again."
         ) from problem
     return adata
 
@@ -39,8 +44,8 @@ def _value_arrays(store) -> Iterator:
     """The arrays of X, .raw and the layers."""
     import zarr
 
-    for place in ("X", "raw/X", "layers"):
-        found = store.get(place)
+    for name in ("X", "raw/X", "layers"):
+        found = store.get(name)
         if isinstance(found, zarr.Array):
             yield found
         elif isinstance(found, zarr.Group):

@@ -1,4 +1,4 @@
-"""The same cells in every format are the same cells; what is damaged or says too little is one sentence."""
+"""The same cells in every format are read as the same cells; a damaged or ambiguous file is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_text_keeps_every_digit(write, tmp_path):
 
 
 @pytest.mark.parametrize("write_it", [WRITERS["10x"], WRITERS["mtx"], WRITERS["csv"]], ids=["10x", "mtx", "csv"])
-def test_genes_of_one_name_are_data_duplicates_affair(plain, tmp_path, recwarn, write_it):
+def test_genes_of_one_name_are_left_to_data_duplicates(plain, tmp_path, recwarn, write_it):
     plain.var_names = ["TWICE", "TWICE", *NAMES[2:]]
     path = write_it(tmp_path, plain)
     config = DataConfig(path=str(path), orientation="cells_by_genes" if path.suffix == ".csv" else None, genes="all")
@@ -160,7 +160,7 @@ def test_genes_of_one_name_are_data_duplicates_affair(plain, tmp_path, recwarn, 
 
 
 @pytest.mark.parametrize("write_it", [write_tenx, write_mtx])
-def test_features_that_are_no_genes_are_left_out_and_said(plain, tmp_path, write_it):
+def test_features_that_are_not_genes_are_left_out_with_a_note(plain, tmp_path, write_it):
     types = ["Antibody Capture", *["Gene Expression"] * 9, "Antibody Capture", "CRISPR Guide Capture"]
     path = write_it(tmp_path / "cells.h5", plain, types=types)
     config = DataConfig(path=str(path), genes="all")
@@ -170,7 +170,7 @@ def test_features_that_are_no_genes_are_left_out_and_said(plain, tmp_path, write
     assert_same(open_source(config), plain[:, 1:10])
     cells, _ = load_cells(config)
     assert cells.notes[0] == (
-        f"3 of 12 features of {path} are no genes and are left out (Antibody Capture: 2, CRISPR Guide Capture: 1)."
+        f"3 of 12 features of {path} are not genes and are left out (Antibody Capture: 2, CRISPR Guide Capture: 1)."
     )
 
 
@@ -185,24 +185,26 @@ def test_a_feature_without_a_symbol_goes_by_its_id(plain, tmp_path):
 def refusal(path: Path, **fields) -> str:
     with pytest.raises((DataError, ConfigError)) as caught:
         open_source(DataConfig(path=str(path), **fields))
-    said = str(caught.value)
-    assert "\n" not in said and path.name in said and said.endswith((".", "?"))
-    return said
+    message = str(caught.value)
+    assert "\n" not in message and path.name in message and message.endswith((".", "?"))
+    return message
 
 
-def test_text_says_what_its_rows_are(plain, tmp_path):
-    said = refusal(write_csv(tmp_path / "cells.csv", plain))
-    assert "set data.orientation to cells_by_genes (a row per cell) or genes_by_cells (a row per gene)" in said
+def test_a_text_file_needs_an_orientation(plain, tmp_path):
+    message = refusal(write_csv(tmp_path / "cells.csv", plain))
+    assert "set data.orientation to cells_by_genes (a row per cell) or genes_by_cells (a row per gene)" in message
 
 
 @pytest.mark.parametrize("name", ["10x", "mtx", "zarr"])
-def test_only_text_is_asked_what_its_rows_are(plain, tmp_path, name):
+def test_only_text_files_take_an_orientation(plain, tmp_path, name):
     path = (WRITERS | {"zarr": write_zarr})[name](tmp_path, plain)
-    assert "is not text and needs none; set data.orientation: null" in refusal(path, orientation="cells_by_genes")
+    assert "is not a text file and needs none; set data.orientation: null" in refusal(
+        path, orientation="cells_by_genes"
+    )
 
 
-def test_no_source_is_asked_what_its_rows_are():
-    with pytest.raises(ConfigError, match=r"simulated: is not text and needs none"):
+def test_a_source_without_a_file_takes_no_orientation():
+    with pytest.raises(ConfigError, match=r"simulated: is not a text file and needs none"):
         open_source(DataConfig(path="simulated:", orientation="cells_by_genes"))
 
 
@@ -213,17 +215,17 @@ def test_only_h5ad_is_read_piece_by_piece(plain, tmp_path, name):
 
 
 @pytest.mark.parametrize("right", ["cells_by_genes", "genes_by_cells"])
-@pytest.mark.parametrize("told_by", ["barcodes", "regulators", "genes", "ids"])
-def test_names_that_contradict_the_orientation(plain, tmp_path, right, told_by):
+@pytest.mark.parametrize("evidence", ["barcodes", "regulators", "genes", "ids"])
+def test_names_that_contradict_the_orientation_are_refused(plain, tmp_path, right, evidence):
     fields = {}
-    if told_by != "barcodes":
+    if evidence != "barcodes":
         plain.obs_names = [f"cell {place}" for place in range(plain.n_obs)]
-    if told_by == "regulators":
+    if evidence == "regulators":
         fields["regulators"] = ["NA", "null", "absent"]
-    if told_by == "genes":
+    if evidence == "genes":
         (tmp_path / "genes.txt").write_text("NA\nnull\n")
         fields["genes"] = str(tmp_path / "genes.txt")
-    if told_by == "ids":
+    if evidence == "ids":
         plain.var_names = plain.var["gene_ids"].to_numpy()
     path = write_csv(tmp_path / "cells.csv", plain, orientation=right)
     wrong = {"cells_by_genes": "genes_by_cells", "genes_by_cells": "cells_by_genes"}[right]
@@ -236,9 +238,9 @@ def test_names_that_contradict_the_orientation(plain, tmp_path, right, told_by):
     [
         ("", "is empty"),
         ("\n \n", "is empty"),
-        ("cells\nc1\n", "has one column, 'cells'"),
-        (",g1,g2\n", "has a header and no rows"),
-        (",g1,g2\nc1,1,x\n", "line 2: column 'g2' is 'x', which is no finite number"),
+        ("cells\nc1\n", "has a single column, 'cells'"),
+        (",g1,g2\n", "has a header but no rows"),
+        (",g1,g2\nc1,1,x\n", "line 2: column 'g2' is 'x', which is not a finite number"),
         (",g1,g2\nc1,1,2\n\nc2,,2\n", "line 4: column 'g1' is empty"),
         (",g1,g2\nc1,1,NA\n", "column 'g2' is 'NA'"),
         (",g1,g2\nc1,1,nan\n", "column 'g2' is 'nan'"),
@@ -247,11 +249,11 @@ def test_names_that_contradict_the_orientation(plain, tmp_path, right, told_by):
         (",g1,g2\nc1,1,TRUE\n", "column 'g2' is 'TRUE'"),
         (",g1,g2\nc1,1,1_0\n", "column 'g2' is '1_0'"),
         (",g1,g2\nc1,1,2\0\n", "line 2: column 'g2' is '2"),
-        (",g1,type\nc1,1,B\n", "column 'type' is 'B', which is no finite number; correct it, or leave out"),
+        (",g1,type\nc1,1,B\n", "column 'type' is 'B', which is not a finite number; correct it, or remove"),
         ('\tg1\tg2\nc1\t1\t"1,5"\n', "column 'g2' is '1,5'"),
         (",g1,g2\nc1,1,2\nc2,1\n", "line 3 has 2 fields where 3 are expected"),
         (",g1,g2\nc1,1,2\nc2,1,2,3\n", "line 3 has 4 fields where 3 are expected"),
-        (",g1,g2\nc1,1,2,3,4\n", "line 2 has 5 fields and the header 3"),
+        (",g1,g2\nc1,1,2,3,4\n", "line 2 has 5 fields, but the header has 3"),
         (",g1,g2\nc1,1,2,\nc2,1,2,\n", "has no name for column 1"),
         (",g1,\nc1,1,2\n", "has no name for column 3"),
         (",g1,g2\n,1,2\n", "line 2 begins with an empty name"),
@@ -262,12 +264,12 @@ def test_names_that_contradict_the_orientation(plain, tmp_path, right, told_by):
         (',g1,g2\nc1,1,2\nc2,"1,2\nc3,1,2\n', "line 3 cannot be read"),
     ],
 )
-def test_text_that_is_no_matrix(tmp_path, text, sentence):
+def test_text_that_is_not_a_matrix_is_refused(tmp_path, text, sentence):
     (tmp_path / "cells.csv").write_text(text)
     assert sentence in refusal(tmp_path / "cells.csv", orientation="cells_by_genes")
 
 
-def test_text_in_another_encoding(tmp_path):
+def test_text_in_another_encoding_is_refused(tmp_path):
     (tmp_path / "cells.csv").write_bytes(",gène\nc1,1\n".encode("latin-1"))
     assert "is not text in UTF-8" in refusal(tmp_path / "cells.csv", orientation="cells_by_genes")
 
@@ -280,7 +282,7 @@ def test_names_may_be_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("kept", [5, 60, -4])
-def test_a_truncated_gz(plain, tmp_path, kept):
+def test_a_truncated_gz_is_refused(plain, tmp_path, kept):
     path = write_csv(tmp_path / "cells.csv.gz", plain)
     path.write_bytes(path.read_bytes()[:kept])
     assert "is damaged or truncated" in refusal(path, orientation="cells_by_genes")
@@ -303,19 +305,23 @@ BANNER = "%%MatrixMarket matrix coordinate integer general\n"
         ("matrix.mtx", lambda text: text.replace("general", "symmetric", 1), "does not begin with"),
         ("matrix.mtx", lambda text: text[: len(text) // 2], "it is damaged or truncated"),
         ("matrix.mtx", lambda text: text + "1 1 1\n", "it is damaged or truncated"),
-        ("matrix.mtx", lambda text: BANNER + "%\n%x\n12 40 1\n1 1 5x\n", "line 5 holds something that is no number"),
-        ("matrix.mtx", lambda text: BANNER + "12 40 1\n1 1 nan\n", "line 3 holds something that is no number"),
+        ("matrix.mtx", lambda text: BANNER + "%\n%x\n12 40 1\n1 1 5x\n", "line 5 holds something that is not a number"),
+        ("matrix.mtx", lambda text: BANNER + "12 40 1\n1 1 nan\n", "line 3 holds something that is not a number"),
         ("matrix.mtx", lambda text: BANNER + "12 40 1\n1 1 1e999\n", "too large"),
         ("matrix.mtx", lambda text: BANNER + "12 40 1\n13 1 1\n", "Line 3: Row index out of bounds"),
         ("matrix.mtx", lambda text: BANNER + "12 39 1\n1 1 1\n", "lists 12 features and barcodes.tsv 40 barcodes"),
-        ("matrix.mtx", lambda text: BANNER + "40 12 1\n1 1 1\n", "turn it: 10x writes a row per feature"),
-        ("barcodes.tsv", lambda text: text + "AAAA-1\n", "barcodes.tsv 41 barcodes; give three files of one run"),
+        ("matrix.mtx", lambda text: BANNER + "40 12 1\n1 1 1\n", "transpose it: 10x writes a row per feature"),
+        (
+            "barcodes.tsv",
+            lambda text: text + "AAAA-1\n",
+            "41 barcodes; give three files of one experiment",
+        ),
         ("barcodes.tsv", lambda text: "\n" + text, "barcodes.tsv, line 1 has no name"),
-        ("features.tsv", lambda text: text.replace("\tnan\t", "\t", 1), "line 2 has 2 columns and the first 3"),
+        ("features.tsv", lambda text: text.replace("\tnan\t", "\t", 1), "line 2 has 2 columns, but line 1 has 3"),
         ("features.tsv", lambda text: text.replace("Gene Expression", "Antibody Capture"), "no features of type Gene"),
     ],
 )
-def test_a_damaged_mtx_folder(plain, tmp_path, name, change, sentence):
+def test_a_damaged_mtx_folder_is_refused(plain, tmp_path, name, change, sentence):
     folder = write_mtx(tmp_path / "mtx", plain)
     (folder / name).write_text(change((folder / name).read_text()))
     assert sentence in refusal(folder)
@@ -328,7 +334,7 @@ def test_fractions_under_an_integer_banner_are_not_cut_off(plain, tmp_path):
         load_cells(DataConfig(path=str(folder)))
 
 
-def test_folders_that_hold_no_matrix(plain, tmp_path):
+def test_a_folder_without_a_matrix_is_refused_with_advice(plain, tmp_path):
     run = tmp_path / "outs"
     run.mkdir()
     assert "is a folder without matrix.mtx (or .gz); give a 10x folder" in refusal(run)
@@ -338,24 +344,24 @@ def test_folders_that_hold_no_matrix(plain, tmp_path):
     assert "rename GSM1_matrix.mtx to matrix.mtx" in refusal(inside)
     (inside / "GSM1_matrix.mtx").rename(inside / "matrix.mtx")
     (inside / "genes.tsv").write_text("")
-    assert "holds features.tsv and genes.tsv; keep one of them" in refusal(inside)
+    assert "holds both features.tsv and genes.tsv; remove one of them" in refusal(inside)
 
 
-def test_several_genomes_are_the_users_choice(plain, tmp_path):
+def test_several_genomes_in_one_file_are_refused(plain, tmp_path):
     path = write_tenx(tmp_path / "cells.h5", plain, genomes=("GRCh38", "mm10"), legacy=True)
     assert "holds the matrices of 2 genomes (GRCh38, mm10)" in refusal(path)
 
 
-def test_h5_files_of_others(plain, write, tmp_path):
+def test_h5_files_of_other_formats_are_refused(plain, write, tmp_path):
     path = Path(write(plain)).rename(tmp_path / "cells.h5")
-    assert "is an AnnData file; give it a name that ends in .h5ad" in refusal(path)
+    assert "is an AnnData file, not a 10x file; rename it so that it ends in .h5ad" in refusal(path)
     with h5py.File(path, "w") as file:
         file["molecules"] = [1, 2]
     assert "holds no 10x matrix (it holds 'molecules')" in refusal(path)
 
 
 @pytest.mark.parametrize("kept", [0, 100, 3000])
-def test_a_truncated_h5(plain, tmp_path, kept):
+def test_a_truncated_h5_is_refused(plain, tmp_path, kept):
     path = write_tenx(tmp_path / "cells.h5", plain)
     path.write_bytes(path.read_bytes()[:kept])
     assert "cannot be read as a 10x .h5 file" in refusal(path)
@@ -372,7 +378,7 @@ def test_a_truncated_h5(plain, tmp_path, kept):
         ("features/name", lambda values: values[1:]),
     ],
 )
-def test_a_damaged_h5(plain, tmp_path, field, change):
+def test_a_damaged_h5_is_refused(plain, tmp_path, field, change):
     path = write_tenx(tmp_path / "cells.h5", plain, types=["Antibody Capture", *["Gene Expression"] * 11])
     with h5py.File(path, "a") as file:
         values = file["matrix"][field][:]
@@ -382,17 +388,17 @@ def test_a_damaged_h5(plain, tmp_path, field, change):
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_a_zarr_folder_that_lost_a_piece(plain, tmp_path, dense):
-    """Zarr itself reads a piece that is gone as zeros."""
+def test_a_zarr_folder_that_lost_a_chunk(plain, tmp_path, dense):
+    """Zarr itself reads a missing chunk as zeros."""
     plain.X = plain.X.toarray() if dense else plain.X
     path = write_zarr(tmp_path, plain)
     place = path / "X" if dense else path / "X" / "data"
-    pieces = [each for each in place.rglob("*") if each.is_file() and not each.name.startswith((".z", "zarr"))]
-    pieces[0].unlink()
-    assert "which would read as zeros" in refusal(path)
+    chunks = [each for each in place.rglob("*") if each.is_file() and not each.name.startswith((".z", "zarr"))]
+    chunks[0].unlink()
+    assert "which would be read as zeros" in refusal(path)
 
 
-def test_folders_and_files_that_are_no_zarr(plain, tmp_path):
+def test_folders_and_files_that_are_not_zarr_are_refused(plain, tmp_path):
     (tmp_path / "empty.zarr").mkdir()
     assert "cannot be read as an AnnData .zarr folder" in refusal(tmp_path / "empty.zarr")
     (tmp_path / "file.zarr").write_text("x")
@@ -403,8 +409,8 @@ def test_folders_and_files_that_are_no_zarr(plain, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["10x", "mtx", "zarr", "csv"])
-@pytest.mark.parametrize("problem", [MemoryError("no room"), PermissionError(13, "Permission denied", "x")])
-def test_what_the_machine_refuses_is_no_damage(plain, tmp_path, monkeypatch, name, problem):
+@pytest.mark.parametrize("problem", [MemoryError("no memory left"), PermissionError(13, "Permission denied", "x")])
+def test_what_the_machine_refuses_is_not_reported_as_damage(plain, tmp_path, monkeypatch, name, problem):
     def refuse(*arguments, **options):
         raise problem
 

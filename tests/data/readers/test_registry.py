@@ -12,7 +12,7 @@ import pytest
 
 from grn.cli.exit_codes import judge
 from grn.config.schema import DataConfig, SimulatedConfig
-from grn.data.readers import registry as sources
+from grn.data.readers import registry
 from grn.data.readers.registry import open_source
 from grn.errors import DataError
 
@@ -25,7 +25,7 @@ def test_a_missing_file_names_the_nearest(adata, write, tmp_path):
 
 def test_an_unknown_format_names_the_known(tmp_path):
     (tmp_path / "cells.xlsx").write_text("")
-    with pytest.raises(DataError, match=r"cells\.xlsx is not a format that is read; use \.h5ad"):
+    with pytest.raises(DataError, match=r"cells\.xlsx has no format that grn reads; use \.h5ad"):
         open_source(DataConfig(path=str(tmp_path / "cells.xlsx")))
 
 
@@ -52,7 +52,7 @@ def test_a_truncated_file_is_one_sentence(adata, write, tmp_path, kept, backed):
         (PermissionError(errno.EACCES, "Permission denied", "cells.h5ad"), "cells.h5ad: permission denied."),
     ],
 )
-def test_what_the_machine_refuses_is_no_damage(adata, write, monkeypatch, problem, said):
+def test_what_the_machine_refuses_is_not_reported_as_damage(adata, write, monkeypatch, problem, said):
     """Wherever in the file: AnnData adds to exceptions what it was reading."""
 
     def refuse(*arguments, **options):
@@ -102,12 +102,12 @@ def test_pbmc3k_without_network_says_what_to_do(monkeypatch):
         raise URLError("no route to host")
 
     _stub_scanpy(monkeypatch, pbmc3k=offline)
-    with pytest.raises(DataError, match=r"downloaded at its first use.*no route to host.*pbmc68k_reduced"):
+    with pytest.raises(DataError, match=r"downloaded when it is first used.*no route to host.*pbmc68k_reduced"):
         open_source(DataConfig(path="scanpy:pbmc3k"))
 
 
 def test_a_new_format_is_one_entry(adata, monkeypatch, tmp_path):
-    monkeypatch.setitem(sources.READERS, ".mine", lambda path, config: adata)
+    monkeypatch.setitem(registry.READERS, ".mine", lambda path, config: adata)
     (tmp_path / "cells.mine").touch()
     assert open_source(DataConfig(path=str(tmp_path / "cells.mine"))) is adata
 
