@@ -21,8 +21,8 @@ import pandas as pd
 import torch
 from results_file import write
 
-from flashsign import dispatch as kernel_attention
 from flashsign import spherical_attention
+from flashsign.dispatch import plan
 
 HERE = Path(__file__).resolve().parent
 COLUMNS = {
@@ -105,8 +105,7 @@ def choice_at(point: Point) -> str:
     genes, width, dtype, bags, heads, key_heads, packed, direction = point
     rows = (bags * genes,) if packed else (bags,)
     sizes = [(*rows, h, width) if packed else (*rows, h, genes, width) for h in (heads, key_heads)]
-    q, k = (torch.empty(size, dtype=dtype, device="meta", requires_grad=direction == "both") for size in sizes)
-    return kernel_attention.choose_method(q, k, bags, "auto")
+    return plan(*sizes, dtype=dtype, bags=bags if packed else None, gradients=direction == "both").method
 
 
 def row_of(point: Point) -> dict[str, Any]:

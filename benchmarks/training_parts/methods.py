@@ -27,8 +27,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import grn.model.transformer
 from flashsign import spherical_attention
-from flashsign.dispatch import choose_method
-from flashsign.tensor_cache import remembered
+from flashsign.dispatch import plan
+from flashsign.tensor_cache import cached
 
 Attention = Callable[..., Tensor]
 REFUSED = ("No available kernel", "No viable backend")  # how torch says that a forced backend does not take a call
@@ -59,7 +59,7 @@ def slots_of(offsets: Tensor, rows: int) -> tuple[int, Tensor]:
         shift = torch.repeat_interleave(shift, sizes, output_size=rows)
         return longest, torch.arange(rows, device=offsets.device) + shift
 
-    return remembered(offsets, "benchmark: slots", find)
+    return cached(offsets, "benchmark: slots", find)
 
 
 class Softmax:
@@ -153,7 +153,7 @@ def _choice(q: Tensor, k: Tensor, v: Tensor) -> str:
 
 def _starts(offsets: Tensor) -> tuple[int, Tensor]:
     """The longest bag, and the offsets as int32."""
-    return remembered(offsets, "benchmark: starts", lambda: (int(offsets.diff().max()), offsets.int()))
+    return cached(offsets, "benchmark: starts", lambda: (int(offsets.diff().max()), offsets.int()))
 
 
 # Name of a method -> what stands in the attention's place, made anew for every point; None: nothing, the door itself.
@@ -174,10 +174,9 @@ def methods_at(names: tuple[str, ...], bags: str, road: str) -> tuple[str, ...]:
 
 def road(q: tuple[int, ...], k: tuple[int, ...], bags: int, dtype: torch.dtype, device: torch.device) -> str:
     """What the door takes in training for gene queries of these shapes: stream or moments (kernels), torch on a CPU."""
-    if device.type != "cuda":
-        return "torch"
-    shapes = (torch.empty(shape, dtype=dtype, device="meta", requires_grad=True) for shape in (q, k))
-    return choose_method(*shapes, bags, "auto")
+    packed = bags if len(q) == 3 else None
+    found = plan(q, k, dtype=dtype, bags=packed, gradients=True, device=device)
+    return found.method if found.backend == "triton" else "torch"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The public door: checks a call, turns its form into the one that the mathematics has, and picks the road.
+"""The public entry point: checks a call, and hands it to the path that flashsign.dispatch chooses.
 
 Letters: C cells (bags), H query heads, K key heads (H a multiple of K), N queries, M keys, E head width;
 packed: T queries and S keys of all bags together. B = C K bags of one key head, R = H / K query heads of a group.
@@ -7,19 +7,19 @@ packed: T queries and S keys of all bags together. B = C K bags of one key head,
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, distributed
 
-from flashsign.dispatch import kernel_attention, no_kernel
-from flashsign.distributed.moments import split_attention
-from flashsign.eager.dense import Method, dense_attention
-from flashsign.eager.packing import pad_attention
-from flashsign.errors import BackendUnavailable
+from flashsign.dispatch import Backend, Method, choose, torch_method
+from flashsign.distributed.kernels import gene_parallel_kernel_attention
+from flashsign.distributed.moments import gene_parallel_attention
+from flashsign.eager.dense import dense_attention
+from flashsign.eager.packing import packed_attention
+from flashsign.eager.transforms import transformed
+from flashsign.operators.autograd import moments, stream
+from flashsign.operators.call_kernels import call_kernels
 from flashsign.validation import check_packing, check_tensors
-
-Backend = Literal["auto", "triton", "torch"]
 
 
 def spherical_attention(
@@ -42,7 +42,7 @@ def spherical_attention(
     Dense: q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E].
     Packed: q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K] -> [T, H, E]; bag c owns the keys
     offsets[c]:offsets[c + 1] and the queries query_offsets[c]:query_offsets[c + 1] (by default the same offsets).
-    Offsets are int32 or int64, and looked at once: new ones come as a new tensor, or are written by torch's operations.
+    Offsets are int32 or int64, and read once: new ones come as a new tensor, or are written by torch's operations.
 
     q, k, v share one floating dtype, which the output has; sums are float32 at least. multiplicity: not negative,
     by default all ones; 0 is a key that is absent, whatever its k and v hold (NaN too). Its derivative with
@@ -59,8 +59,23 @@ def spherical_attention(
     (flashsign.distributed.moments). None: no other ranks.
     Raises ShapeMismatch (tensors that do not fit), BackendUnavailable, ValueError (an unknown method or backend, or one
     that knows no group), NotImplementedError (with a group: anything but one derivative in reverse), UnusableTiles (the
-    file that FLASHSIGN_TILES names: flashsign.autotune).
+    file that FLASHSIGN_TILES names: flashsign.autotune). What runs for a call: flashsign.dispatch.plan.
     Source: spherical attention, arXiv 2505.09326.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import spherical_attention
+        >>> cells, heads, genes, width = 2, 4, 30, 16
+        >>> q, k, v = torch.randn(3, cells, heads, genes, width)
+        >>> counts = torch.randint(0, 5, (cells, genes)).float()
+        >>> spherical_attention(q, k, v, counts).shape
+        torch.Size([2, 4, 30, 16])
+
+        The same with packed bags of 10 and 20 genes:
+
+        >>> q, k, v = torch.randn(3, 30, heads, width)
+        >>> spherical_attention(q, k, v, offsets=torch.tensor([0, 10, 30])).shape
+        torch.Size([30, 4, 16])
     """
     if method not in ("auto", "stream", "moments"):
         raise ValueError(f"method is auto, stream or moments, not {method!r}.")
@@ -73,25 +88,28 @@ def spherical_attention(
     check_tensors(q, k, v, multiplicity, packed)
     offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
     bags = len(q) if offsets is None else len(offsets) - 1
-    if backend == "triton":
-        reason = no_kernel(q, method, bags * k.shape[1])
-        if reason:
-            raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
+    chosen, method = choose(q, k, v, multiplicity, bags, method, backend, group is not None)
     if multiplicity is None:
         multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
-    kernels = backend == "triton" or (backend == "auto" and q.is_cuda and not no_kernel(q, method, bags * k.shape[1]))
-    if kernels and group is None and bags and q.numel() and k.numel():
-        return kernel_attention(q, k, v, multiplicity, offsets, query_offsets, eps, method)
-    # All ranks must take one road: it depends on nothing that they may have in different numbers.
-    if kernels and group is not None and q.element_size() == 2 and not no_kernel(q, "moments") and bags:
-        return kernel_attention(q, k, v, multiplicity, offsets, query_offsets, eps, "moments", group)
+    if chosen == "triton":
+        if group is None:
+            attend = stream if method == "stream" else moments
+        else:
+            attend = partial(gene_parallel_kernel_attention, group=group)
+        return call_kernels(attend, q, k, v, multiplicity, offsets, query_offsets, eps)
     # Sums of thousands of squares need more than the 8 or 11 bits of half precision, under autocast too.
     with torch.autocast(q.device.type, enabled=False):
         sums = torch.promote_types(q.dtype, torch.float32)
         wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
         if group is not None:
-            return split_attention(*wide, offsets, query_offsets, eps, group).to(q.dtype)
+            return gene_parallel_attention(*wide, offsets, query_offsets, eps, group).to(q.dtype)
+
+        def dense(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Tensor:
+            queries = q.shape[1] // k.shape[1] * q.shape[2]
+            of_torch = torch_method(method, queries, k.shape[2], q.shape[3], transformed())
+            return dense_attention(q, k, v, multiplicity, eps, of_torch)
+
         if offsets is None or query_offsets is None:
-            return dense_attention(*wide, eps, method).to(q.dtype)
-        dense = partial(dense_attention, eps=eps, method=method)
-        return pad_attention(dense, *wide, offsets, query_offsets).to(q.dtype)
+            return dense(*wide).to(q.dtype)
+        # A method for every group of similar bags.
+        return packed_attention(dense, *wide, offsets, query_offsets).to(q.dtype)

@@ -1,13 +1,44 @@
-"""What can be wrong with a call: one sentence each, with what was found."""
+"""The errors that flashsign raises of its own: each is one sentence that says what was found."""
 
 
 class ShapeMismatch(ValueError):
-    """Tensors whose shapes, dtypes, devices or offsets do not fit together."""
+    """Raised where tensors have shapes, dtypes, devices or offsets that do not fit together.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import ShapeMismatch, spherical_attention
+        >>> try:
+        ...     spherical_attention(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 5, 8), torch.ones(1, 2, 5, 8))
+        ... except ShapeMismatch as error:
+        ...     print(error)
+        q and k must have one head width; found q [1, 2, 3, 4], k [1, 2, 5, 8], v [1, 2, 5, 8].
+    """
 
 
 class BackendUnavailable(RuntimeError):
-    """A backend that was asked for by name and is not there."""
+    """Raised where a call asks for a backend by name that cannot run it; the message says why.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import BackendUnavailable, spherical_attention
+        >>> q = torch.ones(1, 1, 3, 8, dtype=torch.float64)
+        >>> try:
+        ...     spherical_attention(q, q, q, backend="triton")
+        ... except BackendUnavailable as error:
+        ...     print("use the default backend instead")
+        use the default backend instead
+    """
 
 
 class UnusableTiles(RuntimeError):
-    """A file of tiles that cannot be used on this device: see flashsign.autotune."""
+    """Raised where the file of block sizes that FLASHSIGN_TILES names cannot be used on this device.
+
+    `python -m flashsign.autotune` writes such files.
+
+    Example:
+        >>> from flashsign import UnusableTiles
+        >>> raise UnusableTiles("tiles.json has tiles for NVIDIA A100, and this is NVIDIA H200.")
+        Traceback (most recent call last):
+        ...
+        flashsign.errors.UnusableTiles: tiles.json has tiles for NVIDIA A100, and this is NVIDIA H200.
+    """

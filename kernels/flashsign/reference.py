@@ -1,4 +1,4 @@
-"""The definitions, written out: every weight is there to be looked at. For tests, for figures, for small bags.
+"""The definitions, written out with every weight in memory: for tests, for figures, for small bags.
 
 Letters: C cells, H query heads, K key heads, N queries, M keys, E head width.
 Source: spherical attention, arXiv 2505.09326; kernels/README.md.
@@ -18,6 +18,17 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
     w_ij = s_ij / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny), s_ij = m_j q_i . k_j, so
     that a row's norm is at most 1.
     q [C, H, N, E], k [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, M], in the inputs' own dtype.
+    Source: spherical attention, arXiv 2505.09326.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import edge_weights
+        >>> q, k = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4)
+        >>> weights = edge_weights(q, k, torch.ones(1, 5))
+        >>> weights.shape
+        torch.Size([1, 2, 3, 5])
+        >>> bool((weights.norm(dim=-1) <= 1).all())
+        True
     """
     k, m = _per_query_head(q, k, multiplicity)
     s = m * (q @ k.mT)

@@ -1,4 +1,4 @@
-"""What was found out about a tensor, kept while it lives unchanged: the layers of a model share their offsets."""
+"""What was computed from a tensor, kept while the tensor lives unchanged: the layers of a model share their offsets."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 T = TypeVar("T")
-_FOUND: MutableMapping[Tensor, dict[Hashable, Any]] = WeakIdKeyDictionary()
+_RESULTS: MutableMapping[Tensor, dict[Hashable, Any]] = WeakIdKeyDictionary()
 
 
-def remembered(tensor: Tensor, question: Hashable, find: Callable[[], T]) -> T:
-    """find(), or what it gave for the same tensor and question before. Nothing is kept of a CUDA graph's recording."""
+def cached(tensor: Tensor, key: Hashable, compute: Callable[[], T]) -> T:
+    """The result of compute(), or the one that it gave before for the same tensor, unchanged since, and the same key.
+
+    Nothing is kept while torch.compile traces, while a CUDA graph is recorded, or of inference tensors, which do not
+    count their changes.
+    """
     if torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return find()
-    if tensor.is_inference():  # these do not count their changes
-        return find()
-    known = _FOUND.get(tensor)
-    if known is None or known["version"] != tensor._version:
-        known = _FOUND[tensor] = {"version": tensor._version}
-    if question not in known:
-        known[question] = find()
-    found: T = known[question]
-    return found
+        return compute()
+    if tensor.is_inference():
+        return compute()
+    results = _RESULTS.get(tensor)
+    if results is None or results["version"] != tensor._version:
+        results = _RESULTS[tensor] = {"version": tensor._version}
+    if key not in results:
+        results[key] = compute()
+    result: T = results[key]
+    return result

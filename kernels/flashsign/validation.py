@@ -1,4 +1,4 @@
-"""What is checked of a call before anything is computed: one sentence for what does not fit.
+"""The checks of a call before anything is computed: what does not fit is an error of one sentence.
 
 Letters: C cells (bags), H query heads, K key heads, N queries, M keys, E head width; packed: T queries and S keys of
 all bags together.
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashsign.errors import ShapeMismatch
-from flashsign.tensor_cache import remembered
+from flashsign.tensor_cache import cached
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -89,23 +89,26 @@ def bag_sizes(name: str, offsets: Tensor, rows: int) -> Tensor:
 
 
 def check_cut(name: str, offsets: Tensor, rows: int) -> None:
-    """Raises ShapeMismatch unless offsets [C + 1] rise from 0 to the rows: one look at the device for each offsets."""
-    first, last, rising, _ = remembered(offsets, "cut", lambda: _cut(offsets))
+    """Raises ShapeMismatch unless offsets [C + 1] rise from 0 to the number of rows.
+
+    Synchronises with the GPU the first time that it sees these offsets.
+    """
+    first, last, rising, _ = cached(offsets, "cut", lambda: _cut(offsets))
     if first != 0 or last != rows or not rising:
         raise ShapeMismatch(
             f"{name} must rise from 0 to the {rows} packed rows; found {first} to {last} over {len(offsets) - 1} bags."
         )
 
 
-def longest(offsets: Tensor) -> int:
-    """Rows of the largest bag: no look at the device where check_cut had one."""
-    return remembered(offsets, "cut", lambda: _cut(offsets))[3]
+def largest_bag_size(offsets: Tensor) -> int:
+    """Rows of the largest bag. Does not synchronise with the GPU where check_cut has seen the offsets before."""
+    return cached(offsets, "cut", lambda: _cut(offsets))[3]
 
 
 def _cut(offsets: Tensor) -> tuple[int, int, bool, int]:
     """First, last, whether no offset is below the one before it, and the largest bag's size."""
     sizes = offsets.diff()
-    # With a bag of none, as there may be no bags.
+    # An empty bag is added, as there may be no bags.
     fewest, most = torch.cat([sizes, sizes.new_zeros(1)]).aminmax()
     first, last, least, largest = torch.stack([offsets[0], offsets[-1], fewest, most]).tolist()
     return first, last, least >= 0, largest

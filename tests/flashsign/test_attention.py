@@ -1,4 +1,4 @@
-"""What spherical attention is, theorem by theorem, through the public door."""
+"""What spherical attention is, theorem by theorem, through the public entry point."""
 
 import subprocess
 import sys
@@ -32,27 +32,6 @@ def test_one_multiplicity_per_key_head_is_the_definition(bag, method):
 def test_no_multiplicity_means_one_of_each(bag, method):
     found = spherical_attention(bag.q, bag.k, bag.v, method=method)
     close(found, spherical_attention(bag.q, bag.k, bag.v, torch.ones(2, 9), method=method))
-
-
-def test_autos_choice_is_the_cheaper_method(draw, monkeypatch):
-    taken = []
-    for name in ("stream_attention", "moment_attention"):
-        monkeypatch.setattr(f"flashsign.eager.dense.{name}", lambda q, k, v, eps, name=name: taken.append(name) or q)
-    for keys in (1, 3, 90):
-        call = draw(heads=1, key_heads=1, queries=90, keys=keys, width=4)
-        spherical_attention(*call.leaves)
-    assert taken == ["stream_attention", "stream_attention", "moment_attention"]
-
-
-def test_a_transform_makes_auto_slower_to_choose_moments(draw, monkeypatch):
-    taken = []
-    for name in ("stream_attention", "moment_attention"):
-        monkeypatch.setattr(f"flashsign.eager.dense.{name}", lambda q, k, v, eps, name=name: taken.append(name) or q)
-    call = draw(heads=1, key_heads=1, queries=90, keys=10, width=4)
-    spherical_attention(*call.leaves)
-    with torch.autograd.forward_ad.dual_level():
-        spherical_attention(*call.leaves)
-    assert taken == ["moment_attention", "stream_attention"]
 
 
 # --- the bag -------------------------------------------------------------------------------------------------------
@@ -476,7 +455,7 @@ def test_query_offsets_alone_are_refused(bag):
         spherical_attention(*bag.leaves, query_offsets=torch.tensor([0, 2]))
 
 
-def test_unknown_words_are_refused(bag):
+def test_unknown_options_are_refused(bag):
     with pytest.raises(ValueError, match="auto, stream or moments, not 'fast'"):
         spherical_attention(*bag.leaves, method="fast")
     with pytest.raises(ValueError, match="auto, triton or torch, not 'cuda'"):

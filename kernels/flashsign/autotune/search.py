@@ -16,9 +16,11 @@ from torch import Tensor
 
 from flashsign.autotune.accuracy import OFF, SIZES, Bag, error
 from flashsign.autotune.trials import BACKWARD, FORWARD, backward, forward, verdicts
+from flashsign.dispatch import stream_kernel
 from flashsign.errors import UnusableTiles
-from flashsign.tuning.tables import choose_pass, choose_tile, own_tiles, padded_width
-from flashsign.tuning.tile import LEAST, MOST, Kernel, Pass, Tile
+from flashsign.tuning.block_sizes import LEAST, MOST, BlockSizes, Kernel, RowBlockSizes
+from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, own_block_sizes
+from flashsign.tuning.head_width import padded_width
 
 GAIN = 0.97
 """What a tile's time must be of another's to take its place: more is scatter."""
@@ -56,8 +58,8 @@ class Found:
     right), how many were tried, and what was wrong with the last that did not run."""
 
     kernel: Kernel
-    before: Tile | Pass
-    after: Tile | Pass
+    before: BlockSizes | RowBlockSizes
+    after: BlockSizes | RowBlockSizes
     ms_before: float
     ms_after: float
     tried: int
@@ -84,27 +86,25 @@ class Search:
 
     def __iter__(self) -> Iterator[Found]:
         """One kernel after the other, each with the tiles that were found before in place."""
-        from flashsign.triton.streaming.calls import hopper_tile
-
         names = FORWARD[self.method] + BACKWARD[self.method]
-        if hopper_tile(*self.rows[:2], None) is not None:  # a kernel of its own, whose tiles are fixed
+        if stream_kernel(*self.rows[:2], None, None) == "triton_stream_hopper":  # whose tiles are fixed
             names = tuple(name for name in names if name != "forward")
         return map(self.tune, names)
 
     def tune(self, name: str) -> Found:
         q, k, *_ = self.rows
-        kernel, own = Kernel(name, self.size, self.width), own_tiles(self.device)
-        choose = choose_pass if self.method == "moments" else choose_tile
+        kernel, own = Kernel(name, self.size, self.width), own_block_sizes(self.device)
+        choose = choose_row_block_sizes if self.method == "moments" else choose_block_sizes
         start = choose(name, k if "key" in name else q, self.width)
         self.problem = ""
         call = self.attempt(partial(self.call_of, name), start, None)
         before = None if call is None else self.attempt(call, start, None)
 
-        def ms(tile: Tile | Pass) -> float:
+        def ms(tile: BlockSizes | RowBlockSizes) -> float:
             own[kernel] = tile
             return math.inf if call is None else self.attempt(partial(self.clock, call), tile, math.inf)
 
-        def right(tile: Tile | Pass) -> bool:
+        def right(tile: BlockSizes | RowBlockSizes) -> bool:
             own[kernel] = tile
             return call is not None and self.attempt(lambda: alike(call(), before) and self.is_right(name), tile, False)
 
@@ -121,7 +121,7 @@ class Search:
             return lambda: forward(self.method, q, k, v, m)[:1]
         return partial(backward, self.method, grad, q, k, v, m, forward(self.method, q, k, v, m))
 
-    def attempt(self, call: Callable[[], T], tile: Tile | Pass, otherwise: T) -> T:
+    def attempt(self, call: Callable[[], T], tile: BlockSizes | RowBlockSizes, otherwise: T) -> T:
         """What the call returns; `otherwise` where the tile is more than the device has or the compiler takes."""
         try:
             return call()
@@ -145,7 +145,9 @@ def alike(found: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> bool:
     return before is None or all(error(x, y.double()) <= limit for x, y in zip(found, before, strict=True))
 
 
-def climb(start: Tile | Pass, ms: Callable[[Any], float], right: Callable[[Any], bool]) -> tuple[Any, dict[Any, float]]:
+def climb(
+    start: BlockSizes | RowBlockSizes, ms: Callable[[Any], float], right: Callable[[Any], bool]
+) -> tuple[Any, dict[Any, float]]:
     """The fastest right tile that steps from `start` lead to, and the milliseconds of every tile that was tried.
 
     ms: infinite for what does not run; a start that is not right counts as such.
@@ -163,7 +165,7 @@ def climb(start: Tile | Pass, ms: Callable[[Any], float], right: Callable[[Any],
         best = better
 
 
-def neighbours(tile: Tile | Pass) -> Iterator[Tile | Pass]:
+def neighbours(tile: BlockSizes | RowBlockSizes) -> Iterator[BlockSizes | RowBlockSizes]:
     """Tiles that differ in one number: half of it or twice, of stages one less or more."""
     for name, now in vars(tile).items():
         for other in (now - 1, now + 1) if name == "stages" else (now // 2, now * 2):

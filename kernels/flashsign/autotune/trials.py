@@ -12,7 +12,8 @@ from torch import Tensor
 
 from flashsign.autotune.accuracy import TENSORS, Bag, Verdict
 from flashsign.dispatch import WIDEST
-from flashsign.tuning.tables import choose_tile, padded_width
+from flashsign.tuning.choose import choose_block_sizes
+from flashsign.tuning.head_width import padded_width
 
 FORWARD = {"stream": ("forward",), "moments": ("moment_keys", "moment_queries")}
 BACKWARD = {
@@ -31,7 +32,9 @@ def forward(
 
     if method == "moments":
         return moments.forward(q, k, v, m, offsets, offsets, EPS)
-    return stream.forward(q, k, v, m, offsets, offsets, EPS, choose_tile("forward", q, padded_width(q.shape[-1])))
+    return stream.forward(
+        q, k, v, m, offsets, offsets, EPS, choose_block_sizes("forward", q, padded_width(q.shape[-1]))
+    )
 
 
 def backward(
@@ -47,7 +50,7 @@ def backward(
         return moments.backward(grad, q, k, v, m, o, inverse, sums, totals, offsets, offsets, EPS)
     o, inverse = saved
     width = padded_width(q.shape[-1])
-    tiles = choose_tile("key_gradients", k, width), choose_tile("query_gradient", q, width)
+    tiles = choose_block_sizes("key_gradients", k, width), choose_block_sizes("query_gradient", q, width)
     return stream.backward(grad, q, k, v, m, o, inverse, offsets, offsets, EPS, *tiles, dq_by_moments)
 
 

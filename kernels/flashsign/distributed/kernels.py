@@ -2,7 +2,7 @@
 
 The passes over keys and over queries are those of one device; between them the ranks add up what their keys, and then
 their queries, sum to. What float32 moments cannot tell, weak rows, needs keys that are elsewhere: a call that has such
-a row on any rank, which random ones never do, is made again from float64 moments (split_moments).
+a row on any rank, which random ones never do, is made again from float64 moments (distributed.moments).
 Letters: C' cells, or 1 where bags are packed, H query heads, K key heads, N queries, M keys, E head width; S squares,
 one a bag and key head; E' is E's padded width. Forms: flashsign.triton.moments.calls. Equations: kernels/README.md.
 """
@@ -14,47 +14,54 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed
 
-from flashsign.distributed.moments import ONCE, check_member, in_a_unit, outside_of_transforms, split_attention
+from flashsign.distributed.moments import (
+    ONE_DERIVATIVE,
+    check_member,
+    gene_parallel_attention,
+    in_a_unit,
+    refuse_transforms,
+)
 from flashsign.eager.transforms import in_batches
+from flashsign.operators.layout import heads_first, multiplicity_rows_first, rows_first
 
 if TYPE_CHECKING:
     from flashsign.triton.moments.calls import Call, Squares, Weak
 
 
-def split_kernel_attention(
+def gene_parallel_kernel_attention(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor,
     offsets: Tensor | None, query_offsets: Tensor | None, eps: float, group: distributed.ProcessGroup,
 ) -> Tensor:  # fmt: skip
     """This rank's outputs, like q [C', H, N, E]; k, v [C', K, M, E], m [C', 1 or K, M] float32, of this rank.
 
     Two all-reduces forward, float64 moments [S, 2, E', E'] and one number, and one backward, float32 [S, 2 E'^2 + 1].
-    Rules and errors: split_moments.split_moments. There is at least one bag.
+    Rules and errors: distributed.moments.gene_parallel_moments. There is at least one bag.
     """
     check_member(group)
-    outside_of_transforms()
-    # As in split_moments: a rank without gradients of its own has its turn in the others' collectives.
+    refuse_transforms()
+    # As in gene_parallel_moments: a rank without gradients of its own has its turn in the others' collectives.
     anchor = torch.zeros((), requires_grad=torch.is_grad_enabled())
     output: Tensor
-    output, weak = _SplitKernels.apply(  # type: ignore[no-untyped-call]
+    output, weak = _GeneParallelKernels.apply(  # type: ignore[no-untyped-call]
         anchor, q, k, v, m, offsets, query_offsets, eps, group
     )
-    return again_in_float64(q, k, v, m, offsets, query_offsets, eps, group) if weak else output
+    return high_precision_attention(q, k, v, m, offsets, query_offsets, eps, group) if weak else output
 
 
-def again_in_float64(
+def high_precision_attention(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor,
     offsets: Tensor | None, query_offsets: Tensor | None, eps: float, group: distributed.ProcessGroup,
 ) -> Tensor:  # fmt: skip
+    """The same call from float64 moments, in torch."""
     if offsets is None:
         wide = (q.float(), k.float(), v.float(), m.expand(-1, k.shape[1], -1))
-        return split_attention(*wide, None, None, eps, group).to(q.dtype)
-    packed = [x[0].transpose(0, 1).float() for x in (q, k, v)]
-    m = m[0].mT.expand(-1, k.shape[1])
-    found = split_attention(packed[0], packed[1], packed[2], m, offsets, query_offsets, eps, group)
-    return found.transpose(0, 1)[None].to(q.dtype)
+        return gene_parallel_attention(*wide, None, None, eps, group).to(q.dtype)
+    rows = (rows_first(q).float(), rows_first(k).float(), rows_first(v).float())
+    m = multiplicity_rows_first(m).expand(-1, k.shape[1])
+    return heads_first(gene_parallel_attention(*rows, m, offsets, query_offsets, eps, group)).to(q.dtype)
 
 
-class _SplitKernels(torch.autograd.Function):
+class _GeneParallelKernels(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, anchor: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor,
@@ -81,8 +88,8 @@ class _SplitKernels(torch.autograd.Function):
         from flashsign.triton.moments.calls import Call, Squares
 
         if torch.is_grad_enabled() or in_batches(grad):
-            raise NotImplementedError(ONCE)
-        outside_of_transforms()
+            raise NotImplementedError(ONE_DERIVATIVE)
+        refuse_transforms()
         q, k, v, m, o, inverse, sums, totals, offsets, query_offsets = ctx.saved_tensors
         call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, ctx.eps)
         grad, moments = aligned(grad), Squares(sums, totals)

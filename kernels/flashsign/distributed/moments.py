@@ -14,19 +14,18 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from flashsign.eager.dense import silence_padding
+from flashsign.eager.dense import zero_nonfinite_absent_keys
 from flashsign.eager.moments import Moments, bags_with_rows
-from flashsign.eager.packing import Slots, in_place, similar_bags
+from flashsign.eager.packing import groups_of_bags, unpad_in_order
 from flashsign.eager.transforms import in_batches, transformed
-from flashsign.validation import bag_sizes
 
 CHUNK = 1024
 """Rows of one product of a sum over rows: a GPU works on many side by side, and goes down a long one row by row."""
 
-WeakRows = list[tuple[int, Tensor]]
+IllConditionedRows = list[tuple[int, Tensor]]
 """Bags with rows whose norm float32 moments cannot tell (eager.moments.WEAK), and where in the bag these rows are."""
 
-ONCE = (
+ONE_DERIVATIVE = (
     "Attention over genes split by a group can be differentiated once, in reverse, as every further derivative would "
     "need collectives of its own: leave forward mode, torch.func, batched and second derivatives to calls without one."
 )
@@ -49,7 +48,7 @@ class Part(NamedTuple):
         """The dense tensors of the cells [C'] (forms: spherical_attention); a group's query heads are more queries."""
         heads, key_heads, keys, width = q.shape[1], *k.shape[1:]
         m = (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None])[..., None]
-        k, v = silence_padding(k, v, m)
+        k, v = zero_nonfinite_absent_keys(k, v, m)
         bags = (cells[:, None] * key_heads + torch.arange(key_heads, device=cells.device)).flatten()
         return cls(
             bags,
@@ -60,7 +59,7 @@ class Part(NamedTuple):
         )
 
 
-def split_attention(
+def gene_parallel_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -74,15 +73,15 @@ def split_attention(
 
     q [C, H, N, E], k, v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E], or packed as below, in one
     dtype, float32 or float64. N and M (T and S) are this rank's own; C, H, K, E and eps are the same on all ranks,
-    which nothing checks: it would cost another collective. Rules and errors: split_moments, split_packed_attention.
+    which nothing checks: it would cost another collective. Rules and errors: gene_parallel_moments.
     """
     if offsets is not None and query_offsets is not None:
-        return split_packed_attention(q, k, v, multiplicity, offsets, query_offsets, eps, group)
+        return gene_parallel_packed_attention(q, k, v, multiplicity, offsets, query_offsets, eps, group)
     part = Part.of(torch.arange(len(q), device=q.device), q, k, v, multiplicity)
-    return split_moments([part], len(part.bags), eps, group)[0].reshape(q.shape)
+    return gene_parallel_moments([part], len(part.bags), eps, group)[0].reshape(q.shape)
 
 
-def split_packed_attention(
+def gene_parallel_packed_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -95,30 +94,20 @@ def split_packed_attention(
     """Packed bags, of which every rank has all C, each with this rank's rows.
 
     q [T, H, E], k, v [S, K, E], multiplicity [S] or [S, K]; offsets, query_offsets [C + 1] cut this rank's rows
-    -> [T, H, E]. Raises ShapeMismatch when they do not cut them exactly; otherwise as split_moments.
+    -> [T, H, E]. Raises ShapeMismatch when they do not cut them exactly; otherwise as gene_parallel_moments.
     """
-    sizes, query_sizes = bag_sizes("offsets", offsets, len(k)), bag_sizes("query_offsets", query_offsets, len(q))
-    parts, slots = [], []
-    for cells in similar_bags(sizes, query_sizes):
-        keys = Slots.of(offsets[cells], sizes[cells])
-        queries = Slots.of(query_offsets[cells], query_sizes[cells])
-        dense_q, dense_k, dense_v = (x.transpose(1, 2) for x in (queries.pad(q), keys.pad(k), keys.pad(v)))
-        m = keys.pad(multiplicity)
-        parts.append(Part.of(cells, dense_q, dense_k, dense_v, m if m.ndim == 2 else m.transpose(1, 2)))
-        slots.append(queries)
+    similar = list(groups_of_bags(offsets, query_offsets, len(k), len(q)))
+    parts = [Part.of(some.bags, *some.dense(q, k, v, multiplicity)) for some in similar]
     # Ranks make different parts of the same bags, so all parts share one collective.
-    outputs = split_moments(parts, len(sizes) * k.shape[1], eps, group)
-    if not parts:
-        return q * 0
-    found, rows = [], []
-    for queries, output in zip(slots, outputs, strict=True):
-        count, longest = queries.row.shape
-        found.append(queries.unpad(output.reshape(count, q.shape[1], longest, q.shape[2]).transpose(1, 2)))
-        rows.append(queries.unpad(queries.row))
-    return in_place(torch.cat(found), torch.cat(rows))
+    found = gene_parallel_moments(parts, (len(offsets) - 1) * k.shape[1], eps, group)
+    forms = [(len(some.bags), q.shape[1], some.queries.row.shape[1], q.shape[2]) for some in similar]
+    outputs = (output.reshape(form) for output, form in zip(found, forms, strict=True))
+    return unpad_in_order(zip(similar, outputs, strict=True), q)
 
 
-def split_moments(parts: Sequence[Part], bags: int, eps: float, group: distributed.ProcessGroup) -> tuple[Tensor, ...]:
+def gene_parallel_moments(
+    parts: Sequence[Part], bags: int, eps: float, group: distributed.ProcessGroup
+) -> tuple[Tensor, ...]:
     """Outputs [B', N, E] of every part's queries, from the moments of the keys of all ranks.
 
     One all-reduce (sum) of [B, E, 2E] in float64 forward, (A, G), and one backward, (dA, 2 dG): nothing else travels.
@@ -137,13 +126,13 @@ def split_moments(parts: Sequence[Part], bags: int, eps: float, group: distribut
     Raises ValueError outside of the group, NotImplementedError for anything but one derivative in reverse.
     """
     check_member(group)
-    outside_of_transforms()
+    refuse_transforms()
     if not parts:
         return ()
     # What wants no gradient would otherwise leave this rank without a node in the graph, hence out of the collective.
     anchor = torch.zeros((), requires_grad=torch.is_grad_enabled())
     tensors = [tensor for part in parts for tensor in part[1:]]
-    outputs: tuple[Tensor, ...] = _SplitMoments.apply(  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, ...] = _GeneParallelMoments.apply(  # type: ignore[no-untyped-call]
         anchor, [part.bags for part in parts], bags, eps, group, *tensors
     )
     return outputs
@@ -154,12 +143,12 @@ def check_member(group: distributed.ProcessGroup) -> None:
         raise ValueError("This process is not in the group: only a group's own ranks may call attention with it.")
 
 
-def outside_of_transforms() -> None:
+def refuse_transforms() -> None:
     if transformed():
-        raise NotImplementedError(ONCE)
+        raise NotImplementedError(ONE_DERIVATIVE)
 
 
-class _SplitMoments(torch.autograd.Function):
+class _GeneParallelMoments(torch.autograd.Function):
     """One node for all parts of a call and all of its tensors, so that whichever is differentiated, it runs once."""
 
     @staticmethod
@@ -188,7 +177,7 @@ class _SplitMoments(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled() or transformed() or any(map(in_batches, grads)):
-            raise NotImplementedError(ONCE)
+            raise NotImplementedError(ONE_DERIVATIVE)
         count, saved = ctx.count, ctx.saved_tensors  # looked at once: checkpointing allows no more
         tensors, rest = saved[: 4 * count], saved[4 * count :]
         places, outputs, inverses = (rest[i * count : (i + 1) * count] for i in range(3))
@@ -242,7 +231,7 @@ def in_a_unit(sums: Tensor) -> tuple[Tensor, Moments]:
     return unit, Moments(a * unit, g * unit * unit)
 
 
-def attend(q: Tensor, total: Moments, eps: float) -> tuple[Tensor, Tensor, WeakRows]:
+def attend(q: Tensor, total: Moments, eps: float) -> tuple[Tensor, Tensor, IllConditionedRows]:
     """Outputs o [B', N, E], 1 / n [B', N, 1] and the weak rows; q [B', N, E], in q's dtype; total is float64.
 
     Weak rows, whose norm float32 moments cannot tell, are attended in float64: their keys are elsewhere. A float64 row
@@ -265,7 +254,7 @@ class Rows(NamedTuple):
     inverse: Tensor
 
 
-def query_gradients(rows: Rows, weak: WeakRows, total: Moments, eps: float) -> tuple[Tensor, Tensor]:
+def query_gradients(rows: Rows, weak: IllConditionedRows, total: Moments, eps: float) -> tuple[Tensor, Tensor]:
     """dq [B', N, E], and (dA, 2 dG) of this rank's own queries, side by side [B', E, 2E] in float64.
 
     Weak rows are differentiated in float64, like total, the others in their own dtype.

@@ -1,11 +1,11 @@
-"""Packed bags as dense ones: bags of similar size are padded to one length, and the door's one form is dense.
+"""Packed bags as dense ones: bags of similar size are padded to one length, computed together, and put back in order.
 
-Letters: T queries and S keys of all bags together, C bags, H query heads, K key heads, E head width.
+Letters: T queries and S keys of all bags, C bags, C' bags of a group, H query heads, K key heads, E head width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -32,13 +32,62 @@ class Slots(NamedTuple):
         padded = rows.index_select(0, self.row.reshape(-1)).reshape(*self.row.shape, *rows.shape[1:])
         return torch.where(self.present.reshape(*self.present.shape, *[1] * (rows.ndim - 1)), padded, 0)
 
+    def pad_heads(self, rows: Tensor) -> Tensor:
+        """rows [T, heads, ...] -> [C', heads, L, ...]; rows [T] of all heads alike -> [C', L]."""
+        padded = self.pad(rows)
+        return padded if rows.ndim == 1 else padded.transpose(1, 2)
+
     def unpad(self, padded: Tensor) -> Tensor:
         """The rows that are present, bag after bag: [C', L, ...] -> [T', ...]."""
         kept = self.present.reshape(-1).nonzero().squeeze(-1)
         return padded.flatten(0, 1).index_select(0, kept)
 
 
-def pad_attention(
+class Group(NamedTuple):
+    """Bags of similar size: their numbers bags [C'], and where their padded keys and queries come from."""
+
+    bags: Tensor
+    keys: Slots
+    queries: Slots
+
+    def dense(self, q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The group's bags of a packed call as a dense one.
+
+        q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K] -> q [C', H, N, E], k and v [C', K, M, E],
+        multiplicity [C', M] or [C', K, M], 0 for padding.
+        """
+        keys = self.keys
+        return self.queries.pad_heads(q), keys.pad_heads(k), keys.pad_heads(v), keys.pad_heads(multiplicity)
+
+
+def groups_of_bags(
+    offsets: Tensor,
+    query_offsets: Tensor,
+    keys: int,
+    queries: int,
+    at_once: Callable[[int, int], int] | None = None,
+) -> Iterator[Group]:
+    """Every bag once, in groups whose sizes are similar.
+
+    offsets and query_offsets [C + 1] cut `keys` and `queries` packed rows; at_once(queries, keys): the most bags of a
+    group, given the sizes of the largest bag in it (default: any number).
+    Raises ShapeMismatch when offsets do not cut the rows exactly.
+    """
+    sizes, query_sizes = bag_sizes("offsets", offsets, keys), bag_sizes("query_offsets", query_offsets, queries)
+    for similar in similar_bags(sizes, query_sizes):
+        most = len(similar) if at_once is None else at_once(int(query_sizes[similar].max()), int(sizes[similar].max()))
+        for bags in torch.split(similar, most):
+            yield Group(bags, Slots.of(offsets[bags], sizes[bags]), Slots.of(query_offsets[bags], query_sizes[bags]))
+
+
+def similar_bags(sizes: Tensor, query_sizes: Tensor) -> Iterator[Tensor]:
+    """Groups of bags [C'] whose sizes are within a factor of sqrt(2), so that padding stays small."""
+    classes = torch.stack([(2 * (size + 1).log2()).ceil() for size in (sizes, query_sizes)])
+    _, group = torch.unique(classes, dim=1, return_inverse=True)
+    return (torch.nonzero(group == number).squeeze(-1) for number in torch.unique(group))
+
+
+def packed_attention(
     dense: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     q: Tensor,
     k: Tensor,
@@ -51,30 +100,19 @@ def pad_attention(
 
     Bags without keys read zeros. Raises ShapeMismatch when offsets do not cut the rows exactly.
     """
-    sizes, query_sizes = bag_sizes("offsets", offsets, len(k)), bag_sizes("query_offsets", query_offsets, len(q))
-    outputs, rows = [], []
-    for bags in similar_bags(sizes, query_sizes):
-        keys = Slots.of(offsets[bags], sizes[bags])
-        queries = Slots.of(query_offsets[bags], query_sizes[bags])
-        m = keys.pad(multiplicity)
-        padded = (queries.pad(q).transpose(1, 2), keys.pad(k).transpose(1, 2), keys.pad(v).transpose(1, 2))
-        output = dense(*padded, m if m.ndim == 2 else m.transpose(1, 2))
-        outputs.append(queries.unpad(output.transpose(1, 2)))
-        rows.append(queries.unpad(queries.row))
-    if not outputs:
+    groups = groups_of_bags(offsets, query_offsets, len(k), len(q))
+    return unpad_in_order(((group, dense(*group.dense(q, k, v, multiplicity))) for group in groups), q)
+
+
+def unpad_in_order(outputs: Iterable[tuple[Group, Tensor]], q: Tensor) -> Tensor:
+    """Outputs [C', H, N, E] of groups that hold every bag once -> [T, H, E], in the order of the rows of q."""
+    found, rows = [], []
+    for group, output in outputs:
+        found.append(group.queries.unpad(output.transpose(1, 2)))
+        rows.append(group.queries.unpad(group.queries.row))
+    if not found:
         return q * 0
-    return in_place(torch.cat(outputs), torch.cat(rows))
-
-
-def in_place(found: Tensor, rows: Tensor) -> Tensor:
-    """found [T, ...], of which number i belongs into row rows[i], in the order of the rows."""
-    back = torch.empty_like(rows)
-    back[rows] = torch.arange(len(rows), device=rows.device)
-    return found.index_select(0, back)
-
-
-def similar_bags(sizes: Tensor, query_sizes: Tensor) -> Iterator[Tensor]:
-    """Groups of bags [C'] whose sizes are within a factor of sqrt(2), so that padding stays small."""
-    classes = torch.stack([(2 * (size + 1).log2()).ceil() for size in (sizes, query_sizes)])
-    _, group = torch.unique(classes, dim=1, return_inverse=True)
-    return (torch.nonzero(group == number).squeeze(-1) for number in torch.unique(group))
+    row = torch.cat(rows)
+    back = torch.empty_like(row)
+    back[row] = torch.arange(len(row), device=row.device)
+    return torch.cat(found).index_select(0, back)

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from flashsign.eager.dense import near_one
-from flashsign.eager.packing import Slots, similar_bags
+from flashsign.eager.dense import scale_multiplicity
+from flashsign.eager.packing import Slots, groups_of_bags
 from flashsign.eager.streaming import inverse_norm
 from flashsign.edges.validation import Call
 from flashsign.errors import ShapeMismatch
-from flashsign.validation import bag_sizes
 
 NUMBERS = 2**24
 """Most numbers of queries and keys that are widened or padded at one time (128 MiB in float64)."""
@@ -71,24 +70,14 @@ def parts(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Iterat
     if call.offsets is None or call.query_offsets is None:
         yield from _dense(call, first, shape, whole)
         return
-    sizes, queries = (
-        bag_sizes("offsets", call.offsets, len(call.k)),
-        bag_sizes("query_offsets", call.query_offsets, len(call.q)),
-    )
-    for similar in similar_bags(sizes, queries):
-        numbers = _numbers(call, int(queries[similar].max()), int(sizes[similar].max()))
-        step = max(1, NUMBERS // max(1, numbers))
-        if whole:
-            step = min(step, max(1, LAID_OUT // max(1, _numbers(call, *shape))))
-        for bags in (similar[some] for some in _slices(len(similar), step)):
-            padded = _padded(
-                call,
-                Slots.of(call.query_offsets[bags], queries[bags]),
-                Slots.of(call.offsets[bags], sizes[bags]),
-                first,
-                shape,
-            )
-            yield from (_laid_out(padded, shape),) if whole else _one_by_one(padded)
+
+    def at_once(queries: int, keys: int) -> int:
+        step = max(1, NUMBERS // max(1, _numbers(call, queries, keys)))
+        return min(step, max(1, LAID_OUT // max(1, _numbers(call, *shape)))) if whole else step
+
+    for group in groups_of_bags(call.offsets, call.query_offsets, len(call.k), len(call.q), at_once):
+        padded = _padded(call, group.queries, group.keys, first, shape)
+        yield from (_laid_out(padded, shape),) if whole else _one_by_one(padded)
 
 
 def _slices(count: int, step: int) -> Iterator[slice]:
@@ -142,10 +131,9 @@ class _Padded(NamedTuple):
 def _padded(call: Call, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]) -> _Padded:
     """Some packed bags of similar size as a dense call."""
     assert call.targets is not None and call.regulators is not None
-    m = keys.pad(call.multiplicity)
-    k, present, unit = scaled(keys.pad(call.k).transpose(1, 2), m if m.ndim == 2 else m.transpose(1, 2), call.dtype)
-    q = queries.pad(call.q).transpose(1, 2).to(call.dtype)
-    given = None if call.inverse is None else queries.pad(call.inverse).transpose(1, 2)
+    k, present, unit = scaled(keys.pad_heads(call.k), keys.pad_heads(call.multiplicity), call.dtype)
+    q = queries.pad_heads(call.q).to(call.dtype)
+    given = None if call.inverse is None else queries.pad_heads(call.inverse)
     inverse = _inverse(call, given, q, k, unit)
     rows = _inside("targets", queries.pad(call.targets), queries.present, first, shape[0])
     columns = _inside("regulators", keys.pad(call.regulators), keys.present & present, 0, shape[1])
@@ -185,7 +173,7 @@ def scaled(k: Tensor, multiplicity: Tensor, dtype: torch.dtype) -> tuple[Tensor,
     """
     wide = torch.promote_types(dtype, torch.float32)
     m = (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None]).to(wide)
-    near = near_one(m)
+    near = scale_multiplicity(m)
     largest, mantissa = (F.pad(x, (0, 1)).amax(-1) for x in (m, near))  # padded: a bag may have no keys
     unit = torch.where(largest > 0, largest / mantissa, 1)
     rows = torch.where(near[..., None] == 0, 0, near[..., None] * k.to(wide)).to(dtype)

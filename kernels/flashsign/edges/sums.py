@@ -16,10 +16,10 @@ from typing import Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from flashsign.dispatch import no_kernel
+from flashsign.dispatch import choose_edge_sums
 from flashsign.edges.parts import Index, Part, parts
 from flashsign.edges.validation import Call
-from flashsign.errors import BackendUnavailable, ShapeMismatch
+from flashsign.errors import ShapeMismatch
 
 WEIGHTS = 2**22
 """Most weights that exist at one time (16 MiB in float32: more was slower, on a CPU)."""
@@ -107,7 +107,9 @@ class EdgeSums:
         "auto" takes the kernel where it can run. Each gives the same bits for the same call. Returns these sums.
         Raises ShapeMismatch, BackendUnavailable, ValueError (head weights). Source: spherical attention, 2505.09326.
         """
-        kernel = self._takes_kernel(q, backend)
+        if q.device != self.signed.device:
+            raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
+        kernel = choose_edge_sums(q, self.signed.dtype, backend) == "triton"
         dtype = q.dtype if kernel else torch.promote_types(q.dtype, torch.float32)
         call = Call.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, heads, eps, dtype)
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
@@ -221,23 +223,6 @@ class EdgeSums:
     def _form(self) -> str:
         tables = [name for name in ("absolute", "pairs") if getattr(self, name) is not None]
         return f"{self.targets} x {self.signed.shape[1]} with {' and '.join(['signed', *tables])}"
-
-    def _takes_kernel(self, q: Tensor, backend: str) -> bool:
-        """Raises ShapeMismatch (another device), BackendUnavailable, ValueError (an unknown backend)."""
-        if backend not in ("auto", "triton", "torch"):
-            raise ValueError(f"backend is auto, triton or torch, not {backend!r}.")
-        if q.device != self.signed.device:
-            raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
-        reason = self._no_kernel(q)
-        if backend == "triton" and reason:
-            raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
-        return backend == "triton" or (backend == "auto" and q.is_cuda and not reason)
-
-    def _no_kernel(self, q: Tensor) -> str:
-        """Why the kernel cannot take these sums, "" where it can."""
-        if self.signed.dtype != torch.float32:
-            return f"The kernel's sums are float32, and these are {self.signed.dtype}"
-        return no_kernel(q, "stream")
 
 
 def top_edges(

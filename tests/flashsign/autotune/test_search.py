@@ -6,22 +6,24 @@ import math
 import pytest
 import torch
 
-from flashsign.autotune import __main__ as autotune
+from flashsign.autotune import __main__ as command
 from flashsign.autotune import search as tile_search
 from flashsign.autotune import trials as tile_trials
+from flashsign.autotune import tune
 from flashsign.autotune.accuracy import OFF, Bag
 from flashsign.autotune.search import Bags, Search, climb, neighbours
 from flashsign.errors import UnusableTiles
-from flashsign.tuning import tables as tuning
+from flashsign.tuning import tables
+from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, own_block_sizes
 from flashsign.tuning import tile_file
-from flashsign.tuning.tile import MOST, TUNED, Kernel, Pass, Tile
-from grn.cli.boundary import YOURS, judge
+from flashsign.tuning.block_sizes import MOST, TUNABLE, BlockSizes, Kernel, RowBlockSizes
+from grn.cli.exit_codes import YOURS, judge
 
 pytest.importorskip("triton")
 CPU = torch.device("cpu")
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
 
-START, BETTER = Tile(32, 32, 4, 2), Tile(64, 32, 4, 2)
+START, BETTER = BlockSizes(32, 32, 4, 2), BlockSizes(64, 32, 4, 2)
 FORWARD = Kernel("forward", 4, 16)
 BAGS = Bags(cells=1, heads=2, key_heads=1, genes=20, keys=9, width=16, dtype=torch.float32)
 
@@ -30,27 +32,27 @@ BAGS = Bags(cells=1, heads=2, key_heads=1, genes=20, keys=9, width=16, dtype=tor
 def fresh(monkeypatch):
     """No tiles of other tests, and none left behind."""
     monkeypatch.delenv(tile_file.VARIABLE, raising=False)
-    tuning.own_tiles.cache_clear()
+    own_block_sizes.cache_clear()
     yield
-    tuning.own_tiles.cache_clear()
+    own_block_sizes.cache_clear()
 
 
 @pytest.fixture
 def tiles(tmp_path, fresh, monkeypatch):
     """A file with a tile for this CPU's interpreter, and its name in FLASHSIGN_TILES."""
     path = tmp_path / "tiles.json"
-    tile_file.write(path, "cpu", {FORWARD: BETTER, Kernel("moment_keys", 4, 16): Pass(16, 4, 1, 1)})
+    tile_file.write(path, "cpu", {FORWARD: BETTER, Kernel("moment_keys", 4, 16): RowBlockSizes(16, 4, 1, 1)})
     monkeypatch.setenv(tile_file.VARIABLE, str(path))
     return path
 
 
 def test_neighbours_differ_in_one_number_and_stay_in_range():
-    found = list(neighbours(Tile(16, 256, 8, 1)))
-    assert Tile(32, 256, 8, 1) in found
-    assert Tile(16, 256, 8, 2) in found
+    found = list(neighbours(BlockSizes(16, 256, 8, 1)))
+    assert BlockSizes(32, 256, 8, 1) in found
+    assert BlockSizes(16, 256, 8, 2) in found
     assert all(sum(a != b for a, b in zip(vars(x).values(), (16, 256, 8, 1), strict=True)) == 1 for x in found)
     assert all(16 <= x.own <= 256 and 16 <= x.other <= 256 and 2 <= x.warps <= 8 and x.stages >= 1 for x in found)
-    assert Pass(64, 4, 3, 4) in neighbours(Pass(64, 4, 3, 2))
+    assert RowBlockSizes(64, 4, 3, 4) in neighbours(RowBlockSizes(64, 4, 3, 2))
 
 
 def distance(tile, goal):
@@ -58,21 +60,21 @@ def distance(tile, goal):
 
 
 def test_the_climb_ends_at_the_fastest_tile():
-    goal = Tile(128, 64, 8, 4)
+    goal = BlockSizes(128, 64, 8, 4)
     best, times = climb(START, lambda tile: distance(tile, goal), lambda tile: True)
     assert best == goal
     assert times[goal] == min(times.values()) == 1
 
 
 def test_the_climb_goes_round_tiles_that_are_wrong():
-    goal, wrong = Tile(128, 32, 8, 2), Tile(64, 32, 4, 2)
+    goal, wrong = BlockSizes(128, 32, 8, 2), BlockSizes(64, 32, 4, 2)
     best, _ = climb(START, lambda tile: 0.1 if tile == wrong else distance(tile, goal), lambda tile: tile != wrong)
     assert best == goal
 
 
 def test_the_climb_leaves_a_start_that_does_not_run_and_stays_where_gains_are_scatter():
     best, _ = climb(START, lambda tile: math.inf if tile == START else tile.own / 32, lambda tile: True)
-    assert best == Tile(16, 32, 4, 2)
+    assert best == BlockSizes(16, 32, 4, 2)
     best, times = climb(START, lambda tile: 1.0 if tile == START else 0.98, lambda tile: True)
     assert best == START
     assert len(times) == 1 + len(list(neighbours(START)))
@@ -99,7 +101,7 @@ def few_steps(fresh, monkeypatch):
 def clock(call):
     """The more stages or programs the faster; the call is made."""
     call()
-    *_, in_turn = tuning.own_tiles(CPU).values()
+    *_, in_turn = own_block_sizes(CPU).values()
     return 1 / list(vars(in_turn).values())[-1]
 
 
@@ -116,7 +118,7 @@ def test_a_search_takes_every_kernel_of_a_method(few_steps, trusting, method):
     assert [x.kernel.name for x in found] == [*tile_trials.FORWARD[method], *tile_trials.BACKWARD[method]]
     for x in found:
         assert list(vars(x.after).values())[-1] == max(3, list(vars(x.before).values())[-1])
-        assert tuning.own_tiles(CPU)[x.kernel] == x.after
+        assert own_block_sizes(CPU)[x.kernel] == x.after
         assert x.ms_after <= x.ms_before < math.inf
 
 
@@ -185,8 +187,8 @@ def test_a_kernel_may_be_off_by_half_more_than_torch_and_no_further():
 @interpreted
 def test_what_is_found_is_said_and_written(few_steps, trusting, tmp_path, capsys, monkeypatch):
     path = tmp_path / "new" / "tiles.json"
-    monkeypatch.setattr(autotune, "Search", lambda *call: Search(*call, sizes=(7,)))
-    assert autotune.tune_into(path, BAGS, "stream", CPU, clock)
+    monkeypatch.setattr(tune, "Search", lambda *call: Search(*call, sizes=(7,)))
+    assert tune.tune_into(path, BAGS, "stream", CPU, clock)
     found = tile_file.read(path, "cpu")
     assert {kernel.name for kernel in found} == {"forward", "key_gradients", "query_gradient"}
     assert found[FORWARD].stages == 3
@@ -200,8 +202,8 @@ def test_where_nothing_is_faster_the_tables_stay(few_steps, trusting, tmp_path, 
     path = tmp_path / "tiles.json"
     wider = Kernel("forward", 4, 64)
     tile_file.write(path, "cpu", {FORWARD: BETTER, wider: BETTER})
-    monkeypatch.setattr(autotune, "Search", lambda *call: Search(*call, sizes=(7,)))
-    autotune.tune_into(path, BAGS, "stream", CPU, lambda call: 1.0)
+    monkeypatch.setattr(tune, "Search", lambda *call: Search(*call, sizes=(7,)))
+    tune.tune_into(path, BAGS, "stream", CPU, lambda call: 1.0)
     assert tile_file.read(path, "cpu") == {wider: BETTER}
     assert "nothing faster" in capsys.readouterr().out
 
@@ -211,19 +213,19 @@ def test_why_no_tile_runs_is_said(few_steps, trusting, tmp_path, capsys, monkeyp
     def fails(call):
         raise RuntimeError("no clock here\nsecond line")
 
-    monkeypatch.setattr(autotune, "Search", lambda *call: Search(*call, sizes=(7,)))
-    assert not autotune.tune_into(tmp_path / "tiles.json", BAGS, "stream", CPU, fails)
+    monkeypatch.setattr(tune, "Search", lambda *call: Search(*call, sizes=(7,)))
+    assert not tune.tune_into(tmp_path / "tiles.json", BAGS, "stream", CPU, fails)
     assert "forward: no tile that runs and is right (RuntimeError: no clock here), 2 tried" in capsys.readouterr().out
-    assert FORWARD not in tuning.own_tiles(CPU)
+    assert FORWARD not in own_block_sizes(CPU)
 
 
 def test_kernels_take_the_tiles_of_the_file(tiles):
     q = torch.zeros(1, 2, 20, 16)
-    assert tuning.choose_tile("forward", q, 16) == BETTER
-    assert tuning.choose_pass("moment_keys", q, 16) == Pass(16, 4, 1, 1)
+    assert choose_block_sizes("forward", q, 16) == BETTER
+    assert choose_row_block_sizes("moment_keys", q, 16) == RowBlockSizes(16, 4, 1, 1)
     # The rest is as in the tables.
-    assert tuning.choose_tile("key_gradients", q, 16) == tuning.KEY_GRADIENTS[4, 16][0]
-    assert tuning.choose_pass("moment_queries", q, 16) == tuning.MOMENT_QUERIES[4, 16]
+    assert choose_block_sizes("key_gradients", q, 16) == tables.KEY_GRADIENTS[4, 16][0]
+    assert choose_row_block_sizes("moment_queries", q, 16) == tables.MOMENT_QUERIES[4, 16]
 
 
 @interpreted
@@ -239,11 +241,11 @@ def test_each_kernel_is_launched_with_its_own_tile(tiles, monkeypatch):
     from flashsign.triton.streaming import calls as stream
 
     seen, sizes = {}, {}
-    for name, kind in TUNED.items():
+    for name, kind in TUNABLE.items():
         stages = 1 + sum(type(each) is kind for each in sizes.values())
-        sizes[name] = kind(*((16, 32, 4, stages) if kind is Tile else (16, 4, stages, 1)))
+        sizes[name] = kind(*((16, 32, 4, stages) if kind is BlockSizes else (16, 4, stages, 1)))
     tile_file.write(tiles, "cpu", {Kernel(name, 4, 16): tile for name, tile in sizes.items()})
-    tuning.own_tiles.cache_clear()
+    own_block_sizes.cache_clear()
     for module in (stream, moments):
         start = module.start
 
@@ -321,7 +323,7 @@ def changed(**changes):
     [
         (lambda text: None, "No such file"),
         (lambda text: text[:-5], "cannot be read"),
-        (lambda text: "[1]", "is not a file of tiles"),
+        (lambda text: "[1]", "is not a tile file"),
         (lambda text: text.replace('"cpu"', '"NVIDIA A100"'), "has tiles for NVIDIA A100, and this is cpu"),
         (lambda text: text.replace("Triton ", "Triton 2.0, not "), "checked with Triton 2.0"),
         (lambda text: text.replace(", kernels ", ", kernels f"), "kernels f"),
@@ -343,7 +345,7 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tiles, damage, said):
     text = damage(tiles.read_text())
     tiles.unlink() if text is None else tiles.write_text(text)
     with pytest.raises(UnusableTiles, match="autotune") as raised:
-        tuning.choose_tile("forward", torch.zeros(1, 2, 20, 16), 16)
+        choose_block_sizes("forward", torch.zeros(1, 2, 20, 16), 16)
     assert said in str(raised.value)
     assert str(tiles) in str(raised.value)
     assert judge(raised.value) == (YOURS, str(raised.value))
@@ -358,28 +360,26 @@ def test_no_tile_reaches_over_the_gap_between_packed_bags():
 def test_arguments_that_leave_nothing_to_tune_are_one_sentence(fresh, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("sys.argv", ["autotune", "tiles.json", "--width", "64", "--genes", "2000"])
-    assert autotune.main() == 2
+    assert command.main() == 2
     assert "there is none" in capsys.readouterr().err
 
 
 @interpreted
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "words"),
     [
         ({"genes": 0}, "at least"),
         ({"cells": 40000}, "65535 bags times key heads"),
         ({"key_heads": 3}, "multiple of key heads"),
         ({"width": 300}, "heads at most 256 wide"),
-        ({"genes": 50, "method": "stream"}, "kernels of one tile"),
+        ({"genes": 50, "keys": 50}, "done by one program each"),
     ],
 )
-def test_bags_without_a_choice_of_tiles_are_one_sentence(changes, said):
-    from argparse import Namespace
-
-    asked = {"cells": 1, "heads": 4, "key_heads": 2, "genes": 500, "keys": None, "width": 16, "dtype": "float32"}
-    with pytest.raises(UnusableTiles, match=said):
-        autotune.bags_of(Namespace(**asked | {"method": "auto"} | changes), CPU)
-    bags, method = autotune.bags_of(Namespace(**asked | {"method": "auto", "width": 40, "genes": 5000}), CPU)
+def test_bags_without_block_sizes_to_tune_are_one_sentence(changes, words):
+    asked = {"cells": 1, "heads": 4, "key_heads": 2, "genes": 500, "keys": 500, "width": 16, "dtype": torch.float32}
+    with pytest.raises(UnusableTiles, match=words):
+        tune.bags_to_tune(Bags(**asked | changes), "stream" if changes.get("genes") == 50 else "auto", CPU)
+    bags, method = tune.bags_to_tune(Bags(**asked | {"width": 40, "genes": 5000, "keys": 5000}), "auto", CPU)
     assert (bags.keys, bags.width, method) == (5000, 48, "moments")
 
 

@@ -1,6 +1,6 @@
 """Genes of every bag split over processes: outputs and gradients are those of one process that holds them all.
 
-Run as a script (`test_split.py RANK RANKS FOLDER`), this file is one such process: it makes all calls and saves what it
+Run as a script (`test_moments.py RANK RANKS FOLDER`), this file is one such process: it makes all calls and saves what it
 found, so that torch is imported once per process and not once per test.
 """
 
@@ -19,8 +19,8 @@ import torch
 from torch import distributed
 from torch.utils.checkpoint import checkpoint
 
-from flashsign import spherical_attention
-from flashsign.distributed import moments as split_moments
+from flashsign import attention, dispatch, spherical_attention
+from flashsign.distributed import moments as gene_parallel
 from flashsign.reference import reference_spherical_attention
 
 NAMES = ("output", "dq", "dk", "dv", "dm")
@@ -115,11 +115,11 @@ KERNEL_CASES = {
     "packed, a rank without genes": replace(HALF, queries=(6, 0, 4), keys=(9, 0, 6), packed=True),
     "absent keys hold NaN": replace(HALF, absent=True),
     "units of their own": replace(HALF, large=64.0),
-    "weak rows": replace(HALF, queries=(9, 6, 3), keys=(20, 20, 30), condition=1e3),
+    "ill-conditioned rows": replace(HALF, queries=(9, 6, 3), keys=(20, 20, 30), condition=1e3),
 }
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.02}
 # Sums in another order: moments tell norms to 0.13 u / rho, and the least rho here is near 1e-7.
-WEAK_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+ILL_CONDITIONED_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
 
 def call(tensors, eps, group=None, **more):
@@ -218,7 +218,7 @@ def refused(rank, group, count):
     """Sentences of what is refused; every rank asks the same, and nothing is left waiting."""
     tensors = CASES["dense"].rank(rank)
 
-    def said(ask):
+    def raised(ask):
         try:
             ask()
         except (NotImplementedError, ValueError, RuntimeError) as error:
@@ -230,13 +230,15 @@ def refused(rank, group, count):
     q, k, v, m = (leaf.detach() for leaf in leaves)
     others = distributed.new_group([0])
     return {
-        "second": said(lambda: torch.autograd.grad(output, leaves, tensors["grad"], create_graph=True)),
-        "batched": said(lambda: torch.autograd.grad(output, leaves, grads, is_grads_batched=True, retain_graph=True)),
-        "forward": said(
+        "second": raised(lambda: torch.autograd.grad(output, leaves, tensors["grad"], create_graph=True)),
+        "batched": raised(lambda: torch.autograd.grad(output, leaves, grads, is_grads_batched=True, retain_graph=True)),
+        "forward": raised(
             lambda: torch.func.jvp(lambda x: spherical_attention(x, k, v, m, group=group), (q,), (torch.ones_like(q),))
         ),
-        "vmap": said(lambda: torch.func.vmap(lambda x: spherical_attention(x[None], x[None], x[None], group=group))(k)),
-        "outside": said(lambda: spherical_attention(q, k, v, m, group=others)) if rank else "",
+        "vmap": raised(
+            lambda: torch.func.vmap(lambda x: spherical_attention(x[None], x[None], x[None], group=group))(k)
+        ),
+        "outside": raised(lambda: spherical_attention(q, k, v, m, group=others)) if rank else "",
         "calls": count.taken(),
     }
 
@@ -245,14 +247,13 @@ def kernels(rank, group, count):
     """By the moments' kernels, in Triton's interpreter: outputs and gradients of KERNEL_CASES, with the collectives."""
     if torch.cuda.is_available():  # kernels are compiled here, and these tensors are on the CPU
         return {}
-    from flashsign.dispatch import kernel_attention
-
     found = {}
     for name, case in KERNEL_CASES.items():
         tensors = case.rank(rank)
         leaves = [tensors[part].requires_grad_() for part in "qkvm"]
-        offsets = [tensors.get(part) for part in ("offsets", "query_offsets")]
-        output = kernel_attention(*leaves, *offsets, case.eps, "moments", group)
+        offsets = {part: tensors[part] for part in ("offsets", "query_offsets") if part in tensors}
+        with dispatch.only("triton_gene_parallel"):
+            output = spherical_attention(*leaves, **offsets, eps=case.eps, group=group)
         forward = count.taken()
         gradients = torch.autograd.grad(output, leaves, tensors["grad"])
         found[name] = dict(zip(NAMES, (output.detach(), *gradients), strict=True), calls=(forward, count.taken()))
@@ -322,18 +323,18 @@ def ranks(request, tmp_path_factory):
         for command in commands
     ]
     try:
-        said = [process.communicate(timeout=100)[0] for process in running]
+        printed = [process.communicate(timeout=100)[0] for process in running]
     finally:
         for process in running:
             process.kill()
-    assert [process.returncode for process in running] == [0] * request.param, "\n".join(said)
+    assert [process.returncode for process in running] == [0] * request.param, "\n".join(printed)
     return [torch.load(folder / f"{rank}.pt") for rank in range(request.param)]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_genes_over_processes_give_the_outputs_and_gradients_of_one_process(ranks, name):
     case = CASES[name]
-    tolerance = (WEAK_TOLERANCE if case.condition else TOLERANCE)[case.dtype]
+    tolerance = (ILL_CONDITIONED_TOLERANCE if case.condition else TOLERANCE)[case.dtype]
     expected = one_process(case, len(ranks), torch.float64 if case.dtype == torch.float64 else torch.float32)
     if case.condition and case.dtype == torch.float32:  # one process in float32 is no closer to the truth
         expected = one_process(case, len(ranks), torch.float64, method="stream")
@@ -351,19 +352,19 @@ def test_one_collective_forward_and_one_backward(ranks, name):
 
 @pytest.mark.parametrize("name", KERNEL_CASES)
 def test_kernels_of_several_devices_are_as_accurate_as_half_precision(ranks, name):
-    """Weak rows are found, by all ranks, and made again from float64 moments."""
+    """Ill-conditioned rows are found, by all ranks, and computed again from float64 moments."""
     case = KERNEL_CASES[name]
     expected = one_process(case, len(ranks), torch.float64, method="stream")
     if not ranks[0]["kernels"]:
         pytest.skip("kernels are compiled here: benchmarks/gene_parallel.py --only agree has them on several GPUs")
     found = [rank["kernels"][name] for rank in ranks]
-    assert [each["calls"] for each in found] == [(3 if name == "weak rows" else 2, 1)] * len(ranks)
+    assert [each["calls"] for each in found] == [(3 if name == "ill-conditioned rows" else 2, 1)] * len(ranks)
     for part, true in expected.items():
         assert distance(joined(case, found, part), true) < 2e-3, part
 
 
 @pytest.mark.parametrize("name", ["condition 1e2", "condition 1e3", "packed, condition 1e3"])
-def test_weak_rows_are_more_accurate_than_in_a_stream_over_their_keys(ranks, name):
+def test_ill_conditioned_rows_are_more_accurate_than_in_a_stream_over_their_keys(ranks, name):
     case = CASES[name]
     true = one_process(case, len(ranks), torch.float64, method="stream")
     stream = one_process(case, len(ranks), method="stream")
@@ -377,9 +378,9 @@ def test_float32_moments_alone_would_be_wrong_on_these_rows(ranks):
     case = CASES["condition 1e3"]
     true = one_process(case, len(ranks), torch.float64, method="stream")["output"]
     tensors = whole(case, len(ranks))
-    part = split_moments.Part.of(torch.arange(case.cells), *(tensors[name] for name in "qkvm"))
-    _, total = split_moments.in_a_unit(split_moments.key_sums(part))
-    alone = split_moments.Moments(total.a.float(), total.g.float()).attend(part.q, case.eps)[0]
+    part = gene_parallel.Part.of(torch.arange(case.cells), *(tensors[name] for name in "qkvm"))
+    _, total = gene_parallel.in_a_unit(gene_parallel.key_sums(part))
+    alone = gene_parallel.Moments(total.a.float(), total.g.float()).attend(part.q, case.eps)[0]
     rows = slice(0, 20, 3)
     found = joined(case, [rank["condition 1e3"] for rank in ranks], "output")
     alone = alone.reshape(found.shape)
@@ -479,7 +480,7 @@ def test_without_a_group_nothing_is_split(bag, monkeypatch):
         raise AssertionError("a collective, or the way to one")
 
     monkeypatch.setattr(distributed, "all_reduce", never)
-    monkeypatch.setattr("flashsign.attention.split_attention", never)
+    monkeypatch.setattr(attention, "gene_parallel_attention", never)
     output = spherical_attention(*bag.leaves, method="moments")
     expected = reference_spherical_attention(*bag.leaves)
     torch.testing.assert_close(output, expected)

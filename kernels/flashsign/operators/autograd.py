@@ -1,0 +1,107 @@
+"""The derivatives of the operators: one function of autograd for the stream and for moments.
+
+First derivatives run the backward kernels. Second ones, batched ones and transforms take the same attention in torch's
+operations, which every mode of differentiation knows.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashsign import dispatch
+from flashsign.eager.dense import dense_attention
+from flashsign.eager.packing import packed_attention
+from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
+from flashsign.operators.layout import heads_first, multiplicity_rows_first, rows_first
+from flashsign.operators.registration import run_backward, run_forward
+
+
+def attend(
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    m: Tensor,
+    offsets: Tensor | None,
+    query_offsets: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Attention by the kernels of an operator, "stream" or "moments", in their one layout -> like q.
+
+    Differentiable in q, k, v and m, more than once by way of torch_stream.
+    """
+    # In eager mode operators are called without the dispatcher, and where nothing is differentiated without autograd:
+    # each takes as long as the rest of the way to a launch.
+    wanted = q.requires_grad or k.requires_grad or v.requires_grad or m.requires_grad
+    if not (wanted and torch.is_grad_enabled()) and not torch.compiler.is_compiling():
+        return run_forward(name, q, k, v, m, offsets, query_offsets, eps)[0]
+    output: Tensor = _Attention.apply(name, q, k, v, m, offsets, query_offsets, eps)  # type: ignore[no-untyped-call]
+    return output
+
+
+stream, moments = partial(attend, "stream"), partial(attend, "moments")
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        m: Tensor,
+        offsets: Tensor | None,
+        query_offsets: Tensor | None,
+        eps: float,
+    ) -> Tensor:
+        if torch.compiler.is_compiling():
+            found = getattr(torch.ops.flashsign, name)(q, k, v, m, offsets, query_offsets, eps)
+            ctx.only = None
+        else:
+            found = run_forward(name, q, k, v, m, offsets, query_offsets, eps)
+            ctx.only = dispatch.asked_for()  # a backward on a GPU runs in a thread of its own
+        ctx.save_for_backward(q, k, v, m, offsets, query_offsets, *found)
+        ctx.name, ctx.eps = name, eps
+        o: Tensor = found[0]
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, m, offsets, query_offsets, *saved = ctx.saved_tensors
+        tracing = torch.compiler.is_compiling()
+        if not tracing and (torch.is_grad_enabled() or transformed() or in_batches(grad)):
+            plain = partial(torch_stream, offsets=offsets, query_offsets=query_offsets, eps=ctx.eps)
+            return None, *differentiable_gradients(plain, (q, k, v, m), (grad,)), None, None, None
+        arguments = (grad, q, k, v, m, *saved, offsets, query_offsets, ctx.eps)
+        if tracing:
+            dq, dk, dv, dm = getattr(torch.ops.flashsign, f"{ctx.name}_backward")(*arguments)
+        elif ctx.only is None:
+            dq, dk, dv, dm = run_backward(ctx.name, *arguments)
+        else:
+            with dispatch.only(ctx.only):
+                dq, dk, dv, dm = run_backward(ctx.name, *arguments)
+        if not ctx.needs_input_grad[4]:
+            return None, dq, dk, dv, None, None, None, None
+        # Multiplicities are mostly data: the sum over the key heads that share them is a launch of its own.
+        shared = m.shape[1] == 1 < dm.shape[1]
+        return None, dq, dk, dv, dm.sum(1, keepdim=True) if shared else dm, None, None, None
+
+
+def torch_stream(
+    q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float
+) -> Tensor:
+    """The same attention in torch's operations; differentiable in any mode and order."""
+    sums = torch.promote_types(q.dtype, torch.float32)
+
+    def dense(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return dense_attention(q.to(sums), k.to(sums), v.to(sums), m.to(sums), eps, "stream").to(q.dtype)
+
+    if offsets is None or query_offsets is None:
+        return dense(q, k, v, m)
+    rows = (rows_first(q), rows_first(k), rows_first(v), multiplicity_rows_first(m))
+    return heads_first(packed_attention(dense, *rows, offsets, query_offsets))

@@ -1,0 +1,52 @@
+"""The way from a call of spherical_attention to the kernels and back: their device, their widths, their one layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from flashsign.operators.layout import has_contiguous_rows, heads_first, multiplicity_heads_first, rows_first
+from flashsign.tuning.head_width import ROW_STEP
+from flashsign.validation import check_cut
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, float], Tensor]
+
+
+def call_kernels(
+    attend: Attend,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    multiplicity: Tensor,
+    offsets: Tensor | None,
+    query_offsets: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """A call that fits together (flashsign.attention, forms and all) by `attend`, which takes the kernels' one layout.
+
+    attend(q, k, v, m, offsets, query_offsets, eps) -> like q (operators.autograd, distributed.kernels).
+    Raises ShapeMismatch when offsets do not cut the packed rows exactly.
+    """
+    if q.is_cuda and not torch.compiler.is_compiling() and q.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(q.device):  # kernels start on the current one
+            return call_kernels(attend, q, k, v, multiplicity, offsets, query_offsets, eps)
+    packed = offsets is not None
+    width = q.shape[-1]
+    padding = -width % ROW_STEP
+    if padding:
+        q, k, v = (F.pad(x, (0, padding)) for x in (q, k, v))
+    if offsets is not None and query_offsets is not None:
+        # This synchronises with the GPU, which cannot be while calls are traced or recorded.
+        if not (torch.compiler.is_compiling() or (q.is_cuda and torch.cuda.is_current_stream_capturing())):
+            check_cut("offsets", offsets, len(k))
+            check_cut("query_offsets", query_offsets, len(q))
+        q, k, v = heads_first(q), heads_first(k), heads_first(v)
+    m = multiplicity_heads_first(multiplicity.to(torch.float32), packed)
+    q, k, v = (x if has_contiguous_rows(x) else x.contiguous() for x in (q, k, v))
+    m = m if m.stride(-1) == 1 else m.contiguous()
+    o = attend(q, k, v, m, offsets, query_offsets, float(eps))
+    o = rows_first(o) if packed else o
+    return o[..., :width] if padding else o

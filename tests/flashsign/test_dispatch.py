@@ -1,0 +1,301 @@
+"""What runs for which call: the plan of devices that are not here, and that calls keep to it."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from flashsign import BackendUnavailable, EdgeSums, attention, dispatch, spherical_attention
+from flashsign.dispatch import Device, Plan, plan
+
+HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
+H200 = Device("cuda", (9, 0), 132, "3.6.0")
+A100 = Device("cuda", (8, 0), 108, "3.7.1")
+V100 = Device("cuda", (7, 0), 80, "3.6.0")
+CPU = Device("cpu")
+INTERPRETER = Device("cpu", triton="3.7.1", interpreted=True)
+
+
+def shape(genes, width=64, cells=1, heads=8):
+    return cells, heads, genes, width
+
+
+def test_what_runs_for_q_in_float16_with_3000_genes():
+    assert plan(shape(3000), dtype=HALF, device=H200) == Plan("triton_moments")
+    assert plan(shape(3000), dtype=HALF, device=H200, method="stream").kernel == "triton_stream_hopper"
+    assert plan(shape(3000), dtype=HALF, device=CPU).kernel == "torch_moments"
+
+
+@pytest.mark.parametrize(
+    ("q", "options", "kernel"),
+    [
+        # Small bags: at most 128 queries, and 128 keys of 16 bits or 64 of float32.
+        (shape(128), {"dtype": HALF}, "triton_small_bags"),
+        (shape(128, cells=32, heads=4), {"dtype": HALF, "gradients": True}, "triton_small_bags"),
+        (shape(128, 32), {"keys": shape(64, 32)}, "triton_small_bags"),
+        (shape(128, 32), {"keys": shape(65, 32)}, "triton_stream"),
+        (shape(129), {"dtype": HALF, "keys": shape(8), "method": "stream"}, "triton_stream"),
+        (shape(100, 128), {"dtype": HALF}, "triton_stream"),
+        (shape(128), {"dtype": HALF, "method": "moments"}, "triton_moments"),
+        # Long bags: moments, unless heads are too wide for them or keys are few.
+        (shape(10_000), {"dtype": HALF, "gradients": True}, "triton_moments"),
+        (shape(10_000), {"dtype": HALF, "keys": shape(30)}, "triton_stream"),
+        (shape(40_000, 160), {"dtype": HALF}, "triton_stream"),
+        # The Hopper kernel: from 2048 keys, 16-bit heads of 64 or 128 (after padding), compute capability 9.0.
+        (shape(2048), {"dtype": HALF, "method": "stream"}, "triton_stream_hopper"),
+        (shape(2048, 120), {"dtype": HALF, "method": "stream"}, "triton_stream_hopper"),
+        (shape(2047), {"dtype": HALF, "method": "stream"}, "triton_stream"),
+        (shape(4096, 32), {"dtype": HALF, "method": "stream"}, "triton_stream"),
+        (shape(4096), {"dtype": SINGLE, "method": "stream"}, "triton_stream"),
+        (shape(4096), {"dtype": HALF, "method": "stream", "device": A100}, "triton_stream"),
+        (
+            shape(4096),
+            {"dtype": HALF, "method": "stream", "device": Device("cuda", (9, 0), 132, "3.7.1")},
+            "triton_stream",
+        ),
+        # Packed bags count by their mean, small bags by the largest.
+        ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3}, "triton_small_bags"),
+        ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3, "largest": (129, 100)}, "triton_stream"),
+        ((3 * 20_000, 4, 32), {"dtype": HALF, "bags": 3}, "triton_moments"),
+        ((3 * 4096, 4, 64), {"dtype": HALF, "bags": 3, "method": "stream"}, "triton_stream_hopper"),
+        ((3 * 2000, 4, 64), {"dtype": HALF, "bags": 3, "method": "stream"}, "triton_stream"),
+        # Genes over processes.
+        (shape(3000), {"dtype": HALF, "gene_parallel": True}, "triton_gene_parallel"),
+        (shape(3000), {"dtype": HALF, "gene_parallel": True, "keys": shape(0)}, "triton_gene_parallel"),
+        (shape(3000), {"gene_parallel": True}, "torch_gene_parallel"),
+        (shape(3000, 160), {"dtype": HALF, "gene_parallel": True}, "torch_gene_parallel"),
+        # Torch.
+        (shape(3000), {"dtype": HALF, "backend": "torch"}, "torch_moments"),
+        (shape(3000), {"dtype": HALF, "in_transform": True}, "torch_moments"),
+        (shape(3000), {"dtype": DOUBLE}, "torch_moments"),
+        (shape(3000), {"dtype": HALF, "device": V100}, "torch_moments"),
+        (shape(3000), {"dtype": HALF, "keys": shape(0)}, "torch_stream"),
+        (shape(3000), {"dtype": HALF, "device": INTERPRETER}, "torch_moments"),
+        (shape(100), {"dtype": HALF, "device": INTERPRETER, "backend": "triton"}, "triton_small_bags"),
+    ],
+    ids=str,
+)
+def test_plans_of_an_h200(q, options, kernel):
+    assert plan(q, **{"device": H200} | options).kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("keys", "in_transform", "kernel"),
+    [(1, False, "stream"), (3, False, "stream"), (10, False, "moments"), (10, True, "stream"), (90, True, "moments")],
+)
+def test_torch_takes_the_method_with_fewer_operations(keys, in_transform, kernel):
+    """Under a transform moments cost four times as much."""
+    found = plan((1, 1, 90, 4), (1, 1, keys, 4), in_transform=in_transform, device=CPU)
+    assert found.kernel == f"torch_{kernel}" and (found.backend, found.method) == ("torch", kernel)
+
+
+def test_query_heads_of_a_group_count_as_queries():
+    q, k = (1, 8, 10, 16), (1, 1, 30, 16)
+    assert plan(q, k, device=CPU).method == "moments"
+    assert plan((1, 1, 10, 16), k, device=CPU).method == "stream"
+
+
+@pytest.mark.parametrize(("keys", "from_moments"), [(8 * 64, False), (8 * 64 + 1, True)])
+def test_dq_comes_from_moments_where_keys_are_many(keys, from_moments):
+    found = plan(shape(1000), shape(keys), dtype=HALF, method="stream", device=H200)
+    assert found == Plan("triton_stream", dq_from_moments=from_moments)
+    wide = plan(shape(1000, 256), shape(keys, 256), dtype=HALF, device=H200)
+    assert wide == Plan("triton_stream", dq_from_moments=False)
+
+
+@pytest.mark.parametrize(
+    ("q", "options", "words"),
+    [
+        (shape(100), {"device": CPU}, "run on CUDA devices, and q is on cpu"),
+        (shape(100), {"device": Device("cuda", (9, 0), 132, "")}, "Triton is not installed"),
+        (shape(100), {"device": V100}, "compute capability 8.0 or newer"),
+        (shape(100), {"dtype": DOUBLE}, "no kernel for torch.float64"),
+        (shape(100, 320), {}, "take heads at most 256 wide, and q's are 320"),
+        (shape(100, 160), {"method": "moments"}, "of moments take heads at most 128 wide, and q's are 160"),
+        (shape(100, cells=65_536, heads=1), {}, "65535 bags times key heads, and there are 65536"),
+        (shape(100), {"in_transform": True}, "neither forward mode nor torch.func"),
+    ],
+    ids=str,
+)
+def test_the_plan_says_why_triton_does_not_run_and_refuses_where_it_is_asked_for(q, options, words):
+    options = {"device": H200, "dtype": HALF} | options
+    assert words in plan(q, **options).reason
+    with pytest.raises(BackendUnavailable, match=words):
+        plan(q, backend="triton", **options)
+
+
+def test_torch_needs_no_reason_where_it_is_asked_for():
+    assert plan(shape(100), dtype=HALF, backend="torch", device=H200).reason == ""
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+@pytest.mark.parametrize("form", ["dense", "packed"])
+@pytest.mark.parametrize("keys", [1, 3, 90])
+def test_calls_take_the_path_of_their_plan(draw, monkeypatch, dtype, form, keys):
+    taken = []
+    dense = attention.dense_attention
+    monkeypatch.setattr(attention, "dense_attention", lambda *x: taken.append(f"torch_{x[-1]}") or dense(*x))
+    call = draw(cells=2, heads=1, key_heads=1, queries=90, keys=keys, width=4, dtype=dtype)
+    q, k, v, m = call.leaves
+    if form == "dense":
+        spherical_attention(q, k, v, m)
+        expected = plan(q.shape, k.shape, dtype=dtype, device=q.device)
+    else:
+        rows = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+        spherical_attention(*rows, m.flatten(), offsets=torch.arange(3) * keys, query_offsets=torch.arange(3) * 90)
+        expected = plan(rows[0].shape, rows[1].shape, dtype=dtype, bags=2, largest=(keys, 90), device=q.device)
+    assert taken == [expected.kernel]
+
+
+def test_a_transform_changes_the_method_of_a_call(draw, monkeypatch):
+    taken = []
+    monkeypatch.setattr(attention, "dense_attention", lambda *x: taken.append(x[-1]) or x[0])
+    call = draw(heads=1, key_heads=1, queries=90, keys=10, width=4)
+    spherical_attention(*call.leaves)
+    with torch.autograd.forward_ad.dual_level():
+        spherical_attention(*call.leaves)
+    assert taken == ["moments", "stream"]
+
+
+# --- asking for a path -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interpreter():
+    pytest.importorskip("triton")
+    if torch.cuda.is_available() or not dispatch.INTERPRETED:
+        pytest.skip("the interpreter is for machines without a GPU")
+
+
+@pytest.fixture
+def launches(interpreter, monkeypatch):
+    """Names of the modules of kernels that calls reached, forward and backward."""
+    from flashsign.triton import small_bags
+    from flashsign.triton.moments import calls as moments
+    from flashsign.triton.streaming import calls as stream
+
+    seen = []
+    for name, module, attribute in (
+        ("triton_small_bags", small_bags, "small_forward"),
+        ("triton_small_bags backward", small_bags, "small_backward"),
+        ("triton_stream", stream.stream_forward, "stream_forward"),
+        ("triton_stream backward", stream.stream_backward, "key_gradients"),
+        ("triton_moments", moments.moment_forward, "attend_moments"),
+        ("triton_moments backward", moments.moment_backward, "key_gradients"),
+    ):
+        monkeypatch.setattr(module, attribute, Spy(getattr(module, attribute), name, seen))
+    return seen
+
+
+class Spy:
+    """A kernel that leaves its name when it is launched."""
+
+    def __init__(self, kernel, name, seen):
+        self.kernel, self.name, self.seen = kernel, name, seen
+
+    def __getattr__(self, attribute):
+        return getattr(self.kernel, attribute)
+
+    def __getitem__(self, grid):
+        self.seen.append(self.name)
+        return self.kernel[grid]
+
+
+def attend(draw, **options):
+    call = draw(queries=5, keys=6, width=16, dtype=SINGLE)
+    leaves = [x.detach().requires_grad_() for x in call.leaves]
+    return spherical_attention(*leaves, backend="triton", **options), leaves
+
+
+@pytest.mark.parametrize("kernel", ["triton_small_bags", "triton_stream", "triton_moments"])
+def test_a_path_that_was_asked_for_is_taken_forward_and_backward(draw, launches, kernel):
+    with dispatch.only(kernel):
+        output, leaves = attend(draw)
+    assert launches == [kernel]
+    torch.autograd.grad(output.sum(), leaves)  # outside of `only`
+    assert launches == [kernel, f"{kernel} backward"]
+
+
+def test_the_default_is_the_plan(draw, launches):
+    attend(draw)
+    assert launches == [plan((2, 4, 5, 16), (2, 2, 6, 16), backend="triton", device=INTERPRETER).kernel]
+
+
+def test_a_backward_in_another_thread_keeps_to_its_forward(draw, launches):
+    with dispatch.only("triton_stream"):
+        output, leaves = attend(draw)
+    thread = threading.Thread(target=lambda: torch.autograd.grad(output.sum(), leaves))
+    thread.start()
+    thread.join()
+    assert launches == ["triton_stream", "triton_stream backward"]
+
+
+def test_other_threads_are_left_alone(draw, launches):
+    with dispatch.only("triton_stream"):
+        thread = threading.Thread(target=attend, args=(draw,))
+        thread.start()
+        thread.join()
+    assert launches == ["triton_small_bags"]
+
+
+def test_arguments_of_a_call_come_before_what_is_asked_for_around_it(draw, launches):
+    call = draw(dtype=SINGLE)
+    with dispatch.only("triton_stream"):
+        spherical_attention(*call.leaves, backend="torch")
+        attend(draw, method="moments")
+    assert launches == ["triton_moments"]
+
+
+@pytest.mark.parametrize("kernel", ["torch_stream", "torch_moments"])
+def test_torchs_methods_can_be_asked_for(draw, monkeypatch, kernel):
+    taken = []
+    monkeypatch.setattr(attention, "dense_attention", lambda *x: taken.append(f"torch_{x[-1]}") or x[0])
+    with dispatch.only(kernel):
+        spherical_attention(*draw().leaves)
+    assert taken == [kernel]
+
+
+def test_a_path_that_cannot_take_a_call_is_an_error(draw, interpreter):
+    call = draw(queries=200, width=16, dtype=SINGLE)
+    for kernel in ("triton_small_bags", "triton_stream_hopper"):
+        with dispatch.only(kernel), pytest.raises(BackendUnavailable, match=f"only\\('{kernel}'\\) asks for a kernel"):
+            spherical_attention(*call.leaves)
+    with dispatch.only("triton_moments"), pytest.raises(BackendUnavailable, match="no kernel for torch.float64"):
+        spherical_attention(*draw().leaves)
+    with pytest.raises(ValueError, match="only knows torch_stream, .*, not 'fast'"), dispatch.only("fast"):
+        pass
+
+
+# --- what calls ask --------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_bag_is_read_once(monkeypatch):
+    """Each reading of offsets synchronises with the GPU."""
+    from flashsign import validation
+
+    looks = []
+    monkeypatch.setattr(validation, "_cut", lambda x: looks.append(x) or (0, 40, True, 28))
+    q, offsets = torch.empty(1, 4, 40, 16), torch.tensor([0, 5, 5, 33, 40])
+    assert [dispatch.largest_bag(q, q, offsets, offsets) for _ in range(2)] == [(28, 28)] * 2
+    assert len(looks) == 1
+
+
+def test_while_a_graph_is_recorded_the_largest_bag_is_not_known(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    q = torch.empty(1, 4, 40, 16)
+    offsets = SimpleNamespace(is_cuda=True)
+    assert dispatch.largest_bag(q, q, offsets, offsets) is None
+    assert not dispatch.fits_small_bags(2, 16, None)
+    assert dispatch.largest_bag(q, q[:, :, :7], None, None) == (7, 40)
+
+
+def test_edge_sums_take_the_kernel_where_it_can_run(interpreter):
+    q = torch.empty(1, 1, 3, 16)
+    assert dispatch.choose_edge_sums(q, SINGLE, "auto") == "torch"
+    assert dispatch.choose_edge_sums(q, SINGLE, "triton") == "triton"
+    assert dispatch.choose_edge_sums(q, SINGLE, "torch") == "torch"
+    with pytest.raises(BackendUnavailable, match="sums are float32, and these are torch.float64"):
+        EdgeSums(3, 3, dtype=DOUBLE).add(q, q, backend="triton")
+    with pytest.raises(BackendUnavailable, match="no kernel for torch.float64"):
+        EdgeSums(3, 3).add(q.double(), q.double(), backend="triton")
