@@ -75,9 +75,15 @@ class Cells:
         return self.multiplicity.shape[0]
 
 
-def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 0) -> tuple[Cells, Split]:
-    """The cells of `data.path` and their split. What is chosen from data is chosen on the training cells alone."""
-    adata = open_source(config)
+def load_cells(
+    config: DataConfig, property_key: str | None = None, seed: int = 0, adata: AnnData | None = None
+) -> tuple[Cells, Split]:
+    """The cells of `data.path` and their split. What is chosen from data is chosen on the training cells alone.
+
+    adata: the cells themselves where they are in memory, in the place of those of `data.path`; it is not changed.
+    """
+    source = adata
+    adata = open_source(config) if source is None else source
     labels, classes = read_labels(adata.obs, config.label_key)
     groups = _read_groups(adata.obs, config.group_key)
     split = split_cells(labels, groups, config.validation_fraction, config.test_fraction, seed)
@@ -87,7 +93,7 @@ def load_cells(config: DataConfig, property_key: str | None = None, seed: int = 
     chosen = choose_genes(values[split.train], names, config.genes, named, config.values)
     if len(chosen) < len(names):
         values = values[:, chosen]
-    if adata.isbacked:
+    if source is None and adata.isbacked:
         adata.file.close()
     regulators = None if named is None else _positions_within(chosen, named)
     counted = config.values == "counts"

@@ -20,7 +20,7 @@ from grn.bags import Batch
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
-from grn.data.loading.gene_parallel import Place
+from grn.data.loading.gene_parallel import ParallelRank
 from grn.data.loading.module import CellsDataModule
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.data.preprocessing.split import Split
@@ -79,7 +79,7 @@ def train(
     Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
     """
     refuse_impossible_training(config.trainer)
-    Place.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises where it cannot be
+    ParallelRank.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises where it cannot be
     first = process_rank() == 0
     with ExitStack() as until_the_end:
         start = None

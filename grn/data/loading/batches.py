@@ -1,4 +1,4 @@
-"""Rows of cells become a Batch: dense or packed bags, with some genes masked.
+"""From rows of cells to a Batch: dense or packed bags, with some genes masked.
 
 Letters: B cells of a batch, N genes of the vocabulary, T genes of all packed bags.
 """
@@ -18,22 +18,22 @@ from grn.data.loading.masking import cell_states, gene_bits, threshold, uniform
 from grn.data.loading.order import OnceInOrder, Request
 
 TRAIN, EVALUATE, DROPOUT = 0, 1, 2  # streams of random numbers
-DENSE_UP_TO = 4096  # genes: from there on most of a dense bag is absent genes
+DENSE_UP_TO = 4096  # genes; in larger vocabularies most genes of a dense bag would be absent
 
 
 def is_packed(bags: str, genes: int) -> bool:
-    """What `data.bags` (dense | packed | auto) means for a vocabulary of this size."""
+    """Whether `data.bags` (dense | packed | auto) means packed bags for a vocabulary of `genes` genes."""
     return bags == "packed" or (bags == "auto" and genes > DENSE_UP_TO)
 
 
 @dataclass(frozen=True)
 class BagMaker(Dataset[Batch]):
-    """Batches by request (epoch, rows). A mask depends on (seed, stream, epoch, cell, gene) and nothing else.
+    """Makes the batch of a request (epoch, rows). A mask depends on (seed, stream, epoch, cell, gene) alone.
 
-    masked_fraction: share of genes that are masked, in every cell anew each epoch.
+    masked_fraction: share of genes that are masked, drawn for every cell and epoch.
     absent_fraction: packed bags list this share of the masked absent genes; dense bags list all genes.
-    with_regulators: bags bring the regulators' multiplicities along, which only a regulation layer reads.
-    part, parts: of each cell's genes, what falls to one of the processes that share them (Bags.share).
+    with_regulators: bags also hold the regulators' multiplicities, which only a regulation layer reads.
+    part, parts: the part of each cell's genes that this process gets, of so many (gene parallelism).
     """
 
     cells: Cells
@@ -79,10 +79,10 @@ class BagMaker(Dataset[Batch]):
         return torch.from_numpy((found if chosen is None else found[:, chosen]).toarray())
 
     def _importance(self, before: np.ndarray, masked: np.ndarray) -> np.ndarray:
-        """One over the chance that a masked gene is listed, 0 for the others; float32 [T].
+        """Weight of each listed gene in the loss, float32 [T]: 1 / probability that it is listed if masked, else 0.
 
-        A packed bag lists all the masked genes that are present and few of those that are absent: counted alike, they
-        would teach the model that a hidden gene is expressed.
+        A packed bag lists every masked gene that is present but only some that are absent. With equal weights the model
+        would learn that a masked gene is usually expressed.
         """
         absent = 1 / self.absent_fraction if self.absent_fraction else 0
         return np.where(masked, np.where(before > 0, 1, absent), 0).astype(np.float32)
@@ -90,14 +90,13 @@ class BagMaker(Dataset[Batch]):
     def _listed(self, epoch: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Packed: genes int64 [T], offsets [B + 1], multiplicity before masking [T] and which are masked, bool [T].
 
-        Cell after cell: tables of all cells by all genes would not fit the processor's caches, and took four times as
-        long.
+        One cell at a time: arrays of all cells by all genes exceed the processor's caches and took four times as long.
         """
         stored = self.cells.multiplicity[rows]
         masks = threshold(self.masked_fraction)
-        # The absent genes of a packed bag are a part of those that the dense bag masks: the lowest numbers.
+        # Absent genes are listed by the lowest random numbers, so they are among those that a dense bag masks.
         samples = threshold(self.masked_fraction * self.absent_fraction)
-        before = np.zeros(stored.shape[1], np.float32)  # of one cell
+        before = np.zeros(stored.shape[1], np.float32)  # multiplicities of one cell
         found = []
         states = cell_states(self.seed, self.stream, epoch, rows)
         for state, start, end in zip(states, stored.indptr, stored.indptr[1:], strict=False):
@@ -116,6 +115,6 @@ class BagMaker(Dataset[Batch]):
 
 
 def plain_batches(cells: Cells, rows: np.ndarray, batch_size: int, *, packed: bool = False) -> Iterator[Batch]:
-    """Batches with nothing masked, every row once and in order: for prediction and read-outs."""
+    """Batches without masks, every row once and in order: for prediction and read-outs."""
     maker = BagMaker(cells, packed)
     return (maker[request] for request in OnceInOrder(rows, batch_size))

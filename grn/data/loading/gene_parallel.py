@@ -1,4 +1,4 @@
-"""Where a process stands among all that train: which cells are its own, and which of their genes."""
+"""Gene parallelism: which cells and which of their genes a process has, among all processes that train."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from grn.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Place:
-    """`replicas` of the model have cells of their own; each is held by `parts` processes, which share their genes.
+class ParallelRank:
+    """The position of one process: number `replica` of `replicas` copies of the model, part `part` of its `parts`.
 
-    Processes of one replica have consecutive ranks: those are the nearest to each other, and talk in every layer.
+    Each replica has cells of its own; the `parts` processes of one replica share the genes of these cells. They have
+    consecutive ranks, because such processes are closest to each other and communicate in every layer.
     """
 
     replica: int = 0
@@ -20,16 +21,16 @@ class Place:
     parts: int = 1
 
     @classmethod
-    def of(cls, rank: int, world: int, parts: int) -> Place:
-        """Raises ConfigError where the processes do not make whole groups."""
+    def of(cls, rank: int, world: int, parts: int) -> ParallelRank:
+        """The position of process `rank` of `world`. Raises ConfigError where `parts` does not divide `world`."""
         if world % parts:
             raise ConfigError(
-                f"trainer.gene_parallel {parts} does not divide the {world} processes that there are; "
-                "set trainer.devices to a multiple of it, or trainer.gene_parallel: 1."
+                f"trainer.gene_parallel {parts} does not divide the {world} processes of this run; set trainer.devices "
+                "to a multiple of it, or set trainer.gene_parallel: 1."
             )
         replica, part = divmod(rank, parts)
         return cls(replica, world // parts, part, parts)
 
     def ranks(self) -> list[list[int]]:
-        """The processes of each replica."""
+        """The ranks of the processes of each replica."""
         return [list(range(first, first + self.parts)) for first in range(0, self.replicas * self.parts, self.parts)]

@@ -1,4 +1,4 @@
-"""Loaders for Lightning. The Trainer needs `use_distributed_sampler=False`: the order here is already shared out."""
+"""Data loaders for Lightning. They divide the cells over processes themselves: `use_distributed_sampler=False`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch.utils.data import DataLoader
 from grn.bags import Batch
 from grn.data.cells import Cells
 from grn.data.loading.batches import EVALUATE, TRAIN, BagMaker, is_packed
-from grn.data.loading.gene_parallel import Place
+from grn.data.loading.gene_parallel import ParallelRank
 from grn.data.loading.order import EpochOrder, OnceInOrder
 from grn.data.preprocessing.split import Split
 
 
 class CellsDataModule(LightningDataModule):
-    """Training batches are masked anew each epoch; validation and test batches always in the same way.
+    """Training batches get new masks in each epoch; validation and test batches always get the same masks.
 
-    gene_parallel: so many processes have the same cells, and a part of their genes each (Place).
+    gene_parallel: number of processes that have the same cells and each a part of their genes (see ParallelRank).
     """
 
     def __init__(
@@ -53,25 +53,25 @@ class CellsDataModule(LightningDataModule):
         return len(EpochOrder(self.split.train, self.batch_size, self.seed, 0, world // self.gene_parallel))
 
     def train_dataloader(self) -> DataLoader:
-        place = self._place()
-        order = EpochOrder(self.split.train, self.batch_size, self.seed, place.replica, place.replicas)
-        return ResumableLoader(_sharing(self.training, place), order, **self._options())
+        rank = self._rank()
+        order = EpochOrder(self.split.train, self.batch_size, self.seed, rank.replica, rank.replicas)
+        return ResumableLoader(_for_part(self.training, rank), order, **self._options())
 
     def val_dataloader(self) -> DataLoader:
-        return self._once(self.split.validation, self._place())
+        return self._once(self.split.validation, self._rank())
 
     def test_dataloader(self) -> DataLoader:
         """All test cells, and all their genes, in every process: one process computes the final metrics."""
-        return self._once(self.split.test, Place())
+        return self._once(self.split.test, ParallelRank())
 
-    def _once(self, rows: np.ndarray, place: Place) -> DataLoader:
-        order = OnceInOrder(rows, self.batch_size, place.replica, place.replicas)
-        return DataLoader(_sharing(self.evaluation, place), sampler=order, **self._options())
+    def _once(self, rows: np.ndarray, rank: ParallelRank) -> DataLoader:
+        order = OnceInOrder(rows, self.batch_size, rank.replica, rank.replicas)
+        return DataLoader(_for_part(self.evaluation, rank), sampler=order, **self._options())
 
-    def _place(self) -> Place:
+    def _rank(self) -> ParallelRank:
         if self.trainer is None:
-            return Place()
-        return Place.of(self.trainer.global_rank, self.trainer.world_size, self.gene_parallel)
+            return ParallelRank()
+        return ParallelRank.of(self.trainer.global_rank, self.trainer.world_size, self.gene_parallel)
 
     def _options(self) -> dict:
         # batch_size None: a sampler's item is already a whole batch.
@@ -83,25 +83,25 @@ class CellsDataModule(LightningDataModule):
         }
 
 
-def _sharing(maker: BagMaker, place: Place) -> BagMaker:
-    return replace(maker, part=place.part, parts=place.parts)
+def _for_part(maker: BagMaker, rank: ParallelRank) -> BagMaker:
+    return replace(maker, part=rank.part, parts=rank.parts)
 
 
 class ResumableLoader(DataLoader):
-    """A loader that counts its epochs and batches; Lightning stores the counts in checkpoints and gives them back.
+    """A loader that counts its epochs and batches; Lightning saves the counts in checkpoints and restores them.
 
     Lightning's own epoch number is not used: it skips one after a checkpoint that was saved at the end of an epoch.
     """
 
-    epoch = handed_out = 0  # of the pass in progress
-    following = (0, 0)  # epoch and first batch of the pass to come
+    epoch = handed_out = 0  # of the current pass: its number, and the batches that it has yielded
+    following = (0, 0)  # of the next pass: its number, and its first batch
 
     def __init__(self, bags: BagMaker, order: EpochOrder, **options):
         self.order = order
         super().__init__(bags, sampler=order, **options)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        # A generator: a pass begins at its first batch, not with an iterator that is made and thrown away.
+        # A generator: a pass begins when its first batch is taken; Lightning makes iterators that it never uses.
         self.epoch, self.handed_out = self.following
         self.following = (self.epoch + 1, 0)
         self.order.begin(self.epoch, self.handed_out)

@@ -1,4 +1,4 @@
-"""Which cells make up which batch, so that P processes with batch size B train as one with P B."""
+"""Which cells form which batch: P processes with batch size B train as one process with batch size P B does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.utils.data import Sampler
 
 from grn.errors import DataError
 
-Request = tuple[int, np.ndarray]  # an epoch and the rows of a batch: workers need no state
+Request = tuple[int, np.ndarray]  # an epoch and the rows of a batch: all that a worker needs to make the batch
 
 
 class EpochOrder(Sampler[Request]):
@@ -17,12 +17,15 @@ class EpochOrder(Sampler[Request]):
 
     The k-th batches of all `world` processes together are the k-th batch of one process with batch size
     world * batch_size. The last global batch is dropped where it is incomplete, unless it is the only one.
-    After a resume, `start` batches of the epoch are left out: those that were trained before.
+    After a resume, the first `start` batches of the epoch are left out: training has had them before.
     """
 
     def __init__(self, rows: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1):
         if len(rows) < world:
-            raise DataError(f"{len(rows)} training cells are too few for {world} processes; set trainer.devices: 1.")
+            raise DataError(
+                f"There are {len(rows)} training cells for {world} processes; set trainer.devices: 1, or use more "
+                "cells."
+            )
         self.rows, self.batch_size, self.seed = rows, batch_size, seed
         self.rank, self.world = rank, world
         self.epoch, self.start = 0, 0
@@ -37,17 +40,17 @@ class EpochOrder(Sampler[Request]):
         order = np.random.default_rng((self.seed, self.epoch)).permutation(self.rows)
         size = self.world * self.batch_size
         for batch in range(self.start, len(self)):
-            everyone = order[batch * size : (batch + 1) * size]
-            yield self.epoch, np.array_split(everyone, self.world)[self.rank]
+            rows = order[batch * size : (batch + 1) * size]  # of all processes
+            yield self.epoch, np.array_split(rows, self.world)[self.rank]
 
 
 class OnceInOrder(Sampler[Request]):
-    """Every cell once over all processes, in order; each process has the same number of batches where cells allow."""
+    """Every cell once over all processes, in order. With enough cells, each process has the same number of batches."""
 
     def __init__(self, rows: np.ndarray, batch_size: int, rank: int = 0, world: int = 1):
-        share = np.array_split(rows, world)[rank]
+        own = np.array_split(rows, world)[rank]
         batches = -(-len(rows) // (world * batch_size))
-        self.batches = [batch for batch in np.array_split(share, max(batches, 1)) if len(batch)]
+        self.batches = [batch for batch in np.array_split(own, max(batches, 1)) if len(batch)]
 
     def __len__(self) -> int:
         return len(self.batches)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from torch import distributed
 
-from grn.data.loading.gene_parallel import Place
+from grn.data.loading.gene_parallel import ParallelRank
 
 
-def gene_group(place: Place) -> distributed.ProcessGroup:
+def gene_group(rank: ParallelRank) -> distributed.ProcessGroup:
     """This process's own group; all processes make all groups, in one order.
 
     A group of its own also where it holds all processes: DDP's collectives run beside those of attention's backward,
     and two kinds in one queue would have to be started in one order everywhere.
     """
-    groups = [distributed.new_group(ranks) for ranks in place.ranks()]
-    return groups[place.replica]
+    groups = [distributed.new_group(ranks) for ranks in rank.ranks()]
+    return groups[rank.replica]

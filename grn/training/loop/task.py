@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from grn.bags import Batch
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.data.loading.batches import DROPOUT
-from grn.data.loading.gene_parallel import Place
+from grn.data.loading.gene_parallel import ParallelRank
 from grn.data.loading.masking import cell_states
 from grn.errors import TrainingDiverged
 from grn.model.objectives import Loss, active_objectives, mean_losses, total_loss
@@ -38,8 +38,8 @@ class Task(L.LightningModule):
         """The first moment at which processes can be grouped; the moving average has copied the model by now."""
         parts = self.settings.gene_parallel
         if parts > 1:
-            place = Place.of(self.global_rank, self.trainer.world_size, parts)
-            self.model.group = gene_group(place)
+            rank = ParallelRank.of(self.global_rank, self.trainer.world_size, parts)
+            self.model.group = gene_group(rank)
 
     def teardown(self, stage: str) -> None:
         """What follows, metrics and networks, is one process's work on whole bags."""

@@ -117,29 +117,29 @@ def test_two_processes_take_half_the_steps_with_the_same_batches():
     data = module()
     assert data.steps_per_epoch(world=2) == 2
     whole = CellsDataModule(data.cells, data.split, batch_size=32, masked_fraction=0.3, seed=1)
-    shares = []
+    by_rank = []
     for rank in range(2):
-        data.trainer = type("Place", (), {"global_rank": rank, "world_size": 2})()
-        shares.append(list(data.train_dataloader()))
-    for batch, *halves in zip(whole.train_dataloader(), *shares, strict=True):
+        data.trainer = type("Trainer", (), {"global_rank": rank, "world_size": 2})()
+        by_rank.append(list(data.train_dataloader()))
+    for batch, *halves in zip(whole.train_dataloader(), *by_rank, strict=True):
         assert torch.equal(batch.cells, torch.cat([half.cells for half in halves]))
         assert torch.equal(batch.masked, torch.cat([half.masked for half in halves]))
 
 
 @pytest.mark.parametrize("bags", ["dense", "packed"])
 def test_processes_that_share_genes_have_the_same_cells(bags):
-    """Of four processes, the first two deal out the genes of the cells that the first of two processes has."""
+    """Of four processes, the first two split the genes of the cells that the first of two processes has."""
     data = module(bags=bags)
-    data.trainer = type("Place", (), {"global_rank": 0, "world_size": 2})()
+    data.trainer = type("Trainer", (), {"global_rank": 0, "world_size": 2})()
     whole = [*data.train_dataloader(), *data.val_dataloader()]
     test = list(data.test_dataloader())
     data.gene_parallel = 2
     assert data.steps_per_epoch(world=4) == 2
-    shares = []
+    by_rank = []
     for rank in range(2):
-        data.trainer = type("Place", (), {"global_rank": rank, "world_size": 4})()
-        shares.append([*data.train_dataloader(), *data.val_dataloader()])
-    for batch, *halves in zip(whole, *shares, strict=True):
+        data.trainer = type("Trainer", (), {"global_rank": rank, "world_size": 4})()
+        by_rank.append([*data.train_dataloader(), *data.val_dataloader()])
+    for batch, *halves in zip(whole, *by_rank, strict=True):
         assert all(torch.equal(half.cells, batch.cells) for half in halves)
         assert all(torch.equal(half.bags.regulators, batch.bags.regulators) for half in halves)
         for part, half in enumerate(halves):

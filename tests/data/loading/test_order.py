@@ -60,7 +60,7 @@ def test_a_start_leaves_out_what_was_trained():
 
 
 def test_more_processes_than_cells_are_refused():
-    with pytest.raises(DataError, match="3 training cells are too few for 4 processes"):
+    with pytest.raises(DataError, match="There are 3 training cells for 4 processes"):
         EpochOrder(np.arange(3), 8, 0, 0, 4)
 
 
