@@ -97,7 +97,7 @@ def command(
     print_table(
         f"{network} against {reference}",
         ["score", methods[0], "p", *methods[1:]],
-        printed_rows(score_table(found)),
+        printed_rows(score_table(found.evaluations)),
         to,
     )
     if output is not None:
@@ -118,7 +118,7 @@ def write(found: Comparison, output: Path) -> None:
     try:
         with replacing_folder(output) as folder:
             write_text(folder / "evaluation.json", as_json(found))
-            write_text(folder / "evaluation.csv", score_table(found).to_csv(index=False))
+            write_text(folder / "evaluation.csv", score_table(found.evaluations).to_csv(index=False))
             save(precision_recall_curves(curves, density), folder / "precision_recall.png")
     except FileNotFoundError as refused:  # file systems such as /proc have folders in which none can be made
         raise RunFolderError(f"{output} cannot be made ({refused.strerror}); give --output a place to write.") from None

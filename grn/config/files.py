@@ -57,10 +57,13 @@ def change_config(base: Config | str | os.PathLike[str] | None, changes: Mapping
 
     base: a configuration, the name of one (see find_config), or None for the defaults.
     """
+    values: dict[str, Any] = {}
+    origins: Origins = {}
+    shown = "configuration"
     if isinstance(base, Config):
-        values, origins, shown = base.model_dump(), {}, "configuration"
-    else:
-        values, origins, shown = ({}, {}, "configuration") if base is None else _read_config(base)
+        values = base.model_dump()
+    elif base is not None:
+        values, origins, shown = _read_config(base)
     for field, value in changes.items():
         _set_field(values, origins, field, value, f"set {field}={_show(value)}: ")
     return build_config(values, origins, shown)

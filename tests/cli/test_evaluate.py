@@ -12,8 +12,8 @@ import pytest
 
 from grn.analysis.evaluation.comparison import CAUTION
 from grn.analysis.evaluation.evaluate import OF_SIGNS, SCORES, evaluate
-from grn.analysis.evaluation.network_files import read_network
-from grn.analysis.evaluation.reference_files import read_reference
+from grn.analysis.evaluation.network_files import open_network_file
+from grn.analysis.evaluation.reference_files import open_reference_file
 from grn.cli import main as cli
 from grn.config.files import load_config
 from grn.config.schema import DataConfig, SimulatedConfig
@@ -97,11 +97,11 @@ def test_a_run_folder_brings_its_own_baselines(ask, tiny_run):
     code, printed, _ = ask(tiny_run, tiny_run / "truth.csv", "--permutations", 20, "--output", "found")
     assert code == 0 and row(printed, "score") == ["network", "p", "Pearson", "ridge"]
     cells, _ = load_cells(load_config(tiny_run / "config.yaml").data)
-    matrix, truth = cells.multiplicity.toarray(), read_reference(tiny_run / "truth.csv")
+    matrix, truth = cells.multiplicity.toarray(), open_reference_file(tiny_run / "truth.csv").edges
     table = pd.read_csv("found/evaluation.csv", index_col="score")
     regulators = sorted(truth["source"].unique())
     networks = {
-        "network": read_network(tiny_run),
+        "network": open_network_file(tiny_run).edges,
         "Pearson": pearson(matrix, cells.vocabulary, regulators),
         "ridge": ridge(matrix, cells.vocabulary, regulators),
     }
@@ -158,7 +158,7 @@ def unsigned_run(tmp_path_factory, make_config):
 
 @pytest.mark.parametrize("name", ["", "edges.parquet", "network.h5ad"])
 def test_signs_that_mean_nothing_are_not_judged(ask, unsigned_run, name):
-    assert (read_network(unsigned_run)["weight"] < 0).any()
+    assert (open_network_file(unsigned_run).edges["weight"] < 0).any()
     code, printed, _ = ask(unsigned_run / name, unsigned_run / "truth.csv", "--permutations", 5, "--output", "found")
     assert code == 0 and "No signs are judged, as the network's mean nothing: the sign of a block's" in printed
     table = pd.read_csv("found/evaluation.csv", index_col="score")
@@ -199,7 +199,11 @@ def test_what_is_written(ask, folder):
     ]
     written = json.loads(Path("found/evaluation.json").read_text())
     expected = evaluate(
-        read_network("network.csv"), read_reference("reference.csv"), regulators="reference", permutations=20, seed=5
+        open_network_file("network.csv").edges,
+        open_reference_file("reference.csv").edges,
+        regulators="reference",
+        permutations=20,
+        seed=5,
     )
     scores = {
         name: math.nan if value is None else value for name, value in written["methods"]["network"]["scores"].items()
@@ -286,7 +290,7 @@ def test_sergio_s_published_numbers(ask):
     """The baselines of the project's design: 990 pairs, 258 true edges; Pearson and ridge 0.54 and 0.52."""
     data = Path(os.environ["GRN_BENCHMARK_DATA"])
     truth = data / "sergio_ds1_network.csv"
-    read_reference(truth).rename(columns={"sign": "weight"}).to_csv("perfect.csv", index=False)
+    open_reference_file(truth).edges.rename(columns={"sign": "weight"}).to_csv("perfect.csv", index=False)
     _, printed, _ = ask("perfect.csv", truth, "--data", data / "sergio_ds1.h5ad", "--permutations", 10)
     assert "990 pairs; K = 258 true edges (179 +, 79 -, 0 of unknown sign), density 0.2606." in printed
     assert row(printed, "AUPRC (average precision)") == ["1.000", "0.091", "0.537", "0.520"]

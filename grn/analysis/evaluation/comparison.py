@@ -1,26 +1,29 @@
-"""What `grn evaluate` does: a network's file against a reference's, beside Pearson and ridge on the same universe."""
+"""A network against a reference, beside Pearson and ridge on the same universe: of files, or of what was read."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 import grn
 from grn.analysis.evaluation.evaluate import SCORES, Evaluation, evaluate
-from grn.analysis.evaluation.network_files import NetworkFile, open_network_file
-from grn.analysis.evaluation.reference_files import ReferenceFile, open_reference_file
+from grn.analysis.evaluation.network_files import PredictedNetwork, open_network_file
+from grn.analysis.evaluation.reference_files import ReferenceNetwork, open_reference_file
 from grn.analysis.evaluation.universe import Universe
 from grn.config.files import load_config
 from grn.config.schema import Config, DataConfig
 from grn.errors import DataError, RunFolderError, UserError, one_line
 from grn.network.baselines import pearson, ridge
+
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 Say = Callable[[str], None]
 
@@ -33,7 +36,7 @@ CAUTION = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """evaluations: `network` first, then the baselines, where there were data.   options: what was asked for."""
+    """Of two files. evaluations: as from `compare_networks`.   options: what was asked for."""
 
     network: Path
     reference: Path
@@ -60,11 +63,8 @@ def compare(
     seed: int = 0,
     say: Say = print,
 ) -> Comparison:
-    """Evaluates the file `network` against the file `reference`; what should be known of it goes through `say`.
+    """Evaluates the file `network` against the file `reference`: see `compare_networks`.
 
-    regulators: `reference`, `all`, or a file with one a line (see make_universe).
-    genes: what the universe is restricted to: `reference` (nothing), `network`, `data`, or a file. None: `data` where
-    there are data; without them `network` for a run folder, whose genes are those of its data; else `reference`.
     data: cells for the baselines: a configuration, a run folder, what data.path may name (counts in X), or `none`.
     None: those of the run, where `network` is a run folder.
     Raises UserError.
@@ -72,7 +72,51 @@ def compare(
     predicted, truth = open_network_file(network), open_reference_file(reference)
     expression = _find_expression(network, data, say)
     if genes is None:
-        genes = "data" if expression is not None else "network" if _is_run(network) else "reference"
+        genes = default_genes(predicted, expression)
+    evaluations = compare_networks(
+        predicted,
+        truth,
+        expression,
+        regulators=regulators,
+        genes=genes,
+        permutations=permutations,
+        seed=seed,
+        say=say,
+    )
+    options = {
+        "regulators": regulators,
+        "genes": genes,
+        "data": data,
+        "permutations": permutations,
+        "seed": seed,
+    }
+    return Comparison(network, reference, evaluations, options)
+
+
+def default_genes(predicted: PredictedNetwork, expression: Expression | None) -> str:
+    """What the universe is restricted to where nothing else is asked for: genes that were measured, where known."""
+    if expression is not None:
+        return "data"
+    return "network" if predicted.of_run else "reference"
+
+
+def compare_networks(
+    predicted: PredictedNetwork,
+    truth: ReferenceNetwork,
+    expression: Expression | None,
+    *,
+    regulators: str | Iterable[str],
+    genes: str | Iterable[str],
+    permutations: int,
+    seed: int,
+    say: Say,
+) -> dict[str, Evaluation]:
+    """Evaluations by method: `network` first, then Pearson and ridge where there is expression to compute them from.
+
+    regulators: `reference`, `all`, names, or a file with one a line (see make_universe).
+    genes: what the universe is restricted to: `reference` (nothing), `network`, `data`, names, or a file.
+    say: takes the sentences about what the scores rest on. Raises UserError.
+    """
     chosen = _chosen_genes(genes, predicted, expression)
     universe_options: dict[str, Any] = {"regulators": _chosen_regulators(regulators), "genes": chosen}
     evaluation = evaluate(
@@ -89,18 +133,13 @@ def compare(
     if expression is not None:
         for name, edges in _baseline_networks(expression, evaluation.universe, say).items():
             evaluations[name] = evaluate(edges, truth.edges, signed=True, permutations=0, **universe_options)
-    options = {
-        "regulators": regulators,
-        "genes": genes,
-        "data": data,
-        "permutations": permutations,
-        "seed": seed,
-    }
-    return Comparison(network, reference, evaluations, options)
+    return evaluations
 
 
-def describe(evaluation: Evaluation, predicted: NetworkFile, truth: ReferenceFile, genes: str) -> list[str]:
-    """What the scores rest on, in a few sentences. genes: what the universe is restricted to, see `compare`."""
+def describe(
+    evaluation: Evaluation, predicted: PredictedNetwork, truth: ReferenceNetwork, genes: str | Iterable[str]
+) -> list[str]:
+    """What the scores rest on, in a few sentences. genes: what the universe is restricted to, see compare_networks."""
     universe = evaluation.universe
     sign = universe.edges["sign"]
     ups, downs = int((sign > 0).sum()), int((sign < 0).sum())
@@ -112,7 +151,8 @@ def describe(evaluation: Evaluation, predicted: NetworkFile, truth: ReferenceFil
         f"outside the universe; early precision looks at the strongest {evaluation.cut}.",
     ]
     if universe.left_out:
-        lack = {"data": "the data lack", "network": "the network lacks"}.get(genes, f"{genes} lacks")
+        lacks = {"data": "the data lack", "network": "the network lacks"}
+        lack = lacks.get(genes, f"{genes} lacks") if isinstance(genes, str) else "the list of genes lacks"
         lines.append(
             f"{universe.left_out} of the reference's {len(truth.edges)} edges name genes that {lack}, and do not count."
         )
@@ -140,11 +180,11 @@ def describe(evaluation: Evaluation, predicted: NetworkFile, truth: ReferenceFil
     return lines
 
 
-def score_table(comparison: Comparison) -> pd.DataFrame:
+def score_table(evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
     """One row a score: columns score, network, p, and one for each baseline; NaN where undefined."""
-    first = comparison.evaluations["network"]
+    first = evaluations["network"]
     columns: dict[str, list] = {"score": list(SCORES)}
-    for name, evaluation in comparison.evaluations.items():
+    for name, evaluation in evaluations.items():
         columns[name] = [evaluation.scores[score] for score in SCORES]
         if evaluation is first:
             columns["p"] = [first.p_values.get(score, math.nan) for score in SCORES]
@@ -203,13 +243,19 @@ def _without_nan(values: dict[str, float]) -> dict[str, float | None]:
     return {name: None if math.isnan(value) else value for name, value in values.items()}
 
 
-def _chosen_regulators(regulators: str) -> list[str] | str | None:
+def _chosen_regulators(regulators: str | Iterable[str]) -> list[str] | str | None:
+    if not isinstance(regulators, str):
+        return list(regulators)
     if regulators == "all":
         return None
     return regulators if regulators == "reference" else _gene_list(regulators, "--regulators")
 
 
-def _chosen_genes(genes: str, network: NetworkFile, expression: Expression | None) -> pd.Index | None:
+def _chosen_genes(
+    genes: str | Iterable[str], network: PredictedNetwork, expression: Expression | None
+) -> pd.Index | None:
+    if not isinstance(genes, str):
+        return pd.Index(list(genes), dtype=object)
     if genes == "data" and expression is None:
         raise DataError("--genes is data, but there are none; give --data or another choice.")
     match genes:
@@ -233,11 +279,11 @@ def _find_expression(network: Path, data: str | None, say: Say) -> Expression | 
     if data == "none":
         return None
     if data is not None:
-        return _load(data_config(data))
+        return read_expression(data_config(data))
     if not _is_run(network):
         return None
     try:
-        return _load(data_config(str(network)))
+        return read_expression(data_config(str(network)))
     except UserError as problem:  # a run folder outlives its data; the network can be judged without them
         found, _, _ = one_line(problem).partition("; ")  # what to do about it is said of a configuration's fields
         say(f"No Pearson and ridge: {found}; give --data the cells to have them.")
@@ -264,10 +310,11 @@ def data_config(data: str) -> Config:
     return load_config(data)
 
 
-def _load(config: Config) -> Expression:
+def read_expression(config: Config, adata: AnnData | None = None) -> Expression:
+    """The cells of a configuration, or `adata` read as it says: the genes and multiplicities that training reads."""
     from grn.data.cells import load_cells
 
-    cells, _ = load_cells(config.data, seed=config.trainer.seed)
+    cells, _ = load_cells(config.data, seed=config.trainer.seed, adata=adata)
     return Expression(cells.multiplicity, pd.Index(cells.vocabulary, dtype=object))
 
 

@@ -1,10 +1,14 @@
-"""Predicted networks as other tools and ours write them. A new format is one more set of columns."""
+"""Predicted networks as other tools and ours have them, in files and in memory.
+
+A new format is one more set of columns in WEIGHTED.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -14,6 +18,10 @@ from grn.analysis.evaluation.tables import check_exists, find_columns, names, nu
 from grn.errors import DataError
 from grn.files import read_anndata
 from grn.network.signed_network import edge_list, means_something, read_sign
+from grn.run_folder import CONFIG
+
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 WEIGHTED = (
     ("source", "target", "weight"),  # ours, decoupler
@@ -23,18 +31,21 @@ WEIGHTED = (
     ("source", "target", "mor"),  # an older name of decoupler
 )
 BARE = ("0", "1", "2")  # arboreto's tables without a header
+BESIDE = ("confidence", "q_value")  # columns of ours that stay beside the weight
 
 
 @dataclass(frozen=True)
-class NetworkFile:
-    """edges: source, target, weight, and confidence where the file has it.   genes: all that the file names.
+class PredictedNetwork:
+    """edges: source, target, weight, and the columns of BESIDE that there are.   genes: all that the network names.
 
     sign: what the network.h5ad says of the weights' signs (see grn.network.file_formats); "" where nothing is said.
+    of_run: whether it is the network of a run, whose genes are those of its cells.
     """
 
     edges: pd.DataFrame
     genes: pd.Index
     sign: str = ""
+    of_run: bool = False
 
     @property
     def signed(self) -> bool | None:
@@ -42,12 +53,7 @@ class NetworkFile:
         return None if means_something(self.sign) else False
 
 
-def read_network(path: Path) -> pd.DataFrame:
-    """The edges of `open_network_file`: columns source, target, weight (and confidence)."""
-    return open_network_file(path).edges
-
-
-def open_network_file(path: Path) -> NetworkFile:
+def open_network_file(path: Path) -> PredictedNetwork:
     """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED lists its columns).
 
     What the signs in an edges.parquet mean, the network.h5ad beside it says. Names are plain strings, weights finite
@@ -59,41 +65,46 @@ def open_network_file(path: Path) -> NetworkFile:
         inside = path / "edges.parquet"
         if not inside.is_file():
             raise DataError(f"{path} is a folder without edges.parquet; give a run folder or a file.")
-        return open_network_file(inside)
+        return replace(open_network_file(inside), of_run=(path / CONFIG).is_file())
     if path.name.lower().endswith(".h5ad"):
-        return _open_h5ad(path)
-    table = read_table(path)
+        return network_of_anndata(read_anndata(path), path)
+    network = network_of_table(read_table(path), path)
+    beside = path.with_name("network.h5ad")
+    has_sign = path.name == "edges.parquet" and beside.is_file()
+    return replace(network, sign=read_sign(beside)) if has_sign else network
+
+
+def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork:
+    """A table with one of the sets of columns in WEIGHTED; `where` names it in errors. Raises DataError."""
+    table = table.rename(columns=str)
     columns = find_columns(table, (*WEIGHTED, BARE))
     if columns is None:
-        raise unknown_columns(path, table, WEIGHTED)
+        raise unknown_columns(where, table, WEIGHTED)
     source, target, weight = columns
     edges = pd.DataFrame(
         {
-            "source": names(path, table[source]),
-            "target": names(path, table[target]),
-            "weight": numbers(path, table[weight]),
+            "source": names(where, table[source]),
+            "target": names(where, table[target]),
+            "weight": numbers(where, table[weight]),
         }
     )
-    if confidence := find_columns(table, [("confidence",)]):
-        edges["confidence"] = numbers(path, table[confidence[0]])
-    genes = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
-    beside = path.with_name("network.h5ad")
-    told = path.name == "edges.parquet" and beside.is_file()
-    return NetworkFile(edges, genes, read_sign(beside) if told else "")
+    for name in BESIDE:
+        if found := find_columns(table, [(name,)]):
+            edges[name] = numbers(where, table[found[0]])
+    return PredictedNetwork(edges, pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]]))))
 
 
-def _open_h5ad(path: Path) -> NetworkFile:
-    """varp["grn"]: row = target, column = regulator."""
-    adata = read_anndata(path)
+def network_of_anndata(adata: AnnData, where: Path | str) -> PredictedNetwork:
+    """What varp["grn"] holds (row = target, column = regulator); `where` names it in errors. Raises DataError."""
     if "grn" not in adata.varp:
         held = ", ".join(map(repr, adata.varp)) or "nothing"
-        raise DataError(f"{path} holds no network: varp['grn'] is missing, varp has {held}; give a network.h5ad.")
+        raise DataError(f"{where} holds no network: varp['grn'] is missing, varp has {held}; give a network.h5ad.")
     genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
     edges = edge_list(sparse.csr_matrix(adata.varp["grn"]), genes)
     if edges.empty:
-        raise DataError(f"{path} has no edges in varp['grn']; give a network that has.")
+        raise DataError(f"{where} has no edges in varp['grn']; give a network that has.")
     if not np.isfinite(edges["weight"]).all():
-        raise DataError(f"{path} has weights in varp['grn'] that are not finite; write the network again.")
+        raise DataError(f"{where} has weights in varp['grn'] that are not finite; write the network again.")
     about = adata.uns.get("grn")
     sign = about.get("sign", "") if isinstance(about, Mapping) else ""  # a file of others may keep anything there
-    return NetworkFile(edges.astype({"weight": np.float64}), genes, str(sign))
+    return PredictedNetwork(edges.astype({"weight": np.float64}), genes, str(sign))

@@ -1,4 +1,4 @@
-"""Reference networks: the truth of a simulation, or what curators or experiments found."""
+"""Reference networks, in files and in memory: the truth of a simulation, or what curators or experiments found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CURATED = ("TRRUST", "decoupler")
 
 
 @dataclass(frozen=True)
-class ReferenceFile:
+class ReferenceNetwork:
     """edges: source, target, sign, each pair once, no self loops.   format: a key of FORMATS.
 
     conflicts: pairs listed with both signs, which count as unknown.
@@ -42,37 +42,37 @@ class ReferenceFile:
         return self.format in CURATED
 
 
-def read_reference(path: Path) -> pd.DataFrame:
-    """The edges of `open_reference_file`: columns source, target, sign (+1, -1, 0: unknown)."""
-    return open_reference_file(path).edges
+def open_reference_file(path: Path) -> ReferenceNetwork:
+    """A table (csv, tsv, parquet), TRRUST's also without a header; see reference_of_table. Raises DataError."""
+    path = Path(path)
+    return reference_of_table(read_table(path), path)
 
 
-def open_reference_file(path: Path) -> ReferenceFile:
-    """A table (csv, tsv, parquet) with the columns of one of FORMATS; TRRUST's also without a header.
+def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwork:
+    """A table with the columns of one of FORMATS; `where` names it in errors.
 
     A pair listed with both signs has sign 0; listed with one sign and as unknown, that sign. Raises DataError.
     """
-    path = Path(path)
-    table = read_table(path)
+    table = table.rename(columns=str)
     found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
     name, columns = next((each for each in found if each[1]), ("", None))
     if columns is None:
         shown = [*TRRUST[:1], *PLANTED, *DECOUPLER[:1], *BEELINE, *UNSIGNED[:1]]
-        raise unknown_columns(path, table, shown)
-    edges = pd.DataFrame({"source": names(path, table[columns[0]]), "target": names(path, table[columns[1]])})
+        raise unknown_columns(where, table, shown)
+    edges = pd.DataFrame({"source": names(where, table[columns[0]]), "target": names(where, table[columns[1]])})
     if name == "unsigned":
         edges["sign"] = 0
     elif name == "decoupler":
-        edges["sign"] = np.sign(numbers(path, table[columns[2]])).astype(np.int64)
+        edges["sign"] = np.sign(numbers(where, table[columns[2]])).astype(np.int64)
     else:
-        edges["sign"] = _signs(path, table[columns[2]])
+        edges["sign"] = _signs(where, table[columns[2]])
     unique = unique_edges(edges)
     if unique.empty:
-        raise DataError(f"{path} has no edge between two different genes; give a reference that has.")
-    return ReferenceFile(unique, name, _conflicts(edges))
+        raise DataError(f"{where} has no edge between two different genes; give a reference that has.")
+    return ReferenceNetwork(unique, name, _conflicts(edges))
 
 
-def _signs(path: Path, column: pd.Series) -> np.ndarray:
+def _signs(where: Path | str, column: pd.Series) -> np.ndarray:
     """Words of WORDS, or 1, -1 and 0 however they are written; what is missing is unknown."""
     words = column.astype(str).str.strip().str.casefold().mask(column.isna(), "")
     values = pd.to_numeric(words, errors="coerce")
@@ -80,7 +80,7 @@ def _signs(path: Path, column: pd.Series) -> np.ndarray:
     if signs.isna().any():
         first = int(signs.isna().to_numpy().argmax())
         raise DataError(
-            f"{path}, row {first + 1}: {column.name} is {str(column.iloc[first])!r}, which is no sign; write one of "
+            f"{where}, row {first + 1}: {column.name} is {str(column.iloc[first])!r}, which is no sign; write one of "
             f"{_listed(['+', '-', '?', 'Activation', 'Repression', 'Unknown', '1', '-1', '0'])}."
         )
     return signs.to_numpy(dtype=np.int64)

@@ -69,23 +69,23 @@ def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | 
     return None
 
 
-def unknown_columns(path: Path, table: pd.DataFrame, accepted: Iterable[Columns]) -> DataError:
+def unknown_columns(where: Path | str, table: pd.DataFrame, accepted: Iterable[Columns]) -> DataError:
     found = ", ".join(map(str, table.columns[:8])) + (", ..." if len(table.columns) > 8 else "")
     sets = " or ".join(f"({', '.join(names)})" for names in accepted)
-    return DataError(f"{path} has the columns {found}; name them {sets}.")
+    return DataError(f"{where} has the columns {found}; name them {sets}.")
 
 
-def names(path: Path, column: pd.Series) -> np.ndarray:
+def names(where: Path | str, column: pd.Series) -> np.ndarray:
     """Gene names as plain strings; raises DataError for one that is empty."""
     missing = column.isna().to_numpy() | (column.astype(str) == "").to_numpy()
     if missing.any():
         raise DataError(
-            f"{path}, row {int(missing.argmax()) + 1}: {column.name} is empty; name the gene or remove the row."
+            f"{where}, row {int(missing.argmax()) + 1}: {column.name} is empty; name the gene or remove the row."
         )
     return column.astype(str).to_numpy(dtype=object)
 
 
-def numbers(path: Path, column: pd.Series) -> np.ndarray:
+def numbers(where: Path | str, column: pd.Series) -> np.ndarray:
     """A column as finite float64; raises DataError with the first value that is none."""
     values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     bad = ~np.isfinite(values)
@@ -93,7 +93,7 @@ def numbers(path: Path, column: pd.Series) -> np.ndarray:
         first = int(bad.argmax())
         others = f" (and {int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
         raise DataError(
-            f"{path}, row {first + 1}{others}: {column.name} is {str(column.iloc[first])!r}, which is no finite "
+            f"{where}, row {first + 1}{others}: {column.name} is {str(column.iloc[first])!r}, which is no finite "
             "number; correct or remove the row."
         )
     return values

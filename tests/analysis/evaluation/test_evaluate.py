@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import auc, average_precision_score, precision_recall_curve, roc_auc_score
 
 from grn.analysis.evaluation.evaluate import OF_SIGNS, RANKED, SCORES, evaluate
-from grn.analysis.evaluation.reference_files import read_reference
+from grn.analysis.evaluation.reference_files import open_reference_file
 from grn.analysis.evaluation.universe import make_universe
 from grn.errors import DataError
 
@@ -318,7 +318,9 @@ def test_the_area_under_the_curve_drawn_as_steps_is_the_auprc():
 
 @pytest.mark.skipif("GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set")
 def test_vsc_has_one_sign_alone():
-    truth = read_reference(Path(os.environ["GRN_BENCHMARK_DATA"]) / "boolode" / "VSC" / "GroundTruthNetwork.csv")
+    truth = open_reference_file(
+        Path(os.environ["GRN_BENCHMARK_DATA"]) / "boolode" / "VSC" / "GroundTruthNetwork.csv"
+    ).edges
     found = evaluate(truth.assign(weight=-1.0), truth, permutations=20)
     assert found.scores["sign_accuracy"] == found.scores["auprc"] == 1
     assert math.isnan(found.scores["sign_balanced_accuracy"]) and math.isnan(found.p_values["sign_auroc"])

@@ -9,7 +9,7 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
-from grn.analysis.evaluation.network_files import open_network_file, read_network
+from grn.analysis.evaluation.network_files import open_network_file
 from grn.errors import DataError
 
 EDGES = pd.DataFrame({"source": ["NA", "nan"], "target": ["x", "NA"], "weight": [0.5, -2.0]})
@@ -40,22 +40,22 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_text_tables(name, tmp_path):
     (tmp_path / name).write_bytes(TEXTS[name].encode())
-    pd.testing.assert_frame_equal(read_network(tmp_path / name), EDGES)
+    pd.testing.assert_frame_equal(open_network_file(tmp_path / name).edges, EDGES)
 
 
 def test_genes_with_numbers_for_names_are_no_header(tmp_path):
     (tmp_path / "bare.csv").write_text("1,2,0.5\n0,1,3\n")
-    assert read_network(tmp_path / "bare.csv").to_numpy().tolist() == [["1", "2", 0.5], ["0", "1", 3.0]]
+    assert open_network_file(tmp_path / "bare.csv").edges.to_numpy().tolist() == [["1", "2", 0.5], ["0", "1", 3.0]]
 
 
 def test_row_names_of_r_are_no_genes(tmp_path):
     (tmp_path / "named.tsv").write_text("source\ttarget\tweight\na.1\tA\tx\t1\na.2\tA\ty\t2\n")
-    assert read_network(tmp_path / "named.tsv").to_numpy().tolist() == [["A", "x", 1.0], ["A", "y", 2.0]]
+    assert open_network_file(tmp_path / "named.tsv").edges.to_numpy().tolist() == [["A", "x", 1.0], ["A", "y", 2.0]]
 
 
 def test_an_empty_cell_between_tabs_stays_empty(tmp_path):
     (tmp_path / "gap.tsv").write_text("source\tmode\ttarget\tweight\nA\t\tB\t1\n")
-    assert read_network(tmp_path / "gap.tsv").to_numpy().tolist() == [["A", "B", 1.0]]
+    assert open_network_file(tmp_path / "gap.tsv").edges.to_numpy().tolist() == [["A", "B", 1.0]]
 
 
 @pytest.mark.parametrize("problem", [MemoryError("9 TiB"), PermissionError(errno.EACCES, "Permission denied")])
@@ -67,13 +67,13 @@ def test_what_the_machine_refuses_is_no_damage(name, reader, problem, tmp_path, 
     (tmp_path / name).touch()
     monkeypatch.setattr(reader, refuse)
     with pytest.raises(type(problem)):
-        read_network(tmp_path / name)
+        open_network_file(tmp_path / name)
 
 
 def test_compressed_tables(tmp_path):
     path = tmp_path / "adjacencies.tsv.gz"
     path.write_bytes(gzip.compress(TEXTS["grnboost.tsv"].encode()))
-    pd.testing.assert_frame_equal(read_network(path), EDGES)
+    pd.testing.assert_frame_equal(open_network_file(path).edges, EDGES)
 
 
 def damaged(compressed: bytes) -> dict[str, bytes]:
@@ -97,7 +97,7 @@ def test_a_damaged_gz_is_one_sentence(how, rows, tmp_path):
     path = tmp_path / "adjacencies.csv.gz"
     path.write_bytes(damaged(gzip.compress(text.encode()))[how])
     with pytest.raises(DataError, match=r"\.csv\.gz is damaged or truncated \(.*\); write it again\.$") as caught:
-        read_network(path)
+        open_network_file(path)
     assert "\n" not in str(caught.value)
 
 
@@ -105,7 +105,7 @@ def test_parquet_and_run_folders_keep_the_confidence(tmp_path):
     edges = EDGES.assign(confidence=[1.0, 0.5])
     edges.to_parquet(tmp_path / "edges.parquet", index=False)
     for path in (tmp_path / "edges.parquet", tmp_path):
-        pd.testing.assert_frame_equal(read_network(path), edges)
+        pd.testing.assert_frame_equal(open_network_file(path).edges, edges)
 
 
 def test_a_run_s_network_and_edges_are_one(tiny_run):
@@ -158,16 +158,16 @@ def test_in_an_h5ad_rows_are_targets(tmp_path):
 def test_what_is_no_network_is_one_sentence(name, text, sentence, tmp_path):
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=sentence) as caught:
-        read_network(tmp_path / name)
+        open_network_file(tmp_path / name)
     assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_places_without_a_network_say_what_is_there(tmp_path):
     (tmp_path / "edges.csv").touch()
     with pytest.raises(DataError, match=r"edge\.csv does not exist; did you mean \S*edges\.csv\?"):
-        read_network(tmp_path / "edge.csv")
+        open_network_file(tmp_path / "edge.csv")
     with pytest.raises(DataError, match=r"a folder without edges\.parquet"):
-        read_network(tmp_path)
+        open_network_file(tmp_path)
     AnnData(np.zeros((1, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
     with pytest.raises(DataError, match=r"varp\['grn'\] is missing, varp has nothing"):
-        read_network(tmp_path / "cells.h5ad")
+        open_network_file(tmp_path / "cells.h5ad")

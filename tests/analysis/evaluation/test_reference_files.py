@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from grn.analysis.evaluation.reference_files import open_reference_file, read_reference
+from grn.analysis.evaluation.reference_files import open_reference_file
 from grn.config.schema import SimulatedConfig
 from grn.data.simulated import simulate
 from grn.errors import DataError
@@ -42,15 +42,15 @@ def test_signed_references(name, tmp_path):
 def test_signs_of_a_parquet_file(unknown, tmp_path):
     table = pd.DataFrame({"source": ["NA", "nan", "NA"], "target": ["x", "x", "y"], "sign": [1.0, -1.0, unknown]})
     table.to_parquet(tmp_path / "truth.parquet")
-    assert signs(read_reference(tmp_path / "truth.parquet")) == SIGNED
+    assert signs(open_reference_file(tmp_path / "truth.parquet").edges) == SIGNED
     table.assign(sign=unknown).to_parquet(tmp_path / "truth.parquet")
-    assert set(read_reference(tmp_path / "truth.parquet")["sign"]) == {0}
+    assert set(open_reference_file(tmp_path / "truth.parquet").edges["sign"]) == {0}
 
 
 @pytest.mark.parametrize("header", ["Gene1,Gene2", "source,target"])
 def test_references_without_signs(header, tmp_path):
     (tmp_path / "reference.csv").write_text(f"{header}\nNA,x\nnan,x\n")
-    assert set(read_reference(tmp_path / "reference.csv")["sign"]) == {0}
+    assert set(open_reference_file(tmp_path / "reference.csv").edges["sign"]) == {0}
 
 
 def test_both_signs_make_none_and_a_known_sign_outweighs_an_unknown(tmp_path):
@@ -85,7 +85,7 @@ def test_the_truth_of_simulated_cells(tmp_path):
 def test_what_is_no_reference_is_one_sentence(text, sentence, tmp_path):
     (tmp_path / "reference.csv").write_text(text)
     with pytest.raises(DataError, match=sentence) as caught:
-        read_reference(tmp_path / "reference.csv")
+        open_reference_file(tmp_path / "reference.csv")
     assert "reference.csv" in str(caught.value) and "\n" not in str(caught.value)
 
 
