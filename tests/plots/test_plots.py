@@ -15,7 +15,6 @@ from matplotlib.text import Text
 from grn.plots.confusion import confusion_matrix
 from grn.plots.edges import strongest_regulations
 from grn.plots.heatmap import network_heatmaps
-from grn.plots.overview import main, overview
 from grn.plots.precision_recall import precision_recall_curves
 from grn.plots.style import DOWN, LONGEST, UP, png, save, short
 from grn.plots.training import training_curves
@@ -140,16 +139,9 @@ def test_training_curves_of_nothing_say_so():
     assert "Nothing was measured while training." in texts(training_curves(pd.DataFrame({"step": []})))
 
 
-def test_the_overview_is_made_from_a_run_folder(confusion, edges, tmp_path):
-    confusion.index = confusion.columns = ["NA", *LABELS[1:]]  # a cell type may be called NA
-    confusion.to_csv(tmp_path / "confusion.csv")
-    edges.to_parquet(tmp_path / "edges.parquet")
-    main(tmp_path, tmp_path / "docs" / "picture.png")
-    assert (tmp_path / "docs" / "picture.png").read_bytes() == png(overview(confusion, edges))
-
-
 def test_the_same_figure_gives_the_same_bytes(confusion, edges):
-    assert png(overview(confusion, edges)) == png(overview(confusion, edges))
+    for draw, table in ((confusion_matrix, confusion), (strongest_regulations, edges)):
+        assert png(draw(table)) == png(draw(table))
 
 
 @pytest.fixture
@@ -185,6 +177,6 @@ def test_the_ending_is_the_format_and_the_same_figure_gives_the_same_file(ending
 
 
 def test_no_picture_touches_pyplot(confusion, edges):
-    overview(confusion, edges)
+    confusion_matrix(confusion), strongest_regulations(edges)
     pyplot = sys.modules.get("matplotlib.pyplot")
     assert pyplot is None or pyplot.get_fignums() == []

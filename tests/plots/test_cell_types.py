@@ -1,0 +1,110 @@
+"""Regulators of each cell type: several, each with its strongest edges, from an AnnData as from a file."""
+
+from __future__ import annotations
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.text import Text
+from scipy import sparse
+
+from grn.errors import UserError
+from grn.network.signed_network import signed_network
+from grn.plots.cell_types import cell_type_regulators, main, strongest_of_each
+from grn.plots.style import png
+
+GENES = ["A", "B", "x", "y", "$z$"]
+
+
+def matrix(edges: dict[tuple[str, str], float]) -> sparse.csr_matrix:
+    """Row = target, column = regulator."""
+    weights = np.zeros((len(GENES), len(GENES)), np.float32)
+    for (regulator, target), weight in edges.items():
+        weights[GENES.index(target), GENES.index(regulator)] = weight
+    return sparse.csr_matrix(weights)
+
+
+@pytest.fixture
+def network() -> anndata.AnnData:
+    every = {("A", "x"): 0.9, ("A", "y"): 0.8, ("A", "$z$"): -0.7, ("B", "x"): -0.2}
+    types = pd.DataFrame({"slug": ["T_1", "NA"], "label": ["T/1", "NA"]}, index=["0", "1"], dtype=object)
+    adata = anndata.AnnData(
+        np.zeros((2, len(GENES)), np.float32),
+        obs=pd.DataFrame({"cells": [3, 40]}, index=["T/1", "NA"]),
+        var=pd.DataFrame(index=GENES),
+        uns={"grn": {"sign": "positive: raises the target", "cell_types": types}},
+    )
+    adata.varp["grn"] = matrix(every)
+    adata.varp["grn_T_1"] = matrix(every | {("B", "y"): 2.0})
+    adata.varp["grn_NA"] = matrix({("B", "$z$"): 0.5})
+    return adata
+
+
+def texts(picture) -> list[str]:
+    return [text.get_text() for text in picture.findobj(Text) if text.get_text()]
+
+
+def bars(axes) -> list[float]:
+    return [round(float(bar.get_width()), 3) for bar in axes.patches]
+
+
+def test_a_regulator_has_one_edge_of_each_sign_however_many_it_leads(network):
+    edges = pd.DataFrame(
+        [("A", "x", 0.9), ("A", "y", 0.8), ("A", "z", -0.7), ("B", "x", -0.2), ("C", "x", 0.1)],
+        columns=["source", "target", "weight"],
+    )
+    found = strongest_of_each(edges, 2)
+    assert found.to_dict("list") == {
+        "source": ["A", "B"],
+        "raised": ["x", ""],
+        "raised_weight": [0.9, 0.0],
+        "lowered": ["z", "x"],
+        "lowered_weight": [-0.7, -0.2],
+    }
+
+
+def test_types_with_the_most_cells_come_first_and_regulators_by_their_strongest_edge(network):
+    first, second = cell_type_regulators(network).axes
+    assert (first.get_title(), second.get_title()) == ("NA", "T/1")
+    assert bars(first) == [0.5]
+    assert bars(second) == [2.0, -0.2, 0.9, -0.7]
+    assert [text.get_text() for text in second.texts if text.get_fontweight() == "bold"] == ["B", "A"]
+    assert [text.get_text() for text in first.texts] == ["B", r"\$z\$"]  # its bar is too short for a number
+    assert {"2.00", "0.90", "0.70"} <= {text.get_text() for text in second.texts}
+    assert first.get_xlim() == second.get_xlim()
+    assert len(cell_type_regulators(network, types=1).axes) == 1
+    assert bars(cell_type_regulators(network, types=1, regulators=1).axes[0]) == [0.5]
+
+
+def test_a_network_without_cell_types_is_drawn_over_all_cells(network):
+    network.uns["grn"]["cell_types"] = network.uns["grn"]["cell_types"].iloc[:0]
+    network = network[:0]
+    (axes,) = cell_type_regulators(network).axes
+    assert axes.get_title() == "all cells"
+    assert bars(axes) == [0.9, -0.7, -0.2]
+
+
+def test_weights_without_a_sign_claim_none(network):
+    assert "lowers the target" in texts(cell_type_regulators(network))
+    network.uns["grn"]["sign"] = "none: not identified"
+    shown = texts(cell_type_regulators(network))
+    assert "negative weight" in shown
+    assert not any("lowers" in text or "raises" in text for text in shown)
+
+
+def test_a_network_without_edges_says_so(network):
+    for key in list(network.varp):
+        network.varp[key] = matrix({})
+    assert texts(cell_type_regulators(network)) == ["The network has no edges."]
+
+
+def test_an_anndata_without_a_network_is_refused():
+    with pytest.raises(UserError, match=r'uns\["grn"\]'):
+        cell_type_regulators(anndata.AnnData(np.zeros((1, 2), np.float32)))
+
+
+def test_a_run_folder_becomes_the_same_picture(network, tmp_path):
+    network.write_h5ad(tmp_path / "network.h5ad")
+    main(tmp_path, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes() == png(cell_type_regulators(signed_network(network)))
