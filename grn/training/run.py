@@ -13,6 +13,7 @@ import lightning as L
 import numpy as np
 import pandas as pd
 import torch
+from anndata import AnnData
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
@@ -67,6 +68,7 @@ def train(
     config: Config,
     output: Path | None = None,
     *,
+    adata: AnnData | None = None,
     resume: Path | None = None,
     name: str = "run",
     say: Say = print,
@@ -74,6 +76,7 @@ def train(
 ) -> TrainResult | None:
     """Train, evaluate, read the network, write the run folder. None in every process but the first.
 
+    adata: cells in memory, in the place of those of `data.path`; not changed.
     resume: the folder of a run with this configuration, which was cut off and goes on there, in the place of `output`.
     terminal: show a live progress bar; otherwise one line a validation goes through `say`.
     Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
@@ -94,7 +97,7 @@ def train(
 
         started = time.monotonic()
         L.seed_everything(config.trainer.seed, verbose=False)
-        cells, split = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
+        cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
         refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
         refuse_nothing_to_learn(config, cells)
         origin = Origin(config, cells, split)
