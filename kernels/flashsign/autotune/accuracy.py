@@ -1,8 +1,27 @@
-"""Whether a kernel is right: its results beside float64's, and beside those of plain torch in the kernel's own dtype.
+"""The one rule that says whether a kernel is right: its errors against float64 are within an a-priori bound.
 
-A kernel may be off by 1.5 times what torch is, and a slack: half a unit in the last place of 16 bits, four of float32.
-Materialised torch runs over in float16 from some hundred genes on; what it is off by counts up to OFF alone.
-Compilers have been wrong at single tile sizes: benchmarks/tiles.py and autotune.py look at every tile.
+The bound follows from the numbers of the call, the dtype and the lengths of the sums. It is computed in float64, so it
+is the same on every machine, and it does not ask what torch loses in the same dtype (float16 overflows there). The
+autotuner, benchmarks/tiles.py and the tests share it.
+
+Unit roundoffs: u of the kernel's dtype, s of its sums (float32). With q~_i = q_i / n_i, k'_j = m_j k_j and the rest as
+in MATH.md 1, a row's condition number is kappa_i = |q~_i| sqrt(t), 1 / sqrt(rho_i) of MATH.md 2: where queries and
+keys cancel, a weight keeps s |q~_i| |k'_j| of absolute error, and only u |w_ij| of it may come from 16-bit numbers.
+To first order, independent errors added as squares, N queries, M keys, E wide:
+
+    weight      a_ij = (u^2 + s^2 L) w_ij^2 + s^2 |q~_i|^2 |k'_j|^2               L = M (o) or N (dv): sum's length
+    norm        b_i = s^2 (kappa_i^2 + (0.13 min(kappa_i^2, 1 / LEAST_RHO))^2)     relative, of all weights of a row
+    o           |err o_i|^2 = sum_j a_ij |v_j|^2 + (b_i + u^2) |o_i|^2
+    pair        p_ij = <do_i, v_j> - w_ij delta_i, what ds_ij n_i is
+    its factor  c_ij = u^2 p_ij^2 + w_ij^2 ((b_i + u^2) delta_i^2 + |do_i|^2 |err o_i|^2)
+    its sums    f_ij = s^2 (|do_i|^2 |v_j|^2 + delta_i^2 |q~_i|^2 |k'_j|^2 + L p_ij^2)  in a direction of their own
+    dq          |err dq_i|^2 = sum_j (c_ij + f_ij) |k'_j|^2 / n_i^2
+    dk          |err dk_j|^2 = m_j^2 sum_i (c_ij + f_ij) |q~_i|^2
+    dv          |err dv_j|^2 = sum_i (a_ij + b_i w_ij^2) |do_i|^2
+    dm          (err dm_j)^2 = sum_i c_ij (q~_i . k_j)^2 + f_ij |q~_i|^2 |k_j|^2 / E
+
+dq, dk and dv are rounded to u at last, dm to s. Factors are exact multiples of q~_i and k'_j, so dm sees them times the
+true q~_i . k_j; errors of sums point anywhere, and a dot product with k_j leaves 1 / sqrt(E) of them.
 """
 
 from __future__ import annotations
@@ -18,67 +37,128 @@ from torch import Tensor
 from flashsign.reference import reference_spherical_attention
 
 SIZES = (1, 7, 113, 1000, 1025)
-"""Genes of the bags that every tile is checked on."""
-OFF = 8
-"""Units in the last place: the most that torch's own relative error allows a kernel."""
+"""Genes of the bags that block sizes are checked on."""
 TENSORS = ("o", "dq", "dk", "dv", "dm")
+MARGIN = 2.0
+"""The bound over the first-order error. Right kernels reach half of the bound at most, sabotaged ones exceed it."""
+SUMS = 2.0**-24
+"""Unit roundoff of float32, which three TF32 products keep."""
+SQUARES = 0.13
+"""Error of a norm that comes from moments, in units of s kappa^2 (MATH.md 2, Precision)."""
+LEAST_RHO = {2: 1e-4, 4: 1e-3}
+"""By bytes of a number: rows whose rho is smaller are streamed, so their norms do not come from moments."""
+LARGEST_DIFFERENCE = 8
+"""Units in the last place by which the results of two block sizes may differ."""
 
 
 class Verdict(NamedTuple):
-    """Relative errors, and whether ours is within the bound."""
+    """The relative error of one result, ||found - true|| / ||true||, and its bound."""
 
     error: float
-    torchs: float
-    good: bool
+    bound: float
+
+    @property
+    def good(self) -> bool:
+        return self.error <= self.bound  # NaN is not
+
+    @property
+    def of_bound(self) -> float:
+        """The error in units of its bound."""
+        return math.inf if math.isnan(self.error) else self.error / self.bound
 
 
-class Bag:
-    """Two cells of some genes, four query heads over two key heads, every tenth gene absent; and what is true of them.
+class Case:
+    """Inputs of one call, the true results, and how far a kernel may be from them.
 
-    q, grad [2, 4, N, E], k, v [2, 2, N, E] in dtype, m [2, N] float32; the same for the same genes.
+    q, grad [C, H, N, E], k, v [C, K, M, E] in the kernel's dtype, m [C, M] or [C, K, M] float32; grad: of the output.
     """
 
-    def __init__(self, genes: int, width: int, dtype: torch.dtype, device: torch.device | str):
-        random = torch.Generator().manual_seed(genes)
-        self.genes, self.dtype = genes, dtype
-        self.q, self.grad = (torch.randn(2, 4, genes, width, generator=random).to(device, dtype) for _ in range(2))
-        self.k, self.v = (torch.randn(2, 2, genes, width, generator=random).to(device, dtype) for _ in range(2))
-        self.m = torch.rand(2, genes, generator=random).to(device) * 2 + 0.1
-        self.m[:, 3::10] = 0
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor, eps: float = 1e-6) -> None:
+        self.q, self.k, self.v, self.m, self.grad, self.eps = q, k, v, m, grad, eps
 
     @cached_property
     def true(self) -> dict[str, Tensor]:
         return self.computed_in(torch.float64)
 
-    @cached_property
-    def torchs(self) -> dict[str, Tensor]:
-        return self.computed_in(self.dtype)
-
     def computed_in(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Output and gradients of attention whose weights are stored, by the names of TENSORS."""
-        leaves = [x.to(dtype).requires_grad_() for x in (self.q, self.k, self.v, self.m)]
-        q, k, v, m = leaves
-        output = reference_spherical_attention(q, k, v, m)
+        """Output and gradients, by the names of TENSORS, of attention whose weights are stored."""
+        leaves = [x.detach().to(dtype).requires_grad_() for x in (self.q, self.k, self.v, self.m)]
+        output = reference_spherical_attention(*leaves, self.eps)
         gradients = torch.autograd.grad(output, leaves, self.grad.to(dtype))
         return dict(zip(TENSORS, (output.detach(), *gradients), strict=True))
 
-    def judge(self, found: Mapping[str, Tensor]) -> dict[str, Verdict]:
-        return {name: self._judge(name, result) for name, result in found.items()}
+    @cached_property
+    def bounds(self) -> dict[str, float]:
+        """Largest relative error of each of TENSORS: the formulas above, every quantity squared."""
+        u, s = (torch.finfo(self.q.dtype).eps / 2) ** 2, SUMS**2
+        q, grad, o = self.q.double(), self.grad.double(), self.true["o"]
+        group = q.shape[1] // self.k.shape[1]
+        m = (self.m if self.m.ndim == 3 else self.m[:, None].expand(self.k.shape[:3])).double()
+        present = [torch.where((m[..., None] == 0) & ~x.isfinite(), 0, x.double()) for x in (self.k, self.v)]
+        k, v = (x.repeat_interleave(group, 1) for x in present)
+        m = m.repeat_interleave(group, 1)[:, :, None]
+        queries, (keys, width) = q.shape[2], k.shape[2:]
 
-    def _judge(self, name: str, found: Tensor) -> Verdict:
-        # One key: the weight is a sign, and its gradients are differences of equal numbers, zero but for eps.
-        if self.genes == 1 and name in ("dq", "dk", "dm"):
-            return Verdict(0.0, 0.0, bool(found.isfinite().all()))
-        ours, torchs = error(found, self.true[name]), error(self.torchs[name], self.true[name])
-        torchs = math.inf if math.isnan(torchs) else torchs
-        allowed = min(torchs, OFF * torch.finfo(self.dtype).eps)
-        return Verdict(ours, torchs, ours <= 1.5 * allowed + slack(self.dtype))  # NaN is not
+        def squares(x: Tensor) -> Tensor:
+            return x.square().sum(-1, keepdim=True)
+
+        def of_key(x: Tensor) -> Tensor:
+            """Sums over the queries that share a key head, [C, H, N, M] -> [C, K, M]."""
+            return x.sum(2).unflatten(1, (-1, group)).sum(2)
+
+        k_size, v_size, grad_size = squares(k).mT, squares(v).mT, squares(grad)
+        scaled_size = m.square() * k_size
+        t = scaled_size.sum(-1, keepdim=True)
+        scores = q @ k.mT
+        n = squares(m * scores) + self.eps * squares(q) * t + torch.finfo(torch.float64).tiny
+        along = scores.square() / n  # (q~ . k)^2
+        weight = m.square() * along
+        length = squares(q) / n  # |q~|^2
+        kappa = length * t
+        delta = (grad * o).sum(-1, keepdim=True)
+        pair = (grad @ v.mT - m * scores / n.sqrt() * delta).square()
+        cancelled = s * length * scaled_size
+        norm = s * (kappa + (SQUARES * kappa.clamp(max=1 / LEAST_RHO[self.q.element_size()])).square())
+        error_o = ((u + s * keys) * weight + cancelled) @ v_size.mT + (norm + u) * squares(o)
+        factor = u * pair + weight * ((norm + u) * delta.square() + grad_size * error_o)
+        sums = s * grad_size * v_size + delta.square() * cancelled
+        by_query, by_key = sums + s * keys * pair, sums + s * queries * pair
+        dk_scaled = of_key((factor + by_key) * length)
+        own_m = self.m.double() if self.m.ndim == 3 else self.m.double()[:, None]
+        errors = {
+            "o": (error_o.sum(), 0.0),
+            "dq": (((factor + by_query) * scaled_size / n).sum(), u),
+            "dk": ((own_m.square() * dk_scaled).sum(), u),
+            "dv": (of_key(((u + s * queries + norm) * weight + cancelled) * grad_size).sum(), u),
+            "dm": (of_key(factor * along + by_key * length * k_size / width).sum(), s),
+        }
+        return {
+            name: MARGIN * math.sqrt(float(error / self.true[name].square().sum().clamp_min(1e-300)) + last)
+            for name, (error, last) in errors.items()
+        }
+
+    def judge(self, found: Mapping[str, Tensor]) -> dict[str, Verdict]:
+        return {name: Verdict(error(result, self.true[name]), self.bounds[name]) for name, result in found.items()}
+
+
+class Bag(Case):
+    """Two cells of some genes, four query heads over two key heads, every tenth gene absent; seeded by the size."""
+
+    def __init__(self, genes: int, width: int, dtype: torch.dtype, device: torch.device | str) -> None:
+        random = torch.Generator().manual_seed(genes)
+        self.genes, self.dtype = genes, dtype
+        q, grad = (torch.randn(2, 4, genes, width, generator=random).to(device, dtype) for _ in range(2))
+        k, v = (torch.randn(2, 2, genes, width, generator=random).to(device, dtype) for _ in range(2))
+        m = torch.rand(2, genes, generator=random).to(device) * 2 + 0.1
+        m[:, 3::10] = 0
+        super().__init__(q, k, v, m, grad)
 
 
 def error(found: Tensor, true: Tensor) -> float:
+    """||found - true|| / ||true||, Frobenius norms over the whole tensor; true is float64."""
     return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
 
 
-def slack(dtype: torch.dtype) -> float:
-    eps = torch.finfo(dtype).eps
-    return 4 * eps if dtype == torch.float32 else eps / 2
+def table(verdicts: Mapping[str, Verdict]) -> str:
+    """One sentence of all verdicts, for messages."""
+    return ", ".join(f"{name} is off by {x.error:.2e} ({x.of_bound:.2f} of its bound)" for name, x in verdicts.items())

@@ -1,0 +1,201 @@
+"""The one rule of accuracy: right kernels are far within its bounds, and every sabotage of a kernel is refused."""
+
+import functools
+import itertools
+import math
+
+import pytest
+import torch
+from kernel_cases import doubled, draw, ill_conditioned, with_gradients
+
+from flashsign import spherical_attention
+from flashsign.autotune import accuracy
+from flashsign.autotune.accuracy import TENSORS, Bag, Case, table
+
+EPS = 1e-6
+
+
+def judged(tensors, grad, attend, wide=False):
+    """Verdicts on attend's output and gradients; wide: attend gets the inputs in float64."""
+    found = with_gradients(attend, doubled(tensors) if wide else tensors, grad)
+    return Case(*tensors, grad).judge(dict(zip(TENSORS, found, strict=True)))
+
+
+def worst(verdicts):
+    """The largest error in units of its bound."""
+    return max(verdict.of_bound for verdict in verdicts.values())
+
+
+# --- sabotage: attention in float64 with one thing wrong, so that all of the error is the sabotage's ------------------
+
+
+def replaced(x, by):
+    """`by` forward, and x's derivative backward."""
+    return x + (by - x).detach()
+
+
+def to_16_bits(x, dtype):
+    """Rounded, after division by a power of two that keeps float16 in range."""
+    power = torch.exp2(x.detach().abs().amax().clamp_min(1e-30).log2().floor())
+    return replaced(x, (x / power).to(dtype).to(x.dtype) * power)
+
+
+def to_tf32(x):
+    """10 bits behind the point, as tensor cores read float32."""
+    bits = x.detach().float().view(torch.int32)
+    return replaced(x, ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(x.dtype))
+
+
+def sabotaged(q, k, v, m, what=""):
+    """Attention as MATH.md writes it, but for one thing."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+    if what == "one key left out":
+        m = torch.cat([m[:, :-1], 0 * m[:, -1:]], 1)
+    scaled = m[:, None, :, None] * k
+    if what.startswith("m k rounded to"):
+        scaled = to_16_bits(scaled, getattr(torch, what.split()[-1]))
+    scores = to_tf32(q) @ to_tf32(scaled).mT if what == "scores by one TF32 product" else q @ scaled.mT
+    t = scaled.square().sum((-2, -1), keepdim=True)
+    if what == "the trace term's derivative left out":
+        t = t.detach()
+    eps = 0 if what == "the eps term left out" else EPS
+    floor = eps * q.square().sum(-1, keepdim=True) * t
+    inverse = (scores.square().sum(-1, keepdim=True) + floor + torch.finfo(torch.float64).tiny).rsqrt()
+    if what == "the delta term left out":
+        inverse = inverse.detach()  # the norm's derivative
+    if what.startswith("normaliser rounded to"):
+        inverse = replaced(inverse, inverse.to(getattr(torch, what.split()[-1])).double())
+    if what == "values by one TF32 product":
+        return to_tf32(scores * inverse) @ to_tf32(v)
+    return scores * inverse @ v
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e3])
+def test_without_sabotage_nothing_is_off(condition):
+    assert worst(judged(*ill_conditioned(condition, torch.float32), sabotaged, wide=True)) < 1e-6
+
+
+SABOTAGES = [
+    ("one key left out", torch.float32, 1.0),
+    ("one key left out", torch.float16, 1.0),
+    ("one key left out", torch.float32, 1e3),
+    ("the eps term left out", torch.float32, 1.0),
+    ("the eps term left out", torch.float32, 1e2),
+    ("the eps term left out", torch.float16, 1e3),
+    ("the delta term left out", torch.float32, 1.0),
+    ("the delta term left out", torch.float16, 1.0),
+    ("the delta term left out", torch.float32, 1e3),
+    ("the trace term's derivative left out", torch.float32, 1e2),
+    ("the trace term's derivative left out", torch.float16, 1e3),
+    ("scores by one TF32 product", torch.float32, 1.0),
+    ("scores by one TF32 product", torch.float32, 1e3),
+    ("values by one TF32 product", torch.float32, 1.0),
+    ("values by one TF32 product", torch.float32, 1e3),
+    ("m k rounded to float16", torch.float32, 1.0),
+    ("m k rounded to float16", torch.float32, 1e3),
+    ("m k rounded to float16", torch.float16, 1e3),
+    ("m k rounded to bfloat16", torch.float16, 1e2),
+    ("normaliser rounded to bfloat16", torch.float32, 1.0),
+    ("normaliser rounded to bfloat16", torch.float32, 1e3),
+    ("normaliser rounded to float16", torch.float32, 1e2),
+]
+"""What is wrong, in a kernel of which dtype, and the condition number of the keys where it must be seen."""
+
+
+@pytest.mark.parametrize(("what", "dtype", "condition"), SABOTAGES, ids=str)
+def test_a_sabotage_is_refused(what, dtype, condition):
+    """By twice the bound at least, though nothing else is rounded."""
+    verdicts = judged(*ill_conditioned(condition, dtype), functools.partial(sabotaged, what=what), wide=True)
+    assert worst(verdicts) > 2, table(verdicts)
+    assert not all(verdict.good for verdict in verdicts.values())
+
+
+def by_kernels(q, k, v, m, method, what="", eps=EPS):
+    """The Triton kernels, with one thing done to what goes in or comes out."""
+    if what == "one key left out":
+        m = torch.cat([m[:, :-1], 0 * m[:, -1:]], 1)
+    if what == "one TF32 product":
+        q, k = to_tf32(q), to_tf32(k)
+    if what == "m k rounded to bfloat16":
+        k = to_16_bits(m[:, None, :, None] * k, torch.bfloat16) / m[:, None, :, None]
+    output = spherical_attention(q, k, v, m, method=method, backend="triton", eps=eps)
+    return to_16_bits(output, torch.bfloat16) if what == "output rounded to bfloat16" else output
+
+
+@pytest.mark.parametrize("method", ["stream", "moments"])
+@pytest.mark.parametrize("condition", [1.0, 1e3])
+def test_a_sabotaged_kernel_is_refused_and_the_kernel_itself_is_not(condition, method):
+    case = ill_conditioned(condition, torch.float32)
+    right = judged(*case, functools.partial(by_kernels, method=method))
+    assert all(verdict.good for verdict in right.values()), table(right)
+    for what in ("one key left out", "one TF32 product", "m k rounded to bfloat16", "output rounded to bfloat16"):
+        verdicts = judged(*case, functools.partial(by_kernels, method=method, what=what))
+        assert worst(verdicts) > 2, (what, table(verdicts))
+    without_eps = judged(*case, functools.partial(by_kernels, method=method, eps=1e-12))
+    assert worst(without_eps) > 2, table(without_eps)
+
+
+# --- the bounds themselves --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("genes", [1, 7, 113])
+@pytest.mark.parametrize("width", [16, 64])
+def test_materialised_torch_is_within_the_bounds_of_float32(genes, width):
+    bag = Bag(genes, width, torch.float32, "cpu")
+    verdicts = bag.judge(bag.computed_in(torch.float32))
+    assert all(verdict.good for verdict in verdicts.values()), table(verdicts)
+
+
+@pytest.mark.parametrize("wrong", [0.0, math.nan, math.inf, 1.02])
+def test_where_torch_overflows_a_kernel_may_not(wrong):
+    """Materialised float16 is all off at these sizes; the bound does not ask it."""
+    bag = Bag(400, 64, torch.float16, "cpu")
+    assert bag.judge({"o": bag.true["o"].half()})["o"].good
+    assert not bag.judge({"o": bag.computed_in(torch.float16)["o"]})["o"].good
+    assert not bag.judge({"o": wrong * bag.true["o"]})["o"].good
+
+
+def test_an_error_is_good_up_to_the_bound_and_no_further():
+    bag = Bag(40, 16, torch.float32, "cpu")
+    for name, bound in bag.bounds.items():
+        assert 1e-7 < bound < 1e-5
+        assert bag.judge({name: bag.true[name] * (1 + 0.99 * bound)})[name].good
+        assert not bag.judge({name: bag.true[name] * (1 + 1.01 * bound)})[name].good
+    assert bag.m[:, 3].eq(0).all(), "some genes are absent"
+
+
+def bounds_at(condition, dtype):
+    tensors, grad = ill_conditioned(condition, dtype)
+    return Case(*tensors, grad).bounds
+
+
+def test_bounds_grow_with_the_condition_number_of_float32_alone():
+    bounds = [bounds_at(condition, torch.float32) for condition in (1.0, 1e2, 1e3)]
+    assert all(low[name] < high[name] for low, high in itertools.pairwise(bounds) for name in TENSORS)
+    # Of 16-bit numbers only the products' own rounding counts, whatever the condition.
+    assert max(bounds_at(1e3, torch.float16).values()) < 2 * torch.finfo(torch.float16).eps
+
+
+def test_bounds_are_those_of_the_permuted_bag_to_many_digits():
+    """Nothing in them hangs on the order in which a machine adds."""
+    tensors, grad = ill_conditioned(1e3, torch.float32)
+    q, k, v, m = tensors
+    order = torch.randperm(m.shape[1], generator=torch.Generator().manual_seed(3)).to(m.device)
+    permuted = Case(q, k[:, :, order], v[:, :, order], m[:, order], grad).bounds
+    assert permuted == pytest.approx(Case(*tensors, grad).bounds, rel=1e-6)
+
+
+def test_absent_keys_may_hold_nan():
+    q, k, v, m, grad = draw()
+    m[:, 5:9] = 0
+    clean = Case(q, k, v, m, grad)
+    k[:, :, 5], v[:, :, 6] = torch.nan, torch.inf
+    assert all(math.isfinite(bound) for bound in Case(q, k, v, m, grad).bounds.values())
+    assert Case(q, k, v, m, grad).bounds["o"] == pytest.approx(clean.bounds["o"])
+
+
+def test_rows_that_the_kernels_stream_are_those_of_the_rule():
+    """LEAST_RHO is where the kernels' moments stop."""
+    rows = pytest.importorskip("flashsign.triton.moments.ill_conditioned_rows")
+    assert rows.WEAK.value == accuracy.LEAST_RHO[2] and 10 * rows.WEAK.value == accuracy.LEAST_RHO[4]
