@@ -1,5 +1,8 @@
 """What a user did that we cannot act on. One sentence each: what was found, where, what to do."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
 
 class UserError(Exception):
     """Base of every error that is the user's to mend (exit code 2, no traceback)."""
@@ -29,6 +32,22 @@ def one_line(problem: BaseException) -> str:
     """What an exception says in its first line, to stand inside a sentence of ours."""
     lines = str(problem).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(problem).__name__
+
+
+@contextmanager
+def in_words_of(caller: Mapping[str, str]) -> Iterator[None]:
+    """Rewords a UserError for a command or function whose options have other names than the configuration's fields.
+
+    caller: what messages say of fields -> what they say of options; the longer before the shorter.
+    """
+    try:
+        yield
+    except UserError as error:
+        sentence = str(error)
+        for field, option in caller.items():
+            sentence = sentence.replace(field, option)
+        error.args = (sentence,)
+        raise
 
 
 class Interrupted(Exception):

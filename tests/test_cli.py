@@ -16,8 +16,7 @@ from grn import __version__
 from grn.cli import main as cli
 from grn.cli.console import print_table
 from grn.cli.exit_codes import guarded
-from grn.cli.options import in_words_of
-from grn.errors import ConfigError, DataError, Interrupted
+from grn.errors import ConfigError, DataError, Interrupted, in_words_of
 
 ROOT = Path(__file__).parents[1]
 

@@ -1,4 +1,4 @@
-"""Cell types, representations and properties of new cells, written into a copy of their AnnData.
+"""Cell types, representations and properties of new cells, written into their AnnData or into a copy of their file.
 
 Letters: C cells, D width.
 """
@@ -51,8 +51,7 @@ def predict(
 
     counts, gene_key, orientation: as in DataConfig; None: as the model was trained. Raises UserError.
     """
-    if not key_added or "/" in key_added:
-        raise ConfigError(f"--key-added is {key_added!r}; h5ad files need a name without '/'.")
+    refuse_key(key_added)
     if output.exists():
         raise RunFolderError(f"{output} already exists and is never overwritten; give --output another name.")
     if output.suffix != ".h5ad":
@@ -60,6 +59,20 @@ def predict(
     trained = TrainedModel.load(model)
     config = data_config(trained, model, data, counts=counts, gene_key=gene_key, orientation=orientation)
     adata = open_source(config)
+    replaced = annotate(adata, trained, config, key_added, say)
+    if replaced:
+        say(f"{output} has new values of {', '.join(replaced)}; the old ones stay in {data}.")
+    write_anndata(output, adata)
+    say(f"{adata.n_obs} cells with their predictions are in {output}")
+
+
+def annotate(
+    adata: AnnData, trained: TrainedModel, config: DataConfig, key: str, say: Callable[[str], None]
+) -> list[str]:
+    """Writes predictions into `adata`, of cells read as `config` says; returns the names of what it replaces.
+
+    See `add_predictions` for what is written. Raises UserError before anything is.
+    """
     cells = cells_for_vocabulary(
         adata,
         config,
@@ -75,14 +88,15 @@ def predict(
         say(line)
     if empty := int((np.diff(cells.multiplicity.indptr) == 0).sum()):
         say(f"{empty} of {len(cells)} cells have none of the model's genes: their predictions rest on nothing.")
-
-    replaced = add_predictions(adata, predict_cells(trained, cells), trained, key_added)
-    if replaced:
-        say(f"{output} has new values of {', '.join(replaced)}; the old ones stay in {data}.")
     if not trained.classes:
         say("The model knows no cell types: it was trained without labels.")
-    write_anndata(output, adata)
-    say(f"{len(cells)} cells with their predictions are in {output}")
+    return add_predictions(adata, predict_cells(trained, cells), trained, key)
+
+
+def refuse_key(key: str) -> None:
+    """Raises ConfigError for a name that h5ad files cannot hold."""
+    if not key or "/" in key:
+        raise ConfigError(f"--key-added is {key!r}; h5ad files need a name without '/'.")
 
 
 def data_config(
@@ -155,14 +169,9 @@ def add_predictions(adata: AnnData, predictions: Predictions, trained: TrainedMo
     if predictions.property is not None:
         about["property"] = trained.property_key
         obs[f"{key}_property"] = predictions.property
-    written: dict[str, tuple[Any, dict[str, Any]]] = {
-        "obs": (adata.obs, obs),
-        "obsm": (adata.obsm, obsm),
-        "uns": (adata.uns, {key: about}),
-    }
     replaced = []
-    for name, (table, values) in written.items():
-        replaced += [f"{name}[{each!r}]" for each in values if each in table]
+    for name, values in {"obs": obs, "obsm": obsm, "uns": {key: about}}.items():
+        replaced += [f"{name}[{each!r}]" for each in values if each in getattr(adata, name)]
         for each, value in values.items():
-            table[each] = value
+            getattr(adata, name)[each] = value  # asked for each time: writing into a view makes new tables
     return replaced

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grn.cli.options import Debug, Quiet, in_words_of
+from grn.cli.options import Debug, Quiet
+from grn.errors import in_words_of
 
 if TYPE_CHECKING:
     from grn.analysis.evaluation.comparison import Comparison

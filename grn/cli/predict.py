@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import Debug, Quiet, in_words_of
+from grn.cli.options import Debug, Quiet
+from grn.errors import in_words_of
 
 OPTIONS = {
     ": add one, or set data.values: expression to take the values as they are": "; add one",

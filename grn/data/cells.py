@@ -28,6 +28,7 @@ from grn.data.preprocessing.depth import (
 from grn.data.preprocessing.genes import choose_genes, choose_regulators, column_of, gene_names, merge_duplicates
 from grn.data.preprocessing.multiplicity import median_total, to_multiplicity
 from grn.data.preprocessing.split import Split, split_cells
+from grn.data.readers.memory import MEMORY
 from grn.data.readers.registry import open_source
 from grn.data.readers.tenx import LEFT_OUT
 from grn.data.simulated import read_truth
@@ -155,7 +156,8 @@ def cells_for_vocabulary(
     column = {name: position for position, name in enumerate(names)}
     shared = np.array([gene in column for gene in vocabulary])
     if 2 * shared.sum() < len(vocabulary):
-        raise VocabularyMismatch(_mismatch(config.path, expression.var, names, vocabulary, int(shared.sum())))
+        where = "The AnnData" if config.path == MEMORY else config.path
+        raise VocabularyMismatch(_mismatch(where, expression.var, names, vocabulary, int(shared.sum())))
     place = sparse.csr_matrix(
         (
             np.ones(shared.sum(), np.float32),

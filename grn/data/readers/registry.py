@@ -16,6 +16,7 @@ from anndata import AnnData
 
 from grn.config.schema import DataConfig
 from grn.data.readers.h5ad import read_h5ad
+from grn.data.readers.memory import refuse_memory
 from grn.data.readers.mtx_folder import is_mtx_folder, read_mtx_folder
 from grn.data.readers.scanpy_datasets import DATASETS, open_scanpy_dataset
 from grn.data.readers.tenx import read_tenx_h5
@@ -36,6 +37,7 @@ READERS: dict[str, Reader] = {
 }
 # Sources without a file of the user's, `scheme:name`; the function takes the name.
 SCHEMES: dict[str, Callable[[str, DataConfig], AnnData]] = {
+    "memory": refuse_memory,
     "scanpy": open_scanpy_dataset,
     "simulated": open_simulated,
 }
