@@ -1,1 +1,1 @@
-"""What a run can set: the schema with every default, and the files that it is read from."""
+"""What a run can set: schema.py has every field and its default, files.py reads and writes configurations."""

@@ -26,8 +26,10 @@ class SimulatedConfig(Section):
     repression: Fraction = Field(0.35, description="share of edges that repress")
     noise: float = Field(0.3, ge=0, description="sd of the log-normal noise on each gene's production")
     depth: float = Field(8.0, gt=0, description="mean counts per gene and cell")
-    size_sd: float = Field(0.25, ge=0, description="sd of the log size over cells, which counts are in proportion to")
-    seed: int = Field(0, ge=0, description="the generator's own seed")
+    size_sd: float = Field(
+        0.25, ge=0, description="sd over cells of the log of a cell's size; its counts are proportional to the size"
+    )
+    seed: int = Field(0, ge=0, description="seed of the generator")
 
 
 class DataConfig(Section):
@@ -48,7 +50,7 @@ class DataConfig(Section):
         "auto", description="dense: each cell over all genes; packed: over those it has; auto: packed above 4096 genes"
     )
     absent_fraction: float = Field(
-        0.1, ge=0, le=1, description="packed bags: share of the masked absent genes that are listed, as targets"
+        0.1, ge=0, le=1, description="packed bags: share of the masked absent genes that are listed, as queries only"
     )
     genes: Positive | str = Field(2000, description="all | the N most variable | a file with one gene a line")
     gene_key: str | None = Field(None, description="column of var with the gene names; null: the index")
@@ -56,16 +58,19 @@ class DataConfig(Section):
     label_key: str | None = Field(None, description="column of obs with the cell types; null: none")
     group_key: str | None = Field(None, description="column of obs (donor, batch) that split and folds keep together")
     regulators: str | list[str] = Field(
-        "all", description="all | a list of names | a file with one gene a line: the keys that genes read"
+        "all", description="all | a list of names | a file with one gene a line: the genes that others may attend to"
     )
     multiplicity: Literal["counts", "log1p", "log1p_normalised"] = Field(
         "log1p_normalised",
-        description="how counts become multiplicities; normalised: to the median total of the training cells first",
+        description="how counts become multiplicities; normalised: first scaled to the training cells' median total",
     )
     depth: Literal["auto", "none"] = Field(
-        "auto", description="auto: cells differ in depth, as their totals or zeros tell; none: what differs is biology"
+        "auto",
+        description="auto: a cell's sequencing depth is estimated from its total or zeros; none: all have the same",
     )
-    validation_fraction: float = Field(0.1, gt=0, lt=1, description="share of cells that early stopping watches")
+    validation_fraction: float = Field(
+        0.1, gt=0, lt=1, description="share of cells for validation, which decides when training stops"
+    )
     test_fraction: Fraction = Field(0.2, description="share of cells for the final metrics")
     simulated: SimulatedConfig = SimulatedConfig()
 
@@ -73,7 +78,7 @@ class DataConfig(Section):
     def _depth_of_normalised_counts(self):
         if self.depth == "none" and self.values == "counts" and self.multiplicity == "log1p_normalised":
             raise ValueError(
-                "data.depth: none says that totals are biology, and data.multiplicity: log1p_normalised divides by "
+                "data.depth: none means that totals are biology, but data.multiplicity: log1p_normalised divides by "
                 "them; set data.multiplicity to log1p"
             )
         return self
@@ -85,8 +90,10 @@ class ModelConfig(Section):
     query_heads: Positive = Field(2, description="query heads; head width = width / query_heads; few and wide do best")
     key_heads: Positive = Field(1, description="key and value heads, each shared by a group of query heads")
     hidden: Positive = Field(128, description="hidden width of the feed-forward map")
-    iterations: Positive = Field(2, description="times that one feed-forward map is applied, residually")
-    dropout: Fraction = Field(0.1, description="share of genes whose message from a branch is dropped in a step")
+    iterations: Positive = Field(
+        2, description="times that the shared feed-forward map is applied, each time with a residual"
+    )
+    dropout: Fraction = Field(0.1, description="share of genes whose output of a residual branch is dropped in a step")
     eps: float = Field(1e-6, gt=0, description="relative guard under the root of the L2 normaliser")
 
     @model_validator(mode="after")
@@ -99,7 +106,11 @@ class ModelConfig(Section):
 
 
 class CellTypeConfig(Section):
-    weight: float = Field(0.3, ge=0, description="0 switches the objective off; few labels overfit before genes do")
+    weight: float = Field(
+        0.3,
+        ge=0,
+        description="0 switches the objective off; low, because a few labels are overfitted before genes are learned",
+    )
     label_smoothing: Fraction = Field(0.1, description="probability spread over the other classes")
 
 
@@ -115,7 +126,7 @@ class PropertyConfig(Section):
     @model_validator(mode="after")
     def _key_when_on(self):
         if self.weight and not self.key:
-            raise ValueError("objectives.property.weight is set but objectives.property.key names no obs column")
+            raise ValueError("objectives.property.weight is set, but objectives.property.key names no column of obs")
         return self
 
 
@@ -133,17 +144,21 @@ class TrainerConfig(Section):
     weight_decay: float = Field(0.3, ge=0, description="AdamW's decoupled decay, matrices only")
     averaging: Fraction = Field(0.99, description="decay of the moving average of weights that is kept; 0: none")
     warmup_fraction: Fraction = Field(0.05, description="share of the steps that warm up")
-    gradient_clip: float = Field(1.0, gt=0, description="largest norm of the gradient")
-    validate_every: Positive = Field(50, description="steps between two looks at the validation cells")
+    gradient_clip: float = Field(
+        1.0, gt=0, description="largest norm of the gradient; larger gradients are scaled down to it"
+    )
+    validate_every: Positive = Field(50, description="steps from one validation to the next")
     patience: Positive = Field(10, description="validations without improvement before training stops")
-    accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="handed to Lightning")
-    devices: Positive | Literal["auto"] = Field(1, description="processes on this machine, handed to Lightning")
-    num_nodes: Positive = Field(1, description="machines, handed to Lightning")
-    strategy: str = Field("auto", description="handed to Lightning (ddp, ...)")
+    accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="passed to Lightning")
+    devices: Positive | Literal["auto"] = Field(1, description="processes on this machine, passed to Lightning")
+    num_nodes: Positive = Field(1, description="machines, passed to Lightning")
+    strategy: str = Field("auto", description="passed to Lightning (ddp, ...)")
     gene_parallel: Positive = Field(
         1, description="processes that share the genes of each cell; divides devices x num_nodes"
     )
-    precision: str = Field("auto", description="auto: bf16-mixed on a GPU, 32-true on a CPU; else handed to Lightning")
+    precision: str = Field(
+        "auto", description="auto: bf16-mixed on a GPU, 32-true on a CPU; others are passed to Lightning"
+    )
     compile: bool = Field(False, description="fuse the model's small operations with torch.compile, on a GPU")
     workers: int = Field(0, ge=0, description="processes that prepare batches beside the training; 0: none")
     seed: int = Field(0, ge=0, description="split, initialisation, order and masks")
@@ -158,8 +173,8 @@ class TrainerConfig(Section):
             )
         if self.gene_parallel > 1 and self.strategy != "auto" and not self.strategy.startswith("ddp"):
             raise ValueError(
-                f"gene_parallel {self.gene_parallel} adds up whole gradients over its processes, which strategy "
-                f"{self.strategy!r} may not keep whole: set strategy to ddp"
+                f"gene_parallel {self.gene_parallel} needs whole gradients in every process, which strategy "
+                f"{self.strategy!r} may divide: set strategy to ddp"
             )
         return self
 
@@ -171,7 +186,7 @@ class RegulationConfig(Section):
         5, ge=0, description="ensemble members: layers trained together and averaged; 0: none, only the transformer"
     )
     heads: Positive = Field(2, description="query heads; each has a key head of its own")
-    width: Positive = Field(64, description="head width; at least the number of regulators tells all of them apart")
+    width: Positive = Field(64, description="head width; at least the number of regulators distinguishes all of them")
     penalties: list[Annotated[float, Field(gt=0)]] = Field(
         [30, 100, 300, 1000, 3000, 10000],
         min_length=1,
@@ -184,7 +199,8 @@ class RegulationConfig(Section):
 
 class NetworkConfig(Section):
     readout: Literal["effect", "attention", "knockout", "jacobian"] = Field(
-        "effect", description="what `grn` and edges.parquet hold; the last two read the whole model, slowly"
+        "effect",
+        description='what varp["grn"] and edges.parquet hold; knockout and jacobian read the whole model, slowly',
     )
     false_discovery: bool = Field(
         False,
@@ -208,11 +224,13 @@ class Config(Section):
     def _readout_has_its_layer(self):
         if self.network.readout == "effect" and not self.regulation.members:
             raise ValueError(
-                "network.readout: effect reads the regulation layer, which regulation.members: 0 leaves out; "
+                "network.readout: effect reads the regulation layer, but regulation.members: 0 trains none; "
                 "set regulation.members to 1 or more, or network.readout to knockout"
             )
         if self.network.false_discovery and self.network.readout != "effect":
-            raise ValueError("network.false_discovery is about the weights of network.readout: effect; set that too")
+            raise ValueError(
+                "network.false_discovery needs network.readout: effect; set that, or network.false_discovery to false"
+            )
         return self
 
     @model_validator(mode="after")
@@ -221,7 +239,8 @@ class Config(Section):
         cell_types = objectives.cell_type.weight and self.data.label_key
         if not (cell_types or objectives.masked_multiplicity.weight or objectives.property.weight):
             raise ValueError(
-                "nothing is trained for, as objectives.masked_multiplicity.weight and objectives.property.weight are 0 "
-                "and cell types need objectives.cell_type.weight above 0 and data.label_key; set one of them"
+                "there is no objective to train for: objectives.masked_multiplicity.weight and "
+                "objectives.property.weight are 0, and cell types need objectives.cell_type.weight above 0 and "
+                "data.label_key; set one of them"
             )
         return self

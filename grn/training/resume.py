@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 import grn
+from grn.config.fields import RENAMED
 from grn.config.schema import Config
 from grn.data.cells import Cells
 from grn.data.preprocessing.split import Split
@@ -48,7 +49,8 @@ class Start:
         """Raises ConfigError where the run was started with another one, or by another number of processes."""
         if self.origin is None:
             return
-        ours, theirs = fields(config), self.origin["fields"]
+        ours = fields(config)
+        theirs = {RENAMED.get(name, name): value for name, value in self.origin["fields"].items()}
         for name in sorted((ours.keys() | theirs.keys()) - MAY_CHANGE):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grn.config.files import all_fields, dump_config, load_config, shipped_configs
+from grn.config.fields import RENAMED, all_fields
+from grn.config.files import change_config, dump_config, load_config, shipped_configs
 from grn.config.schema import Config, DataConfig, ModelConfig
 from grn.errors import ConfigError
 
@@ -60,7 +61,7 @@ def test_own_data_shows_every_field_with_its_default():
 def test_own_data_gives_every_field_a_reason():
     """A comment stands above each field, or its section's comment covers it in `simulated`, the seeds and the sizes."""
     lines = (shipped_configs() / "own_data.yaml").read_text().splitlines()
-    bare = {"genes", "regulators", "seed", "weight"}  # said once, in the section's comment or by the line above
+    bare = {"genes", "regulators", "seed", "weight"}  # explained by the section's comment or by the line above
     for above, line in pairwise(lines):
         key = line.split(":")[0].strip()
         if line.startswith("  ") and not line.strip().startswith("#") and not line.endswith(":") and key not in bare:
@@ -77,12 +78,12 @@ def test_pbmc_lists_human_transcription_factors_once_each():
 
 def test_a_key_written_twice_names_both_lines():
     write("data:\n  path: a.h5ad\n  genes: all\n  path: b.h5ad\n")
-    assert refusal(name="run.yaml") == "run.yaml, line 4: data.path was set in line 2 before; keep one of the two."
+    assert refusal(name="run.yaml") == "run.yaml, line 4: data.path was already set in line 2; keep one of the two."
 
 
 def test_yaml_errors_name_the_line():
     write("data:\n  path: a.h5ad\n genes: all\n")
-    assert refusal(name="run.yaml").startswith("run.yaml, line 3: this is not YAML")
+    assert refusal(name="run.yaml").startswith("run.yaml, line 3: this is not valid YAML")
 
 
 def test_a_file_elsewhere_is_named_with_its_folder(working_folder):
@@ -97,6 +98,20 @@ def test_an_unknown_key_names_its_line_and_the_nearest_field():
     assert refusal(name="run.yaml") == (
         "run.yaml, line 3: trainer.max_epoch is not a field; did you mean trainer.max_epochs?"
     )
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_name_of_a_field_is_refused_with_the_new_one(old, new):
+    """In a file, on the command line and from Python; the new name is a field, the old one is none."""
+    section, field = old.split(".")
+    sentence = f"{old} is now called {new}; set {new} instead."
+    write(f"data: {{path: a.h5ad}}\n{section}:\n  {field}: 5\n")
+    assert refusal(name="run.yaml") == f"run.yaml, line 3: {sentence}"
+    assert refusal(f"{old}=5") == f"--set {old}=5: {sentence}"
+    with pytest.raises(ConfigError) as refused:
+        change_config("simulated.yaml", {old: 5})
+    assert str(refused.value) == f"set {old}=5: {sentence}"
+    assert new in all_fields() and old not in all_fields()
 
 
 def test_a_field_in_the_wrong_section_is_found():
@@ -159,7 +174,7 @@ def test_the_last_override_of_a_field_holds():
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "sentence"),
     [
         ("trainer.max_steps=many", "trainer.max_steps must be a whole number, not 'many'."),
         ("trainer.max_steps=0", "trainer.max_steps must be at least 1, not 0."),
@@ -174,21 +189,21 @@ def test_the_last_override_of_a_field_holds():
         ("model.width=31", "model: width 31 is not a multiple of query_heads 2."),
         (
             "objectives.property.weight=1",
-            "objectives.property.weight is set but objectives.property.key names no obs column.",
+            "objectives.property.weight is set, but objectives.property.key names no column of obs.",
         ),
-        ("data.regulators=[A", "this is not YAML, expected ',' or ']', but got '<stream end>'."),
+        ("data.regulators=[A", "this is not valid YAML (expected ',' or ']', but got '<stream end>'); correct it."),
     ],
 )
-def test_a_wrong_override_is_one_sentence_that_quotes_it(override, said):
-    assert refusal(override) == f"--set {override}: {said}"
+def test_a_wrong_override_is_one_sentence_that_quotes_it(override, sentence):
+    assert refusal(override) == f"--set {override}: {sentence}"
 
 
 def test_the_read_out_effect_needs_the_regulation_layer():
-    said = (
-        "network.readout: effect reads the regulation layer, which regulation.members: 0 leaves out; "
+    sentence = (
+        "network.readout: effect reads the regulation layer, but regulation.members: 0 trains none; "
         "set regulation.members to 1 or more, or network.readout to knockout."
     )
-    assert refusal("regulation.members=0") == f"simulated.yaml: {said}"
+    assert refusal("regulation.members=0") == f"simulated.yaml: {sentence}"
     assert load_config("simulated.yaml", ["regulation.members=0", "network.readout=knockout"]).regulation.members == 0
 
 
@@ -196,8 +211,8 @@ def test_the_read_out_effect_needs_the_regulation_layer():
 def test_a_run_needs_something_to_train_for(without):
     nothing = ("objectives.masked_multiplicity.weight=0", without)
     assert refusal(*nothing) == (
-        "simulated.yaml: nothing is trained for, as objectives.masked_multiplicity.weight and "
-        "objectives.property.weight are 0 and cell types need objectives.cell_type.weight above 0 and data.label_key; "
+        "simulated.yaml: there is no objective to train for: objectives.masked_multiplicity.weight and "
+        "objectives.property.weight are 0, and cell types need objectives.cell_type.weight above 0 and data.label_key; "
         "set one of them."
     )
     load_config("simulated.yaml", [*nothing, "objectives.property.weight=1", "objectives.property.key=age"])

@@ -99,7 +99,7 @@ def test_one_process_writes_the_whole_run(runs, bags):
 def test_genes_need_as_many_processes_as_share_them(make_config):
     with pytest.raises(ValueError, match=r"gene_parallel 2 does not divide the 3 processes.*set devices to a multiple"):
         make_config(devices=3, gene_parallel=2)
-    with pytest.raises(ValueError, match=r"strategy 'fsdp' may not keep whole: set strategy to ddp"):
+    with pytest.raises(ValueError, match=r"strategy 'fsdp' may divide: set strategy to ddp"):
         make_config(devices=2, gene_parallel=2, strategy="fsdp")
     make_config(devices=2, num_nodes=2, gene_parallel=4, strategy="ddp_find_unused_parameters_true")
 

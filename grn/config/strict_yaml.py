@@ -1,0 +1,87 @@
+"""Strict YAML for configurations: a key may not be repeated, and texts such as `no` and `12:30` stay texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+from yaml.constructor import ConstructorError
+from yaml.nodes import MappingNode, Node, SequenceNode
+
+from grn.errors import ConfigError
+
+Lines = dict[str, int]  # dotted key -> line number
+
+
+def dump_yaml(values: dict[str, Any]) -> str:
+    """YAML text that `parse_yaml`, and any other reader of YAML, reads as the same values."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
+    """The value of a YAML text and the line of each dotted key. Raises ConfigError, also where a key is repeated."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None, {}
+        lines = dict(_keys(node, name))
+        return loader.construct_document(node), lines
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark and "\n" in text else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"{name}{where}: this is not valid YAML ({problem}); correct it.") from error
+    finally:
+        loader.dispose()
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that reads plain scalars as YAML 1.2 does.
+
+    In YAML 1.1, PyYAML's default, `no` is false, `1e-3` is a text and `12:30` is the number 750: gene lists and
+    learning rates would change their meaning silently.
+    """
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that YAML 1.1 or 1.2 would read as something else."""
+
+
+_PLAIN_SCALARS = [
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", "-+0123456789"),
+    ("tag:yaml.org,2002:float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("tag:yaml.org,2002:merge", r"<<", "<"),
+]
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in _PLAIN_SCALARS:
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), list(_first))
+# SafeLoader reads integers with a leading zero as octal.
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+
+
+def _keys(node: Node, name: str, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Each dotted key of a document with its line. Raises ConfigError for a key that is written twice."""
+    if isinstance(node, SequenceNode):
+        for child in node.value:
+            yield from _keys(child, name, prefix)
+    if not isinstance(node, MappingNode):
+        return
+    seen: Lines = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key.value, str):
+            raise ConstructorError(problem="a list or mapping cannot be a key", problem_mark=key.start_mark)
+        field = f"{prefix}{key.value}"
+        if field in seen:
+            raise ConfigError(
+                f"{name}, line {line}: {field} was already set in line {seen[field]}; keep one of the two."
+            )
+        seen[field] = line
+        yield field, line
+        yield from _keys(value, name, f"{field}.")
