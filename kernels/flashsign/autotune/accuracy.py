@@ -20,8 +20,8 @@ To first order, independent errors added as squares, N queries, M keys, E wide:
     dv          |err dv_j|^2 = sum_i (a_ij + b_i w_ij^2) |do_i|^2
     dm          (err dm_j)^2 = sum_i c_ij (q~_i . k_j)^2 + f_ij |q~_i|^2 |k_j|^2 / E
 
-dq, dk and dv are rounded to u at last, dm to s. Factors are exact multiples of q~_i and k'_j, so dm sees them times the
-true q~_i . k_j; errors of sums point anywhere, and a dot product with k_j leaves 1 / sqrt(E) of them.
+dq, dk and dv are rounded to u at last, dm to m's own roundoff. Factors are exact multiples of q~_i and k'_j, so dm sees
+them times the true q~_i . k_j; errors of sums point anywhere, and a product with k_j leaves 1 / sqrt(E) of them.
 """
 
 from __future__ import annotations
@@ -70,11 +70,12 @@ class Verdict(NamedTuple):
 class Case:
     """Inputs of one call, the true results, and how far a kernel may be from them.
 
-    q, grad [C, H, N, E], k, v [C, K, M, E] in the kernel's dtype, m [C, M] or [C, K, M] float32; grad: of the output.
+    q, grad [C, H, N, E], k, v [C, K, M, E] in the kernel's dtype, m [C, M] or [C, K, M]; grad: of the output.
     """
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor, eps: float = 1e-6) -> None:
-        self.q, self.k, self.v, self.m, self.grad, self.eps = q, k, v, m, grad, eps
+        self.q, self.k, self.v, self.m, self.grad = (x.detach() for x in (q, k, v, m, grad))
+        self.eps = eps
 
     @cached_property
     def true(self) -> dict[str, Tensor]:
@@ -82,8 +83,9 @@ class Case:
 
     def computed_in(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Output and gradients, by the names of TENSORS, of attention whose weights are stored."""
-        leaves = [x.detach().to(dtype).requires_grad_() for x in (self.q, self.k, self.v, self.m)]
-        output = reference_spherical_attention(*leaves, self.eps)
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in (self.q, self.k, self.v, self.m)]
+        q, k, v, m = leaves
+        output = reference_spherical_attention(q, k, v, m, self.eps)
         gradients = torch.autograd.grad(output, leaves, self.grad.to(dtype))
         return dict(zip(TENSORS, (output.detach(), *gradients), strict=True))
 
@@ -104,7 +106,7 @@ class Case:
 
         def of_key(x: Tensor) -> Tensor:
             """Sums over the queries that share a key head, [C, H, N, M] -> [C, K, M]."""
-            return x.sum(2).unflatten(1, (-1, group)).sum(2)
+            return x.sum(2).reshape(len(q), -1, group, keys).sum(2)
 
         k_size, v_size, grad_size = squares(k).mT, squares(v).mT, squares(grad)
         scaled_size = m.square() * k_size
@@ -124,13 +126,14 @@ class Case:
         sums = s * grad_size * v_size + delta.square() * cancelled
         by_query, by_key = sums + s * keys * pair, sums + s * queries * pair
         dk_scaled = of_key((factor + by_key) * length)
+        last_of_m = (torch.finfo(self.m.dtype).eps / 2) ** 2
         own_m = self.m.double() if self.m.ndim == 3 else self.m.double()[:, None]
         errors = {
             "o": (error_o.sum(), 0.0),
             "dq": (((factor + by_query) * scaled_size / n).sum(), u),
             "dk": ((own_m.square() * dk_scaled).sum(), u),
             "dv": (of_key(((u + s * queries + norm) * weight + cancelled) * grad_size).sum(), u),
-            "dm": (of_key(factor * along + by_key * length * k_size / width).sum(), s),
+            "dm": (of_key(factor * along + by_key * length * k_size / width).sum(), last_of_m),
         }
         return {
             name: MARGIN * math.sqrt(float(error / self.true[name].square().sum().clamp_min(1e-300)) + last)
