@@ -136,7 +136,7 @@ def main() -> None:
     for name, remark in remarks.items():
         print(f"{name}: {remark}")
 
-    from picture import dots
+    from networks_picture import dots
 
     from grn.plots.style import save
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
-from picture import COLOURS
+from networks_picture import COLOURS
 
 from grn.plots.style import INK, figure, plain
 

@@ -53,7 +53,7 @@ def test_the_table_is_readable(table):
 
 
 def test_the_picture_has_a_panel_a_metric(table):
-    from picture import PANELS, dots
+    from networks_picture import PANELS, dots
 
     picture = dots(table, ours="grn")
     assert len(picture.axes) == len(PANELS)
