@@ -1,18 +1,42 @@
-"""FlashSign: spherical attention over bags, one of a family of monoid folds. The algebra is in kernels/README.md."""
+"""FlashSign: spherical attention over bags, one of a family of folds over commutative monoids.
 
+    spherical_attention       attention whose weights keep a sign, in torch or on the GPU
+    EdgeSums, top_edges       means of its weights over many bags, and the strongest of them
+    fold, Monoid              the algebra that it is an instance of; each fold below is a Monoid or makes one:
+    SUM, WEIGHTED_MEAN, SOFTMAX, spherical_monoid, normalised_contraction
+
+Importing flashsign does not import Triton. The algebra is on one page in kernels/README.md.
+"""
+
+from flashsign.algebra.fold import fold, fold_literal
+from flashsign.algebra.monoid import Monoid
+from flashsign.algebra.normalised_contraction import normalised_contraction
+from flashsign.algebra.softmax import SOFTMAX
+from flashsign.algebra.spherical import spherical_monoid
+from flashsign.algebra.sums import SUM, WEIGHTED_MEAN
 from flashsign.attention import spherical_attention
-from flashsign.edges.sums import EdgeMeans, EdgeSums, TopEdges, top_edges
+from flashsign.edges.edge_sums import EdgeSums
+from flashsign.edges.replay import top_edges
+from flashsign.edges.results import EdgeMeans, TopEdges
 from flashsign.errors import BackendUnavailable, ShapeMismatch, UnusableTiles
 from flashsign.reference import edge_weights
 
 __all__ = [
+    "SOFTMAX",
+    "SUM",
+    "WEIGHTED_MEAN",
     "BackendUnavailable",
     "EdgeMeans",
     "EdgeSums",
+    "Monoid",
     "ShapeMismatch",
     "TopEdges",
     "UnusableTiles",
     "edge_weights",
+    "fold",
+    "fold_literal",
+    "normalised_contraction",
     "spherical_attention",
+    "spherical_monoid",
     "top_edges",
 ]

@@ -1,12 +1,10 @@
 """What spherical attention is, theorem by theorem, through the public entry point."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from flashsign import BackendUnavailable, ShapeMismatch, edge_weights, spherical_attention
+from flashsign.autotune.accuracy import TENSORS, Case, table
 from flashsign.reference import reference_spherical_attention
 
 
@@ -260,19 +258,13 @@ def test_calls_without_keys_queries_or_cells_are_zeros_of_the_right_shape(draw, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_forward_and_backward_are_as_accurate_as_torch_in_the_same_dtype(draw, method, dtype):
-    exact = draw(queries=64, keys=80, width=16)
-    rounded = draw(queries=64, keys=80, width=16, dtype=dtype)
-    errors = []
-    for attend in (lambda *call: spherical_attention(*call, method=method), reference_spherical_attention):
-        output = attend(*rounded.leaves)
-        assert output.dtype == dtype
-        truth = reference_spherical_attention(*exact.leaves)
-        pairs = zip((output, *rounded.gradients(output)), (truth, *exact.gradients(truth)), strict=True)
-        errors.append([float((found.double() - true).detach().norm() / true.detach().norm()) for found, true in pairs])
-    for ours, torchs in zip(*errors, strict=True):
-        # Slack for float32, where both are at the roundoff and the order of sums decides.
-        assert ours <= 1.5 * torchs + 1e-7
+def test_forward_and_backward_are_as_accurate_as_the_dtype_allows(draw, method, dtype):
+    call = draw(queries=64, keys=80, width=16, dtype=dtype)
+    output = spherical_attention(*call.leaves, method=method)
+    assert output.dtype == dtype
+    found = dict(zip(TENSORS, (output.detach(), *call.gradients(output)), strict=True))
+    verdicts = Case(*call.leaves, call.grad).judge(found)
+    assert all(verdict.good for verdict in verdicts.values()), table(verdicts)
 
 
 def test_autocast_does_not_lower_the_precision_of_the_sums(draw, method):
@@ -465,11 +457,3 @@ def test_unknown_options_are_refused(bag):
 def test_a_backend_that_is_not_there_is_refused(bag):
     with pytest.raises(BackendUnavailable):
         spherical_attention(*bag.leaves, backend="triton")
-
-
-def test_the_package_imports_without_triton_and_without_the_application():
-    code = (
-        "import sys; sys.modules['triton'] = None; import flashsign; flashsign.spherical_attention;"
-        "assert not [name for name in sys.modules if name.split('.')[0] in ('grn', 'lightning', 'scanpy')]"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

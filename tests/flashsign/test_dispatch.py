@@ -1,5 +1,6 @@
 """What runs for which call: the plan of devices that are not here, and that calls keep to it."""
 
+import re
 import threading
 from types import SimpleNamespace
 
@@ -109,18 +110,18 @@ def test_dq_comes_from_moments_where_keys_are_many(keys, from_moments):
     [
         (shape(100), {"device": CPU}, "run on CUDA devices, and q is on cpu"),
         (shape(100), {"device": Device("cuda", (9, 0), 132, "")}, "Triton is not installed"),
-        (shape(100), {"device": V100}, "compute capability 8.0 or newer"),
-        (shape(100), {"dtype": DOUBLE}, "no kernel for torch.float64"),
+        (shape(100), {"device": V100}, r"compute capability 8\.0 or newer"),
+        (shape(100), {"dtype": DOUBLE}, r"no kernel for torch\.float64"),
         (shape(100, 320), {}, "take heads at most 256 wide, and q's are 320"),
         (shape(100, 160), {"method": "moments"}, "of moments take heads at most 128 wide, and q's are 160"),
         (shape(100, cells=65_536, heads=1), {}, "65535 bags times key heads, and there are 65536"),
-        (shape(100), {"in_transform": True}, "neither forward mode nor torch.func"),
+        (shape(100), {"in_transform": True}, r"neither forward mode nor torch\.func"),
     ],
     ids=str,
 )
 def test_the_plan_says_why_triton_does_not_run_and_refuses_where_it_is_asked_for(q, options, words):
     options = {"device": H200, "dtype": HALF} | options
-    assert words in plan(q, **options).reason
+    assert re.search(words, plan(q, **options).reason)
     with pytest.raises(BackendUnavailable, match=words):
         plan(q, backend="triton", **options)
 
@@ -259,11 +260,11 @@ def test_torchs_methods_can_be_asked_for(draw, monkeypatch, kernel):
 def test_a_path_that_cannot_take_a_call_is_an_error(draw, interpreter):
     call = draw(queries=200, width=16, dtype=SINGLE)
     for kernel in ("triton_small_bags", "triton_stream_hopper"):
-        with dispatch.only(kernel), pytest.raises(BackendUnavailable, match=f"only\\('{kernel}'\\) asks for a kernel"):
+        with dispatch.only(kernel), pytest.raises(BackendUnavailable, match=rf"only\('{kernel}'\) asks for a kernel"):
             spherical_attention(*call.leaves)
-    with dispatch.only("triton_moments"), pytest.raises(BackendUnavailable, match="no kernel for torch.float64"):
+    with dispatch.only("triton_moments"), pytest.raises(BackendUnavailable, match=r"no kernel for torch\.float64"):
         spherical_attention(*draw().leaves)
-    with pytest.raises(ValueError, match="only knows torch_stream, .*, not 'fast'"), dispatch.only("fast"):
+    with pytest.raises(ValueError, match=r"only knows torch_stream, .*, not 'fast'"), dispatch.only("fast"):
         pass
 
 
@@ -295,7 +296,7 @@ def test_edge_sums_take_the_kernel_where_it_can_run(interpreter):
     assert dispatch.choose_edge_sums(q, SINGLE, "auto") == "torch"
     assert dispatch.choose_edge_sums(q, SINGLE, "triton") == "triton"
     assert dispatch.choose_edge_sums(q, SINGLE, "torch") == "torch"
-    with pytest.raises(BackendUnavailable, match="sums are float32, and these are torch.float64"):
+    with pytest.raises(BackendUnavailable, match=r"sums are float32, and these are torch\.float64"):
         EdgeSums(3, 3, dtype=DOUBLE).add(q, q, backend="triton")
-    with pytest.raises(BackendUnavailable, match="no kernel for torch.float64"):
+    with pytest.raises(BackendUnavailable, match=r"no kernel for torch\.float64"):
         EdgeSums(3, 3).add(q.double(), q.double(), backend="triton")

@@ -27,6 +27,18 @@ class Monoid:
     local_gradient(combined, item, grad): D(combined, item)(grad), the gradient for `item` (or a partial total), where
         `combined` contains it and grad is the gradient for `combined`. None: folds differentiate combine instead.
     commutative: False refuses folds that reorder items.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import Monoid, fold
+        >>> def largest(a, b):
+        ...     return (torch.maximum(a[0], b[0]),)
+        >>> def minus_infinity(like):
+        ...     return (torch.full_like(like[0], -torch.inf),)
+        >>> maximum = Monoid("maximum", minus_infinity, lambda items, shared: items, largest, lambda total, _: total[0])
+        >>> total = fold(maximum, (torch.tensor([[1.0, 5.0], [4.0, 2.0]]),))
+        >>> maximum.finish(total, ())
+        tensor([4., 5.])
     """
 
     name: str

@@ -18,6 +18,15 @@ def normalised_contraction(name: str, a1: Map, a2: Map, b: Map) -> Monoid:
     """The monoid of the two sums. Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> [N, E].
 
     Scores are s = m q . k. Multiplicity 0 is absence where a1(0) = a2(0) = 0. b is never zero.
+    Source: spherical attention, arXiv 2505.09326, theorem 1.
+
+    Example: weights divided by the sum of their sizes.
+        >>> import torch
+        >>> from flashsign import fold, normalised_contraction
+        >>> monoid = normalised_contraction("L1 attention", lambda s: s, torch.abs, lambda z: z + 1e-6)
+        >>> q, k, v = torch.randn(20, 8), torch.randn(50, 8), torch.randn(50, 8)
+        >>> monoid.finish(fold(monoid, (k, v, torch.ones(50)), (q,)), (q,)).shape
+        torch.Size([20, 8])
     """
 
     def lift(items: Total, shared: Total) -> Total:

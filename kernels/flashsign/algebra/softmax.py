@@ -22,7 +22,7 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(nothing, -math.inf, top + torch.where(nothing, 1.0, total).log())
 
 
-def log_share(part: Tensor, whole: Tensor) -> Tensor:
+def relative_weight(part: Tensor, whole: Tensor) -> Tensor:
     """e^(part - whole), and 0 where the whole is -inf: identity meets identity."""
     nothing = whole == -math.inf
     return torch.where(nothing, 0.0, (part - torch.where(nothing, 0.0, whole)).exp())
@@ -40,13 +40,13 @@ def _lift(items: Total, shared: Total) -> Total:
 def _combine(a: Total, b: Total) -> Total:
     (a_z, a_v), (b_z, b_v) = a, b
     z = log_add(a_z, b_z)
-    return z, a_v * log_share(a_z, z)[..., None] + b_v * log_share(b_z, z)[..., None]
+    return z, a_v * relative_weight(a_z, z)[..., None] + b_v * relative_weight(b_z, z)[..., None]
 
 
 def _local(combined: Total, item: Total, grad: Total) -> Total:
     (z, v), (item_z, item_v), (d_z, d_v) = combined, item, grad
-    share = log_share(item_z, z)
-    return (d_z + (d_v * (item_v - v)).sum(-1)) * share, d_v * share[..., None]
+    weight = relative_weight(item_z, z)
+    return (d_z + (d_v * (item_v - v)).sum(-1)) * weight, d_v * weight[..., None]
 
 
 def _finish(total: Total, shared: Total) -> Tensor:

@@ -16,6 +16,16 @@ def spherical_monoid(eps: float = 1e-6) -> Monoid:
     """Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> attention [N, E].
 
     Totals are three sums, u, z and t, so each item's local gradient is the total's: that is the whole backward.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import fold, spherical_attention, spherical_monoid
+        >>> q, k, v, m = torch.randn(20, 8), torch.randn(50, 8), torch.randn(50, 8), torch.rand(50)
+        >>> monoid = spherical_monoid()
+        >>> output = monoid.finish(fold(monoid, (k, v, m), (q,)), (q,))
+        >>> one_bag = spherical_attention(q[None, None], k[None, None], v[None, None], m[None])
+        >>> torch.allclose(output, one_bag[0, 0], atol=1e-5)
+        True
     """
 
     def lift(items: Total, shared: Total) -> Total:

@@ -14,8 +14,8 @@ from flashsign.algebra.monoid import Monoid, Total, add, constants, first, pass_
 def _combine_weighted(a: Total, b: Total) -> Total:
     (a_mean, a_weight), (b_mean, b_weight) = a, b
     weight = a_weight + b_weight
-    a_share, b_share = _ratio(a_weight, weight)[..., None], _ratio(b_weight, weight)[..., None]
-    return a_share * a_mean + b_share * b_mean, weight
+    a_part, b_part = _ratio(a_weight, weight)[..., None], _ratio(b_weight, weight)[..., None]
+    return a_part * a_mean + b_part * b_mean, weight
 
 
 def _local_weighted(combined: Total, item: Total, grad: Total) -> Total:

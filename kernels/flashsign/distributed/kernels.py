@@ -14,18 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed
 
-from flashsign.distributed.moments import (
-    ONE_DERIVATIVE,
-    check_member,
-    gene_parallel_attention,
-    in_a_unit,
-    refuse_transforms,
-)
+from flashsign.distributed.group import ONE_DERIVATIVE, check_member, refuse_transforms
+from flashsign.distributed.local_sums import in_a_unit
+from flashsign.distributed.moments import gene_parallel_attention
 from flashsign.eager.transforms import in_batches
 from flashsign.operators.layout import heads_first, multiplicity_rows_first, rows_first
 
 if TYPE_CHECKING:
-    from flashsign.triton.moments.calls import Call, Squares, Weak
+    from flashsign.triton.moments.calls import Call, IllConditionedRows, Squares
 
 
 def gene_parallel_kernel_attention(
@@ -67,13 +63,13 @@ class _GeneParallelKernels(torch.autograd.Function):
         ctx: Any, anchor: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor,
         offsets: Tensor | None, query_offsets: Tensor | None, eps: float, group: distributed.ProcessGroup,
     ) -> tuple[Tensor, bool]:  # fmt: skip
-        from flashsign.triton.common.launch import aligned
+        from flashsign.triton.common.layout import aligned
         from flashsign.triton.moments.calls import Call
 
         call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, eps)
         o = torch.empty_like(q)
         inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
-        weak = call.no_rows()
+        weak = call.empty_lists()
         moments = all_keys(call, call.sum_keys(weak), weak, group)
         call.attend_moments(moments, o, inverse, weak)
         count = weak.counts.sum()
@@ -84,7 +80,7 @@ class _GeneParallelKernels(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        from flashsign.triton.common.launch import aligned
+        from flashsign.triton.common.layout import aligned
         from flashsign.triton.moments.calls import Call, Squares
 
         if torch.is_grad_enabled() or in_batches(grad):
@@ -95,7 +91,7 @@ class _GeneParallelKernels(torch.autograd.Function):
         grad, moments = aligned(grad), Squares(sums, totals)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
-        weak, delta = call.no_rows(), torch.empty_like(inverse)
+        weak, delta = call.empty_lists(), torch.empty_like(inverse)
         own = call.sum_queries(grad, o, inverse, moments, delta, weak)
         gradients = all_queries(call, own, weak, ctx.group)
         call.key_gradients(gradients, moments, dk, dv, dm)
@@ -105,7 +101,7 @@ class _GeneParallelKernels(torch.autograd.Function):
         return None, dq, dk, dv, wanted, None, None, None, None
 
 
-def all_keys(call: Call, own: Squares, weak: Weak, group: distributed.ProcessGroup) -> Squares:
+def all_keys(call: Call, own: Squares, weak: IllConditionedRows, group: distributed.ProcessGroup) -> Squares:
     """A and G of all ranks' keys; every rank's own come in a unit of its own."""
     scale = own.totals[:, 0, :1, None].double()
     sums = torch.cat((own.sums[:, 0] / scale, own.sums[:, 1] / scale**2), -1)
@@ -114,7 +110,7 @@ def all_keys(call: Call, own: Squares, weak: Weak, group: distributed.ProcessGro
     return call.add(torch.stack(total, 1)[None].float(), unit.reshape(1, -1).float(), weak, scaled=True)
 
 
-def all_queries(call: Call, own: Squares, weak: Weak, group: distributed.ProcessGroup) -> Squares:
+def all_queries(call: Call, own: Squares, weak: IllConditionedRows, group: distributed.ProcessGroup) -> Squares:
     """dA and 2 dG of all ranks' queries, and whether any of them needs care; all ranks have one unit for them."""
     doubts = own.totals[:, 0, :1]
     sums = torch.cat((own.sums.flatten(1), doubts), 1)

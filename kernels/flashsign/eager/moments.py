@@ -17,8 +17,8 @@ from torch import Tensor
 from flashsign.eager.streaming import inverse_norm, row_floor, stream_backward, stream_forward
 from flashsign.eager.transforms import differentiable_gradients, transformed
 
-WEAK = 1e-4
-"""Rows whose z is below this share of |q|^2 tr G are weak: float32 moments cancelled (error of z: 0.13 u / share)."""
+ILL_CONDITIONED = 1e-4
+"""Rows with rho = z / (|q|^2 tr G) below this are ill-conditioned: float32 moments cancel, z is off by 0.13 u / rho."""
 
 
 class Moments(NamedTuple):
@@ -44,24 +44,24 @@ class Moments(NamedTuple):
         return self.g.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     def attend(self, q: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs o [B, N, E], 1 / n [B, N, 1] and which rows are weak [B, N, 1]; q [B, N, E]."""
+        """Outputs o [B, N, E], 1 / n [B, N, 1] and which rows are ill-conditioned [B, N, 1]; q [B, N, E]."""
         width = q.shape[-1]
         both = q @ torch.cat((self.a, self.g), -1)
         u, q_g = both[..., :width], both[..., width:]
         z = (q_g * q).sum(-1, keepdim=True).clamp_min(0)
         scale = row_floor(q, self.trace, 1.0)
         inverse = inverse_norm(z, eps * scale)
-        # The share grows with the roundoff: float64 moments are trusted further down.
-        weak = z < WEAK * torch.finfo(q.dtype).eps / torch.finfo(torch.float32).eps * scale
-        return u * inverse, inverse, weak
+        # The bound on rho grows with the roundoff: float64 moments are trusted further down.
+        ill_conditioned = z < ILL_CONDITIONED * torch.finfo(q.dtype).eps / torch.finfo(torch.float32).eps * scale
+        return u * inverse, inverse, ill_conditioned
 
 
 def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """Spherical attention from moments; weak rows are streamed, forward and backward.
+    """Spherical attention from moments; ill-conditioned rows are streamed, forward and backward.
 
     q [B, N, E], k (scaled by multiplicity) and v [B, M, E], one dtype, float32 or float64 -> o [B, N, E].
-    8 N E^2 operations forward, nothing of size N x M. Forward mode and torch.func transforms cannot pick weak rows
-    out and use float64 moments for all rows instead. Source: arXiv 2505.09326.
+    8 N E^2 operations forward, nothing of size N x M. Forward mode and torch.func transforms cannot single out
+    such rows and use float64 moments for all rows instead. Source: arXiv 2505.09326.
     """
     if transformed():
         return plain_moment_attention(q, k, v, eps)
@@ -78,25 +78,25 @@ class _MomentAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
         moments = Moments.of(k, v)
-        o, inverse, weak = moments.attend(q, eps)
-        for bag, rows in bags_with_rows(weak):
+        o, inverse, ill_conditioned = moments.attend(q, eps)
+        for bag, rows in bags_with_rows(ill_conditioned):
             o[bag, rows], inverse[bag, rows] = (
                 part[0] for part in stream_forward(q[bag, rows][None], k[bag, None], v[bag, None], eps)
             )
-        ctx.save_for_backward(q, k, v, o, inverse, weak, *moments)
+        ctx.save_for_backward(q, k, v, o, inverse, ill_conditioned, *moments)
         ctx.eps = eps
         return o
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, o, inverse, weak, a, g = ctx.saved_tensors
+        q, k, v, o, inverse, ill_conditioned, a, g = ctx.saved_tensors
         if torch.is_grad_enabled():
             plain = partial(plain_moment_attention, eps=ctx.eps)
             return *differentiable_gradients(plain, (q, k, v), (grad,)), None
-        strong = torch.where(weak, 0, inverse)
+        well_conditioned = torch.where(ill_conditioned, 0, inverse)
         with torch.autocast(grad.device.type, enabled=False):
-            dq, dk, dv = _moments_backward(grad, q, k, v, o, strong, Moments(a, g), ctx.eps)
-            for bag, rows in bags_with_rows(weak):
+            dq, dk, dv = _moments_backward(grad, q, k, v, o, well_conditioned, Moments(a, g), ctx.eps)
+            for bag, rows in bags_with_rows(ill_conditioned):
                 totals = (o[bag, rows][None], inverse[bag, rows][None])
                 dq_rows, dk_bag, dv_bag = stream_backward(
                     grad[bag, rows][None], q[bag, rows][None], k[bag, None], v[bag, None], *totals, ctx.eps
@@ -128,8 +128,8 @@ def _moments_backward(
     return dq, dk, k @ d_a
 
 
-def bags_with_rows(weak: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Each bag that has weak rows, with their positions; weak [B, N, 1]."""
-    bag_of_row, row, _ = weak.nonzero(as_tuple=True)
+def bags_with_rows(marked: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Each bag that has marked rows, with their positions; marked [B, N, 1] bool."""
+    bag_of_row, row, _ = marked.nonzero(as_tuple=True)
     bags, counts = torch.unique_consecutive(bag_of_row, return_counts=True)
     yield from zip(bags.tolist(), torch.split(row, counts.tolist()), strict=True)

@@ -86,18 +86,18 @@ def stream_backward(
     t = k.square().sum((-2, -1))[:, None, None]
     dq = -eps * t * curve * q
     pull = -eps * (curve * q.square().sum(-1, keepdim=True)).sum(1, keepdim=True)
-    # Filled in place: small pieces kept from every chunk would sit in the holes that large scores leave in the heap.
+    # Filled in place: pieces kept from every chunk would fragment the memory that large scores leave free.
     dk = pull * k
     dv = torch.zeros_like(dk)
     for chunk in key_chunks(q.shape[0] * q.shape[1], k.shape[1]):
         k_chunk, v_chunk = k[:, chunk], v[:, chunk]
         scores = q @ k_chunk.mT
-        # narrow, as an indexed slice of everything is an alias, which a batched backward cannot take.
-        place = (1, chunk.start, chunk.stop - chunk.start)
-        dv.narrow(*place).copy_(scores.mT @ g)
+        # narrow, as an indexed slice of everything is an alias, which a batched backward does not allow.
+        where = (1, chunk.start, chunk.stop - chunk.start)
+        dv.narrow(*where).copy_(scores.mT @ g)
         dscores = torch.addcmul(g @ v_chunk.mT, scores, curve, value=-1)
         dq += dscores @ k_chunk
-        dk.narrow(*place).add_(dscores.mT @ q)
+        dk.narrow(*where).add_(dscores.mT @ q)
     return dq, dk, dv
 
 

@@ -1,4 +1,4 @@
-"""Which road a call takes through differentiation."""
+"""Modes of differentiation that a custom autograd function does not know, and gradients in operations that do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def transformed() -> bool:
     A custom autograd.Function has no tangent of its own, and one that is forgotten is a silent zero. Here the
     callers take plain torch operations instead, which every transform knows.
     """
-    # torch offers no public question for either; both are checked by tests (jvp against finite differences).
+    # torch has no public function for either; tests check both (jvp against finite differences).
     forward_mode: int = forward_ad._current_level
     return forward_mode >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
@@ -37,7 +37,7 @@ def differentiable_gradients(
     inputs: saved tensors of any shapes; grads: shaped like the outputs. None for inputs that need no gradient.
     torch's once_differentiable would not do: it lets a second derivative pass, wrong, when `grads` are constants.
     """
-    again = torch.is_grad_enabled()
+    create_graph = torch.is_grad_enabled()
     with torch.enable_grad(), torch.autocast(grads[0].device.type, enabled=False):
         # Of views: where one input is made of another, or is another, its own path alone counts.
         inputs = tuple(tensor.view_as(tensor) if tensor.requires_grad else tensor for tensor in inputs)
@@ -49,7 +49,7 @@ def differentiable_gradients(
                 [output for output, _ in graded],
                 [tensor for tensor in inputs if tensor.requires_grad],
                 [grad for _, grad in graded],
-                create_graph=again,
+                create_graph=create_graph,
                 allow_unused=True,
             )
         )

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from flashsign.eager.dense import scale_multiplicity
 from flashsign.eager.packing import Slots, groups_of_bags
 from flashsign.eager.streaming import inverse_norm
-from flashsign.edges.validation import Call
+from flashsign.edges.call import Call
 from flashsign.errors import ShapeMismatch
 
 NUMBERS = 2**24
@@ -30,7 +30,7 @@ class Part(NamedTuple):
     """Some bags as one dense call, of which query i belongs into row rows[i] of the sums, and key j into columns[j].
 
     q [C, H, n, E], k [C, K, m, E] (scaled by its multiplicity), one dtype.   inverse [C, H, n]: 1 / n_i times the
-    share of its head.   listed [C, n], present [C, m] bool: which queries and keys the bags have.
+    weight of its head.   listed [C, n], present [C, m] bool: which queries and keys the bags have.
     """
 
     q: Tensor
@@ -46,7 +46,7 @@ def inverse_norms(q: Tensor, k: Tensor, eps: float) -> Tensor:
     """1 / n_i of every query, from float64 moments: q [C, H, n, E], k (scaled) [C, K, m, E] -> [C, H, n] float64.
 
     z = q G q^T, G = sum_j k_j^T k_j, costs (H n + K m) E^2 where a pass over the keys costs H n m E. A product of two
-    float32 is exact in float64, so no row of them is too weak for its moments; a weak row of float64 keeps a relative
+    float32 is exact in float64, so their moments serve ill-conditioned rows too; such a row of float64 keeps a relative
     error of 0.13 u / max(rho, eps) (kernels/README.md).
     """
     bags, heads, queries, width = q.shape
@@ -62,7 +62,7 @@ def inverse_norms(q: Tensor, k: Tensor, eps: float) -> Tensor:
 
 
 def parts(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
-    """Parts of the call for sums [N, R] of the targets from `first` on; what has no place there counts in norms alone.
+    """Parts of the call for sums [N, R] of the targets from `first` on; others count in norms alone.
 
     whole: every part must fill rows and columns that lie side by side, as the kernel's tables do.
     Raises ShapeMismatch: offsets that do not cut the rows, a gene that a bag lists twice.
@@ -91,8 +91,8 @@ def _numbers(call: Call, queries: int, keys: int) -> int:
 def _dense(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
     k, present, unit = scaled(call.k, call.multiplicity, call.dtype)
     q = call.q.to(call.dtype)
-    mine, rows = _places("targets", call.targets, q.shape[2], first, shape[0])
-    read, columns = _places("regulators", call.regulators, k.shape[2], 0, shape[1])
+    mine, rows = _rows_within("targets", call.targets, q.shape[2], first, shape[0])
+    read, columns = _rows_within("regulators", call.regulators, k.shape[2], 0, shape[1])
     given = None if call.inverse is None else call.inverse[:, :, mine]
     inverse = _inverse(call, given, q[:, :, mine], k, unit)
     listed = present.new_ones(len(q), inverse.shape[2])
@@ -113,11 +113,11 @@ def _inverse(call: Call, given: Tensor | None, q: Tensor, k: Tensor, unit: Tenso
         found = inverse_norms(q, k, call.eps)
     else:
         found = given.double() * unit.repeat_interleave(q.shape[1] // k.shape[1], 1)[..., None]
-    return found * call.shares[:, None]
+    return found * call.head_weights[:, None]
 
 
 class _Padded(NamedTuple):
-    """As Part, but each bag has its own places: rows [C, n], columns [C, m], -1 where there is none."""
+    """As Part, but each bag has rows and columns of its own: rows [C, n], columns [C, m], -1 where there is none."""
 
     q: Tensor
     k: Tensor
@@ -141,7 +141,7 @@ def _padded(call: Call, queries: Slots, keys: Slots, first: int, shape: tuple[in
 
 
 def _one_by_one(padded: _Padded) -> Iterator[Part]:
-    """A part for every bag, with the rows that have a place."""
+    """A part for every bag, with the rows that are in the sums."""
     for bag in range(len(padded.q)):
         own, mine, read = slice(bag, bag + 1), *(x[bag].nonzero()[:, 0] for x in (padded.listed, padded.present))
         q, k, inverse = padded.q[own][:, :, mine], padded.k[own][:, :, read], padded.inverse[own][:, :, mine]
@@ -152,14 +152,14 @@ def _one_by_one(padded: _Padded) -> Iterator[Part]:
 def _laid_out(padded: _Padded, shape: tuple[int, int]) -> Part:
     """One part in which query i belongs to target i and key j to regulator j; zeros where a bag does not list them."""
     q, inverse, listed = (
-        _by_place(x, padded.rows, shape[0]) for x in (padded.q, padded.inverse, padded.listed[:, None])
+        _by_number(x, padded.rows, shape[0]) for x in (padded.q, padded.inverse, padded.listed[:, None])
     )
-    k, present = (_by_place(x, padded.columns, shape[1]) for x in (padded.k, padded.present[:, None]))
+    k, present = (_by_number(x, padded.columns, shape[1]) for x in (padded.k, padded.present[:, None]))
     return Part(q, k, inverse, listed[:, 0], present[:, 0], slice(0, shape[0]), slice(0, shape[1]))
 
 
-def _by_place(rows: Tensor, at: Tensor, size: int) -> Tensor:
-    """rows [C, heads, n, ...] -> [C, heads, size, ...]: row i of a bag at place at[C, n], those at -1 nowhere."""
+def _by_number(rows: Tensor, at: Tensor, size: int) -> Tensor:
+    """rows [C, heads, n, ...] -> [C, heads, size, ...]: row i of a bag at number at[C, n]; those at -1 are left out."""
     bag, row = (at >= 0).nonzero(as_tuple=True)
     out = rows.new_zeros(len(rows), size, rows.shape[1], *rows.shape[3:])
     out[bag, at[bag, row]] = rows.transpose(1, 2)[bag, row]
@@ -180,8 +180,8 @@ def scaled(k: Tensor, multiplicity: Tensor, dtype: torch.dtype) -> tuple[Tensor,
     return rows, (m != 0).any(1), unit.expand(k.shape[:2])
 
 
-def _places(name: str, ids: Tensor | None, count: int, first: int, size: int) -> tuple[Index, Index]:
-    """Which of `count` rows have a place among the `size` from `first` on, and which place it is."""
+def _rows_within(name: str, ids: Tensor | None, count: int, first: int, size: int) -> tuple[Index, Index]:
+    """Which of `count` rows are among the `size` numbers from `first` on, and which numbers less `first` they have."""
     if ids is None:
         stop = max(first, min(count, first + size))
         return slice(first, stop), slice(0, stop - first)
@@ -191,7 +191,7 @@ def _places(name: str, ids: Tensor | None, count: int, first: int, size: int) ->
 
 
 def _inside(name: str, ids: Tensor, there: Tensor, first: int, size: int) -> Tensor:
-    """ids [C, n] less `first`, -1 outside of the size and where nothing is there. Raises ShapeMismatch on a double."""
+    """ids [C, n] less `first`, -1 outside of the size and where `there` is False. Raises ShapeMismatch on a double."""
     at = torch.where(there & (ids >= first) & (ids < first + size), ids - first, -1)
     ordered = at.sort(1).values
     double = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from flashsign.algebra.fold import fold
-from flashsign.algebra.softmax import SOFTMAX, log_add, log_share
+from flashsign.algebra.softmax import SOFTMAX, log_add, relative_weight
 from flashsign.reference import reference_softmax_attention
 
 
@@ -50,5 +50,5 @@ def test_log_add_is_logaddexp_with_a_gradient_even_for_nothing_and_nothing(a, b)
     total = log_add(x, y)
     torch.testing.assert_close(total, torch.logaddexp(x, y))
     gradients = torch.autograd.grad(total, (x, y))
-    torch.testing.assert_close(gradients, (log_share(x, total).detach(), log_share(y, total).detach()))
+    torch.testing.assert_close(gradients, (relative_weight(x, total).detach(), relative_weight(y, total).detach()))
     assert sum(gradients) == (0 if total == -math.inf else 1)

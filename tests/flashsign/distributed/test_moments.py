@@ -1,7 +1,7 @@
 """Genes of every bag split over processes: outputs and gradients are those of one process that holds them all.
 
-Run as a script (`test_moments.py RANK RANKS FOLDER`), this file is one such process: it makes all calls and saves what it
-found, so that torch is imported once per process and not once per test.
+Run as a script (`test_moments.py RANK RANKS FOLDER`), this file is one such process: it makes all calls and saves what
+it found, so that torch is imported once per process and not once per test.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import distributed
 from torch.utils.checkpoint import checkpoint
 
 from flashsign import attention, dispatch, spherical_attention
-from flashsign.distributed import moments as gene_parallel
+from flashsign.distributed import local_sums
 from flashsign.reference import reference_spherical_attention
 
 NAMES = ("output", "dq", "dk", "dv", "dm")
@@ -378,9 +378,9 @@ def test_float32_moments_alone_would_be_wrong_on_these_rows(ranks):
     case = CASES["condition 1e3"]
     true = one_process(case, len(ranks), torch.float64, method="stream")["output"]
     tensors = whole(case, len(ranks))
-    part = gene_parallel.Part.of(torch.arange(case.cells), *(tensors[name] for name in "qkvm"))
-    _, total = gene_parallel.in_a_unit(gene_parallel.key_sums(part))
-    alone = gene_parallel.Moments(total.a.float(), total.g.float()).attend(part.q, case.eps)[0]
+    part = local_sums.Part.of(torch.arange(case.cells), *(tensors[name] for name in "qkvm"))
+    _, total = local_sums.in_a_unit(local_sums.key_sums(part))
+    alone = local_sums.Moments(total.a.float(), total.g.float()).attend(part.q, case.eps)[0]
     rows = slice(0, 20, 3)
     found = joined(case, [rank["condition 1e3"] for rank in ranks], "output")
     alone = alone.reshape(found.shape)

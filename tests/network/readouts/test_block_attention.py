@@ -8,7 +8,7 @@ import torch
 from scipy import sparse
 
 from flashsign import edge_weights
-from flashsign.edges import sums as edges
+from flashsign.edges import edge_sums
 from grn.bags import Bags
 from grn.network import run_readouts as networks
 from grn.network.file_formats import edge_table, square
@@ -70,7 +70,7 @@ def test_batches_and_tiles_of_targets_do_not_matter(make_model, make_bags, monke
     """Uneven batches: a mean over batches would not be the mean over cells."""
     model, bags = make_model(), make_bags()
     whole = attention_layers(model, [bags], REGULATORS)
-    monkeypatch.setattr(edges, "WEIGHTS", weights)
+    monkeypatch.setattr(edge_sums, "WEIGHTS", weights)
     for found, expected in zip(attention_layers(model, parts(bags, 4, 1), REGULATORS), whole, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 

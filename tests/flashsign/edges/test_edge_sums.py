@@ -6,8 +6,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashsign
 from flashsign import EdgeSums, ShapeMismatch, edge_weights, top_edges
+from flashsign.edges import edge_sums
 from flashsign.edges import parts as edge_parts
-from flashsign.edges import sums as edges
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 
@@ -281,7 +281,7 @@ class Largest(TorchDispatchMode):
 def test_no_tensor_has_more_numbers_than_a_table_or_a_tile(draw, form, absolute, monkeypatch):
     """6 cells x 4 heads x 60 x 80 weights would be eighteen tables, and nothing is larger than one."""
     call = draw(cells=6, queries=60, keys=80)
-    monkeypatch.setattr(edges, "WEIGHTS", 400)
+    monkeypatch.setattr(edge_sums, "WEIGHTS", 400)
     monkeypatch.setattr(edge_parts, "NUMBERS", 500)
     call = type(call)(*(x.detach() for x in (*call.leaves, call.grad)))
     packed, _, _ = pack(call, genes=80)
@@ -303,7 +303,7 @@ def test_tiles_do_not_matter(draw, weights, monkeypatch):
     call = draw(cells=3)
     packed, _, _ = pack(call)
     whole, whole_packed = sums(call), EdgeSums(12, 12, dtype=torch.float64).add(**packed)
-    monkeypatch.setattr(edges, "WEIGHTS", weights)
+    monkeypatch.setattr(edge_sums, "WEIGHTS", weights)
     monkeypatch.setattr(edge_parts, "NUMBERS", weights)
     assert_same(sums(call), whole)
     assert_same(EdgeSums(12, 12, dtype=torch.float64).add(**packed), whole_packed)

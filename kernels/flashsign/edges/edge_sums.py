@@ -10,15 +10,16 @@ queries and m keys of a bag; T queries and S keys of all packed bags.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, overload
+from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from flashsign.dispatch import choose_edge_sums
+from flashsign.dispatch import Backend, choose_edge_sums
+from flashsign.edges.call import Call
 from flashsign.edges.parts import Index, Part, parts
-from flashsign.edges.validation import Call
+from flashsign.edges.results import EdgeMeans, TopEdges, stacked, taken
 from flashsign.errors import ShapeMismatch
 
 WEIGHTS = 2**22
@@ -28,24 +29,6 @@ Over = Literal["pairs", "targets"]
 By = Literal["absolute", "signed"]
 
 
-class EdgeMeans(NamedTuple):
-    """Means over bags and heads, [N, R] each: of w, and of |w| (None where only signed sums are kept).
-
-    The absolute mean is the same for every choice of signs of q and k; the signed one turns round with them.
-    """
-
-    signed: Tensor
-    absolute: Tensor | None
-
-
-class TopEdges(NamedTuple):
-    """The strongest regulators of every target, strongest first, [N, k] each; regulator -1 and means 0: no more."""
-
-    regulator: Tensor
-    signed: Tensor
-    absolute: Tensor | None
-
-
 class EdgeSums:
     """Sums over bags of each pair's weight (a mean over heads), with counts: a commutative monoid under `plus`.
 
@@ -53,8 +36,20 @@ class EdgeSums:
     pairs [N, R] int32: those in which the regulator was present too (m > 0).
 
     Memory: N x R numbers for each of signed, absolute and pairs, of which the last two can be left out, beside WEIGHTS
-    weights, the call's own tensors and what edge_parts says of them. 20 000 targets x 20 000 regulators in float32 are
+    weights, the call's own tensors and the buffers of edges.parts. 20 000 targets x 20 000 regulators in float32 are
     1.6 GB a table; where that is too much, see `top_edges`.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import EdgeSums
+        >>> sums = EdgeSums(targets=3, regulators=5)
+        >>> for batch in range(2):
+        ...     q, k = torch.randn(4, 2, 3, 8), torch.randn(4, 2, 5, 8)  # cells, heads, genes, width
+        ...     sums = sums.add(q, k)
+        >>> sums.mean().signed.shape
+        torch.Size([3, 5])
+        >>> sums.pairs[0].tolist()
+        [8, 8, 8, 8, 8]
     """
 
     def __init__(
@@ -90,7 +85,7 @@ class EdgeSums:
         heads: Tensor | None = None,
         inverse: Tensor | None = None,
         eps: float = 1e-6,
-        backend: Literal["auto", "triton", "torch"] = "auto",
+        backend: Backend = "auto",
     ) -> EdgeSums:
         """Adds the weights of some bags, in two passes: the norms of every bag and head, then tiles of weights.
 
@@ -171,8 +166,8 @@ class EdgeSums:
             best = strength.topk(min(k, regulators), dim=1)
             known = best.values >= 0
             at = torch.where(known, best.indices, -1)
-            found.append(TopEdges(at, _taken(means.signed, at), _taken(means.absolute, at)))
-        return _stacked(found, min(k, regulators), self.absolute is not None, self.signed)
+            found.append(TopEdges(at, taken(means.signed, at), taken(means.absolute, at)))
+        return stacked(found, min(k, regulators), self.absolute is not None, self.signed)
 
     def _add_weights(self, part: Part) -> None:
         """Tiles of weights of as many bags, or as many targets, as WEIGHTS allows."""
@@ -223,53 +218,6 @@ class EdgeSums:
     def _form(self) -> str:
         tables = [name for name in ("absolute", "pairs") if getattr(self, name) is not None]
         return f"{self.targets} x {self.signed.shape[1]} with {' and '.join(['signed', *tables])}"
-
-
-def top_edges(
-    replay: Callable[[EdgeSums], object],
-    targets: int,
-    regulators: int,
-    k: int,
-    *,
-    rows: int | None = None,
-    by: By = "absolute",
-    over: Over = "pairs",
-    same: Tensor | None = None,
-    device: torch.device | str | None = None,
-) -> TopEdges:
-    """The k strongest regulators of every target without a table of all pairs, at the price of replaying the bags.
-
-    replay(sums) adds every bag to the sums that it is given; it is called once for each tile of `rows` targets, and a
-    bag's rows outside of the tile cost nothing but their place. In memory: targets x k edges and rows x regulators sums
-    (by default within 2^28 numbers). k, by, over, same: see EdgeSums.top. Use EdgeSums where its tables fit: one pass.
-    """
-    tables = 1 + (by == "absolute") + (over == "pairs")
-    rows = rows or max(1, 2**28 // max(1, tables * regulators))
-    found = []
-    for start in range(0, targets, rows):
-        tile = range(start, min(start + rows, targets))
-        sums = EdgeSums(tile, regulators, absolute=by == "absolute", pairs=over == "pairs", device=device)
-        replay(sums)
-        found.append(sums.top(k, by=by, over=over, same=same))
-    return _stacked(found, min(k, regulators), by == "absolute", torch.zeros(0, device=device))
-
-
-def _stacked(found: list[TopEdges], k: int, absolute: bool, like: Tensor) -> TopEdges:
-    """The edges of all targets, tile after tile."""
-    empty = like.new_zeros(0, k)
-    found = [TopEdges(empty.long(), empty, empty if absolute else None), *found]
-    sizes = [edges.absolute for edges in found if edges.absolute is not None]
-    regulator, signed = torch.cat([edges.regulator for edges in found]), torch.cat([edges.signed for edges in found])
-    return TopEdges(regulator, signed, torch.cat(sizes) if absolute else None)
-
-
-@overload
-def _taken(table: Tensor, at: Tensor) -> Tensor: ...
-@overload
-def _taken(table: Tensor | None, at: Tensor) -> Tensor | None: ...
-def _taken(table: Tensor | None, at: Tensor) -> Tensor | None:
-    """Number at[i, r] of row i, 0 where that is -1."""
-    return None if table is None else torch.where(at >= 0, table.gather(1, at.clamp_min(0)), 0)
 
 
 def _tiles(rows: int, width: int) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""What edge sums are given, checked: bags in either form, and whose queries and keys they are.
+"""Calls of edge sums, checked: bags in either form, and which targets and regulators their queries and keys are.
 
 Letters: C bags, H query heads, K key heads, E head width, n queries and m keys of a bag; packed: T queries and S keys.
 """
@@ -17,7 +17,7 @@ from flashsign.validation import check_packing, check_tensors
 class Call(NamedTuple):
     """Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m], targets [n], regulators [m], inverse
     [C, H, n].   Packed: q [T, H, E], k [S, K, E], multiplicity [S] or [S, K], targets [T], regulators [S], inverse
-    [T, H].   shares [H]: what each head counts, their sum 1.   dtype: of the products.
+    [T, H].   head_weights [H]: what each head counts, their sum 1.   dtype: of the products.
     """
 
     q: Tensor
@@ -28,7 +28,7 @@ class Call(NamedTuple):
     targets: Tensor | None
     regulators: Tensor | None
     inverse: Tensor | None
-    shares: Tensor
+    head_weights: Tensor
     eps: float
     dtype: torch.dtype
 
@@ -47,7 +47,7 @@ class Call(NamedTuple):
         eps: float,
         dtype: torch.dtype,
     ) -> Call:
-        """Raises ShapeMismatch unless everything fits together, ValueError for head weights that are none."""
+        """Raises ShapeMismatch unless everything fits, ValueError for head weights that are negative or all zero."""
         packed = offsets is not None
         check_tensors(q, k, k, multiplicity, packed)
         offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
@@ -65,11 +65,22 @@ class Call(NamedTuple):
             raise ShapeMismatch(f"inverse must have shape {list(q.shape[:-1])}; found {list(inverse.shape)}.")
         if multiplicity is None:
             multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
-        shares = _shares(heads, q)
-        return cls(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, shares, eps, dtype)
+        return cls(
+            q,
+            k,
+            multiplicity,
+            offsets,
+            query_offsets,
+            targets,
+            regulators,
+            inverse,
+            _head_weights(heads, q),
+            eps,
+            dtype,
+        )
 
 
-def _shares(heads: Tensor | None, q: Tensor) -> Tensor:
+def _head_weights(heads: Tensor | None, q: Tensor) -> Tensor:
     """What each head counts, [H] float64, their sum 1."""
     count = q.shape[1]
     if heads is None:
@@ -78,5 +89,5 @@ def _shares(heads: Tensor | None, q: Tensor) -> Tensor:
         raise ShapeMismatch(f"heads must have shape [{count}]; found {list(heads.shape)}.")
     wide = heads.to(q.device, torch.float64)
     if not bool((wide >= 0).all() & (wide.sum() > 0) & wide.isfinite().all()):
-        raise ValueError(f"Weights of heads are not negative and not all 0; found {heads.tolist()}.")
+        raise ValueError(f"Weights of heads must not be negative, and not all 0; found {heads.tolist()}.")
     return wide / wide.sum()

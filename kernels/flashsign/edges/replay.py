@@ -1,0 +1,51 @@
+"""The strongest edges of tables that are too large for memory: the bags are replayed for one tile of targets after the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from flashsign.edges.edge_sums import By, EdgeSums, Over
+from flashsign.edges.results import TopEdges, stacked
+
+
+def top_edges(
+    replay: Callable[[EdgeSums], object],
+    targets: int,
+    regulators: int,
+    k: int,
+    *,
+    rows: int | None = None,
+    by: By = "absolute",
+    over: Over = "pairs",
+    same: Tensor | None = None,
+    device: torch.device | str | None = None,
+) -> TopEdges:
+    """The k strongest regulators of every target without a table of all pairs, at the price of replaying the bags.
+
+    replay(sums) adds every bag to the sums that it is given; it is called once for each tile of `rows` targets, and a
+    bag's rows outside of the tile cost nothing but their padding. In memory: targets x k edges and rows x regulators
+    sums (by default within 2^28 numbers). Returns TopEdges of [targets, k] each; k, by, over, same [regulators]: see
+    EdgeSums.top. Use EdgeSums where its tables fit: one pass.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import top_edges
+        >>> q, k = torch.randn(4, 2, 30, 8), torch.randn(4, 2, 50, 8)
+        >>> edges = top_edges(lambda sums: sums.add(q, k), 30, 50, k=3, rows=10)
+        >>> edges.regulator.shape, edges.signed.shape
+        (torch.Size([30, 3]), torch.Size([30, 3]))
+    """
+    tables = 1 + (by == "absolute") + (over == "pairs")
+    rows = rows or max(1, 2**28 // max(1, tables * regulators))
+    found = []
+    for start in range(0, targets, rows):
+        tile = range(start, min(start + rows, targets))
+        sums = EdgeSums(tile, regulators, absolute=by == "absolute", pairs=over == "pairs", device=device)
+        replay(sums)
+        found.append(sums.top(k, by=by, over=over, same=same))
+    return stacked(found, min(k, regulators), by == "absolute", torch.zeros(0, device=device))

@@ -1,0 +1,74 @@
+"""The public names of flashsign: complete, documented with shapes, with examples that run, and without Triton."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import flashsign
+
+FUNCTIONS = [name for name in flashsign.__all__ if inspect.isroutine(getattr(flashsign, name))]
+CLASSES = [name for name in flashsign.__all__ if inspect.isclass(getattr(flashsign, name))]
+FOLDS = ["SOFTMAX", "SUM", "WEIGHTED_MEAN"]
+
+
+def test_every_public_name_is_listed_and_can_be_imported():
+    modules = {module.name for module in pkgutil.iter_modules(flashsign.__path__)}
+    names = {name for name in vars(flashsign) if not name.startswith("_")}
+    assert names - modules - set(flashsign.__all__) == set()
+    assert set(flashsign.__all__) == {*FUNCTIONS, *CLASSES, *FOLDS}
+    # `import *` is what __all__ is for.
+    scope = {}
+    exec("from flashsign import *", scope)
+    assert set(flashsign.__all__) <= scope.keys()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_says_its_shapes(name):
+    text = inspect.getdoc(getattr(flashsign, name)).split("Example")[0]
+    assert "[" in text and "]" in text, "shapes are written as q [C, H, N, E]"
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *CLASSES])
+def test_examples_run(name):
+    thing = getattr(flashsign, name)
+    tests = doctest.DocTestFinder(recurse=False).find(thing, name, module=False, globs={})
+    assert len(tests) == 1 and tests[0].examples, "a docstring has an example"
+    torch.manual_seed(0)
+    failed = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL)
+    runner.run(tests[0], out=failed.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(failed)
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_constant_folds_are_monoids_with_a_name_and_a_local_gradient(name):
+    monoid = getattr(flashsign, name)
+    assert isinstance(monoid, flashsign.Monoid) and monoid.name and monoid.local_gradient is not None
+
+
+def test_importing_flashsign_imports_neither_triton_nor_the_application():
+    code = (
+        "import sys, flashsign; flashsign.spherical_attention;"
+        "assert not [x for x in sys.modules if x.split('.')[0] in ('triton', 'grn', 'lightning', 'scanpy')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_flashsign_works_without_triton():
+    code = (
+        "import sys; sys.modules['triton'] = None; import torch, flashsign; q = torch.ones(1, 1, 2, 4);"
+        "flashsign.spherical_attention(q, q, q); flashsign.EdgeSums(2, 2).add(q, q)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_algebra_is_beside_the_attention():
+    for name in ("fold", "Monoid", "SOFTMAX"):
+        module = {"Monoid": "monoid", "SOFTMAX": "softmax"}.get(name, name)
+        assert getattr(flashsign, name) is getattr(importlib.import_module(f"flashsign.algebra.{module}"), name)
