@@ -15,7 +15,7 @@ CONSTRAIN := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # Several test processes with a thread pool each would fight for the same cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: train test lint notebooks wheel install install-dev clean
+.PHONY: train test test-numerics lint notebooks wheel install install-dev clean
 .DELETE_ON_ERROR:
 
 train: install
@@ -23,6 +23,19 @@ train: install
 
 test: install-dev
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+# What compares floats, again with other instruction sets than the processor's own choice: their order of sums differs.
+NUMERICAL_TESTS := tests/flashsign tests/model tests/network tests/regulation
+# OpenBLAS does as it is told, so its AVX-512 code is asked for only where the processor has AVX-512.
+CORE := $(shell grep -qs avx512f /proc/cpuinfo && echo SkylakeX || echo Haswell)
+
+test-numerics: install-dev
+	@set -e; \
+	for setting in "OPENBLAS_CORETYPE=$(CORE) ATEN_CPU_CAPABILITY=avx2" \
+	  "OPENBLAS_CORETYPE=Sandybridge ATEN_CPU_CAPABILITY=default"; do \
+	  echo "numerical tests with $$setting"; \
+	  env $$setting $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(NUMERICAL_TESTS) $(ARGS); \
+	done
 
 lint: install-dev
 	$(BIN)/ruff check .
