@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flashsign import BackendUnavailable, ShapeMismatch, edge_weights, spherical_attention
+from flashsign import BackendUnavailable, edge_weights, spherical_attention
 from flashsign.autotune.accuracy import TENSORS, Case, table
 from flashsign.reference import reference_spherical_attention
 
@@ -63,14 +63,14 @@ def test_multiplicities_far_from_one_neither_overflow_nor_vanish(draw, method, u
     assert torch.equal(spherical_attention(q, k, v, m * unit, method=method), output)
 
 
-@pytest.mark.parametrize("rubbish", [5.0, float("nan"), float("inf")])
-def test_multiplicity_zero_is_dropping_the_gene(bag, method, rubbish):
+@pytest.mark.parametrize("value", [5.0, float("nan"), float("inf")])
+def test_multiplicity_zero_is_dropping_the_gene(bag, method, value):
     q, k, v, m = (x.detach().clone() for x in bag.leaves)
     absent = [1, 4, 8]
     present = [0, 2, 3, 5, 6, 7]
     m[:, absent] = 0
-    k[:, :, absent] = rubbish
-    v[:, :, absent] = -rubbish
+    k[:, :, absent] = value
+    v[:, :, absent] = -value
     leaves = [x.requires_grad_() for x in (q, k, v, m)]
     output = spherical_attention(*leaves, method=method)
     dropped = spherical_attention(q, k[:, :, present], v[:, :, present], m[:, present], method=method)
@@ -348,7 +348,7 @@ def test_vmap_over_stacked_calls_is_the_calls_one_by_one(draw, method):
 
 
 def test_forward_mode_is_accurate_on_float32_rows_where_moments_cancel(draw, method):
-    """Transforms cannot pick weak rows out, so they must not need to."""
+    """Transforms cannot single out ill-conditioned rows, so they must not need to."""
     call = draw(queries=20, keys=60, width=6, dtype=torch.float32)
     rotation = torch.linalg.qr(call.k[0, 0, :6].detach())[0]
     k = call.k.detach() * torch.tensor([1, 1, 1, 1, 1, 1e-3]) @ rotation
@@ -369,45 +369,6 @@ def test_the_backward_keeps_nothing_of_size_queries_times_keys(draw, method):
     assert max(kept) <= 70 * 2
 
 
-# --- what does not fit ---------------------------------------------------------------------------------------------
-
-Q, K = (2, 4, 7, 3), (2, 2, 9, 3)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "words"),
-    [
-        ((Q[1:], K, K), "dense call .* found q \\[4, 7, 3\\]"),
-        ((Q, K, (2, 2, 8, 3)), "one shape"),
-        ((Q, (2, 2, 9, 5), (2, 2, 9, 5)), "one head width"),
-        ((Q, (2, 3, 9, 3), (2, 3, 9, 3)), "multiple of key heads"),
-        ((Q, (1, 2, 9, 3), (1, 2, 9, 3)), "same number of cells"),
-        ((Q, K, K, (2, 7)), r"multiplicity must have shape \[2, 9\] or \[2, 2, 9\].* found \[2, 7\]"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_named(shapes, words):
-    with pytest.raises(ShapeMismatch, match=words):
-        spherical_attention(*(torch.zeros(shape) for shape in shapes))
-
-
-def test_dtypes_that_differ_are_named():
-    with pytest.raises(ShapeMismatch, match=r"one floating dtype; found torch.float16, torch.float32"):
-        spherical_attention(torch.zeros(Q).half(), torch.zeros(K), torch.zeros(K))
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.float32])
-def test_offsets_that_could_run_over_are_refused(dtype):
-    rows = torch.ones(3, 1, 4)
-    with pytest.raises(ShapeMismatch, match="offsets must be int32 or int64"):
-        spherical_attention(rows, rows, rows, offsets=torch.tensor([0, 3], dtype=dtype))
-
-
-def test_offsets_elsewhere_are_named():
-    rows = torch.ones(3, 1, 4)
-    with pytest.raises(ShapeMismatch, match="offsets must be on the packed rows' device cpu; found meta"):
-        spherical_attention(rows, rows, rows, offsets=torch.tensor([0, 3], device="meta"))
-
-
 def test_multiplicities_below_the_smallest_normal_number_are_as_good_as_any():
     q, k, m = torch.randn(1, 1, 5, 4), torch.randn(1, 1, 7, 4), torch.arange(1.0, 8.0)[None]
     torch.testing.assert_close(
@@ -415,36 +376,7 @@ def test_multiplicities_below_the_smallest_normal_number_are_as_good_as_any():
     )
 
 
-def test_devices_that_differ_are_named():
-    with pytest.raises(ShapeMismatch, match="one device; found meta, cpu"):
-        spherical_attention(torch.zeros(Q, device="meta"), torch.zeros(K), torch.zeros(K))
-
-
-@pytest.mark.parametrize(
-    ("offsets", "words"),
-    [
-        (torch.tensor([0, 4]), "rise from 0 to the 6 packed rows; found 0 to 4"),
-        (torch.tensor([1, 6]), "found 1 to 6"),
-        (torch.tensor([0, 5, 4, 6]), "must rise"),
-        (torch.tensor([0.0, 6.0]), "must be int32 or int64"),
-        (torch.tensor([[0, 6]]), r"shape \[C \+ 1\]"),
-    ],
-)
-def test_offsets_that_do_not_cut_the_rows_are_named(offsets, words):
-    rows = torch.randn(6, 2, 3)
-    with pytest.raises(ShapeMismatch, match=words):
-        spherical_attention(rows, rows, rows, offsets=offsets)
-
-
-def test_offsets_of_different_numbers_of_bags_are_named():
-    rows = torch.randn(6, 2, 3)
-    with pytest.raises(ShapeMismatch, match="2 bags and query_offsets 1"):
-        spherical_attention(rows, rows, rows, offsets=torch.tensor([0, 2, 6]), query_offsets=torch.tensor([0, 6]))
-
-
-def test_query_offsets_alone_are_refused(bag):
-    with pytest.raises(ShapeMismatch, match="query_offsets came without offsets"):
-        spherical_attention(*bag.leaves, query_offsets=torch.tensor([0, 2]))
+# --- what is refused -------------------------------------------------------------------------------------------------
 
 
 def test_unknown_options_are_refused(bag):

@@ -275,11 +275,11 @@ def test_the_largest_bag_is_read_once(monkeypatch):
     """Each reading of offsets synchronises with the GPU."""
     from flashsign import validation
 
-    looks = []
-    monkeypatch.setattr(validation, "_cut", lambda x: looks.append(x) or (0, 40, True, 28))
+    readings = []
+    monkeypatch.setattr(validation, "_cut", lambda x: readings.append(x) or (0, 40, True, 28))
     q, offsets = torch.empty(1, 4, 40, 16), torch.tensor([0, 5, 5, 33, 40])
     assert [dispatch.largest_bag(q, q, offsets, offsets) for _ in range(2)] == [(28, 28)] * 2
-    assert len(looks) == 1
+    assert len(readings) == 1
 
 
 def test_while_a_graph_is_recorded_the_largest_bag_is_not_known(monkeypatch):

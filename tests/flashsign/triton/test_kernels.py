@@ -4,14 +4,13 @@ On a GPU where there is one, else in Triton's interpreter.
 """
 
 import functools
-import types
 
 import pytest
 import torch
 from kernel_cases import (
     DEVICE,
     NAMES,
-    assert_as_accurate_as_torch,
+    assert_accurate,
     doubled,
     draw,
     errors,
@@ -21,29 +20,22 @@ from kernel_cases import (
     with_gradients,
 )
 
-from flashsign import BackendUnavailable, ShapeMismatch, spherical_attention
-from flashsign import dispatch as kernel_attention
-from flashsign.operators import moments as moment_operators
-from flashsign.operators import streaming as operators
-from flashsign.tuning import tables as tuning
+from flashsign import BackendUnavailable, ShapeMismatch, dispatch, spherical_attention
 
 pytest.importorskip("triton")
 stream = pytest.importorskip("flashsign.triton.streaming.calls")
-small_bags = pytest.importorskip("flashsign.triton.small_bags")
 
 
-@pytest.fixture(params=["stream", "small", "moments"])
-def kernels(request, monkeypatch):
+@pytest.fixture(params=["triton_stream", "triton_small_bags", "triton_moments"])
+def kernels(request):
     """spherical_attention by the streamed kernels, by those of small bags, or by those of moments, and no others."""
-    if request.param == "small":
-        monkeypatch.delattr(stream, "Keys")
-    else:
-        monkeypatch.setattr(tuning, "SMALL_BAGS", {})
-    method = "moments" if request.param == "moments" else "stream"
-    return functools.partial(spherical_attention, method=method, backend="triton")
+    method = dispatch.KERNELS[request.param][1]
+    with dispatch.only(request.param):
+        yield functools.partial(spherical_attention, method=method, backend="triton")
 
 
-one_operator_each = pytest.mark.parametrize("kernels", ["stream", "moments"], indirect=True)
+streamed = pytest.mark.parametrize("kernels", ["triton_stream"], indirect=True)
+one_operator_each = pytest.mark.parametrize("kernels", ["triton_stream", "triton_moments"], indirect=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -59,14 +51,14 @@ one_operator_each = pytest.mark.parametrize("kernels", ["stream", "moments"], in
 )
 def test_outputs_and_gradients_are_as_accurate_as_torch_in_the_same_dtype(sizes, dtype, kernels):
     *tensors, grad = draw(dtype=dtype, **sizes)
-    assert_as_accurate_as_torch(kernels, tensors, grad)
+    assert_accurate(kernels, tensors, grad)
 
 
 @one_operator_each
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_long_bags_and_wide_heads(dtype, kernels):
     *tensors, grad = draw(dtype=dtype, width=64, queries=9, keys=130, cells=1)
-    assert_as_accurate_as_torch(kernels, tensors, grad)
+    assert_accurate(kernels, tensors, grad)
 
 
 def test_one_key(kernels):
@@ -169,31 +161,29 @@ def test_a_multiplicity_of_100000_beside_one_of_1(kernels):
 
 @pytest.mark.parametrize("moments", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_dq_is_the_same_streamed_and_from_moments(moments, dtype, monkeypatch):
-    monkeypatch.setattr(tuning, "SMALL_BAGS", {})
+def test_dq_is_the_same_streamed_and_from_moments(moments, dtype):
     q, k, v, m, grad = draw(dtype=dtype, keys=70)
-    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6)
+    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6, kernel="triton_stream")
     dq = stream.backward(grad, q, k, v, m[:, None], o, inverse, None, None, 1e-6, moments=moments)[0]
     true = with_gradients(exact, doubled((q, k, v, m)), grad)[1]
     assert float((dq.double() - true).norm() / true.norm()) < 4 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("condition", [1e2, 1e3])
-def test_queries_along_directions_that_keys_hardly_have_get_an_accurate_dq(condition, monkeypatch):
+def test_queries_along_directions_that_keys_hardly_have_get_an_accurate_dq(condition):
     """Moments have lost such directions to rounding, so these tiles are streamed."""
-    monkeypatch.setattr(tuning, "SMALL_BAGS", {})
     q, k, v, m, grad = draw(queries=40, keys=90)
     basis = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(1)))[0].to(DEVICE)
     k = k * torch.logspace(0, -float(torch.tensor(condition).log10()), 16, device=DEVICE) @ basis
     q[:, :, ::3] = basis[-1] + 1e-3 * q[:, :, ::3] * 1e-2
-    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6)
+    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6, kernel="triton_stream")
     dq = stream.backward(grad, q, k, v, m[:, None], o, inverse, None, None, 1e-6, moments=True)[0]
     true = with_gradients(exact, doubled((q, k, v, m)), grad)[1]
     weak = slice(None, None, 3)
     assert float((dq[:, :, weak].double() - true[:, :, weak]).norm() / true[:, :, weak].norm()) < 1e-3
 
 
-@pytest.mark.parametrize("kernels", ["stream"], indirect=True)
+@streamed
 def test_the_same_call_twice_gives_the_same_bits(kernels):
     *tensors, grad = draw(dtype=torch.float16, keys=150)
     first, second = (with_gradients(kernels, tensors, grad) for _ in range(2))
@@ -213,40 +203,6 @@ def test_second_derivatives_are_those_of_torch(kernels):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
 
 
-# --- what torch knows about the operators ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", ["dense", "packed"])
-@pytest.mark.parametrize("name", ["stream", "moments"])
-def test_opcheck(name, form):
-    """The operators themselves have no derivative: autograd is the function around them, checked below."""
-    q, k, v, m, grad = draw(cells=1, queries=12, keys=12)
-    offsets = torch.tensor([0, 5, 12], device=DEVICE) if form == "packed" else None
-    arguments = (q, k, v, m[:, None])
-    cut = (offsets, offsets, 1e-6)
-    forward, backward = (getattr(torch.ops.flashsign, name + of).default for of in ("", "_backward"))
-    torch.library.opcheck(forward, (*arguments, *cut))
-    torch.library.opcheck(backward, (grad, *arguments, *forward(*arguments, *cut), *cut))
-
-
-@pytest.mark.parametrize("attend", [operators.stream, moment_operators.moments])
-def test_gradcheck_of_the_operators(attend):
-    """In float32, which the kernels have: differences over 1e-2 are exact to about 1e-4 there."""
-    q, k, v, m, _ = draw(cells=1, heads=2, key_heads=1, queries=4, keys=5, width=4)
-    leaves = [x.requires_grad_() for x in (q, k, v, m[:, None])]
-    attend = functools.partial(attend, offsets=None, query_offsets=None, eps=1e-6)
-    assert torch.autograd.gradcheck(attend, leaves, eps=1e-2, atol=2e-3, rtol=1e-2, fast_mode=True)
-
-
-@one_operator_each
-def test_compile_takes_a_call_whole(kernels):
-    *tensors, grad = draw(cells=1, queries=12, keys=12)
-    backend = "inductor" if DEVICE.type == "cuda" else "aot_eager"
-    compiled = torch.compile(kernels, fullgraph=True, backend=backend)
-    for x, y in zip(with_gradients(compiled, tensors, grad), with_gradients(kernels, tensors, grad), strict=True):
-        assert torch.equal(x, y)
-
-
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -257,7 +213,7 @@ def test_compile_takes_a_call_whole(kernels):
         ({"width": 320}, "at most 256 wide, and q's are 320"),
     ],
 )
-@pytest.mark.parametrize("kernels", ["stream"], indirect=True)
+@streamed
 def test_calls_that_no_kernel_can_take_are_refused_with_the_reason(change, words, kernels):
     dtype = change.pop("dtype", torch.float32)
     *tensors, _ = draw(**change)
@@ -265,21 +221,7 @@ def test_calls_that_no_kernel_can_take_are_refused_with_the_reason(change, words
         kernels(*(x.to(dtype) for x in tensors))
 
 
-@pytest.mark.parametrize("kernels", ["stream"], indirect=True)
-def test_a_device_without_kernels_is_named(monkeypatch, kernels):
-    monkeypatch.setattr(kernel_attention, "INTERPRETED", False)
-    with pytest.raises(BackendUnavailable, match="run on CUDA devices, and q is on cpu"):
-        kernels(*(x.cpu() for x in draw()[:4]))
-
-
-@pytest.mark.parametrize(("capability", "old"), [((7, 0), True), ((8, 0), False), ((9, 0), False)])
-def test_gpus_before_ampere_take_torch(monkeypatch, capability, old):
-    monkeypatch.setattr(kernel_attention, "capability", lambda device: capability)
-    q = types.SimpleNamespace(is_cuda=True, device=torch.device("cuda", 7), dtype=torch.float32, shape=(1, 1, 1, 16))
-    assert ("8.0 or newer" in kernel_attention.no_kernel(q, "stream")) == old
-
-
-@pytest.mark.parametrize("kernels", ["stream"], indirect=True)
+@streamed
 def test_offsets_that_do_not_cut_the_rows_are_named(kernels):
     (q, k, v, m), *_ = packed(*draw(cells=1))
     with pytest.raises(ShapeMismatch, match="rise from 0 to the 40 packed rows; found 0 to 39"):
