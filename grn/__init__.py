@@ -1,3 +1,49 @@
-"""Gene regulatory networks and cell types from single-cell expression, with spherical attention."""
+"""Signed gene regulatory networks and cell types from single-cell expression, with spherical attention.
+
+`grn.train` trains on an AnnData, a file or a configuration and returns a `Run`; `grn.load` opens one from its folder;
+`grn.predict` annotates other cells; `grn.read_network` and `grn.evaluate` read and judge networks, ours and those of
+other tools; `grn.plots` draws them. Mistakes in what these are given are `grn.errors.UserError`, one sentence each.
+
+Nothing is imported before it is used, so that `import grn` takes no time.
+"""
+
+# Type checkers and editors take this for True. The one of `typing` would cost an import.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from grn import errors as errors
+    from grn import plots as plots
+    from grn.api.evaluate import evaluate as evaluate
+    from grn.api.predict import predict as predict
+    from grn.api.read_network import read_network as read_network
+    from grn.api.run import Run as Run
+    from grn.api.run import load as load
+    from grn.api.train import train as train
 
 __version__ = "0.1.0"
+__all__ = ["Run", "__version__", "errors", "evaluate", "load", "plots", "predict", "read_network", "train"]
+
+_MODULES = {
+    "Run": "grn.api.run",
+    "evaluate": "grn.api.evaluate",
+    "load": "grn.api.run",
+    "predict": "grn.api.predict",
+    "read_network": "grn.api.read_network",
+    "train": "grn.api.train",
+}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    elif name in __all__:
+        value = import_module(f"grn.{name}")
+    else:
+        raise AttributeError(f"module 'grn' has no attribute {name!r}; it offers {', '.join(sorted(__all__))}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

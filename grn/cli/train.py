@@ -46,8 +46,9 @@ def command(
     # Everything that can be wrong with the configuration is said before torch and Lightning are loaded.
     loaded = load_config(config, overrides or [])
 
+    from grn.api.report import write_run_report
     from grn.cli.console import console, plain
-    from grn.cli.train_result import print_result, write_run_report
+    from grn.cli.train_result import print_result
     from grn.network.signed_network import open_network
     from grn.training.run import train
 

@@ -1,14 +1,12 @@
-"""What `grn train` shows when it is done: the tables on the terminal, and the report."""
+"""The tables that `grn train` shows on the terminal when it is done."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from grn.config.schema import Config
     from grn.network.signed_network import SignedNetwork
     from grn.training.run import TrainResult
 
@@ -33,32 +31,3 @@ def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> No
         if rows:
             to.print()
             print_table(title, columns, rows, to)
-
-
-def write_run_report(config: Config, result: TrainResult, network: SignedNetwork) -> Path:
-    """report.html in the run's folder."""
-    import pandas as pd
-
-    from grn.analysis.report import write_report
-    from grn.network.signed_network import heatmap_blocks
-    from grn.plots.confusion import confusion_matrix
-    from grn.plots.edges import strongest_regulations
-    from grn.plots.heatmap import network_heatmaps
-    from grn.plots.training import training_curves
-
-    pictures = {
-        "training": training_curves(pd.read_csv(result.folder / "metrics.csv")),
-        "edges": strongest_regulations(result.edges, signed=network.signed),
-        "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),
-    }
-    if len(result.confusion):
-        pictures["confusion"] = confusion_matrix(result.confusion)
-    return write_report(
-        result.folder,
-        config=config,
-        metrics=result.metrics,
-        per_class=result.per_class,
-        edges=result.edges,
-        network=network,
-        pictures=pictures,
-    )

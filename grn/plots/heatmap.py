@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from grn.network.signed_network import SignedNetwork, heatmap_blocks, signed_network
 from grn.plots.style import SIGNED, figure, note, plain, short, shorten
 
+if TYPE_CHECKING:
+    from anndata import AnnData
 
-def network_heatmaps(weights: Mapping[str, pd.DataFrame], *, signed: bool = True) -> Figure:
+
+def network_heatmaps(weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnData, *, signed: bool = True) -> Figure:
     """weights: a title (all cells, a cell type) -> signed weights, rows = regulators, columns = targets.
 
     All have the same rows and columns. signed: the sign says whether the regulator raises or lowers its target.
+    Of a network (as of a loaded run) the genes of its strongest edges are shown, and it says itself what signs mean.
     """
+    if not isinstance(weights, Mapping):
+        network = weights if isinstance(weights, SignedNetwork) else signed_network(weights)
+        weights, signed = heatmap_blocks(network), network.signed
     first = next(iter(weights.values()), pd.DataFrame())
     if first.empty:
         picture = figure(6, 2)

@@ -1,0 +1,29 @@
+"""Cells as a caller has them in memory: what an AnnData must be before anything is done with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeGuard
+
+from grn.errors import DataError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def is_anndata(value: object) -> TypeGuard[AnnData]:
+    import anndata
+
+    return isinstance(value, anndata.AnnData)
+
+
+def checked_anndata(adata: AnnData) -> AnnData:
+    """`adata`, if it has cells and genes and every cell has a name of its own. Raises DataError."""
+    if adata.n_obs == 0 or adata.n_vars == 0:
+        raise DataError(f"The AnnData has {adata.n_obs} cells x {adata.n_vars} genes; give one that has both.")
+    if not adata.obs_names.is_unique:
+        repeated = adata.obs_names[adata.obs_names.duplicated()]
+        raise DataError(
+            f"Cell names occur more than once, {len(repeated.unique())} in all (as {str(repeated[0])!r}); call "
+            "adata.obs_names_make_unique() first."
+        )
+    return adata

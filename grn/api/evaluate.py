@@ -1,0 +1,157 @@
+"""A network against known edges, from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grn.api.cells import checked_anndata, is_anndata
+from grn.api.read_network import predicted_network
+from grn.api.run import Run
+from grn.errors import DataError, in_words_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from anndata import AnnData
+
+    from grn.analysis.evaluation.comparison import Expression
+    from grn.analysis.evaluation.reference_files import ReferenceNetwork
+    from grn.config.schema import Config
+
+WORDS = {
+    "set data.path to a file or to": "give data= a file or",
+    "set data.orientation to": "give data= a configuration with data.orientation:",
+    "--data is": "data= is",
+    "--genes": "genes=",
+    "--regulators": "regulators=",
+    "--data": "data=",
+}
+"""What messages say of options -> what they say to a caller of `evaluate`."""
+
+
+def evaluate(
+    network: pd.DataFrame | Run | AnnData | str | os.PathLike[str],
+    reference: pd.DataFrame | str | os.PathLike[str],
+    *,
+    regulators: Sequence[str] | str = "reference",
+    genes: Sequence[str] | str | None = None,
+    data: AnnData | Run | Config | str | os.PathLike[str] | None = None,
+    permutations: int = 1000,
+    seed: int = 0,
+    quiet: bool = False,
+) -> pd.DataFrame:
+    """Scores a network against known edges, by the rules of BEELINE, beside Pearson correlation and ridge regression.
+
+    Candidates are the pairs of a regulator of the reference and another of its genes. A pair without a weight has
+    weight 0; self loops do not count; of a pair listed twice the largest |weight| does.
+
+    Args:
+        network: a table (source, target, weight; or TF, target, importance; ...), a Run, its AnnData, or a path to what
+            `read_network` reads.
+        reference: the true edges: a table or a path to one, of BEELINE (Gene1, Gene2, Type), TRRUST, decoupler (source,
+            target, weight or mor, of which the sign counts) or of simulated cells (source, target, sign).
+        regulators: whose edges are judged: `reference`: genes with an edge in it; `all`: all of its genes; names; or a
+            file with one a line.
+        genes: genes that count: `reference`: all of it, `network`, `data`, names, or a file. None: those of `data`, or
+            of a run, where there is one; else `reference`.
+        data: cells for the columns pearson and ridge: an AnnData (read as the run's cells were, where `network` is a
+            Run; else with counts in X), a path to cells (counts in X), a Run, whose cells are read again, or a
+            configuration. None: no such columns.
+        permutations: of the weights, behind the p-values; 0: none.
+        seed: of the permutations.
+        quiet: print nothing; otherwise what the scores rest on, in a few lines. `attrs["notes"]` has them too.
+
+    Returns:
+        A row per score (early_precision, auprc, auroc, sign_accuracy, ...: numbers from 0 to 1, ratios from 0), with
+        the columns network, p (one-sided, against permuted weights), and pearson and ridge where there are data. NaN
+        where a score is not defined, as those of signs for networks without signs.
+
+    Raises:
+        DataError: files or tables that cannot be read, no gene shared, no true edge left.
+        ConfigError: `data` names a configuration that cannot be used.
+
+    Source: Pratapa et al. 2020 (BEELINE).
+
+    Examples:
+        >>> import grn, pandas
+        >>> network = pandas.DataFrame({"source": ["A", "A", "B"], "target": ["B", "C", "C"], "weight": [3, -2, 1]})
+        >>> truth = pandas.DataFrame({"Gene1": ["A", "A"], "Gene2": ["B", "C"], "Type": ["+", "-"]})
+        >>> scores = grn.evaluate(network, truth, permutations=100, quiet=True)
+        >>> scores.loc[["early_precision", "sign_accuracy"], "network"].tolist()
+        [1.0, 1.0]
+    """
+    from grn.analysis.evaluation.comparison import compare_networks, default_genes, score_table
+
+    if permutations < 0 or seed < 0:
+        raise DataError(f"permutations is {permutations} and seed is {seed}; neither can be negative.")
+    notes: list[str] = []
+
+    def say(line: str) -> None:
+        line = _in_words(line)
+        notes.append(line)
+        if not quiet:
+            print(line, flush=True)
+
+    with in_words_of(WORDS):
+        predicted, truth = predicted_network(network), _reference(reference)
+        expression = None if data is None else _expression(data, network)
+        evaluations = compare_networks(
+            predicted,
+            truth,
+            expression,
+            regulators=_names(regulators),
+            genes=default_genes(predicted, expression) if genes is None else _names(genes),
+            permutations=permutations,
+            seed=seed,
+            say=say,
+        )
+    table = score_table(evaluations).set_index("score").rename(columns=str.lower)
+    table.attrs["notes"] = notes
+    return table
+
+
+def _names(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[str] | str:
+    return os.fspath(choice) if isinstance(choice, (str, os.PathLike)) else [str(name) for name in choice]
+
+
+def _reference(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceNetwork:
+    import pandas as pd
+
+    from grn.analysis.evaluation.reference_files import open_reference_file, reference_of_table
+
+    if isinstance(reference, pd.DataFrame):
+        return reference_of_table(reference, "The reference")
+    if isinstance(reference, (str, os.PathLike)):
+        return open_reference_file(Path(reference))
+    raise DataError(f"reference must be a table or a path to one, not {type(reference).__name__}.")
+
+
+def _expression(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Expression:
+    """The cells behind `data`; an AnnData is read as the network's own run read its cells, where it is of a run."""
+    from grn.analysis.evaluation.comparison import data_config, read_expression
+    from grn.config.files import change_config
+    from grn.config.schema import Config
+    from grn.data.readers.memory import MEMORY
+
+    if isinstance(data, Config):
+        return read_expression(data)
+    if isinstance(data, Run):
+        return read_expression(data.config)
+    if is_anndata(data):
+        changes = {"data.path": MEMORY, "data.orientation": None, "data.backed": False}
+        if not isinstance(network, Run):
+            changes["data.genes"] = "all"
+        base = network.config if isinstance(network, Run) else None
+        with in_words_of({"set data.counts: ": "give an AnnData with the counts in X, which here are in: "}):
+            return read_expression(change_config(base, changes), checked_anndata(data))
+    if isinstance(data, (str, os.PathLike)):
+        return read_expression(data_config(os.fspath(data)))
+    raise DataError(f"data must be an AnnData, a Run, a configuration or a path, not {type(data).__name__}.")
+
+
+def _in_words(line: str) -> str:
+    for option, keyword in WORDS.items():
+        line = line.replace(option, keyword)
+    return line

@@ -1,0 +1,252 @@
+"""A finished run as an object, from its folder: configuration, scores, network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grn.errors import RunFolderError
+from grn.files import refuse_file_above, replacing_folder
+from grn.run_folder import CONFIG, LOG
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from anndata import AnnData
+
+    from grn.config.schema import Config
+    from grn.model.saved import TrainedModel
+
+NEEDED = (CONFIG, "metrics.csv", "edges.parquet", "network.h5ad", "model/card.json")
+CELLS = re.compile(r"  (\d+) cells x \d+ genes \(")  # how a run's log begins
+
+
+class Run:
+    """What `grn.train` returns and `grn.load` opens: a run's model and all that was found with it.
+
+    What it holds is read from `folder` when it is asked for, and kept.
+
+    Examples:
+        >>> import grn
+        >>> tiny = {"data.simulated.cells": 100, "regulation.steps": 20, "regulation.members": 2}
+        >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
+        >>> run
+        Run of 100 cells x 120 genes, 120 regulators, 5 cell types
+          ...
+          folder: temporary, until save(FOLDER) keeps it
+        >>> run.cell_types
+        ('type 1', 'type 2', 'type 3', 'type 4', 'type 5')
+        >>> sorted(run.metrics)
+        ['accuracy', 'auroc', 'cell_type_loss', 'loss', 'macro_f1', ...]
+        >>> run.network.varp["grn"].shape
+        (120, 120)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, temporary: bool = False) -> None:
+        """folder: of a run that is complete, or a model folder.   temporary: the folder is removed with this object.
+
+        Raises RunFolderError where the folder holds neither, or a run that was cut off.
+        """
+        self._folder = _find(Path(folder))
+        self._temporary = weakref.finalize(self, _remove, self._folder, os.getpid()) if temporary else None
+
+    @property
+    def folder(self) -> Path:
+        """Where the run's files are. A run that was trained without `output` has a temporary folder until `save`."""
+        return self._folder
+
+    @cached_property
+    def config(self) -> Config:
+        """Every field as it was used."""
+        from grn.config.files import load_config
+
+        return load_config(self._file(CONFIG))
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """Scores of the test cells: accuracy, macro_f1, auroc, r2 and the losses, as far as they were measured."""
+        test = self.history.filter(regex="^test/").dropna(how="all")
+        scores = test.iloc[-1].dropna().to_dict() if len(test) else {}
+        return {str(name).removeprefix("test/"): float(value) for name, value in scores.items()}
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """metrics.csv: `step` and `<stage>/<name>`, a row each time that something was logged; NaN where it was not."""
+        import pandas as pd
+
+        return pd.read_csv(self._file("metrics.csv"), float_precision="round_trip")
+
+    @cached_property
+    def confusion(self) -> pd.DataFrame:
+        """Test cells by their true type (rows) and the predicted one (columns); empty without labelled test cells."""
+        import pandas as pd
+
+        path = self._folder / "confusion.csv"
+        # Plain text: a cell type may be called "NA".
+        return pd.read_csv(path, index_col=0, keep_default_na=False) if path.is_file() else pd.DataFrame()
+
+    @cached_property
+    def edges(self) -> pd.DataFrame:
+        """edges.parquet: source, target, weight, confidence, a row per candidate edge, sorted by |weight|."""
+        import pandas as pd
+
+        return pd.read_parquet(self._file("edges.parquet"))
+
+    @cached_property
+    def network(self) -> AnnData:
+        """network.h5ad: cell types x genes, with signed weights in varp["grn"] (row = target, column = regulator).
+
+        varp["grn_<slug>"] holds those of each cell type, uns["grn"] says which and what the weights mean.
+        """
+        from grn.files import read_anndata
+
+        return read_anndata(self._file("network.h5ad"))
+
+    @cached_property
+    def cell_types(self) -> tuple[str, ...]:
+        """The labels that the model tells apart, in the order of its probabilities; none without labels."""
+        return tuple(json.loads((self._model / "labels.json").read_text("utf-8")))
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Copies the run to a new folder, which is its folder from then on, whole or not at all, and returns that.
+
+        Raises RunFolderError where `folder` exists already or cannot be written.
+
+        Examples:
+            >>> import grn, tempfile
+            >>> tiny = {"data.simulated.cells": 100, "regulation.steps": 20, "regulation.members": 1}
+            >>> run = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
+            >>> with tempfile.TemporaryDirectory() as home:
+            ...     kept = run.save(f"{home}/first")
+            ...     grn.load(kept).edges.equals(run.edges)
+            True
+        """
+        folder = Path(folder)
+        if os.path.lexists(folder):
+            raise RunFolderError(f"{folder} already exists and is never overwritten; give save() another name.")
+        refuse_file_above(folder)
+        try:
+            with replacing_folder(folder) as beside:
+                shutil.copytree(self._folder, beside, dirs_exist_ok=True)
+        except OSError as error:  # shutil.Error, of many files, is one too
+            reason = error.strerror or "its files cannot be copied"
+            raise RunFolderError(f"{folder} cannot be written ({reason}); give save() another place.") from error
+        self._folder = folder
+        if self._temporary is not None:
+            self._temporary()
+            self._temporary = None
+        return folder
+
+    def __repr__(self) -> str:
+        try:
+            return "\n  ".join(self._described())
+        except Exception as problem:  # a printed object never raises, even where its folder was removed
+            return f"Run in {self._folder}, which cannot be read ({type(problem).__name__})"
+
+    def _described(self) -> list[str]:
+        from grn.analysis.summary import SCORES, score_rows
+
+        genes = (self._model / "vocabulary.txt").read_bytes().count(b"\n")
+        if self._only_model:
+            return [f"Model of {genes} genes, {len(self.cell_types)} cell types", f"folder: {self._folder}"]
+        cells = CELLS.search((self._folder / LOG).read_text("utf-8")) if (self._folder / LOG).is_file() else None
+        parts = [
+            f"{cells[1]} cells x {genes} genes" if cells else f"{genes} genes",
+            f"{_regulators(self._folder / 'network.h5ad')} regulators",
+            f"{len(self.cell_types)} cell types",
+        ]
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in score_rows(self.metrics, SCORES))
+        where = "temporary, until save(FOLDER) keeps it" if self._temporary is not None else self._folder
+        return [
+            f"Run of {', '.join(parts)}",
+            f"test cells: {scores or 'none were scored'}",
+            f"data: {self.config.data.path}",
+            f"folder: {where}",
+        ]
+
+    @property
+    def _only_model(self) -> bool:
+        return (self._folder / "card.json").is_file()
+
+    @property
+    def _model(self) -> Path:
+        return self._folder if self._only_model else self._folder / "model"
+
+    @cached_property
+    def _trained(self) -> TrainedModel:
+        from grn.model.saved import TrainedModel
+
+        return TrainedModel.load(self._folder)
+
+    def _file(self, name: str) -> Path:
+        if self._only_model:
+            raise RunFolderError(
+                f"{self._folder} is a model without its run and has no {name}; load the folder of the run."
+            )
+        return self._folder / name
+
+
+def load(run: str | os.PathLike[str]) -> Run:
+    """Opens a run that `grn train` or `grn.train` has left.
+
+    Args:
+        run: the run's folder, or its `model` folder. Of a model folder that was copied out of its run, only
+            `cell_types` and predictions can be had.
+
+    Returns:
+        The run; its tables are read when they are asked for.
+
+    Raises:
+        RunFolderError: the folder does not exist, holds no run, or holds one that was cut off.
+
+    Examples:
+        >>> import grn, tempfile
+        >>> tiny = {"data.simulated.cells": 100, "regulation.steps": 20, "regulation.members": 1}
+        >>> with tempfile.TemporaryDirectory() as home:
+        ...     trained = grn.train("simulated:", output=f"{home}/first", max_steps=20, set=tiny, quiet=True)
+        ...     run = grn.load(f"{home}/first")
+        ...     run.edges.columns.tolist()
+        ['source', 'target', 'weight', 'confidence']
+    """
+    return Run(run)
+
+
+def as_run(run: Run | str | os.PathLike[str]) -> Run:
+    return run if isinstance(run, Run) else load(run)
+
+
+def _find(folder: Path) -> Path:
+    """The folder of the run, given it or its model folder; a model folder alone as it is."""
+    if not folder.exists():
+        raise RunFolderError(f"{folder} does not exist; give the folder of a run.")
+    if (folder / "card.json").is_file():
+        above = folder.resolve().parent
+        return above if folder.resolve().name == "model" and (above / CONFIG).is_file() else folder
+    missing = [name for name in NEEDED if not (folder / name).is_file()]
+    if CONFIG in missing:
+        raise RunFolderError(f"{folder} holds no run: it lacks {CONFIG}; give the folder of a run.")
+    if missing:
+        raise RunFolderError(
+            f"The run in {folder} was cut off, as {missing[0]} is missing; grn train --resume {folder} goes on with it."
+        )
+    return folder
+
+
+def _regulators(path: Path) -> int:
+    """How many genes of a network.h5ad are regulators; its matrices are not read."""
+    import h5py
+    from anndata.io import read_elem
+
+    with h5py.File(path) as file:
+        var: Any = read_elem(file["var"])
+    return int(var["is_regulator"].sum())
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked process ends without what its parent still has
+        shutil.rmtree(folder.parent, ignore_errors=True)
