@@ -1,14 +1,14 @@
-"""Finds faster tiles than the measured ones, for a GPU and a size of bags, and keeps those that are also right.
+"""Finds faster block sizes than the measured ones, for a GPU and a size of bags, and keeps those that are also right.
 
     python -m flashsign.autotune tiles.json --width 64 --dtype bfloat16 --genes 2000 --cells 32
     export FLASHSIGN_TILES=$PWD/tiles.json
 
-From the tile that would be launched it steps to the fastest neighbour (one number halved or doubled, one stage less or
-more) until none is faster by 3 %. No tile is taken before its results are as near to float64's as materialised torch's
-(accuracy.py), in both 16-bit dtypes, as these share it, dense and packed. Times are the device's, in a CUDA graph. A
-minute or two, most of it compiling; what was found is in the file after each kernel, beside tiles for other widths and
-GPUs. A kernel has one tile for a width and dtypes of a size, whatever the bags: tune for those that you have. Kernels
-for Hopper, for bags of at most 128 genes and for edges keep the tiles that they come with.
+From the block sizes that would be launched it steps to the fastest neighbour (one number halved or doubled, one stage
+less or more) until none is faster by 3 %. None are taken before their results are near enough to float64's
+(autotune/accuracy.py), in both 16-bit dtypes, as these have the same, dense and packed. Times are the device's, in a
+CUDA graph. It takes a minute or two, most of it compiling; what was found is in the file after each kernel, beside
+block sizes for other widths and GPUs. A kernel has the same for a width and dtypes of a size, whatever the bags: tune
+for those that you have. Kernels for Hopper, for bags of at most 128 genes and for edges keep what they come with.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> int:
     options = argparse.ArgumentParser(
         prog="python -m flashsign.autotune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("file", type=Path, help="where the tiles go; what it holds for other widths and GPUs stays")
+    options.add_argument("file", type=Path, help="where block sizes go; what it holds for other widths and GPUs stays")
     options.add_argument("--width", type=int, required=True, metavar="E", help="of a head")
     options.add_argument("--genes", type=int, required=True, metavar="N", help="queries of a bag")
     options.add_argument("--keys", type=int, metavar="M", help="of a bag; default: as many as genes")
@@ -49,7 +49,7 @@ def main() -> int:
     os.environ.pop(VARIABLE, None)  # the search begins at the tables, whatever is in use
     try:
         if not torch.cuda.is_available():
-            raise UnusableTiles("Tiles are tuned on the GPU that they are for, and there is none.")
+            raise UnusableTiles("Block sizes are tuned on the GPU that they are for, and there is none.")
         device = torch.device("cuda", torch.cuda.current_device())
         keys, key_heads = chosen.keys or chosen.genes, chosen.key_heads or chosen.heads
         sizes = (chosen.cells, chosen.heads, key_heads, chosen.genes, keys, chosen.width)

@@ -1,4 +1,4 @@
-"""The search for faster tiles: steps from neighbour to neighbour, each of which has to be right.
+"""The search for faster block sizes: steps from neighbour to neighbour, each of which has to be right.
 
 Letters: C cells, H query heads, K key heads, N queries, M keys, E head width.
 """
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from flashsign.autotune.accuracy import OFF, SIZES, Bag, error
+from flashsign.autotune.accuracy import LARGEST_DIFFERENCE, SIZES, Bag, error
 from flashsign.autotune.trials import BACKWARD, FORWARD, backward, forward, verdicts
 from flashsign.dispatch import stream_kernel
 from flashsign.errors import UnusableTiles
@@ -23,8 +23,9 @@ from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, 
 from flashsign.tuning.head_width import padded_width
 
 GAIN = 0.97
-"""What a tile's time must be of another's to take its place: more is scatter."""
+"""What the time of block sizes must be of the others' to replace them: a smaller gain is within the scatter."""
 
+AnyBlockSizes = BlockSizes | RowBlockSizes
 Clock = Callable[[Callable[[], object]], float]
 T = TypeVar("T")
 
@@ -54,12 +55,12 @@ class Bags:
 
 @dataclass(frozen=True)
 class Found:
-    """Of one kernel: the tile that it had and the fastest right one, their milliseconds (infinite: neither runs and is
-    right), how many were tried, and what was wrong with the last that did not run."""
+    """Of one kernel: the block sizes that it had and the fastest right ones, their milliseconds (infinite: they do not
+    run or are wrong), how many were tried, and what was wrong with the last that did not run."""
 
     kernel: Kernel
-    before: BlockSizes | RowBlockSizes
-    after: BlockSizes | RowBlockSizes
+    before: AnyBlockSizes
+    after: AnyBlockSizes
     ms_before: float
     ms_after: float
     tried: int
@@ -67,10 +68,10 @@ class Found:
 
 
 class Search:
-    """The search for tiles for some bags and one method, "stream" or "moments".
+    """The search for block sizes for some bags and one method, "stream" or "moments".
 
-    A tile is right where it gives what the one before gave for these bags, and is near enough to float64 on others of
-    `sizes` genes, dense and packed; not of one gene, as moments of a single key miss the bound with any tile
+    Block sizes are right where they give what those before gave for these bags, and are near enough to float64 on
+    others of `sizes` genes, dense and packed; not of one gene, as moments of a single key miss the bound with any
     (docs/log.md). clock: milliseconds of a call.
     """
 
@@ -85,9 +86,9 @@ class Search:
         self.checks = [Bag(genes, self.width, dtype, device) for dtype in dtypes for genes in sizes]
 
     def __iter__(self) -> Iterator[Found]:
-        """One kernel after the other, each with the tiles that were found before in place."""
+        """One kernel after the other, each with the block sizes in use that were found before."""
         names = FORWARD[self.method] + BACKWARD[self.method]
-        if stream_kernel(*self.rows[:2], None, None) == "triton_stream_hopper":  # whose tiles are fixed
+        if stream_kernel(*self.rows[:2], None, None) == "triton_stream_hopper":  # whose block sizes are fixed
             names = tuple(name for name in names if name != "forward")
         return map(self.tune, names)
 
@@ -100,13 +101,15 @@ class Search:
         call = self.attempt(partial(self.call_of, name), start, None)
         before = None if call is None else self.attempt(call, start, None)
 
-        def ms(tile: BlockSizes | RowBlockSizes) -> float:
-            own[kernel] = tile
-            return math.inf if call is None else self.attempt(partial(self.clock, call), tile, math.inf)
+        def ms(blocks: AnyBlockSizes) -> float:
+            own[kernel] = blocks
+            return math.inf if call is None else self.attempt(partial(self.clock, call), blocks, math.inf)
 
-        def right(tile: BlockSizes | RowBlockSizes) -> bool:
-            own[kernel] = tile
-            return call is not None and self.attempt(lambda: alike(call(), before) and self.is_right(name), tile, False)
+        def right(blocks: AnyBlockSizes) -> bool:
+            own[kernel] = blocks
+            return call is not None and self.attempt(
+                lambda: alike(call(), before) and self.is_right(name), blocks, False
+            )
 
         best, times = climb(start, ms, right)
         own[kernel] = best
@@ -121,8 +124,8 @@ class Search:
             return lambda: forward(self.method, q, k, v, m)[:1]
         return partial(backward, self.method, grad, q, k, v, m, forward(self.method, q, k, v, m))
 
-    def attempt(self, call: Callable[[], T], tile: BlockSizes | RowBlockSizes, otherwise: T) -> T:
-        """What the call returns; `otherwise` where the tile is more than the device has or the compiler takes."""
+    def attempt(self, call: Callable[[], T], blocks: AnyBlockSizes, otherwise: T) -> T:
+        """What the call returns; `otherwise` where it needs more than the device has or the compiler takes."""
         try:
             return call()
         except Exception as problem:
@@ -130,7 +133,9 @@ class Search:
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
             except RuntimeError:  # nothing works any more
-                raise UnusableTiles(f"The GPU failed at {tile} ({problem}); the file keeps earlier ones.") from problem
+                raise UnusableTiles(
+                    f"The GPU failed at {blocks} ({problem}); the file keeps earlier ones."
+                ) from problem
             self.problem = f"{type(problem).__name__}: {problem}".splitlines()[0]
             return otherwise
 
@@ -140,37 +145,37 @@ class Search:
 
 
 def alike(found: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> bool:
-    """Whether results are those that another tile gave, if it ran."""
-    limit = OFF * torch.finfo(found[0].dtype).eps
+    """Whether results are those that other block sizes gave, if these ran."""
+    limit = LARGEST_DIFFERENCE * torch.finfo(found[0].dtype).eps
     return before is None or all(error(x, y.double()) <= limit for x, y in zip(found, before, strict=True))
 
 
 def climb(
-    start: BlockSizes | RowBlockSizes, ms: Callable[[Any], float], right: Callable[[Any], bool]
+    start: AnyBlockSizes, ms: Callable[[Any], float], right: Callable[[Any], bool]
 ) -> tuple[Any, dict[Any, float]]:
-    """The fastest right tile that steps from `start` lead to, and the milliseconds of every tile that was tried.
+    """The fastest right block sizes that steps from `start` lead to, and the milliseconds of all that were tried.
 
     ms: infinite for what does not run; a start that is not right counts as such.
     """
     best, times = start, {start: ms(start) if right(start) else math.inf}
     while True:
-        for tile in neighbours(best):
-            if tile not in times:
-                times[tile] = ms(tile)
+        for blocks in neighbours(best):
+            if blocks not in times:
+                times[blocks] = ms(blocks)
         limit = GAIN * times[best]
-        faster = sorted((tile for tile in neighbours(best) if times[tile] < limit), key=times.__getitem__)
+        faster = sorted((blocks for blocks in neighbours(best) if times[blocks] < limit), key=times.__getitem__)
         better = next(filter(right, faster), None)
         if better is None:
             return best, times
         best = better
 
 
-def neighbours(tile: BlockSizes | RowBlockSizes) -> Iterator[BlockSizes | RowBlockSizes]:
-    """Tiles that differ in one number: half of it or twice, of stages one less or more."""
-    for name, now in vars(tile).items():
+def neighbours(blocks: AnyBlockSizes) -> Iterator[AnyBlockSizes]:
+    """Block sizes that differ in one number: half of it or twice, of stages one less or more."""
+    for name, now in vars(blocks).items():
         for other in (now - 1, now + 1) if name == "stages" else (now // 2, now * 2):
             if LEAST[name] <= other <= MOST[name]:
-                yield replace(tile, **{name: other})
+                yield replace(blocks, **{name: other})
 
 
 def device_ms(call: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""The launches that a tile is a part of, and whether what comes of them is right.
+"""The launches that a kernel is a part of, and whether their results are right.
 
 Letters: C cells, H query heads, K key heads, N queries, M keys, E head width.
 """
@@ -50,8 +50,8 @@ def backward(
         return moments.backward(grad, q, k, v, m, o, inverse, sums, totals, offsets, offsets, EPS)
     o, inverse = saved
     width = padded_width(q.shape[-1])
-    tiles = choose_block_sizes("key_gradients", k, width), choose_block_sizes("query_gradient", q, width)
-    return stream.backward(grad, q, k, v, m, o, inverse, offsets, offsets, EPS, *tiles, dq_by_moments)
+    blocks = choose_block_sizes("key_gradients", k, width), choose_block_sizes("query_gradient", q, width)
+    return stream.backward(grad, q, k, v, m, o, inverse, offsets, offsets, EPS, *blocks, dq_by_moments)
 
 
 def verdicts(method: str, name: str, bag: Bag, packed: bool) -> Iterator[Verdict]:
@@ -71,7 +71,7 @@ def verdicts(method: str, name: str, bag: Bag, packed: bool) -> Iterator[Verdict
     saved = forward(method, q, k, v, m, offsets)
     yield from judged(TENSORS[:1], saved[:1])
     if name in BACKWARD[method]:
-        # The tile of dq is that of two kernels.
+        # Two kernels for dq have the same block sizes.
         both = name == "query_gradient" and padded_width(q.shape[-1]) <= WIDEST["moments"]
         for dq_by_moments in (False, True) if both else (None,):
             yield from judged(TENSORS[1:], backward(method, grad, q, k, v, m, saved, offsets, dq_by_moments))

@@ -9,27 +9,28 @@ from typing import Literal
 
 import torch
 
-from flashsign.autotune.search import Bags, Clock, Search
+from flashsign.autotune.search import AnyBlockSizes, Bags, Clock, Search
 from flashsign.dispatch import Method, facts, plan, why_not_triton
 from flashsign.errors import UnusableTiles
-from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes
 from flashsign.tuning.device import device_name
 from flashsign.tuning.head_width import ROW_STEP
 from flashsign.tuning.tile_file import VARIABLE, write
 
 
-def described(tile: BlockSizes | RowBlockSizes) -> str:
-    return ", ".join(f"{name} {number}" for name, number in vars(tile).items())
+def described(blocks: AnyBlockSizes) -> str:
+    return ", ".join(f"{name} {number}" for name, number in vars(blocks).items())
 
 
 def tune_into(path: Path, bags: Bags, method: str, device: torch.device, clock: Clock) -> bool:
     """Tunes, prints what was found, and writes to the file, kernel by kernel, what goes before the tables.
 
-    Returns whether every kernel has a tile that runs and is right.
+    Returns whether every kernel has block sizes that run and are right.
     """
     gpu, complete = device_name(device), True
-    if write(path, gpu, {}):  # and a place where nothing can be written is found before the search
-        print(f"{path} had tiles for {gpu} that were checked with another Triton or other kernels: they are gone.")
+    if write(path, gpu, {}):  # and a path that cannot be written is found before the search
+        print(
+            f"{path} had block sizes for {gpu} that were checked with another Triton or other kernels: they are gone."
+        )
     print(
         f"{gpu}, {method}: {bags.cells} x {bags.genes} queries in {bags.heads} heads, {bags.keys} keys in "
         f"{bags.key_heads} heads, {bags.width} wide, {bags.dtype}",
@@ -40,17 +41,17 @@ def tune_into(path: Path, bags: Bags, method: str, device: torch.device, clock: 
         if math.isinf(found.ms_after):
             complete = False
             why = found.problem or "results are not near enough to float64's"
-            print(f"{name}: no tile that runs and is right ({why}), {ended}", flush=True)
+            print(f"{name}: no block sizes run and are right ({why}), {ended}", flush=True)
             continue
         changed = found.after != found.before
         write(path, gpu, {found.kernel: found.after if changed else None})
         if math.isinf(found.ms_before):
-            result = f"does not run or is wrong with {described(found.before)}; {found.ms_after:.4f} ms"
+            result = f"it does not run or is wrong with {described(found.before)}; {found.ms_after:.4f} ms"
         else:
             gain = f"{found.ms_before / found.ms_after:.2f} times as fast"
             result = f"{found.ms_before:.4f} ms with {described(found.before)}; {gain if changed else 'nothing faster'}"
         print(f"{name}: {result}{f' with {described(found.after)}' if changed else ''}, {ended}", flush=True)
-    print(f"Kernels take the tiles of the file where {VARIABLE}={path.absolute()} is set.")
+    print(f"Kernels take the block sizes of the file where {VARIABLE}={path.absolute()} is set.")
     return complete
 
 

@@ -10,13 +10,12 @@ from flashsign.autotune import __main__ as command
 from flashsign.autotune import search as tile_search
 from flashsign.autotune import trials as tile_trials
 from flashsign.autotune import tune
-from flashsign.autotune.accuracy import OFF, Bag
+from flashsign.autotune.accuracy import Bag
 from flashsign.autotune.search import Bags, Search, climb, neighbours
 from flashsign.errors import UnusableTiles
-from flashsign.tuning import tables
-from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, own_block_sizes
-from flashsign.tuning import tile_file
+from flashsign.tuning import tables, tile_file
 from flashsign.tuning.block_sizes import MOST, TUNABLE, BlockSizes, Kernel, RowBlockSizes
+from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, own_block_sizes
 from grn.cli.exit_codes import YOURS, judge
 
 pytest.importorskip("triton")
@@ -165,36 +164,17 @@ def test_tiles_of_16_bits_are_checked_in_both_dtypes_and_at_the_padded_width(fre
     assert {bag.genes for bag in checks} == {7, 113, 1000, 1025}
 
 
-@pytest.mark.parametrize("wrong", [0.0, math.inf, 1.02])
-def test_where_torch_runs_over_a_kernel_may_not(wrong):
-    """Materialised float16 is all off at these sizes, and would let anything pass."""
-    bag = Bag(1000, 64, torch.float16, "cpu")
-    assert bag.judge({"o": bag.true["o"].half()})["o"].good
-    assert bag.judge({"o": bag.torchs["o"]})["o"].torchs > 0.9
-    assert not bag.judge({"o": wrong * bag.true["o"]})["o"].good
-
-
-def test_a_kernel_may_be_off_by_half_more_than_torch_and_no_further():
-    bag = Bag(40, 16, torch.float32, "cpu")
-    torchs = bag.judge({"o": bag.true["o"]})["o"].torchs
-    assert 0 < torchs < OFF * torch.finfo(torch.float32).eps
-    off = 1.5 * torchs + 4 * torch.finfo(torch.float32).eps
-    assert bag.judge({"o": bag.true["o"] * (1 + 0.99 * off)})["o"].good
-    assert not bag.judge({"o": bag.true["o"] * (1 + 1.01 * off)})["o"].good
-    assert bag.m[:, 3].eq(0).all(), "some genes are absent"
-
-
 @interpreted
-def test_what_is_found_is_said_and_written(few_steps, trusting, tmp_path, capsys, monkeypatch):
+def test_what_is_found_is_printed_and_written(few_steps, trusting, tmp_path, capsys, monkeypatch):
     path = tmp_path / "new" / "tiles.json"
     monkeypatch.setattr(tune, "Search", lambda *call: Search(*call, sizes=(7,)))
     assert tune.tune_into(path, BAGS, "stream", CPU, clock)
     found = tile_file.read(path, "cpu")
     assert {kernel.name for kernel in found} == {"forward", "key_gradients", "query_gradient"}
     assert found[FORWARD].stages == 3
-    said = capsys.readouterr().out
-    assert "1.50 times as fast" in said
-    assert str(path) in said
+    printed = capsys.readouterr().out
+    assert "1.50 times as fast" in printed
+    assert str(path) in printed
 
 
 @interpreted
@@ -209,13 +189,13 @@ def test_where_nothing_is_faster_the_tables_stay(few_steps, trusting, tmp_path, 
 
 
 @interpreted
-def test_why_no_tile_runs_is_said(few_steps, trusting, tmp_path, capsys, monkeypatch):
+def test_why_no_tile_runs_is_printed(few_steps, trusting, tmp_path, capsys, monkeypatch):
     def fails(call):
         raise RuntimeError("no clock here\nsecond line")
 
     monkeypatch.setattr(tune, "Search", lambda *call: Search(*call, sizes=(7,)))
     assert not tune.tune_into(tmp_path / "tiles.json", BAGS, "stream", CPU, fails)
-    assert "forward: no tile that runs and is right (RuntimeError: no clock here), 2 tried" in capsys.readouterr().out
+    assert "forward: no block sizes run and are right (RuntimeError: no clock here), 2 tried" in capsys.readouterr().out
     assert FORWARD not in own_block_sizes(CPU)
 
 
@@ -319,7 +299,7 @@ def changed(**changes):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "words"),
     [
         (lambda text: None, "No such file"),
         (lambda text: text[:-5], "cannot be read"),
@@ -341,12 +321,12 @@ def changed(**changes):
         (changed(width="16"), "width '16'"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_sentence(tiles, damage, said):
+def test_a_file_that_cannot_be_used_is_one_sentence(tiles, damage, words):
     text = damage(tiles.read_text())
     tiles.unlink() if text is None else tiles.write_text(text)
     with pytest.raises(UnusableTiles, match="autotune") as raised:
         choose_block_sizes("forward", torch.zeros(1, 2, 20, 16), 16)
-    assert said in str(raised.value)
+    assert words in str(raised.value)
     assert str(tiles) in str(raised.value)
     assert judge(raised.value) == (YOURS, str(raised.value))
 
