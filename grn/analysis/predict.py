@@ -82,7 +82,7 @@ def annotate(
         target_total=trained.target_total,
         depth=trained.depth,
         measures_depth=trained.measures_depth,
-        depth_held=trained.depth_share,
+        share_of_depth=trained.depth_share,
     )
     for line in (cells.counts_from, *cells.notes):
         say(line)

@@ -1,1 +1,1 @@
-"""Expression files become cells, cells become bags."""
+"""From expression files to cells (readers, preprocessing), and from cells to bags (loading)."""

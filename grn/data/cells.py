@@ -1,4 +1,4 @@
-"""The data set that everything downstream reads: cells as rows of multiplicities, with what is known of each."""
+"""Cells: the checked data set that training, read-outs and predictions use, made from the AnnData behind data.path."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from grn.data.preprocessing.depth import (
     cell_weights,
     depth_scale,
     depth_share,
+    detected,
     measures_depth,
-    presence,
     totals,
-    totals_behind,
-    zeros_tell_depth,
+    totals_from_detected,
+    zeros_reflect_depth,
 )
 from grn.data.preprocessing.genes import choose_genes, choose_regulators, column_of, gene_names, merge_duplicates
 from grn.data.preprocessing.multiplicity import median_total, to_multiplicity
@@ -44,14 +44,15 @@ class Cells:
     multiplicity: CSR float32 [C, N], no stored zeros.   vocabulary [N].
     regulators: positions in the vocabulary, int64, or None where every gene may regulate.
     labels [C]: position in classes, -1 where missing.   property [C]: float32, NaN where missing.
-    basal [C]: multiplicity of the basal gene, from the cell's depth by `depth` (its scale; None: all 1).
-    weight [C]: how much a cell counts where genes are compared: more where it is deeper, 1 on average.
-    groups [C]: a number per donor or batch (data.group_key); None where nothing has to stay together.
-    measures_depth [N]: bool, the genes that make up a cell's depth.   depth_share [N]: what part of the training
-    cells' depth each of them holds.
-    target_total: what log1p_normalised scaled each cell to; None for the other transforms.
-    counts_from: a sentence that says where the counts were.   notes: more sentences for the user.
-    truth: source, target, sign of the planted network, where the cells were simulated.
+    basal [C]: float32, multiplicity of the basal gene, computed from the cell's sequencing depth.
+    depth: the scale of that computation (see depth_scale); None where every cell's basal multiplicity is 1.
+    weight [C]: float32 with mean 1, the weight of a cell where genes are compared; larger for deeper cells.
+    groups [C]: number of the cell's donor or batch (data.group_key); None without groups.
+    measures_depth [N]: bool, the genes over which a cell's depth is measured.   depth_share [N]: the share of the
+    training cells' depth that each gene holds.
+    target_total: the total to which log1p_normalised scaled each cell; None for the other transforms.
+    counts_from: a sentence about which matrix the values were read from.   notes: more sentences for the user.
+    truth: source, target, sign of the planted edges of simulated cells; None for other cells.
     """
 
     multiplicity: sparse.csr_matrix
@@ -79,9 +80,11 @@ class Cells:
 def load_cells(
     config: DataConfig, property_key: str | None = None, seed: int = 0, adata: AnnData | None = None
 ) -> tuple[Cells, Split]:
-    """The cells of `data.path` and their split. What is chosen from data is chosen on the training cells alone.
+    """The cells of `data.path` and their split. Everything that is estimated from data uses the training cells alone.
 
-    adata: the cells themselves where they are in memory, in the place of those of `data.path`; it is not changed.
+    property_key: the numeric column of obs that becomes Cells.property.   seed: of the split.
+    adata: cells in memory, which are used instead of `data.path`; it is not changed.
+    Raises DataError, ConfigError.
     """
     source = adata
     adata = open_source(config) if source is None else source
@@ -90,7 +93,7 @@ def load_cells(
     split = split_cells(labels, groups, config.validation_fraction, config.test_fraction, seed)
     expression = read_expression(adata, config)
     values, names = _named_genes(expression, config)
-    named, found = choose_regulators(names, config.regulators)
+    named, regulators_note = choose_regulators(names, config.regulators)
     chosen = choose_genes(values[split.train], names, config.genes, named, config.values)
     if len(chosen) < len(names):
         values = values[:, chosen]
@@ -98,18 +101,18 @@ def load_cells(
         adata.file.close()
     regulators = None if named is None else _positions_within(chosen, named)
     counted = config.values == "counts"
-    tells_depth = values if counted else presence(values)
-    measures = measures_depth(tells_depth[split.train], regulators)
-    total = totals(tells_depth, measures)
+    counts = values if counted else detected(values)  # depth is measured in counts, or in detected genes
+    measures = measures_depth(counts[split.train], regulators)
+    total = totals(counts, measures)
     transform = _transform(config)
     target = median_total(total[split.train]) if transform == "log1p_normalised" else None
     used = "" if regulators is None else f", {regulators.size} of them as regulators"
-    told = config.depth == "auto" and (counted or zeros_tell_depth(tells_depth[split.train], measures))
-    depth = depth_scale(total[split.train]) if told else None
-    if not told:
-        weight = np.ones(len(total), np.float32)
+    if config.depth == "auto" and (counted or zeros_reflect_depth(counts[split.train], measures)):
+        depth = depth_scale(total[split.train])
+        weight = cell_weights(total if counted else totals_from_detected(total, int(measures.sum())))
     else:
-        weight = cell_weights(total if counted else totals_behind(total, int(measures.sum())))
+        depth = None
+        weight = np.ones(len(total), np.float32)
     cells = Cells(
         multiplicity=to_multiplicity(values, transform, total, target),
         vocabulary=tuple(names[position] for position in chosen),
@@ -122,10 +125,10 @@ def load_cells(
         depth=depth,
         weight=weight,
         measures_depth=measures,
-        depth_share=depth_share(tells_depth[split.train], measures),
+        depth_share=depth_share(counts[split.train], measures),
         target_total=target,
         counts_from=expression.origin,
-        notes=(*_left_out(adata), f"{chosen.size} of {len(names)} genes are used{used}.", found),
+        notes=(*_left_out(adata), f"{chosen.size} of {len(names)} genes are used{used}.", regulators_note),
         truth=read_truth(adata),
         groups=groups,
     )
@@ -142,14 +145,14 @@ def cells_for_vocabulary(
     target_total: float | None = None,
     depth: DepthScale | None = None,
     measures_depth: np.ndarray | None = None,
-    depth_held: np.ndarray | None = None,
+    share_of_depth: np.ndarray | None = None,
 ) -> Cells:
-    """Cells of another AnnData for a model that is already trained: its genes, its transform, its classes.
+    """Cells of another AnnData for a trained model: with its genes, its transform and its classes.
 
-    Genes that the data lack are absent (multiplicity 0), and a cell's depth is what it would be with the part of the
-    training cells' depth that they held (depth_held: Cells.depth_share of these); labels that the model does not know
-    are missing.
-    Raises VocabularyMismatch where the data have fewer than half of the genes.
+    Genes that the data lack are absent (multiplicity 0); a cell's depth is then divided by the share of the training
+    cells' depth in the other genes (share_of_depth: Cells.depth_share of the training cells). Labels that are not among
+    the model's classes are missing.
+    Raises VocabularyMismatch where the data have fewer than half of the genes, DataError, ConfigError.
     """
     expression = read_expression(adata, config)
     values, names = _named_genes(expression, config)
@@ -158,31 +161,31 @@ def cells_for_vocabulary(
     if 2 * shared.sum() < len(vocabulary):
         where = "The AnnData" if config.path == MEMORY else config.path
         raise VocabularyMismatch(_mismatch(where, expression.var, names, vocabulary, int(shared.sum())))
-    place = sparse.csr_matrix(
+    to_vocabulary = sparse.csr_matrix(
         (
             np.ones(shared.sum(), np.float32),
             ([column[gene] for gene in np.asarray(vocabulary, object)[shared]], np.flatnonzero(shared)),
         ),
         shape=(len(names), len(vocabulary)),
     )
-    values = (values @ place).tocsr()
+    values = (values @ to_vocabulary).tocsr()
     values.sort_indices()
     measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
-    total = totals(values if config.values == "counts" else presence(values), measures)
+    total = totals(values if config.values == "counts" else detected(values), measures)
     note = f"{shared.sum()} of the model's {len(vocabulary)} genes are in the data; the others count as absent."
-    share = np.zeros(len(vocabulary)) if depth_held is None else depth_held
+    share = np.zeros(len(vocabulary)) if share_of_depth is None else share_of_depth
     lost = float(share[~shared].sum())
     if 0 < lost < 1:
         total = total / (1 - lost)
-        note += f" They held {lost:.0%} of the training cells' depth, which is allowed for."
-    found, known = read_labels(adata.obs, config.label_key)
-    place_of = {label: position for position, label in enumerate(classes)}
-    translate = np.array([place_of.get(label, MISSING) for label in known] + [MISSING], np.int64)
+        note += f" They held {lost:.0%} of the training cells' depth; the depth of each cell is corrected for that."
+    labels, label_names = read_labels(adata.obs, config.label_key)
+    position_of = {label: position for position, label in enumerate(classes)}
+    translate = np.array([position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64)
     return Cells(
         multiplicity=to_multiplicity(values, _transform(config), total, target_total),
         vocabulary=tuple(vocabulary),
         regulators=regulators,
-        labels=translate[found],  # -1 reads the last entry: missing
+        labels=translate[labels],  # -1 reads the last entry: missing
         classes=tuple(classes),
         property=_read_property(adata.obs, None),
         obs_names=adata.obs_names.to_numpy(str),
@@ -206,19 +209,19 @@ def read_labels(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray, tuple[s
     missing = (column.isna() | (text.str.strip() == "")).to_numpy()
     classes, positions = np.unique(text.to_numpy(str)[~missing], return_inverse=True)
     if classes.size == 0:
-        raise DataError(f"obs column {key!r} holds no labels; set data.label_key to another column, or to null.")
+        raise DataError(f"Column {key!r} of obs holds no labels; set data.label_key to another column, or to null.")
     labels = np.full(len(obs), MISSING, np.int64)
     labels[~missing] = positions
     return labels, tuple(map(str, classes))
 
 
 def _left_out(adata: AnnData) -> tuple[str, ...]:
-    """What 10x files hold besides genes, in a sentence, where there is something."""
+    """A sentence about the features of a 10x file that are not genes, where there are any."""
     return (adata.uns[LEFT_OUT],) if LEFT_OUT in adata.uns else ()
 
 
 def _read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
-    """A number per group; cells without one are a group of their own."""
+    """The number of each cell's group, [C]; cells without a group form one group together (-1)."""
     if key is None:
         return None
     return pd.factorize(column_of(obs, key, "data.group_key", "obs"), use_na_sentinel=True)[0]
@@ -231,31 +234,37 @@ def _read_property(obs: pd.DataFrame, key: str | None) -> np.ndarray:
     try:
         values = pd.to_numeric(column.astype(object)).to_numpy(np.float32)
     except (ValueError, TypeError):
-        raise DataError(f"obs column {key!r} is not numeric; objectives.property.key needs numbers.") from None
+        raise DataError(
+            f"Column {key!r} of obs is not numeric; set objectives.property.key to a numeric column."
+        ) from None
     return np.where(np.isfinite(values), values, np.float32(np.nan))
 
 
 def _named_genes(expression: Expression, config: DataConfig) -> tuple[sparse.csr_matrix, list[str]]:
     if config.values == "expression" and config.duplicates == "sum":
-        raise ConfigError("data.duplicates: sum adds counts, but data.values is expression; set it to refuse.")
+        raise ConfigError(
+            "data.duplicates: sum adds counts, but data.values is expression; set data.duplicates: refuse."
+        )
     names = gene_names(expression.var, config.gene_key)
     return merge_duplicates(expression.values, names, config.duplicates)
 
 
 def _transform(config: DataConfig) -> str:
-    return "counts" if config.values == "expression" else config.multiplicity  # expression is taken as it is
+    return "counts" if config.values == "expression" else config.multiplicity  # expression is used as it is
 
 
 def _positions_within(chosen: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Where the wanted genes are among the chosen ones (both sorted positions in the data)."""
     positions = np.flatnonzero(np.isin(chosen, wanted)).astype(np.int64)
     if positions.size == 0:
-        raise DataError("None of data.regulators is among the chosen genes; choose more genes (data.genes).")
+        raise DataError(
+            "None of the regulators (data.regulators) is among the chosen genes; choose more genes (data.genes)."
+        )
     return positions
 
 
 def _mismatch(path: str, var: pd.DataFrame, names: Sequence[str], vocabulary: Sequence[str], shared: int) -> str:
-    """What is shared, what the names look like, and the column of var that fits better, where there is one."""
+    """How many genes are shared, what the names look like, and the column of var that would fit better, if any."""
     columns = {"null": var.index, **{str(key): var[key] for key in var}}
     overlap = {key: int(column.astype(str).isin(set(vocabulary)).sum()) for key, column in columns.items()}
     best = max(overlap, key=lambda key: overlap[key])
@@ -263,12 +272,12 @@ def _mismatch(path: str, var: pd.DataFrame, names: Sequence[str], vocabulary: Se
     if re.fullmatch(r"ENS[A-Z]*G\d{6,}(\.\d+)?", names[0]):
         looks = f"like Ensembl ids ({names[0]!r})"
     if overlap[best] > shared:
-        way_out = f"Its names look {looks}; set data.gene_key: {best}."
+        advice = f"Its names look {looks}; set data.gene_key: {best}."
     elif shared == 0:
-        way_out = (
+        advice = (
             f"Its names look {looks}; the model's are like {vocabulary[0]!r}: "
             "set data.gene_key to a column of var with such names."
         )
     else:
-        way_out = "At least half of them are needed: give data that were not cut to fewer genes."
-    return f"{path} shares {shared} of {len(vocabulary)} genes with the model. {way_out}"
+        advice = "At least half of them are needed; give data with more of these genes."
+    return f"{path} shares {shared} of {len(vocabulary)} genes with the model. {advice}"

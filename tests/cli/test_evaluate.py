@@ -260,7 +260,7 @@ def test_quiet_prints_nothing(ask):
         (["reference.csv", "reference.csv"], "reference.csv has the columns Gene1, Gene2, Type; name them"),
         (
             ["network.csv", "reference.csv", "--regulators", "al"],
-            "--regulators is 'al', and there is no such file",
+            "--regulators is 'al', but there is no such file",
         ),
         (["network.csv", "reference.csv", "--genes", "data"], "--genes is data, but there are none"),
         (["network.csv", "reference.csv", "--data", "."], "folder without config.yaml"),

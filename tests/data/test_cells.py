@@ -51,7 +51,7 @@ def test_missing_labels_come_back_from_a_file(adata, write):
 def test_a_missing_column_names_the_nearest(adata, write):
     path = write(adata)
     with pytest.raises(
-        DataError, match=r"data\.label_key is 'lable', which is no column of obs; did you mean 'label'\?"
+        DataError, match=r"data\.label_key is 'lable', which is not a column of obs; did you mean 'label'\?"
     ):
         load_cells(DataConfig(path=path, label_key="lable"))
     with pytest.raises(DataError, match=r"data\.group_key is 'donor'.*it has 'label'"):
@@ -59,7 +59,7 @@ def test_a_missing_column_names_the_nearest(adata, write):
 
 
 def test_a_column_without_labels_is_refused():
-    with pytest.raises(DataError, match="'label' holds no labels"):
+    with pytest.raises(DataError, match="Column 'label' of obs holds no labels"):
         read_labels(pd.DataFrame({"label": [None, ""]}), "label")
 
 
@@ -78,7 +78,7 @@ def test_property_is_float_with_nan(adata, write):
     cells, _ = load_cells(DataConfig(path=write(adata)), property_key="age")
     assert cells.property.dtype == np.float32
     assert np.isnan(cells.property[3]) and cells.property[4] == 4
-    with pytest.raises(DataError, match="'label' is not numeric"):
+    with pytest.raises(DataError, match="Column 'label' of obs is not numeric"):
         load_cells(DataConfig(path=write(adata)), property_key="label")
 
 

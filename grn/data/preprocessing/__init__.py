@@ -1,1 +1,1 @@
-"""From an AnnData to cells: counts, genes, depth, multiplicities, and the split."""
+"""From an AnnData to cells: counts, genes, sequencing depth, multiplicities, and the split."""

@@ -1,4 +1,4 @@
-"""Which matrix of an AnnData holds the values, and whether they are what the configuration says."""
+"""Reads the matrix of an AnnData that data.counts names, and checks that it holds what data.values promises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grn.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Expression:
-    """values: clean CSR float32 [C, N].   var: its genes.   origin: a sentence that says where the values are from."""
+    """values: clean CSR float32 [C, N].   var: its genes.   origin: a sentence about where the values are from."""
 
     values: sparse.csr_matrix
     var: pd.DataFrame
@@ -28,35 +28,37 @@ def read_expression(adata: AnnData, config: DataConfig) -> Expression:
     """The values that `data.counts` names, checked. Raises DataError, ConfigError."""
     if config.values == "expression":
         if config.counts == "recover":
-            raise ConfigError("data.counts: recover makes counts; set data.values: counts, not expression.")
+            raise ConfigError(
+                "data.counts: recover computes counts, but data.values is expression; set data.values: counts."
+            )
         values, var, name = _matrix(adata, config.counts)
         _check_expression(values, adata.obs_names, var.index, name)
         values = values.astype(np.float32, copy=False)
-        return Expression(values, var, f"Expression values are taken from {name} as they are.")
+        return Expression(values, var, f"Expression values are read from {name} and used as they are.")
     if config.counts == "recover":
         return _recovered(adata)
     values, var, name = _matrix(adata, config.counts)
     problem = _count_problem(values, adata.obs_names, var.index, name)
     if problem:
-        raise DataError(f"{problem}; {_ways_out(adata, config.counts)}")
-    return Expression(values.astype(np.float32, copy=False), var, f"Counts are taken from {name}.")
+        raise DataError(f"{problem}; {_alternatives(adata, config.counts)}")
+    return Expression(values.astype(np.float32, copy=False), var, f"Counts are read from {name}.")
 
 
 def _matrix(adata: AnnData, choice: str) -> tuple[sparse.csr_matrix, pd.DataFrame, str]:
-    """The matrix that a `data.counts` choice names, its genes, and its name for people."""
+    """The matrix that a choice of `data.counts` names, its genes, and its name in messages."""
     if choice == "X":
         if adata.X is None:
-            raise DataError(f"There is no X; set data.counts to one of: {_choices(adata)}.")
+            raise DataError(f"The AnnData has no X; set data.counts to one of: {_choices(adata)}.")
         return to_csr(adata.X, "X"), adata.var, "X"
     if choice == "raw":
         if adata.raw is None:
-            raise DataError(f"There is no .raw; set data.counts to one of: {_choices(adata)}.")
+            raise DataError(f"The AnnData has no .raw; set data.counts to one of: {_choices(adata)}.")
         return to_csr(adata.raw.X, ".raw"), adata.raw.var, ".raw"
     kind, _, layer = choice.partition(":")
     if kind != "layer" or not layer:
         raise ConfigError(f"data.counts is {choice!r}; it must be X, raw, layer:NAME or recover.")
     if layer not in adata.layers:
-        raise DataError(f"There is no layer {layer!r}; set data.counts to one of: {_choices(adata)}.")
+        raise DataError(f"The AnnData has no layer {layer!r}; set data.counts to one of: {_choices(adata)}.")
     return to_csr(adata.layers[layer], f"layer {layer!r}"), adata.var, f"layer {layer!r}"
 
 
@@ -71,9 +73,9 @@ def _recovered(adata: AnnData) -> Expression:
 
 
 def _matrices(adata: AnnData) -> list[str]:
-    """What `data.counts` may say to name a matrix of adata."""
+    """The values of `data.counts` that name a matrix of `adata`."""
     found = (["X"] if adata.X is not None else []) + (["raw"] if adata.raw is not None else [])
-    # anndata 0.13 has X among the layers, under no name.
+    # anndata 0.13 lists X among the layers, with the name None.
     return found + [f"layer:{layer}" for layer in adata.layers if layer is not None]
 
 
@@ -82,7 +84,7 @@ def _choices(adata: AnnData) -> str:
 
 
 def _count_problem(values: sparse.csr_matrix, cells, genes, name: str) -> str | None:
-    """Half a sentence about the first value that no count can be, or None."""
+    """The beginning of a sentence about the first value that cannot be a count; None where there is no such value."""
     if values.nnz == 0:
         return f"{name} holds no value above 0"
     data = values.data
@@ -99,19 +101,19 @@ def _count_problem(values: sparse.csr_matrix, cells, genes, name: str) -> str | 
 
 
 def _check_expression(values: sparse.csr_matrix, cells, genes, name: str) -> None:
-    """Multiplicities are finite and not negative; so must be what is taken for them."""
+    """Raises DataError for values that cannot be multiplicities, which are finite and not negative."""
     if values.nnz == 0:
-        raise DataError(f"{name} holds nothing but zeros; set data.counts to the matrix that holds the values.")
+        raise DataError(f"{name} holds only zeros; set data.counts to the matrix that holds the values.")
     finite, negative = np.isfinite(values.data), values.data < 0
     if not finite.all():
         raise DataError(
             f"{name} has {_named(values, int(finite.argmin()), cells, genes)}, which is not finite; "
-            "fill or drop missing values first."
+            "fill in or remove missing values first."
         )
     if negative.any():
         raise DataError(
-            f"{name} has {_named(values, int(negative.argmax()), cells, genes)} and multiplicities cannot be negative; "
-            "use the values from before scaling or centring (data.counts: raw or layer:NAME)."
+            f"{name} has {_named(values, int(negative.argmax()), cells, genes)}, but multiplicities cannot be "
+            "negative; use values from before scaling and centring (data.counts: raw or layer:NAME)."
         )
 
 
@@ -120,20 +122,23 @@ def _named(values: sparse.csr_matrix, entry: int, cells, genes) -> str:
     return f"{values.data[entry]:g} for gene {genes[gene]} in cell {cells[cell]}"
 
 
-def _ways_out(adata: AnnData, tried: str) -> str:
-    """The choices of `data.counts` that do hold counts here, found by looking."""
+def _alternatives(adata: AnnData, tried: str) -> str:
+    """Advice: the other choices of `data.counts` that do hold counts; each is read to see whether it does."""
     found = []
     for choice in _matrices(adata):
         if choice != tried and _works(lambda choice=choice: _whole(_matrix(adata, choice)[0])):
             found.append(choice)
     if _works(lambda: _recovered(adata)):
-        found.append("recover (the integers behind its log1p values)")
+        found.append("recover (computes the integers from its log1p values)")
     if found:
         return f"set data.counts: {' or '.join(found)}."
     values = to_csr(_matrix(adata, tried)[0], tried).data
     if values.size == 0 or not np.isfinite(values).all() or (values < 0).any():
-        return "no other matrix here holds counts; mend this one or add one."
-    return "no other matrix here holds counts: add one, or set data.values: expression to take the values as they are."
+        return "no other matrix of the AnnData holds counts; correct this one, or add one."
+    return (
+        "no other matrix of the AnnData holds counts; add one, or set data.values: expression to use the values as "
+        "they are."
+    )
 
 
 def _works(attempt) -> bool:

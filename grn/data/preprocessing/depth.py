@@ -1,16 +1,19 @@
-"""How deeply a cell was sequenced: its total, the multiplicity of its basal gene and its weight.
+"""Sequencing depth: each cell's total, and what follows from it: basal multiplicity and weight of the cell.
 
-A total that counts the regulators too ties every gene to them: where a regulator takes a count, the others have one
-less, and each regulator seems to repress. So the depth is the total over the genes that are not regulators, as long as
-these hold at least half of the counts.
+The total leaves out the regulators, as long as the other genes hold at least half of the counts. With the regulators in
+it, every other gene would depend on them: a count more for a regulator means a smaller share for the others, so that
+every regulator would seem to repress.
 
-Deep cells show more genes. A model that cannot see depth reads it off the regulators, and every regulator then seems to
-raise every target. The basal gene is the yardstick that the other genes are measured against, so it carries the depth:
-1 at the mean of the training cells, half a unit more or less for one standard deviation of the log total.
+More genes are detected in deeper cells. A model that is not given the depth infers it from the regulators, and every
+regulator then seems to activate every target. So the model is given the depth, as the multiplicity of the basal gene,
+against which the multiplicities of all genes are compared: 1 at the mean log total of the training cells, 0.5 more or
+less for each standard deviation of it.
 
-Where values are no counts (log-normalised ones, say) their sum tells nothing of the depth, but how many genes were seen
-at all does: this *cellular detection rate* takes the total's place (Finak et al. 2015, MAST), as long as it differs
-between cells by more than the genes' own zeros explain.
+The sum of values that are not counts (log-normalised ones, for example) does not measure depth, but the number of
+detected genes does: this *cellular detection rate* (Finak et al. 2015, MAST) is used in place of the total, provided
+that it varies between cells by more than independent zeros of the genes explain.
+
+Letters: C cells, N genes.
 """
 
 from __future__ import annotations
@@ -18,62 +21,74 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-STEP = 0.5  # of basal multiplicity for one sd of the log total
-LEAST = 0.5  # with a lighter yardstick the first gene of a nearly empty bag would outweigh everything
-FEWEST = 50  # genes whose zeros tell a cell's depth: those of a few genes tell what these genes do
-LARGEST_WEIGHT = 5  # times the median cell's: one cell of a hundred times the depth must not speak for all
+STEP = 0.5  # change of the basal multiplicity for one sd of the log total
+LEAST = 0.5  # smallest basal multiplicity: with less, a single gene would dominate a nearly empty bag
+FEWEST = 50  # genes that are needed to estimate depth from zeros: with fewer, zeros reflect those genes' regulation
+LARGEST_WEIGHT = 5  # in units of the median cell's weight, so that a very deep cell does not dominate the rest
 
-DepthScale = tuple[float, float]
+DepthScale = tuple[float, float]  # mean and sd of the log totals of the training cells
 
 
 def measures_depth(counts: sparse.csr_matrix, regulators: np.ndarray | None) -> np.ndarray:
-    """bool [N]: the genes whose counts make up a cell's depth. counts: CSR [C, N] of the training cells."""
-    everything = np.ones(counts.shape[1], dtype=bool)
+    """The genes over which depth is measured, bool [N].
+
+    counts: CSR [C, N] of the training cells.   regulators: their positions; None: every gene may regulate.
+    """
+    all_genes = np.ones(counts.shape[1], dtype=bool)
     if regulators is None:
-        return everything
-    others = everything.copy()
+        return all_genes
+    others = all_genes.copy()
     others[regulators] = False
     total = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel()
-    return others if 2 * total[others].sum() >= total.sum() else everything
+    return others if 2 * total[others].sum() >= total.sum() else all_genes
 
 
 def totals(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
-    """float64 [C]: counts of each cell in the genes that measure depth."""
+    """Total of each cell over the genes that measure depth, float64 [C]. counts: CSR [C, N]; measures: bool [N]."""
     return np.asarray(counts @ measures.astype(np.float64)).ravel()
 
 
 def depth_share(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
-    """float64 [N]: what part of the cells' totals each gene holds; 0 for genes that measure none. counts [C, N]."""
+    """Share of the sum of all totals in each gene, float64 [N]; 0 for genes that do not measure depth."""
     held = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel() * measures
     return held / max(held.sum(), 1)
 
 
-def presence(values: sparse.csr_matrix) -> sparse.csr_matrix:
-    """1 where a gene was seen: its `totals` are detection rates, times the genes. values: no stored zeros."""
+def detected(values: sparse.csr_matrix) -> sparse.csr_matrix:
+    """1 for each gene that was detected in a cell, CSR [C, N]; its `totals` count the detected genes.
+
+    values: CSR [C, N] without stored zeros.
+    """
     return sparse.csr_matrix((np.ones_like(values.data), values.indices, values.indptr), shape=values.shape)
 
 
-def zeros_tell_depth(seen: sparse.csr_matrix, measures: np.ndarray) -> bool:
-    """Whether most of what cells differ by in the genes that they show is the cells' own: more than twice the variance
-    that zeros independent of each other would give. seen: `presence` [C, N] of the training cells; measures [N]."""
-    rate = np.asarray(seen.mean(axis=0, dtype=np.float64)).ravel()[measures]
-    return len(rate) >= FEWEST and bool(totals(seen, measures).var() > 2 * (rate * (1 - rate)).sum())
+def zeros_reflect_depth(found: sparse.csr_matrix, measures: np.ndarray) -> bool:
+    """Whether cells differ in the number of detected genes mainly by their depth.
+
+    That is where its variance is more than twice the variance that zeros independent of each other would give.
+    found: `detected` [C, N] of the training cells.   measures: bool [N].
+    """
+    rate = np.asarray(found.mean(axis=0, dtype=np.float64)).ravel()[measures]
+    return len(rate) >= FEWEST and bool(totals(found, measures).var() > 2 * (rate * (1 - rate)).sum())
 
 
-def totals_behind(seen: np.ndarray, genes: int) -> np.ndarray:
-    """float64 [C]: counts that show `seen` [C] of so many genes, were each as frequent: a gene of mean m has zeros in
-    e^-m of the cells. A cell that shows every gene counts as one that misses half a gene."""
-    return -genes * np.log1p(-np.minimum(seen, genes - 0.5) / genes)
+def totals_from_detected(found: np.ndarray, genes: int) -> np.ndarray:
+    """Total counts, float64 [C], at which `found` [C] of `genes` genes would be detected if all were equally expressed.
+
+    A Poisson gene of mean m is zero in a share exp(-m) of the cells. A cell in which every gene is detected is treated
+    as if half a gene were missing.
+    """
+    return -genes * np.log1p(-np.minimum(found, genes - 0.5) / genes)
 
 
 def depth_scale(total: np.ndarray) -> DepthScale | None:
-    """Mean and sd of the log totals of the training cells; None where all are alike."""
+    """Mean and sd of the log totals [C] of the training cells; None where all totals are equal."""
     logs = np.log1p(total)
     return (float(logs.mean()), float(logs.std())) if logs.std() > 1e-6 else None
 
 
 def basal_multiplicity(total: np.ndarray, scale: DepthScale | None) -> np.ndarray:
-    """float32 [C]; all 1 without a scale."""
+    """Multiplicity of the basal gene of each cell, float32 [C], from its total; 1 everywhere where `scale` is None."""
     if scale is None:
         return np.ones(len(total), np.float32)
     mean, sd = scale
@@ -81,7 +96,9 @@ def basal_multiplicity(total: np.ndarray, scale: DepthScale | None) -> np.ndarra
 
 
 def cell_weights(total: np.ndarray) -> np.ndarray:
-    """float32 [C], mean 1: how much a cell counts where genes are compared. A normalised count is as noisy as its cell
-    is shallow: its variance goes with 1 / total."""
+    """Weight of each cell where genes are compared, float32 [C] with mean 1: proportional to the total, up to a limit.
+
+    The variance of a normalised count is proportional to 1 / total of its cell.
+    """
     weight = np.minimum(np.maximum(total, 1), LARGEST_WEIGHT * max(float(np.median(total)), 1))
     return (weight / weight.mean()).astype(np.float32)

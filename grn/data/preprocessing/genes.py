@@ -1,4 +1,4 @@
-"""Names of genes, which of them are used, and which of those regulate.
+"""Genes: their names, which of them are used, and which of those are regulators.
 
 Names are plain strings throughout: "NA" and "nan" are genes.
 """
@@ -19,7 +19,7 @@ from grn.errors import DataError
 
 
 def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
-    """Names from column `gene_key` of var, or from its index; a gene without a name there keeps its index name."""
+    """Names from column `gene_key` of var, or from its index; where the column has no name, the index name is used."""
     index = [str(name) for name in var.index]
     if gene_key is None:
         return index
@@ -29,27 +29,27 @@ def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
 
 
 def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Series:
-    """frame[key], or a sentence that names the nearest column."""
+    """frame[key]; where there is none, raises DataError with the nearest column. field, table: names in messages."""
     if key in frame:
         return frame[key]
     columns = [str(column) for column in frame.columns]
     near = difflib.get_close_matches(key, columns, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, columns)) or 'no columns'}."
-    raise DataError(f"{field} is {key!r}, which is no column of {table}; {hint}")
+    raise DataError(f"{field} is {key!r}, which is not a column of {table}; {hint}")
 
 
 def merge_duplicates(
     values: sparse.csr_matrix, names: Sequence[str], duplicates: str
 ) -> tuple[sparse.csr_matrix, list[str]]:
-    """Genes listed once: names that repeat are refused, or their counts summed at the first place."""
+    """Values and names with every gene once: repeated genes are refused, or summed into their first column."""
     position = {name: column for column, name in enumerate(dict.fromkeys(names))}
     if len(position) == len(names):
         return values, list(names)
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if duplicates == "refuse":
         raise DataError(
-            f"Gene names occur more than once, {len(repeated)} in all ({_examples(repeated)}); set data.duplicates: "
-            "sum to add their counts, or data.gene_key to a column of var with unique names."
+            f"Some gene names occur more than once ({len(repeated)}: {_examples(repeated)}); set data.duplicates: sum "
+            "to add their counts, or data.gene_key to a column of var with unique names."
         )
     columns = np.array([position[name] for name in names])
     gather = sparse.csr_matrix((np.ones(len(names), np.float32), (np.arange(len(names)), columns)))
@@ -63,8 +63,9 @@ def choose_genes(
 ) -> np.ndarray:
     """Positions of the chosen genes, in the order of the data.
 
-    counts [C, N]: the training cells.   choice: `data.genes`.   keep: regulators that were named; they stay, in
-    addition to the N most variable, where any of these cells expresses them.
+    counts: CSR [C, N] of the training cells.   choice: `data.genes`.   values: `data.values`.
+    keep: positions of the regulators that were named; those that a training cell expresses are kept in addition to the
+    most variable genes.
     """
     if choice == "all":
         return np.arange(len(names))
@@ -85,7 +86,7 @@ def choose_genes(
 
 
 def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np.ndarray | None, str]:
-    """Positions of the regulators (None: every gene) and a sentence that says how many were found."""
+    """Positions of the regulators (None: every gene), and a sentence about how many were found."""
     if choice == "all":
         return None, "Every gene may regulate."
     listed = read_gene_list(choice, "data.regulators") if isinstance(choice, str) else [str(name) for name in choice]
@@ -93,20 +94,20 @@ def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np
     if found.size == 0:
         raise DataError(_none_found("data.regulators", listed, names))
     absent = sorted(set(listed) - set(names))
-    missing = f", not in the data: {len(absent)} ({_examples(absent)})" if absent else ""
+    missing = f"; {len(absent)} are not in the data ({_examples(absent)})" if absent else ""
     return found, f"{found.size} of {len(set(listed))} regulators were found{missing}."
 
 
 def read_gene_list(name: str, field: str) -> list[str]:
-    """Genes of a file, one a line; blank lines and lines that start with # do not count."""
+    """The genes in a file, one a line; blank lines and lines with # are skipped. field: as messages name it."""
     path = Path(name)
     if not path.is_file():
-        or_genes = "" if field.startswith("-") else f", or the genes themselves: [{name}]"
-        raise DataError(f"{field} is {name!r}, and there is no such file; give one with a gene a line{or_genes}.")
+        or_genes = "" if field.startswith("-") else f", or the genes themselves, as [{name}]"
+        raise DataError(f"{field} is {name!r}, but there is no such file; give a file with one gene a line{or_genes}.")
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not text; {field} must name a text file with one gene a line.") from None
+        raise DataError(f"{path} is not text in UTF-8; set {field} to a text file with one gene a line.") from None
     genes = list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
     if not genes:
         raise DataError(f"{path} lists no genes; write one gene a line.")
@@ -115,7 +116,7 @@ def read_gene_list(name: str, field: str) -> list[str]:
 
 def _none_found(field: str, listed: Sequence[str], names: Sequence[str]) -> str:
     return (
-        f"None of the genes of {field} ({_examples(listed)}) is in the data, whose genes are like "
+        f"None of the genes of {field} ({_examples(listed)}) is in the data, whose genes are named like "
         f"{_examples(names)}; set data.gene_key to a column of var with matching names."
     )
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def mean_and_sd(multiplicity: sp.csr_matrix) -> tuple[Tensor, Tensor]:
-    """Of each gene [N] over cells [C, N], float32; sd 1 for a gene that never varies. Zeros are never stored."""
+    """Mean and sd of each gene over cells, float32 [N]; the sd of a constant gene is 1. multiplicity: CSR [C, N]."""
     mean = np.asarray(multiplicity.mean(0, dtype=np.float64)).ravel()
     square = np.asarray(multiplicity.multiply(multiplicity).mean(0, dtype=np.float64)).ravel()
     sd = np.sqrt(np.maximum(square - mean**2, 0))

@@ -1,4 +1,4 @@
-"""Every cell in exactly one of three parts: training, validation, test."""
+"""The split of cells into training, validation and test: every cell is in exactly one part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grn.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of the cells of each part, sorted; disjoint, and together all cells."""
+    """The rows of each part, int64, sorted; the parts are disjoint and together hold all cells."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -22,7 +22,10 @@ class Split:
 def split_cells(
     labels: np.ndarray, groups: np.ndarray | None, validation_fraction: float, test_fraction: float, seed: int
 ) -> Split:
-    """Stratified by `labels` (-1, missing, is a stratum too), or with each group whole in one part."""
+    """A split that is stratified by `labels` [C] or, with `groups` [C], keeps each group in one part.
+
+    Cells without a label (-1) are a stratum, too. Raises ConfigError, and DataError where cells or groups are too few.
+    """
     if validation_fraction + test_fraction >= 1:
         raise ConfigError(
             f"data.validation_fraction {validation_fraction} and data.test_fraction {test_fraction} leave no cell for "
@@ -38,28 +41,28 @@ def split_cells(
         ("test", split.test, test_fraction),
     ):
         if fraction > 0 and part.size == 0:
-            kinds = np.unique(labels).size
+            strata = np.unique(labels).size
             raise DataError(
-                f"No cell is left for {name}: {labels.size} cells are too few to split; use more."
-                if kinds == 1
-                else f"No cell is left for {name}: {labels.size} cells with {kinds} labels are too few to split, as a "
-                "label of one or two cells only trains; use more cells, or data.label_key: null."
+                f"No cell is left for {name}: {labels.size} cells are too few to split; use more cells."
+                if strata == 1
+                else f"No cell is left for {name}: {labels.size} cells with {strata} labels are too few to split: all "
+                "cells of a label with one or two cells are for training; use more cells, or data.label_key: null."
             )
     return split
 
 
 def _stratified(labels: np.ndarray, validation_fraction: float, test_fraction: float, seed: int) -> Split:
-    """Each part gets its share of every stratum, and at least one cell of a stratum of three or more.
+    """Each part gets its share of every stratum, and at least one cell of each stratum of three or more.
 
     scikit-learn's StratifiedShuffleSplit refuses strata this small and may leave a part without a rare type.
     """
     generator = np.random.default_rng(seed)
     if labels.size == 0:
-        raise DataError("The data hold no cells; choose another file (data.path).")
+        raise DataError("The data hold no cells; set data.path to other data.")
     parts: tuple[list, list, list] = ([], [], [])
     for label in np.unique(labels):
         members = generator.permutation(np.flatnonzero(labels == label))
-        spare = members.size - 1  # one cell always trains
+        spare = members.size - 1  # at least one cell is for training
         test = min(_share(test_fraction, members.size), max(spare - (validation_fraction > 0), 0))
         validation = min(_share(validation_fraction, members.size), spare - test)
         ends = [members.size - test - validation, members.size - test]
@@ -69,18 +72,18 @@ def _stratified(labels: np.ndarray, validation_fraction: float, test_fraction: f
 
 
 def _share(fraction: float, size: int) -> int:
-    """Whole cells for a fraction of a stratum; strata under three cells are not divided."""
+    """Number of cells for a fraction of a stratum; strata of fewer than three cells are not divided."""
     return max(round(fraction * size), 1) if fraction > 0 and size >= 3 else 0
 
 
 def _grouped(groups: np.ndarray, validation_fraction: float, test_fraction: float, seed: int) -> Split:
-    """The fractions are of groups, not of cells."""
+    """A split of whole groups; the fractions are of groups, not of cells."""
     wanted = 1 + (validation_fraction > 0) + (test_fraction > 0)
     count = np.unique(groups).size
     if count < wanted:
         raise DataError(
-            f"data.group_key has {count} group(s) and the split needs {wanted}; set data.group_key: null, or "
-            "data.validation_fraction or data.test_fraction to 0."
+            f"The column of data.group_key has {count} group(s), but the split needs {wanted}; set data.group_key: "
+            "null, or data.test_fraction: 0."
         )
     rest, test = _divide(np.arange(groups.size), groups, test_fraction, seed, leave=wanted - (test_fraction > 0))
     validation_fraction /= 1 - test_fraction
@@ -91,7 +94,7 @@ def _grouped(groups: np.ndarray, validation_fraction: float, test_fraction: floa
 def _divide(
     rows: np.ndarray, groups: np.ndarray, fraction: float, seed: int, leave: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the groups that stay and of those that are taken: a fraction, at least one, `leave` stay."""
+    """Rows of the groups that stay and of those that are taken; at least one is taken, and at least `leave` stay."""
     if fraction == 0:
         return rows, rows[:0]
     count = np.unique(groups[rows]).size

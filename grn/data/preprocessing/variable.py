@@ -1,9 +1,9 @@
 """How variable each gene is.
 
-Counts: variance of the analytic Pearson residuals (Lause, Berens and Kobak 2021, Genome Biology 22, 258), the distance
-of a count from what the cell's total and the gene's total predict, in units of a negative binomial's sd. It needs no
-bins of genes, which single out genes for their mean where there are few, and no log. Expression values, whose scale is
-not known: their variance.
+For counts: the variance of the analytic Pearson residuals (Lause, Berens and Kobak 2021, Genome Biology 22, 258), that
+is, of the difference between a count and its expectation from the cell's total and the gene's total, in units of the sd
+of a negative binomial. It needs no logarithm and no bins of genes, which with few genes select by mean expression.
+For expression values, whose scale is unknown: their variance.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from scipy import sparse
 
 OVERDISPERSION = 1 / 100  # of technical noise, as in the paper: variance mu + mu^2 / 100
-BLOCK = 4_000_000  # entries that are dense at a time
+BLOCK = 4_000_000  # entries that are held densely at a time
 
 
 def residual_variance(counts: sparse.csr_matrix) -> np.ndarray:
-    """Variance over cells of each gene's Pearson residuals, clipped at the square root of the number of cells."""
+    """Variance [N] over cells of each gene's Pearson residuals, clipped at the square root of C. counts: CSR [C, N]."""
     cells, genes = counts.shape
     totals = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
     share = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel() / max(totals.sum(), 1)
@@ -34,6 +34,6 @@ def residual_variance(counts: sparse.csr_matrix) -> np.ndarray:
 
 
 def variance(values: sparse.csr_matrix) -> np.ndarray:
-    """Variance of each gene over cells."""
+    """Variance [N] of each gene over cells. values: CSR [C, N]."""
     mean = np.asarray(values.mean(axis=0, dtype=np.float64)).ravel()
     return np.asarray(values.multiply(values).mean(axis=0, dtype=np.float64)).ravel() - mean**2

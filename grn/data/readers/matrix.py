@@ -1,4 +1,4 @@
-"""Any expression matrix as one clean CSR matrix: dense, CSR, CSC, in memory or on disk."""
+"""Any expression matrix (dense, CSR or CSC, in memory or on disk) as one clean CSR matrix."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from scipy import sparse
 
 from grn.errors import DataError
 
-ROWS = 4096  # cells that are read at a time from a matrix on disk
+ROWS = 4096  # cells that are read from disk at a time
 
 
 def to_csr(values, where: str) -> sparse.csr_matrix:
-    """`values` [C, N] as CSR with sorted indices, duplicates summed and no stored zeros. Always a copy.
+    """`values` [C, N] as CSR with sorted indices, duplicate entries summed and no stored zeros. Always a copy.
 
-    `where` names the matrix in errors. Raises DataError where its indices point outside it, as in damaged files.
+    where: the matrix's name in messages. Raises DataError for indices outside the matrix, as in damaged files.
     """
     try:
         blocks = [_clean(block, where) for block in _blocks(values)]
     except (OSError, ValueError, IndexError, KeyError, RuntimeError) as problem:
-        raise DataError(f"{where} cannot be read ({problem}), the file is damaged; write it again.") from problem
+        raise DataError(f"{where} cannot be read ({problem}); the file is damaged: write it again.") from problem
     return blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
 
 
 def locate(values: sparse.csr_matrix, entry: int) -> tuple[int, int]:
-    """Row and column of the `entry`-th stored value."""
+    """Row and column of the stored value number `entry`."""
     return int(np.searchsorted(values.indptr, entry, side="right")) - 1, int(values.indices[entry])
 
 
 def _blocks(values) -> Iterator:
-    """Matrices on disk piece by piece, so that a dense one is never whole in memory; others as they are."""
-    if isinstance(values, CSCDataset):  # cells of a column-wise file are scattered over the whole of it
+    """A matrix on disk in blocks of rows, so that a dense one is never in memory as a whole; any other as one block."""
+    if isinstance(values, CSCDataset):  # in a column-wise file, the values of a cell are scattered over all of it
         yield values.to_memory()
     elif isinstance(values, CSRDataset):
         yield from _rows_of(values)
@@ -45,12 +45,12 @@ def _blocks(values) -> Iterator:
 
 
 def _rows_of(values: CSRDataset) -> Iterator[sparse.csr_matrix]:
-    """Blocks of rows, from the stored arrays: AnnData's own slicing would follow indices that nobody has checked."""
+    """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they are checked."""
     data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
     cells, genes = values.shape
     ends = indptr[:]
     if ends.size != cells + 1 or ends[0] != 0 or ends[-1] > data.size or (np.diff(ends) < 0).any():
-        raise ValueError("its row pointers do not fit its shape")
+        raise ValueError("its row pointers do not match its shape")
     for start in range(0, max(cells, 1), ROWS):
         own = ends[start : start + ROWS + 1]
         stored = slice(own[0], own[-1])
@@ -61,9 +61,9 @@ def _clean(block, where: str) -> sparse.csr_matrix:
     if not sparse.issparse(block):
         block = np.asarray(block)
     if block.dtype.kind not in "fiub":
-        raise DataError(f"{where} holds {block.dtype} values; expression must be numbers.")
+        raise DataError(f"{where} holds values of type {block.dtype}; expression must be numbers.")
     if sparse.issparse(block) and block.format in ("csr", "csc"):
-        block.check_format(full_check=True)  # before any conversion gathers by these indices
+        block.check_format(full_check=True)  # before a conversion uses these indices
     matrix = sparse.csr_matrix(block, copy=True, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()

@@ -1,4 +1,4 @@
-"""Where counts come from, and the sentences for what no count can be."""
+"""Where counts are read from, and the messages for values that cannot be counts."""
 
 import numpy as np
 import pytest
@@ -18,10 +18,10 @@ def log_normalised(counts) -> sparse.csr_matrix:
     return values.multiply(1e4 / values.sum(axis=1)).tocsr().log1p()
 
 
-def test_the_origin_is_a_sentence(adata):
+def test_the_origin_of_the_counts_is_a_sentence(adata):
     adata.layers["umi"] = adata.X
-    assert read_expression(adata, config()).origin == "Counts are taken from X."
-    assert read_expression(adata, config(counts="layer:umi")).origin == "Counts are taken from layer 'umi'."
+    assert read_expression(adata, config()).origin == "Counts are read from X."
+    assert read_expression(adata, config(counts="layer:umi")).origin == "Counts are read from layer 'umi'."
 
 
 def test_raw_brings_its_own_genes(adata):
@@ -38,7 +38,7 @@ def test_raw_brings_its_own_genes(adata):
     [(-1, "is negative"), (np.nan, "is not finite"), (np.inf, "is not finite"), (2.5, "is not a whole number")],
 )
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
-def test_what_is_no_count_is_named_with_its_cell_and_gene(adata, value, words, form):
+def test_a_value_that_is_not_a_count_is_named_with_its_cell_and_gene(adata, value, words, form):
     counts = adata.X.toarray()
     counts[5, 7] = value
     adata.X = form(counts)
@@ -63,7 +63,7 @@ def test_log_values_alone_offer_to_recover(adata):
 
 def test_values_without_counts_anywhere_offer_expression(adata):
     adata.X = np.random.default_rng(0).gamma(1, 1, adata.shape)
-    with pytest.raises(DataError, match=r"no other matrix here holds counts.*data\.values: expression"):
+    with pytest.raises(DataError, match=r"no other matrix of the AnnData holds counts.*data\.values: expression"):
         read_expression(adata, config())
 
 
@@ -71,35 +71,35 @@ def test_values_without_counts_anywhere_offer_expression(adata):
     ("counts", "words"),
     [("raw", r"no \.raw; set data\.counts to one of: X, layer:umi"), ("layer:ump", "no layer 'ump'.*layer:umi")],
 )
-def test_a_matrix_that_is_not_there_names_those_that_are(adata, counts, words):
+def test_a_missing_matrix_names_those_that_exist(adata, counts, words):
     adata.layers["umi"] = adata.X
     with pytest.raises(DataError, match=words):
         read_expression(adata, config(counts=counts))
 
 
-def test_an_unknown_choice_is_the_configurations_error(adata):
+def test_an_unknown_choice_is_an_error_of_the_configuration(adata):
     with pytest.raises(ConfigError, match="'umi'; it must be X, raw, layer:NAME or recover"):
         read_expression(adata, config(counts="umi"))
 
 
-def test_nothing_but_zeros_is_refused(adata):
+def test_a_matrix_of_zeros_is_refused(adata):
     adata.X = adata.X * 0
     with pytest.raises(DataError, match="X holds no value above 0"):
         read_expression(adata, config())
 
 
-def test_expression_is_taken_as_it_is(adata):
+def test_expression_is_used_as_it_is(adata):
     adata.X = log_normalised(adata.X).astype(np.float32)
     found = read_expression(adata, config(values="expression"))
     np.testing.assert_array_equal(found.values.toarray(), adata.X.toarray())
 
 
-def test_negative_expression_is_refused_with_a_way_out(adata):
+def test_negative_expression_is_refused_with_advice(adata):
     values = adata.X.toarray()
     values[3, 2] = -0.5
     adata.X = values
     with pytest.raises(
-        DataError, match=r"-0\.5 for gene gene2 in cell cell3 and multiplicities cannot be negative; use"
+        DataError, match=r"-0\.5 for gene gene2 in cell cell3, but multiplicities cannot be negative; use"
     ):
         read_expression(adata, config(values="expression"))
 
@@ -113,14 +113,14 @@ def test_missing_expression_is_refused(adata):
 
 
 def test_recover_contradicts_expression(adata):
-    with pytest.raises(ConfigError, match="recover makes counts"):
+    with pytest.raises(ConfigError, match="recover computes counts"):
         read_expression(adata, config(values="expression", counts="recover"))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -2.0])
-def test_values_that_expression_cannot_be_either_are_not_sent_there(adata, value):
+def test_expression_is_not_suggested_for_values_that_it_would_refuse(adata, value):
     counts = adata.X.toarray()
     counts[1, 2] = value
     adata.X = sparse.csr_matrix(counts)
-    with pytest.raises(DataError, match="holds counts; mend this one or add one"):
+    with pytest.raises(DataError, match="holds counts; correct this one, or add one"):
         read_expression(adata, DataConfig(path="x"))

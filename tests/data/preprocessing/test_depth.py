@@ -1,4 +1,4 @@
-"""A cell's depth, and which genes it is over."""
+"""Sequencing depth of a cell, and the genes over which it is measured."""
 
 import numpy as np
 import pandas as pd
@@ -17,11 +17,11 @@ from grn.data.preprocessing.depth import (
     basal_multiplicity,
     cell_weights,
     depth_scale,
+    detected,
     measures_depth,
-    presence,
     totals,
-    totals_behind,
-    zeros_tell_depth,
+    totals_from_detected,
+    zeros_reflect_depth,
 )
 from grn.data.readers.registry import open_source
 from grn.model.saved import TrainedModel
@@ -43,7 +43,7 @@ def test_totals_are_over_the_genes_that_measure():
     assert totals(counts, np.ones(4, bool)).dtype == np.float64
 
 
-def test_the_basal_gene_is_one_at_the_mean_depth_and_never_light():
+def test_the_basal_multiplicity_is_one_at_the_mean_depth_and_never_below_its_minimum():
     total = np.array([30.0, 40, 50, 0])
     mean, sd = scale = depth_scale(total[:3])
     found = basal_multiplicity(total, scale)
@@ -60,12 +60,12 @@ def test_cells_weigh_by_their_depth_up_to_a_limit():
     np.testing.assert_allclose(found / found[1], [1, 1, 10, 10, 20, 10 * LARGEST_WEIGHT], rtol=1e-6)
 
 
-def test_the_total_behind_the_genes_seen_is_that_of_a_poisson():
+def test_the_total_from_detected_genes_is_that_of_poisson_counts():
     generator = np.random.default_rng(0)
     depth = np.array([100.0, 400, 1600])
     seen = (generator.poisson(depth[:, None] / 2000, (3, 2000)) > 0).sum(1)
-    np.testing.assert_allclose(totals_behind(seen, 2000), depth, rtol=0.15)
-    assert totals_behind(np.array([0, 5]), 5).tolist() == [0, pytest.approx(5 * np.log(10))]
+    np.testing.assert_allclose(totals_from_detected(seen, 2000), depth, rtol=0.15)
+    assert totals_from_detected(np.array([0, 5]), 5).tolist() == [0, pytest.approx(5 * np.log(10))]
 
 
 def log_normalised(genes, seed=0, cells=60):
@@ -75,16 +75,16 @@ def log_normalised(genes, seed=0, cells=60):
     return np.log1p(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)).astype(np.float32)
 
 
-def test_values_that_are_no_counts_have_the_depth_that_their_zeros_tell(write):
+def test_the_depth_of_values_that_are_not_counts_is_estimated_from_their_zeros(write):
     values = log_normalised(FEWEST + 3)
     regulators = ["gene0", "gene1", "gene2"]
     config = {"values": "expression", "genes": "all", "regulators": regulators}
     cells, split = load_cells(DataConfig(path=write(AnnData(values, var=named(values))), **config))
     seen = (values[:, 3:] > 0).sum(1)
-    assert np.array_equal(totals(presence(sparse.csr_matrix(values)), cells.measures_depth), seen)
+    assert np.array_equal(totals(detected(sparse.csr_matrix(values)), cells.measures_depth), seen)
     assert cells.depth == depth_scale(seen[split.train])
     np.testing.assert_array_equal(cells.basal, basal_multiplicity(seen, cells.depth))
-    np.testing.assert_array_equal(cells.weight, cell_weights(totals_behind(seen, FEWEST)))
+    np.testing.assert_array_equal(cells.weight, cell_weights(totals_from_detected(seen, FEWEST)))
     np.testing.assert_array_equal(cells.multiplicity.toarray(), values)
     assert np.corrcoef(cells.basal, seen)[0, 1] > 0.9 and np.ptp(cells.weight) > 0.5
     again = cells_for_vocabulary(
@@ -98,17 +98,17 @@ def test_values_that_are_no_counts_have_the_depth_that_their_zeros_tell(write):
     np.testing.assert_array_equal(again.basal, cells.basal[:10])
 
 
-def test_zeros_tell_depth_where_cells_differ_by_more_than_independent_zeros_would():
+def test_zeros_reflect_depth_where_cells_differ_by_more_than_independent_zeros_would():
     generator = np.random.default_rng(0)
     alike = sparse.csr_matrix(generator.random((500, 80)) < generator.uniform(0.2, 0.99, 80), dtype=np.float32)
     unlike = sparse.csr_matrix(generator.random((500, 80)) < generator.uniform(0.2, 0.99, (500, 1)), dtype=np.float32)
-    everything = np.ones(80, bool)
-    assert not zeros_tell_depth(alike, everything) and zeros_tell_depth(unlike, everything)
-    assert not zeros_tell_depth(unlike, np.arange(80) < FEWEST - 1)
+    all_genes = np.ones(80, bool)
+    assert not zeros_reflect_depth(alike, all_genes) and zeros_reflect_depth(unlike, all_genes)
+    assert not zeros_reflect_depth(unlike, np.arange(80) < FEWEST - 1)
 
 
 @pytest.mark.parametrize("values", [log_normalised(FEWEST - 1), log_normalised(FEWEST) + 1], ids=["few", "no zeros"])
-def test_few_genes_or_no_zeros_tell_no_depth(write, values):
+def test_depth_is_not_estimated_from_few_genes_or_without_zeros(write, values):
     path = write(AnnData(values, var=named(values)))
     cells, _ = load_cells(DataConfig(path=path, values="expression", genes="all"))
     assert cells.depth is None and (cells.basal == 1).all() and (cells.weight == 1).all()
@@ -119,7 +119,7 @@ def named(values):
 
 
 @pytest.mark.parametrize("values", ["counts", "expression"])
-def test_without_depth_all_cells_are_alike(adata, write, values):
+def test_without_depth_all_cells_have_the_same_basal_multiplicity_and_weight(adata, write, values):
     path = write(adata)
     cells, _ = load_cells(DataConfig(path=path, values=values, multiplicity="log1p", depth="none"))
     assert cells.depth is None and (cells.basal == 1).all() and (cells.weight == 1).all()
@@ -128,7 +128,7 @@ def test_without_depth_all_cells_are_alike(adata, write, values):
 
 
 def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata, write):
-    """Nor does any other gene's multiplicity, nor what is fitted."""
+    """Neither does the multiplicity of any other gene, nor anything that is estimated."""
     regulators = ["gene2", "gene5"]
     config = {"genes": "all", "regulators": regulators, "multiplicity": "log1p_normalised"}
     before, split = load_cells(DataConfig(path=write(adata), **config))
@@ -146,7 +146,7 @@ def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata
 
 
 def test_new_cells_have_their_depth_over_the_genes_of_the_training(tiny_run):
-    """From the model folder: the data come with regulators far more frequent than where the model was trained."""
+    """The new data have far larger counts of the regulators than the data of the training."""
     trained = TrainedModel.load(tiny_run)
     run = load_config(tiny_run / "config.yaml").data
     cells, _ = load_cells(run)
@@ -170,7 +170,7 @@ def test_new_cells_have_their_depth_over_the_genes_of_the_training(tiny_run):
 
 
 def test_cells_that_lack_genes_have_the_depth_that_they_would_have_with_them(tiny_run):
-    """A quarter of the genes gone, half of the counts: what is left keeps its multiplicities, but for noise."""
+    """A quarter of the genes, with a third of the counts or more, is missing; the others keep their multiplicities."""
     trained = TrainedModel.load(tiny_run)
     run = load_config(tiny_run / "config.yaml").data
     cells, _ = load_cells(run)
@@ -181,24 +181,24 @@ def test_cells_that_lack_genes_have_the_depth_that_they_would_have_with_them(tin
     lost = trained.depth_share[np.isin(trained.vocabulary, adata.var_names[gone])].sum()
     assert lost > 0.3
     fewer = adata[:, [gene for gene in range(adata.n_vars) if gene not in gone]].copy()
-    told = {"regulators": trained.regulators, "target_total": trained.target_total, "depth": trained.depth}
+    options = {"regulators": trained.regulators, "target_total": trained.target_total, "depth": trained.depth}
     found = {
-        held is not None: cells_for_vocabulary(
+        share is not None: cells_for_vocabulary(
             fewer,
             data_config(trained, tiny_run, tiny_run),
             trained.vocabulary,
             measures_depth=trained.measures_depth,
-            depth_held=held,
-            **told,
+            share_of_depth=share,
+            **options,
         )
-        for held in (trained.depth_share, None)
+        for share in (trained.depth_share, None)
     }
     there = np.isin(trained.vocabulary, fewer.var_names)
     off = {
-        allowed: np.abs(other.multiplicity[:, there] - cells.multiplicity[:, there]).mean()
-        for allowed, other in found.items()
+        corrected: np.abs(other.multiplicity[:, there] - cells.multiplicity[:, there]).mean()
+        for corrected, other in found.items()
     }
     assert off[True] < 0.3 * off[False]
-    yardstick = {allowed: abs(other.basal - cells.basal).mean() for allowed, other in found.items()}
-    assert yardstick[True] < 0.5 * yardstick[False]
+    basal_off = {corrected: abs(other.basal - cells.basal).mean() for corrected, other in found.items()}
+    assert basal_off[True] < 0.5 * basal_off[False]
     assert f"They held {lost:.0%} of the training cells' depth" in found[True].notes[0]

@@ -32,12 +32,12 @@ def test_gene_key_falls_back_to_the_index_where_a_name_is_missing():
 
 def test_an_unknown_gene_key_names_the_nearest_column():
     var = pd.DataFrame({"gene_name": ["A"]})
-    with pytest.raises(DataError, match="'gene_names', which is no column of var; did you mean 'gene_name'"):
+    with pytest.raises(DataError, match="'gene_names', which is not a column of var; did you mean 'gene_name'"):
         gene_names(var, "gene_names")
 
 
 def test_duplicates_are_refused_with_their_names():
-    with pytest.raises(DataError, match=r"occur more than once, 1 in all \('A'\); set data\.duplicates: sum"):
+    with pytest.raises(DataError, match=r"Some gene names occur more than once \(1: 'A'\); set data\.duplicates: sum"):
         merge_duplicates(sparse.csr_matrix((1, 3)), ["A", "B", "A"], "refuse")
 
 
@@ -85,26 +85,28 @@ def test_a_gene_list_ignores_blank_lines_comments_and_a_byte_order_mark(tmp_path
 
 
 @pytest.mark.parametrize(("content", "words"), [(b"# nothing\n", "lists no genes"), (b"\xff\xfe\x00", "is not text")])
-def test_a_list_that_cannot_be_used_is_one_sentence(tmp_path, content, words):
+def test_a_list_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, content, words):
     (tmp_path / "list.txt").write_bytes(content)
     with pytest.raises(DataError, match=words):
         read_gene_list(str(tmp_path / "list.txt"), "data.genes")
 
 
 def test_a_missing_list_names_the_field():
-    with pytest.raises(DataError, match=r"data\.regulators is 'tfs\.txt', and there is no such file.*: \[tfs\.txt\]\."):
+    with pytest.raises(
+        DataError, match=r"data\.regulators is 'tfs\.txt', but there is no such file.*as \[tfs\.txt\]\."
+    ):
         choose_regulators(NAMES, "tfs.txt")
 
 
 def test_regulators_that_are_missing_are_counted_and_shown():
     positions, note = choose_regulators(NAMES, ["B", "NA", "SPI1", "GATA1"])
     assert list(positions) == [1, 3]
-    assert note == "2 of 4 regulators were found, not in the data: 2 ('GATA1', 'SPI1')."
+    assert note == "2 of 4 regulators were found; 2 are not in the data ('GATA1', 'SPI1')."
 
 
-def test_no_regulator_found_shows_both_sides():
+def test_where_no_regulator_is_found_the_message_shows_names_of_both_sides():
     with pytest.raises(
-        DataError, match=r"None of the genes of data\.regulators \('SPI1'\).*like 'A', 'NA', 'nan', \.\.\."
+        DataError, match=r"None of the genes of data\.regulators \('SPI1'\).*named like 'A', 'NA', 'nan', \.\.\."
     ):
         choose_regulators(NAMES, ["SPI1"])
 

@@ -16,8 +16,8 @@ def test_normalised_cells_have_the_target_total():
     np.testing.assert_allclose(again, [6, 6, 0], rtol=1e-6)
 
 
-def test_the_totals_are_the_caller_s():
-    """Genes that do not measure depth are scaled by it all the same, and may lie above the target."""
+def test_cells_are_scaled_by_the_totals_that_are_given():
+    """Genes that do not measure depth are scaled by it, too; their sum may be above the target."""
     found = np.expm1(to_multiplicity(COUNTS, "log1p_normalised", np.array([1.0, 8, 0]), 6.0).toarray())
     np.testing.assert_allclose(found, [[6, 18, 0], [0, 0, 6], [0, 0, 0]], rtol=1e-6)
 

@@ -68,7 +68,7 @@ def test_pbmc68k_counts_give_its_raw_values_back():
     ],
     ids=["continuous", "rounded", "square root", "log2"],
 )
-def test_what_is_not_log1p_of_counts_is_refused(values):
+def test_values_that_are_not_log1p_of_counts_are_refused(values):
     with pytest.raises(DataError, match="X is not log1p of scaled counts: in cell"):
         recover_counts(sparse.csr_matrix(values), np.arange(len(values)), "X")
 
@@ -88,10 +88,10 @@ def test_one_wrong_value_is_found_and_its_cell_named():
         recover_counts(sparse.csr_matrix(stored), [f"c{i}" for i in range(30)], "X")
 
 
-def test_values_too_coarse_to_tell_are_refused():
+def test_values_that_are_rounded_too_coarsely_are_refused():
     stored = 0.1 * np.random.default_rng(0).integers(0, 60, (50, 40))
     stored[:, 0] = 0.1
-    with pytest.raises(DataError, match="so coarse that any numbers would pass"):
+    with pytest.raises(DataError, match="so coarsely that any numbers could be log1p"):
         recover_counts(sparse.csr_matrix(stored), np.arange(50), "X")
 
 
