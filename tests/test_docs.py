@@ -93,6 +93,7 @@ def readme_examples() -> list[str]:
     return [block for language, block in FENCED.findall(text("README.md")) if language == "python"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(readme_examples())))
 def test_the_examples_of_the_readme_run(number, tmp_path, monkeypatch):
     pytest.importorskip("scanpy")
