@@ -1,11 +1,11 @@
-"""What a user did that we cannot act on. One sentence each: what was found, where, what to do."""
+"""Errors that the user can correct. Each message is one sentence: what was found, where, and what to do."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """Base of every error that is the user's to mend (exit code 2, no traceback)."""
+    """Base of all errors that the user can correct (exit code 2, no traceback)."""
 
 
 class ConfigError(UserError):
@@ -17,11 +17,11 @@ class DataError(UserError):
 
 
 class VocabularyMismatch(DataError):
-    """Data whose genes are not the genes that a model knows."""
+    """Data that lack too many of a model's genes."""
 
 
 class TrainingDiverged(UserError):
-    """Training met a number that is not finite; checkpoints of earlier steps are kept."""
+    """A loss or gradient that is not finite; checkpoints of earlier steps are kept."""
 
 
 class RunFolderError(UserError):
@@ -29,29 +29,29 @@ class RunFolderError(UserError):
 
 
 def one_line(problem: BaseException) -> str:
-    """What an exception says in its first line, to stand inside a sentence of ours."""
+    """The first line of an exception's message, without its full stop, for use inside a sentence."""
     lines = str(problem).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(problem).__name__
 
 
 @contextmanager
-def in_words_of(caller: Mapping[str, str]) -> Iterator[None]:
+def reworded(replacements: Mapping[str, str]) -> Iterator[None]:
     """Rewords a UserError for a command or function whose options have other names than the configuration's fields.
 
-    caller: what messages say of fields -> what they say of options; the longer before the shorter.
+    replacements: text about a field -> text about the option, replaced in this order (longer texts first).
     """
     try:
         yield
     except UserError as error:
         sentence = str(error)
-        for field, option in caller.items():
+        for field, option in replacements.items():
             sentence = sentence.replace(field, option)
         error.args = (sentence,)
         raise
 
 
 class Interrupted(Exception):
-    """The run was asked to stop by a signal, and has saved what it had. Carries the signal's number."""
+    """A signal stopped the run after it had saved its state. `signum` is the number of the signal."""
 
     def __init__(self, signum: int, saved: str):
         super().__init__(saved)

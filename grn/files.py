@@ -1,4 +1,7 @@
-"""Writing so that nothing is ever half-written: beside its place, flushed to the disk, then moved in. And reading."""
+"""Files and folders that are written completely or not at all, and reading of files that may be damaged.
+
+Writing goes to a temporary name in the same folder, is flushed to the disk, and then takes its final name.
+"""
 
 from __future__ import annotations
 
@@ -20,31 +23,31 @@ if TYPE_CHECKING:
 
 
 def refuse_used_folder(output: Path | None) -> None:
-    """Raises RunFolderError where `output` is there and holds something: asked before anything is read."""
+    """Raises RunFolderError where `output` exists and is not an empty folder. Called before anything is read."""
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise RunFolderError(f"{output} already exists and is not an empty folder; give --output another name.")
 
 
 def refuse_file_above(path: Path) -> None:
-    """Raises RunFolderError where `path` lies below a file: asked before anything is computed."""
+    """Raises RunFolderError where a parent folder of `path` is a file. Called before anything is computed."""
     for above in path.absolute().parents:
         if above.exists():
             if not above.is_dir():
-                raise RunFolderError(f"{path} cannot be made, as {above} is a file; give --output another name.")
+                raise RunFolderError(f"{path} cannot be made, because {above} is a file; give --output another name.")
             return
 
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """Yields a path beside `path` to write to; moved over `path` at the end, removed after an exception."""
+    """Yields a temporary file beside `path`; at the end it replaces `path`, after an exception it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix stays last: writers choose their format by it.
+    # The suffix is kept, because writers choose the format by it.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     beside = Path(name)
     try:
         yield beside
-        beside.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner reads
+        beside.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
         with beside.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(beside, path)
@@ -54,7 +57,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder beside `path`; at the end it takes the place of `path`, whose old content goes last."""
+    """Yields an empty folder beside `path`; at the end it replaces `path`, whose old content is removed last."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
     old = beside.with_name(beside.name + "-old")
@@ -75,7 +78,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path, names: Collection[str]) -> None:
-    """What the two above had beside files and folders of these names when the process was killed, at any depth."""
+    """Removes temporary files and folders, at any depth, that a killed process left beside files of these names."""
     left = re.compile(rf"\.({'|'.join(map(re.escape, names))})-\w{{8}}(-old|\.\w+)?")
     for path in [path for path in folder.rglob(".*") if left.fullmatch(path.name)]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -83,47 +86,47 @@ def remove_leftovers(folder: Path, names: Collection[str]) -> None:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[IO[bytes]]:
-    """`path` opened for reading, unpacked where its name ends in .gz. Damage shows where it is read to the end.
+    """`path` opened for reading, decompressed where its name ends in .gz.
 
-    Raises DataError for a .gz that is damaged, and for a folder.
+    Raises DataError for a folder and for a damaged .gz file; some damage is found only at the end of the file.
     """
     try:
         with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
             yield cast(IO[bytes], file)
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-        raise DataError(f"{path} is damaged or truncated ({one_line(problem)}); write it again.") from None
+        raise DataError(f"{path} is damaged or truncated ({one_line(problem)}); copy or write it again.") from None
     except IsADirectoryError:
-        raise DataError(f"{path} is a folder; give a file.") from None
+        raise DataError(f"{path} is a folder; give the path of a file.") from None
 
 
 def read_anndata(path: Path, *, backed: bool = False) -> AnnData:
-    """An .h5ad file; backed: its X stays in the file. Raises DataError for one that is damaged."""
+    """The AnnData in an .h5ad file; backed: its X stays in the file. Raises DataError for a damaged file."""
     import anndata
 
     try:
-        path.open("rb").close()  # where that is refused Python names the file, HDF5 does not
+        path.open("rb").close()  # a refusal names the file here, HDF5's own message does not
         adata = anndata.read_h5ad(path, backed="r" if backed else None)
-        adata.X  # noqa: B018  (backed files open it late; damage is to show here)
+        adata.X  # noqa: B018  (backed files read X late; damage must be found here)
         return adata
-    except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
+    except (MemoryError, PermissionError):  # faults of the machine: see cli/exit_codes.py
         raise
     except Exception as problem:
         raise damaged_h5ad(path, problem) from problem
 
 
 def damaged_h5ad(path: Path, problem: Exception) -> DataError:
-    """Of a damaged file: it fails anywhere between HDF5, NumPy, pandas and AnnData, with exceptions of their own."""
+    """The error for a damaged file, on which HDF5, NumPy, pandas or AnnData fail with exceptions of their own."""
     return DataError(
-        f"{path} cannot be read as .h5ad ({one_line(problem)}); it is damaged, truncated or another format: copy or "
-        "write it again."
+        f"{path} cannot be read as .h5ad ({one_line(problem)}); it is damaged, truncated or of another format: copy "
+        "or write it again."
     )
 
 
 def write_anndata(path: Path, adata: AnnData) -> None:
-    """`adata` as h5ad."""
+    """Writes `adata` as the .h5ad file `path`, completely or not at all."""
     import anndata
 
-    # pandas 3 keeps text in string arrays, which anndata 0.12 writes only when asked to (0.11 and newer read them).
+    # pandas 3 stores text in string arrays; anndata 0.12 writes them only with this option (0.11 and newer read them).
     option = "allow_write_nullable_strings"
     known = {option: True} if hasattr(anndata.settings, option) else {}
     with replacing_file(path) as beside, anndata.settings.override(**known):
@@ -131,6 +134,7 @@ def write_anndata(path: Path, adata: AnnData) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Writes `text` as the file `path` in UTF-8, completely or not at all."""
     with replacing_file(path) as beside:
         beside.write_text(text, encoding="utf-8")
 

@@ -15,8 +15,8 @@ from rich.console import Console
 from grn import __version__
 from grn.cli import main as cli
 from grn.cli.console import print_table
-from grn.cli.exit_codes import guarded
-from grn.errors import ConfigError, DataError, Interrupted, in_words_of
+from grn.cli.exit_codes import exit_code_of
+from grn.errors import ConfigError, DataError, Interrupted, reworded
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,11 +48,11 @@ def test_version():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         (["train", "--config", "pbm.yaml"], "did you mean pbmc.yaml?"),
         (["train", "--config", "simulated.yaml", "--set", "trainer.max_epoch=1"], "did you mean trainer.max_epochs?"),
-        (["train"], "needs --config FILE, or --resume RUN to go on with one; see grn train --help."),
+        (["train"], "needs --config FILE, or --resume RUN to continue an interrupted run; see grn train --help."),
         (["train", "--cofnig", "pbmc.yaml"], "see grn train --help."),
         (["trian"], "no such command 'trian'"),
         (["export", "run", "--output", "x", "--top-k", "0"], "--top-k"),
@@ -60,12 +60,12 @@ def test_version():
         (["evaluate", "edges.csv", "truth.csv"], "edges.csv does not exist"),
     ],
 )
-def test_a_users_mistake_is_one_line_on_stderr_and_exit_code_2(arguments, said, tmp_path, monkeypatch, capsys):
+def test_a_users_mistake_is_one_line_on_stderr_and_exit_code_2(arguments, sentence, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("error: ") and said in printed.err
+    assert printed.err.startswith("error: ") and sentence in printed.err
     assert len(printed.err.splitlines()) == 1
 
 
@@ -83,26 +83,26 @@ def test_train_py_hands_its_arguments_to_grn_train(tmp_path):
     assert "There is no configuration 'nothing.yaml'" in done.stderr
 
 
-def test_a_fault_of_ours_is_one_sentence_and_exit_code_1(capsys):
-    assert guarded(raising(KeyError("cells"))) == 1
-    said = capsys.readouterr().err
-    assert "this is a fault of ours: KeyError: 'cells'" in said
-    assert "Traceback" not in said
+def test_a_fault_of_grn_is_one_sentence_and_exit_code_1(capsys):
+    assert exit_code_of(raising(KeyError("cells"))) == 1
+    printed = capsys.readouterr().err
+    assert "this is a fault of grn: KeyError: 'cells'" in printed
+    assert "Traceback" not in printed
 
 
 def test_debug_prints_the_traceback(capsys):
-    assert guarded(raising(ConfigError("no such field.")), debug=True) == 2
+    assert exit_code_of(raising(ConfigError("no such field.")), debug=True) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_full_or_forbidden_disk_is_the_users_to_mend(capsys):
-    assert guarded(raising(PermissionError(13, "Permission denied", "/mnt/results"))) == 2
+def test_a_full_or_forbidden_disk_is_a_user_error(capsys):
+    assert exit_code_of(raising(PermissionError(13, "Permission denied", "/mnt/results"))) == 2
     assert capsys.readouterr().err == "error: /mnt/results: permission denied.\n"
 
 
 @pytest.mark.parametrize("number", [errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG])
-def test_a_name_that_cannot_be_is_the_users_to_mend(number, capsys):
-    assert guarded(raising(OSError(number, os.strerror(number), "results/x"))) == 2
+def test_an_impossible_file_name_is_a_user_error(number, capsys):
+    assert exit_code_of(raising(OSError(number, os.strerror(number), "results/x"))) == 2
     assert capsys.readouterr().err == f"error: results/x: {os.strerror(number).lower()}.\n"
 
 
@@ -111,25 +111,25 @@ def test_a_name_that_cannot_be_is_the_users_to_mend(number, capsys):
     [(["evaluate", "edges.csv", "truth.csv"], "x"), (["predict", "run", "cells.h5ad"], "x.h5ad")],
 )
 @pytest.mark.parametrize("between", [(), ("deep", "deeper")])
-def test_an_output_below_a_file_is_said_before_anything_is_read(
+def test_an_output_below_a_file_is_refused_before_anything_is_read(
     command, output, between, tmp_path, monkeypatch, capsys
 ):
-    """Neither the network nor the cells exist: they were not looked for."""
+    """Neither the network nor the cells exist, so nothing tried to read them."""
     monkeypatch.chdir(tmp_path)
     Path("FILE").touch()
     path = Path("FILE", *between, output)
     assert cli.main([*command, "--output", str(path)]) == 2
-    said = f"error: {path} cannot be made, as {tmp_path / 'FILE'} is a file; give --output another name.\n"
-    assert capsys.readouterr().err == said
+    sentence = f"error: {path} cannot be made, because {tmp_path / 'FILE'} is a file; give --output another name.\n"
+    assert capsys.readouterr().err == sentence
 
 
 def test_memory_that_runs_out_names_what_to_lower(capsys):
-    assert guarded(raising(MemoryError("Unable to allocate 9 TiB"))) == 2
+    assert exit_code_of(raising(MemoryError("Unable to allocate 9 TiB"))) == 2
     assert "lower trainer.batch_size" in capsys.readouterr().err
 
 
 def test_brackets_in_a_message_are_not_markup(capsys):
-    guarded(raising(ConfigError("[red]genes[/red] is no list.")))
+    exit_code_of(raising(ConfigError("[red]genes[/red] is no list.")))
     assert capsys.readouterr().err == "error: [red]genes[/red] is no list.\n"
 
 
@@ -144,14 +144,14 @@ def test_brackets_in_a_message_are_not_markup(capsys):
     ],
 )
 def test_exit_codes_of_interruptions(error, code, capsys):
-    assert guarded(raising(error)) == code
+    assert exit_code_of(raising(error)) == code
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_outside_training_ends_with_143(number, capsys):
     before = signal.getsignal(number)
-    assert guarded(lambda: os.kill(os.getpid(), number)) == 143
+    assert exit_code_of(lambda: os.kill(os.getpid(), number)) == 143
     assert capsys.readouterr().err == f"error: stopped by {number.name}.\n"
     assert signal.getsignal(number) == before
 
@@ -191,17 +191,17 @@ def test_a_table_off_a_terminal_is_never_cut(capsys):
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("message", "shown"),
     [("set data.counts: recover", "give --counts recover"), ("nothing of that kind", "nothing of that kind")],
 )
-def test_commands_name_their_options_and_not_the_fields_of_a_configuration(said, shown):
-    with pytest.raises(DataError) as caught, in_words_of({"set data.counts: ": "give --counts "}):
-        raise DataError(said)
+def test_commands_name_their_options_and_not_the_fields_of_a_configuration(message, shown):
+    with pytest.raises(DataError) as caught, reworded({"set data.counts: ": "give --counts "}):
+        raise DataError(message)
     assert str(caught.value) == shown
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise there")
-def test_work_goes_on_when_nobody_reads_any_more(tmp_path):
+def test_work_continues_when_its_output_is_closed(tmp_path):
     """As behind `| head`: rich's own console would end the process."""
     read, write = os.pipe()
     os.close(read)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.read_network import predicted_network
 from grn.api.run import Run
-from grn.errors import DataError, in_words_of
+from grn.errors import DataError, reworded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +94,7 @@ def evaluate(
         if not quiet:
             print(line, flush=True)
 
-    with in_words_of(WORDS):
+    with reworded(WORDS):
         predicted, truth = predicted_network(network), _reference(reference)
         expression = None if data is None else _expression(data, network)
         evaluations = compare_networks(
@@ -144,7 +144,7 @@ def _expression(data: AnnData | Run | Config | str | os.PathLike[str], network: 
         if not isinstance(network, Run):
             changes["data.genes"] = "all"
         base = network.config if isinstance(network, Run) else None
-        with in_words_of({"set data.counts: ": "give an AnnData with the counts in X, which here are in: "}):
+        with reworded({"set data.counts: ": "give an AnnData with the counts in X, which here are in: "}):
             return read_expression(change_config(base, changes), checked_anndata(data))
     if isinstance(data, (str, os.PathLike)):
         return read_expression(data_config(os.fspath(data)))

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Literal
 
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.run import Run, as_run
-from grn.errors import DataError, in_words_of
+from grn.errors import DataError, reworded
 from grn.messages import silent
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 WORDS = {
-    ": add one, or set data.values: expression to take the values as they are": "; add one",
+    "; add one, or set data.values: expression to use the values as they are": "; add one",
     "set data.path to a file or to": "give a file or",
     "set data.orientation to": "give orientation=",
     "data.orientation": "orientation",
@@ -85,7 +85,7 @@ def predict(
     from grn.data.readers.memory import MEMORY
     from grn.data.readers.registry import open_source
 
-    with in_words_of(WORDS):
+    with reworded(WORDS):
         refuse_key(key_added)
         in_memory = is_anndata(adata)
         if not in_memory and not isinstance(adata, (str, os.PathLike)):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.run import Run
-from grn.errors import ConfigError, DataError, Interrupted, in_words_of
+from grn.errors import ConfigError, DataError, Interrupted, reworded
 from grn.messages import Say, silent
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def train(
         if field in changes:
             raise ConfigError(f"set has {field}, which is also given as a keyword; give one of the two.")
         changes[field] = _plain(value)
-    with in_words_of(WORDS), _python_handles_signals():
+    with reworded(WORDS), _python_handles_signals():
         settings, adata, name = _settings(data, config, changes)
         if output is not None:
             return Run(_train(settings, Path(output), adata, silent if quiet else _print))

@@ -1,1 +1,1 @@
-"""The command line: `grn train`, `grn predict`, `grn export`, `grn evaluate`."""
+"""The command line: one module for each command of `grn`, and what they share."""

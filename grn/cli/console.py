@@ -1,4 +1,4 @@
-"""Where the commands print: rich on a terminal, plain lines elsewhere."""
+"""Printing: with rich on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def errors() -> Console:
 
 
 def plain(to: Console) -> Callable[[str], None]:
-    """A function that prints one line, in which brackets mean themselves."""
+    """A function that prints one line as it is; square brackets are not markup."""
     return lambda line: to.print(line, markup=False)
 
 
@@ -32,27 +32,27 @@ def _console(stderr: bool, quiet: bool) -> Console:
     from rich.console import Console
 
     class Steady(Console):
-        """Goes on when nobody reads any more, as behind `| head`: the work may have hours behind it."""
+        """Keeps working when its output is closed, as behind `| head`: the work may have taken hours."""
 
         def on_broken_pipe(self) -> None:
             self.quiet = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stderr if stderr else sys.stdout).fileno())
 
-    # soft_wrap: a log line stays one line, however narrow the terminal or file is believed to be.
+    # soft_wrap: rich must not break lines, whatever width it assumes.
     return Steady(stderr=stderr, quiet=quiet, highlight=False, soft_wrap=True)
 
 
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], to: Console | None = None
 ) -> None:
-    """A table on a terminal; elsewhere one line a row, aligned, never cut to a width."""
+    """A table on a terminal; elsewhere one aligned line for each row, which is never cut."""
     to = to or console()
     texts = [[_text(value) for value in row] for row in rows]
     if to.is_terminal:
         from rich.table import Table
         from rich.text import Text
 
-        # Text: brackets in labels and gene names mean themselves.
+        # As Text, square brackets in labels and gene names are not markup.
         table = Table(title=Text(title, "bold"), title_justify="left")
         for number, column in enumerate(columns):
             table.add_column(Text(column), justify="left" if number == 0 else "right")

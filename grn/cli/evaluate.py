@@ -1,4 +1,4 @@
-"""`grn evaluate`: any network against any reference."""
+"""`grn evaluate`: scores any network against any reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grn.cli.options import Debug, Quiet
-from grn.errors import in_words_of
+from grn.errors import reworded
 
 if TYPE_CHECKING:
     from grn.analysis.evaluation.comparison import Comparison
@@ -31,7 +31,7 @@ def command(
     reference: Annotated[
         Path,
         typer.Argument(
-            help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or a truth.csv of simulated cells.",
+            help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or the truth.csv of a simulated run.",
             show_default=False,
         ),
     ],
@@ -40,7 +40,7 @@ def command(
         typer.Option(
             "--regulators",
             metavar="reference|all|FILE",
-            help="Whose edges are judged: genes with an edge in the reference, all its genes, or those of a file.",
+            help="The regulators whose edges are scored: those of the reference, all its genes, or those in a file.",
         ),
     ] = "reference",
     genes: Annotated[
@@ -48,7 +48,7 @@ def command(
         typer.Option(
             "--genes",
             metavar="reference|network|data|FILE",
-            help="Genes that count. Default: those of the data or the run, where known, else all of the reference.",
+            help="The genes whose edges are scored. Default: those of the data or run, else those of the reference.",
         ),
     ] = None,
     data: Annotated[
@@ -56,16 +56,18 @@ def command(
         typer.Option(
             "--data",
             metavar="CONFIG|RUN|CELLS|none",
-            help="Cells for the columns of Pearson and ridge: a configuration, a run folder, or a file or folder as in "
-            "data.path. Default: a run folder's own.",
+            help="Cells from which Pearson and ridge are computed: a configuration, a run folder, or anything that "
+            "data.path takes. Default: the cells of the run, where NETWORK is a run folder.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", help="A folder to make, for evaluation.json, evaluation.csv, precision_recall.png."),
+        typer.Option(
+            "--output", help="The folder to make, for evaluation.json, evaluation.csv and precision_recall.png."
+        ),
     ] = None,
     permutations: Annotated[
-        int, typer.Option("--permutations", min=0, help="Permutations behind the p-values; 0: none.")
+        int, typer.Option("--permutations", min=0, help="Number of permutations for the p-values; 0: no p-values.")
     ] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the permutations.")] = 0,
     quiet: Quiet = False,
@@ -82,7 +84,7 @@ def command(
     from grn.cli.console import console, plain, print_table
 
     to = console(quiet)
-    with in_words_of(OPTIONS):
+    with reworded(OPTIONS):
         found = compare(
             network,
             reference,
@@ -121,5 +123,7 @@ def write(found: Comparison, output: Path) -> None:
             write_text(folder / "evaluation.json", as_json(found))
             write_text(folder / "evaluation.csv", score_table(found.evaluations).to_csv(index=False))
             save(precision_recall_curves(curves, density), folder / "precision_recall.png")
-    except FileNotFoundError as refused:  # file systems such as /proc have folders in which none can be made
-        raise RunFolderError(f"{output} cannot be made ({refused.strerror}); give --output a place to write.") from None
+    except FileNotFoundError as refused:  # in some file systems, such as /proc, no folder can be made
+        raise RunFolderError(
+            f"{output} cannot be made ({refused.strerror}); give --output a folder that can be written to."
+        ) from None

@@ -1,7 +1,7 @@
-"""The one place where exceptions and signals become a sentence and an exit code.
+"""Turns every exception and signal into one sentence on stderr and an exit code.
 
-0 done; 1 a fault of ours; 2 the user's input or machine; 130 Ctrl-C; 143 SIGTERM or SIGUSR1.
-Code below raises UserError with one sentence and catches only what it can mend.
+0: done.   1: a fault of grn.   2: the user's input, or the user's machine.   130: Ctrl-C.   143: SIGTERM or SIGUSR1.
+All other code raises UserError with a complete sentence, and catches only exceptions that it can handle.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from contextlib import contextmanager
 
 from grn.errors import Interrupted, UserError
 
-OURS, YOURS, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+INTERNAL_ERROR, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
-# What the machine refuses: no code of ours can mend it, and the system's own sentence names the place.
+# What the operating system refuses: its own message names the file or folder and the reason.
 REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
-REFUSALS |= {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}  # names that cannot be what they should be
+REFUSALS |= {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}  # the name is taken or impossible
 
-# Typer's words, made one sentence.
-SAID_BETTER = {". Did you mean": ", did you mean", "Value error, ": "", "Input should be": "it must be"}
+# Parts of typer's messages, and what makes them one sentence.
+REPHRASED = {". Did you mean": ", did you mean", "Value error, ": "", "Input should be": "it must be"}
 
 
-def guarded(command: Callable[[], int | None], debug: bool = False) -> int:
-    """Runs `command` and returns the exit code of what happened, said in one sentence on stderr."""
+def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
+    """Runs `command` and returns its exit code; an exception is printed as one sentence, with `debug` in full."""
     from typer import Abort
 
     try:
@@ -36,61 +36,61 @@ def guarded(command: Callable[[], int | None], debug: bool = False) -> int:
     except (KeyboardInterrupt, Abort):
         code = INTERRUPTED
     except Interrupted as stopped:
-        say(f"stopped by {signal.Signals(stopped.signum).name}: {stopped}.")
+        print_error(f"stopped by {signal.Signals(stopped.signum).name}: {stopped}.")
         return INTERRUPTED if stopped.signum == signal.SIGINT else TERMINATED
     except _Terminated as stopped:
-        say(f"stopped by {stopped}.")
+        print_error(f"stopped by {stopped}.")
         return TERMINATED
     except Exception as error:
         if debug:
             traceback.print_exc()
-        code, sentence = judge(error)
-        say(sentence)
-    if code == INTERRUPTED:  # typer itself turns Ctrl-C inside a command into this code
-        say("interrupted.")
+        code, sentence = explain(error)
+        print_error(sentence)
+    if code == INTERRUPTED:  # Ctrl-C inside a command: typer itself returns this code
+        print_error("interrupted.")
     return code
 
 
-def judge(error: Exception) -> tuple[int, str]:
-    """The exit code of an exception and the sentence that tells it."""
+def explain(error: Exception) -> tuple[int, str]:
+    """The exit code for an exception, and the sentence that explains it to the user."""
     if isinstance(error, UserError) or type(error).__name__ == "UnusableTiles":  # flashsign's: no import of torch here
-        return YOURS, str(error)
-    if hasattr(error, "format_message"):  # what typer says of unknown options and missing arguments
+        return USER_ERROR, str(error)
+    if hasattr(error, "format_message"):  # typer's errors: unknown options, missing arguments
         message = " ".join(error.format_message().split()).rstrip(".?")
-        for theirs, ours in SAID_BETTER.items():
+        for theirs, ours in REPHRASED.items():
             message = message.replace(theirs, ours)
-        return YOURS, f"{message[:1].lower()}{message[1:]}; see {_command_path(error)} --help."
+        return USER_ERROR, f"{message[:1].lower()}{message[1:]}; see {_command_path(error)} --help."
     if isinstance(error, OSError) and error.errno in REFUSALS:
-        return YOURS, f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}."
+        return USER_ERROR, f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}."
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return YOURS, (
+        return USER_ERROR, (
             f"memory ran out ({_first_line(error)}); lower trainer.batch_size, data.genes, regulation.members or "
             "network.cells, or set data.bags: packed."
         )
-    return OURS, (
-        f"this is a fault of ours: {type(error).__name__}: {_first_line(error)}; "
-        "please report it with what the same command prints with --debug."
+    return INTERNAL_ERROR, (
+        f"this is a fault of grn: {type(error).__name__}: {_first_line(error)}; please report it, with what the same "
+        "command prints with --debug."
     )
 
 
-def say(sentence: str) -> None:
-    """Each line of `sentence` as one error on stderr."""
+def print_error(message: str) -> None:
+    """Prints each line of `message` as one error on stderr."""
     from rich.text import Text
 
     from grn.cli.console import errors
 
-    for line in sentence.splitlines():
+    for line in message.splitlines():
         errors().print(Text.assemble(("error: ", "bold red"), line))
 
 
 class _Terminated(BaseException):
-    """A signal outside training. Not an Exception: nothing on its way to the boundary may swallow it."""
+    """A signal outside of training. Not an Exception, so that no `except Exception` can swallow it."""
 
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGUSR1 raise; training puts its own handlers in their place, which save and raise Interrupted."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+    """Makes SIGTERM and SIGUSR1 raise. Training installs handlers of its own, which save and raise Interrupted."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can set handlers
         yield
         return
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
@@ -117,7 +117,7 @@ def _first_line(error: Exception) -> str:
 
 
 def exit_with(code: int) -> None:
-    """Ends the process. A reader that closed the pipe early is no reason for a second message."""
+    """Ends the process. Output that cannot be flushed because its reader has gone is not an error."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

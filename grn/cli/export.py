@@ -1,4 +1,4 @@
-"""`grn export`: the network of a trained run, read out anew."""
+"""`grn export`: reads the network of a finished run again, in another way."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ class Readout(StrEnum):
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", help="The folder for network.h5ad and edges.parquet.")],
+    output: Annotated[Path, typer.Option("--output", help="The folder to make, for network.h5ad and edges.parquet.")],
     readout: Annotated[
         Readout | None,
-        typer.Option("--readout", help="What the edge weights are. Default: as the run was configured."),
+        typer.Option("--readout", help="The read-out: what an edge's weight is. Default: as the run was configured."),
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option("--top-k", min=1, help="Strongest regulators kept per target. Default: as configured."),
+        typer.Option("--top-k", min=1, help="Number of regulators to keep for each target. Default: as configured."),
     ] = None,
     cells: Annotated[
         int | None,
-        typer.Option("--cells", min=1, help="About how many cells knockout and jacobian read. Default: as configured."),
+        typer.Option(
+            "--cells", min=1, help="About how many cells knockout and jacobian average over. Default: as configured."
+        ),
     ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write the network of a run again, with another read-out or cut."""
+    """Write the network of a finished run again, with another read-out or number of edges."""
     from grn.cli.console import console, plain
     from grn.network.export import export
 

@@ -1,4 +1,4 @@
-"""`grn`: the commands and how they are started. Heavy libraries are imported by the command that needs them."""
+"""The `grn` program: its commands and how it starts. Each command imports heavy libraries only when it runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import typer
 
 import grn
 from grn.cli import evaluate, export, predict, train
-from grn.cli.exit_codes import exit_with, guarded
+from grn.cli.exit_codes import exit_code_of, exit_with
 
 app = typer.Typer(
     name="grn",
     help="Signed gene regulatory networks and cell types from single-cell expression.",
     add_completion=False,
-    pretty_exceptions_enable=False,  # boundary.py is the one place for exceptions
+    pretty_exceptions_enable=False,  # exit_codes.py handles all exceptions
     rich_markup_mode="rich",
 )
 
@@ -24,7 +24,7 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def start(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
         typer.echo(grn.__version__)
@@ -40,12 +40,12 @@ app.command("evaluate")(evaluate.command)
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code."""
-    return guarded(
+    return exit_code_of(
         lambda: app(args=list(arguments), prog_name="grn", standalone_mode=False), debug="--debug" in arguments
     )
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
-    """What the `grn` script, `python -m grn` and train.py start."""
+    """Runs one command and ends the process: the entry point of `grn`, `python -m grn` and train.py."""
     exit_with(main(sys.argv[1:] if arguments is None else arguments))
     raise AssertionError("exit_with returned")

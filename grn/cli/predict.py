@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from grn.cli.options import Debug, Quiet
-from grn.errors import in_words_of
+from grn.errors import reworded
 
 OPTIONS = {
-    ": add one, or set data.values: expression to take the values as they are": "; add one",
+    "; add one, or set data.values: expression to use the values as they are": "; add one",
     "set data.counts: ": "give --counts ",
     "data.counts: ": "--counts ",
     "data.counts": "--counts",
@@ -34,12 +34,15 @@ class Orientation(StrEnum):
 def command(
     model: Annotated[Path, typer.Argument(help="A run folder, or the model folder inside one.", show_default=False)],
     data: Annotated[
-        Path, typer.Argument(help="The cells: a file or folder of any format of data.path.", show_default=False)
+        Path, typer.Argument(help="The cells: a file or folder of any format that data.path takes.", show_default=False)
     ],
-    output: Annotated[Path, typer.Option("--output", help="The file to write: DATA with what was predicted (.h5ad).")],
+    output: Annotated[Path, typer.Option("--output", help="The .h5ad file to write: DATA with the predictions added.")],
     key_added: Annotated[
         str,
-        typer.Option("--key-added", help="KEY in obs['KEY_cell_type'], obs['KEY_cell_type_confidence'], obsm['X_KEY']"),
+        typer.Option(
+            "--key-added",
+            help="KEY in obs['KEY_cell_type'], obs['KEY_cell_type_confidence'], obsm['X_KEY'] and the like.",
+        ),
     ] = "grn",
     counts: Annotated[
         str | None,
@@ -51,12 +54,12 @@ def command(
     ] = None,
     orientation: Annotated[
         Orientation | None,
-        typer.Option("--orientation", help="What the rows of a text file are. Default: as in training."),
+        typer.Option("--orientation", help="What the rows and columns of a text file are. Default: as in training."),
     ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write the cell types of new cells, with their confidence and their representation."""
+    """Predict the cell types of new cells, with their confidence and representation."""
     from grn.files import refuse_file_above
 
     refuse_file_above(output)
@@ -64,7 +67,7 @@ def command(
     from grn.analysis.predict import predict
     from grn.cli.console import console, plain
 
-    with in_words_of(OPTIONS):
+    with reworded(OPTIONS):
         predict(
             model,
             data,

@@ -17,7 +17,9 @@ def command(
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Change one field, as trainer.max_epochs=5. Repeatable."),
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="Set one field, for example trainer.max_epochs=5. Repeatable."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -25,25 +27,25 @@ def command(
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="RUN", help="Go on with the run in this folder, which was cut off."),
+        typer.Option("--resume", metavar="RUN", help="Continue the interrupted run in this folder."),
     ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model and write its cell types and its network."""
+    """Train a model, and write its predictions of cell types and its network into a run folder."""
     from grn.config.files import load_config
     from grn.errors import ConfigError
     from grn.run_folder import config_of
 
     if resume is not None:
         if config is not None or overrides or output is not None:
-            raise ConfigError(
-                f"--resume goes on with {resume} as it was started; leave out --config, --set and --output."
-            )
+            raise ConfigError(f"--resume continues {resume} as it was started; leave out --config, --set and --output.")
         config = str(config_of(resume))
     elif config is None:
-        raise ConfigError("grn train needs --config FILE, or --resume RUN to go on with one; see grn train --help.")
-    # Everything that can be wrong with the configuration is said before torch and Lightning are loaded.
+        raise ConfigError(
+            "grn train needs --config FILE, or --resume RUN to continue an interrupted run; see grn train --help."
+        )
+    # The configuration is checked before torch and Lightning are imported, which takes seconds.
     loaded = load_config(config, overrides or [])
 
     from grn.api.report import write_run_report

@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def ask(capsys):
+def grn_evaluate(capsys):
     """Runs the command; its exit code, what it printed, and its errors."""
 
     def call(*arguments):
@@ -51,8 +51,8 @@ def row(printed, name):
     return next(line for line in printed.splitlines() if line.startswith(name)).removeprefix(name).split()
 
 
-def test_the_table_stands_below_what_it_rests_on(ask):
-    code, printed, wrong = ask("network.csv", "reference.csv", "--permutations", 50)
+def test_the_table_follows_a_description_of_its_universe(grn_evaluate):
+    code, printed, wrong = grn_evaluate("network.csv", "reference.csv", "--permutations", 50)
     assert (code, wrong) == (0, "")
     lines = printed.splitlines()
     assert lines[0] == (
@@ -68,33 +68,33 @@ def test_the_table_stands_below_what_it_rests_on(ask):
     assert CAUTION not in printed
 
 
-def test_the_universe_is_chosen(ask):
-    _, everything, _ = ask("network.csv", "reference.csv", "--regulators", "all", "--permutations", 0)
-    assert "3 regulators x 3 genes, 6 pairs" in everything
-    assert row(everything, "AUROC ")[1] == "-"
+def test_the_universe_is_chosen(grn_evaluate):
+    _, of_all, _ = grn_evaluate("network.csv", "reference.csv", "--regulators", "all", "--permutations", 0)
+    assert "3 regulators x 3 genes, 6 pairs" in of_all
+    assert row(of_all, "AUROC ")[1] == "-"
     Path("list.txt").write_text("A\nC\n")
-    _, listed, _ = ask("network.csv", "reference.csv", "--regulators", "list.txt", "--permutations", 0)
+    _, listed, _ = grn_evaluate("network.csv", "reference.csv", "--regulators", "list.txt", "--permutations", 0)
     assert "2 regulators x 3 genes, 4 pairs; K = 2 true edges" in listed
     Path("list.txt").write_text("A\nB\n")
-    _, measured, _ = ask("network.csv", "reference.csv", "--genes", "list.txt", "--permutations", 0)
+    _, measured, _ = grn_evaluate("network.csv", "reference.csv", "--genes", "list.txt", "--permutations", 0)
     assert "1 regulators x 2 genes, 1 pairs" in measured
 
 
-def test_curated_signs_come_with_a_caution_and_conflicts_are_counted(ask):
-    _, printed, _ = ask("network.csv", "trrust.tsv", "--permutations", 0)
+def test_curated_signs_come_with_a_caution_and_conflicts_are_counted(grn_evaluate):
+    _, printed, _ = grn_evaluate("network.csv", "trrust.tsv", "--permutations", 0)
     assert CAUTION in printed.splitlines()
     assert "1 pairs of the reference are listed with both signs" in printed
     assert "1 of the universe's 4 genes are not in the network (as 'd')" in printed
-    _, within, _ = ask("network.csv", "trrust.tsv", "--permutations", 0, "--genes", "network")
+    _, within, _ = grn_evaluate("network.csv", "trrust.tsv", "--permutations", 0, "--genes", "network")
     assert "2 regulators x 3 genes" in within and "are not in the network" not in within
     Path("unsigned.tsv").write_text("TF\ttarget\timportance\nA\tB\t1\nB\tD\t2\n")
-    _, unsigned, _ = ask("unsigned.tsv", "trrust.tsv", "--permutations", 0)
+    _, unsigned, _ = grn_evaluate("unsigned.tsv", "trrust.tsv", "--permutations", 0)
     assert "claims no signs" in unsigned and CAUTION not in unsigned and "sign accuracy" not in unsigned
     assert "1 of these differ from the network's in case alone (as 'd')." in unsigned
 
 
-def test_a_run_folder_brings_its_own_baselines(ask, tiny_run):
-    code, printed, _ = ask(tiny_run, tiny_run / "truth.csv", "--permutations", 20, "--output", "found")
+def test_a_run_folder_is_compared_with_baselines_on_its_own_cells(grn_evaluate, tiny_run):
+    code, printed, _ = grn_evaluate(tiny_run, tiny_run / "truth.csv", "--permutations", 20, "--output", "found")
     assert code == 0 and row(printed, "score") == ["network", "p", "Pearson", "ridge"]
     cells, _ = load_cells(load_config(tiny_run / "config.yaml").data)
     matrix, truth = cells.multiplicity.toarray(), open_reference_file(tiny_run / "truth.csv").edges
@@ -108,34 +108,34 @@ def test_a_run_folder_brings_its_own_baselines(ask, tiny_run):
     for name, edges in networks.items():
         expected = evaluate(edges, truth, regulators="reference", genes=cells.vocabulary, permutations=0).scores
         assert table[name].to_dict() == pytest.approx(expected, nan_ok=True)
-    _, without, _ = ask(tiny_run, tiny_run / "truth.csv", "--permutations", 0, "--data", "none")
+    _, without, _ = grn_evaluate(tiny_run, tiny_run / "truth.csv", "--permutations", 0, "--data", "none")
     assert row(without, "score") == ["network", "p"]
 
 
-def test_a_run_folder_whose_data_are_gone_is_judged_without_them(ask, tiny_run):
+def test_a_run_folder_whose_data_are_missing_is_scored_without_baselines(grn_evaluate, tiny_run):
     shutil.copytree(tiny_run, "run")
     text = (tiny_run / "config.yaml").read_text().replace("path: 'simulated:'", "path: gone.h5ad")
     assert "gone" in text
     Path("run/config.yaml").write_text(text)
-    code, printed, _ = ask("run", tiny_run / "truth.csv", "--permutations", 0)
+    code, printed, _ = grn_evaluate("run", tiny_run / "truth.csv", "--permutations", 0)
     assert code == 0 and row(printed, "score") == ["network", "p"]
     assert "No Pearson and ridge: gone.h5ad does not exist; give --data the cells to have them." in printed.splitlines()
-    code, _, wrong = ask("run", tiny_run / "truth.csv", "--data", "run")
+    code, _, wrong = grn_evaluate("run", tiny_run / "truth.csv", "--data", "run")
     assert code == 2 and "gone.h5ad does not exist; give --data a file or scanpy:" in wrong
 
 
 @pytest.mark.parametrize("data", [[], ["--data", "none"]])
-def test_the_universe_of_a_run_is_the_same_without_its_data(ask, tiny_run, data):
+def test_the_universe_of_a_run_is_the_same_without_its_data(grn_evaluate, tiny_run, data):
     truth = pd.read_csv(tiny_run / "truth.csv")
     unmeasured = pd.DataFrame({"source": ["R1", "Z", "R1"], "target": ["Z", "R2", "Z"], "sign": 1})
     pd.concat([truth, unmeasured]).to_csv("truth.csv", index=False)
-    _, printed, _ = ask(tiny_run, "truth.csv", "--permutations", 0, "--output", "with data")
+    _, printed, _ = grn_evaluate(tiny_run, "truth.csv", "--permutations", 0, "--output", "with data")
     lines = printed.splitlines()
     assert f"K = {len(truth)} true edges" in lines[0]
     assert f"2 of the reference's {len(truth) + 2} edges name genes that the data lack, and do not count." in lines
     shutil.copytree(tiny_run, "run")
     Path("run/config.yaml").write_text((tiny_run / "config.yaml").read_text().replace("'simulated:'", "gone.h5ad"))
-    _, without, _ = ask("run", "truth.csv", "--permutations", 0, "--output", "without", *data)
+    _, without, _ = grn_evaluate("run", "truth.csv", "--permutations", 0, "--output", "without", *data)
     assert lines[0] in without.splitlines() and "that the network lacks, and do not count." in without
     written = [json.loads(Path(name, "evaluation.json").read_text()) for name in ("with data", "without")]
     assert [each["options"]["genes"] for each in written] == ["data", "network"]
@@ -157,9 +157,11 @@ def unsigned_run(tmp_path_factory, make_config):
 
 
 @pytest.mark.parametrize("name", ["", "edges.parquet", "network.h5ad"])
-def test_signs_that_mean_nothing_are_not_judged(ask, unsigned_run, name):
+def test_signs_without_a_meaning_are_not_scored(grn_evaluate, unsigned_run, name):
     assert (open_network_file(unsigned_run).edges["weight"] < 0).any()
-    code, printed, _ = ask(unsigned_run / name, unsigned_run / "truth.csv", "--permutations", 5, "--output", "found")
+    code, printed, _ = grn_evaluate(
+        unsigned_run / name, unsigned_run / "truth.csv", "--permutations", 5, "--output", "found"
+    )
     assert code == 0 and "No signs are judged, as the network's mean nothing: the sign of a block's" in printed
     table = pd.read_csv("found/evaluation.csv", index_col="score")
     assert table.loc[list(OF_SIGNS), ["network", "p"]].isna().all(axis=None)
@@ -169,7 +171,7 @@ def test_signs_that_mean_nothing_are_not_judged(ask, unsigned_run, name):
 
 
 @pytest.mark.parametrize("kind", ["configuration", "h5ad", "zarr", "text"])
-def test_data_are_given_as_a_configuration_or_as_cells(ask, kind):
+def test_data_are_given_as_a_configuration_or_as_cells(grn_evaluate, kind):
     simulated = SimulatedConfig(cells=60, genes=10, regulators=3, seed=4)
     adata = simulate(simulated)
     adata.uns["truth"].to_csv("truth.csv", index=False)
@@ -182,15 +184,17 @@ def test_data_are_given_as_a_configuration_or_as_cells(ask, kind):
     adata.to_df().T.to_csv("cells.csv")
     Path("text.yaml").write_text("data: {path: cells.csv, orientation: genes_by_cells, genes: all}\n")
     data = {"configuration": "mine.yaml", "h5ad": "cells.h5ad", "zarr": "cells.zarr", "text": "text.yaml"}[kind]
-    code, printed, _ = ask("pearson.tsv", "truth.csv", "--data", data, "--permutations", 0)
+    code, printed, _ = grn_evaluate("pearson.tsv", "truth.csv", "--data", data, "--permutations", 0)
     assert code == 0
     for line in printed.splitlines()[-5:]:
         network, _, own, _ = line.split()[-4:]
         assert network == own
 
 
-def test_what_is_written(ask, folder):
-    code, printed, _ = ask("network.csv", "reference.csv", "--output", "found", "--permutations", 20, "--seed", 5)
+def test_what_is_written(grn_evaluate, folder):
+    code, printed, _ = grn_evaluate(
+        "network.csv", "reference.csv", "--output", "found", "--permutations", 20, "--seed", 5
+    )
     assert code == 0 and printed.endswith("Tables and figure: found\n")
     assert sorted(path.name for path in Path("found").iterdir()) == [
         "evaluation.csv",
@@ -213,43 +217,46 @@ def test_what_is_written(ask, folder):
     table = pd.read_csv("found/evaluation.csv")
     assert list(table) == ["score", "network", "p"] and list(table["score"]) == list(SCORES)
     before = Path("found/evaluation.json").read_bytes()
-    code, printed, wrong = ask("network.csv", "reference.csv", "--output", "found")
+    code, printed, wrong = grn_evaluate("network.csv", "reference.csv", "--output", "found")
     assert (code, printed) == (2, "") and "found already exists" in wrong
     assert Path("found/evaluation.json").read_bytes() == before
     assert sorted(path.name for path in folder.iterdir()) == ["found", "network.csv", "reference.csv", "trrust.tsv"]
 
 
-def test_a_failure_while_writing_leaves_nothing(ask, folder, monkeypatch):
+def test_a_failure_while_writing_leaves_nothing(grn_evaluate, folder, monkeypatch):
     def fail(*arguments):
         raise OSError(28, "No space left on device", "precision_recall.png")
 
     monkeypatch.setattr("grn.plots.style.save", fail)
-    code, _, wrong = ask("network.csv", "reference.csv", "--output", "found", "--permutations", 0)
+    code, _, wrong = grn_evaluate("network.csv", "reference.csv", "--output", "found", "--permutations", 0)
     assert code == 2 and "no space left on device" in wrong
     assert not Path("found").exists() and len(list(folder.iterdir())) == 3
 
 
-def test_where_no_folder_can_be_made_is_one_sentence(ask, monkeypatch):
+def test_where_no_folder_can_be_made_is_one_sentence(grn_evaluate, monkeypatch):
     """As below /proc, whose folders are there and take none."""
 
     def refuse(**options):
         raise FileNotFoundError(2, "No such file or directory", "/proc/.found-1")
 
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    code, _, wrong = ask("network.csv", "reference.csv", "--output", "found", "--permutations", 0)
+    code, _, wrong = grn_evaluate("network.csv", "reference.csv", "--output", "found", "--permutations", 0)
     assert code == 2
-    assert wrong == "error: found cannot be made (No such file or directory); give --output a place to write.\n"
+    assert (
+        wrong
+        == "error: found cannot be made (No such file or directory); give --output a folder that can be written to.\n"
+    )
 
 
-def test_a_truncated_gz_is_no_interruption(ask):
+def test_a_truncated_gz_is_a_user_error(grn_evaluate):
     Path("network.csv.gz").write_bytes(gzip.compress(NETWORK.encode())[:-12])
-    code, printed, wrong = ask("network.csv.gz", "reference.csv")
+    code, printed, wrong = grn_evaluate("network.csv.gz", "reference.csv")
     assert (code, printed) == (2, "")
     assert wrong.startswith("error: network.csv.gz is damaged or truncated") and len(wrong.splitlines()) == 1
 
 
-def test_quiet_prints_nothing(ask):
-    assert ask("network.csv", "reference.csv", "--quiet", "--permutations", 0) == (0, "", "")
+def test_quiet_prints_nothing(grn_evaluate):
+    assert grn_evaluate("network.csv", "reference.csv", "--quiet", "--permutations", 0) == (0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -278,19 +285,19 @@ def test_quiet_prints_nothing(ask):
         (["network.csv", "reference.csv", "--permutations", "-1"], "--permutations"),
     ],
 )
-def test_mistakes_are_one_sentence_and_exit_code_2(ask, folder, arguments, sentence):
-    code, printed, wrong = ask(*arguments)
+def test_mistakes_are_one_sentence_and_exit_code_2(grn_evaluate, folder, arguments, sentence):
+    code, printed, wrong = grn_evaluate(*arguments)
     assert (code, printed) == (2, "")
     assert wrong.startswith("error: ") and sentence in wrong and len(wrong.splitlines()) == 1
     assert len(list(folder.iterdir())) == 3
 
 
 @pytest.mark.skipif("GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set")
-def test_sergio_s_published_numbers(ask):
+def test_sergio_s_published_numbers(grn_evaluate):
     """The baselines of the project's design: 990 pairs, 258 true edges; Pearson and ridge 0.54 and 0.52."""
     data = Path(os.environ["GRN_BENCHMARK_DATA"])
     truth = data / "sergio_ds1_network.csv"
     open_reference_file(truth).edges.rename(columns={"sign": "weight"}).to_csv("perfect.csv", index=False)
-    _, printed, _ = ask("perfect.csv", truth, "--data", data / "sergio_ds1.h5ad", "--permutations", 10)
+    _, printed, _ = grn_evaluate("perfect.csv", truth, "--data", data / "sergio_ds1.h5ad", "--permutations", 10)
     assert "990 pairs; K = 258 true edges (179 +, 79 -, 0 of unknown sign), density 0.2606." in printed
     assert row(printed, "AUPRC (average precision)") == ["1.000", "0.091", "0.537", "0.520"]

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from grn.cli.exit_codes import judge
+from grn.cli.exit_codes import explain
 from grn.config.schema import DataConfig, SimulatedConfig
 from grn.data.readers import registry
 from grn.data.readers.registry import open_source
@@ -46,13 +46,13 @@ def test_a_truncated_file_is_one_sentence(adata, write, tmp_path, kept, backed):
 
 
 @pytest.mark.parametrize(
-    ("problem", "said"),
+    ("problem", "sentence_start"),
     [
         (MemoryError("Unable to allocate 9 TiB"), "memory ran out (Unable to allocate 9 TiB)"),
         (PermissionError(errno.EACCES, "Permission denied", "cells.h5ad"), "cells.h5ad: permission denied."),
     ],
 )
-def test_what_the_machine_refuses_is_not_reported_as_damage(adata, write, monkeypatch, problem, said):
+def test_what_the_machine_refuses_is_not_reported_as_damage(adata, write, monkeypatch, problem, sentence_start):
     """Wherever in the file: AnnData adds to exceptions what it was reading."""
 
     def refuse(*arguments, **options):
@@ -62,8 +62,8 @@ def test_what_the_machine_refuses_is_not_reported_as_damage(adata, write, monkey
     monkeypatch.setattr(h5py.Dataset, "__getitem__", refuse)
     with pytest.raises(type(problem)) as caught:
         open_source(DataConfig(path=path))
-    code, sentence = judge(caught.value)
-    assert code == 2 and sentence.startswith(said)
+    code, sentence = explain(caught.value)
+    assert code == 2 and sentence.startswith(sentence_start)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -73,7 +73,7 @@ def test_a_file_that_may_not_be_read_is_named(adata, write, backed):
     path.chmod(0)
     with pytest.raises(PermissionError) as caught:
         open_source(DataConfig(path=str(path), backed=backed))
-    assert judge(caught.value) == (2, f"{path}: permission denied.")
+    assert explain(caught.value) == (2, f"{path}: permission denied.")
 
 
 def test_simulated_is_seeded_by_its_own_fields():
