@@ -31,7 +31,7 @@ from grn.data.preprocessing.split import Split
 from grn.network.false_discovery import edge_q_values
 from grn.regulation.knockoffs import fit_with_knockoffs
 from grn.regulation.penalty import choose_penalty
-from grn.regulation.training_cells import FitCells
+from grn.regulation.training_cells import TrainingCells
 
 LEVELS = (0.05, 0.1, 0.2, 0.5)
 SIMULATED: dict[str, dict[str, float]] = {
@@ -91,16 +91,16 @@ def measure(
     """For each kind of knock-offs: what is false, what is unconnected and what was found, at every level."""
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
     rows = np.sort(np.concatenate([split.train, split.validation]))
-    fitted = FitCells.of(cells, rows, mean, sd)
+    fitted = TrainingCells.of(cells, rows, mean, sd)
     regulators, seed = fitted.regulators, config.trainer.seed
     penalty = choose_penalty(config.regulation, fitted, seed=seed)
     direct, connected = planted(cells, edges)
     pairs = np.ones(direct.shape, dtype=bool)
     pairs[regulators, np.arange(len(regulators))] = False
     for name in kinds:
-        kind, within = KINDS[name]
+        method, within = KINDS[name]
         labels = cells.labels if within else None
-        options = {"penalty": penalty, "labels": labels, "seed": seed, "kind": kind}
+        options = {"penalty": penalty, "labels": labels, "seed": seed, "method": method}
         q = edge_q_values(fit_with_knockoffs(config.regulation, fitted, **options), regulators)
         shares: list[float] = []
         for level in LEVELS:

@@ -22,7 +22,7 @@ from sets import SETS, NetworkSet, load_sets
 
 from grn.data.cells import load_cells
 from grn.data.preprocessing.scale import mean_and_sd
-from grn.regulation.fit import regulation_layer
+from grn.regulation.fit import fit_regulation_layer
 from grn.training.held_out import held_out_errors
 
 
@@ -32,7 +32,7 @@ def errors(one: NetworkSet, seed: int, device: str) -> dict[str, float]:
         config = ours.configuration(one, seed, device, Path(folder) / "cells.h5ad")
         cells, split = load_cells(config.data, seed=seed)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    layer = regulation_layer(config, cells, split.train, mean=mean, sd=sd, say=lambda line: None)
+    layer = fit_regulation_layer(config, cells, split.train, mean=mean, sd=sd, say=lambda line: None)
     found = held_out_errors(layer, cells, split, mean, sd)
     return {"test_cells": len(split.test), "layer": found["regulation_error"], "ridge": found["ridge_error"]}
 

@@ -23,8 +23,9 @@ from grn.data.cells import load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.files import write_anndata
 from grn.network.file_formats import edge_table
-from grn.network.readouts.effect import attention_network, effect_network
-from grn.regulation.fit import regulation_layer
+from grn.network.readouts.effect import effect_network
+from grn.network.readouts.regulation_attention import attention_network
+from grn.regulation.fit import fit_regulation_layer
 
 READOUTS = ("effect", "attention")
 SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 3}  # raise when the numbers change
@@ -41,10 +42,10 @@ def networks(one: NetworkSet, seed: int, device: str) -> dict[str, pd.DataFrame]
         config = configuration(one, seed, device, Path(folder) / "cells.h5ad")
         cells, split = load_cells(config.data, seed=seed)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    fit = regulation_layer(config, cells, split.train, mean=mean, sd=sd, say=print)
-    everyone = np.arange(len(cells))
-    fit = regulation_layer(config, cells, everyone, mean=mean, sd=sd, say=print, penalty=fit.penalty)
-    layer = fit.regulation.to(device)
+    fit = fit_regulation_layer(config, cells, split.train, mean=mean, sd=sd, say=print)
+    all_cells = np.arange(len(cells))
+    fit = fit_regulation_layer(config, cells, all_cells, mean=mean, sd=sd, say=print, penalty=fit.penalty)
+    layer = fit.layer.to(device)
     regulators = layer.regulators.cpu().numpy()
     measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray(), device=device)
     cell = measured, torch.as_tensor(cells.basal, device=device), torch.as_tensor(cells.labels, device=device)

@@ -1,4 +1,4 @@
-"""Bags of genes: what the data layer hands to the model.
+"""Bags of genes: the cells as the model reads them.
 
 Letters: C cells, N genes of a dense bag, T genes of all packed bags together.
 """
@@ -15,17 +15,17 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Bags:
-    """C cells as bags of genes with multiplicities; one thing in two forms.
+    """C cells as bags of genes with multiplicities, in one of two forms.
 
-    *Dense*: every cell over the same gene list. genes [N], multiplicity [C, N], offsets None.
-    *Packed*: every cell with its own genes. genes [T], multiplicity [T], offsets [C + 1]; cell c owns
-    the slice offsets[c]:offsets[c + 1].
+    *Dense*: every cell has the same gene list. genes [N], multiplicity [C, N], offsets None.
+    *Packed*: every cell has its own genes (a ragged batch). genes [T], multiplicity [T], offsets [C + 1]; the genes of
+    cell c are the slice offsets[c]:offsets[c + 1].
 
-    genes are int64 positions in the vocabulary; multiplicity is float32 and not negative. Multiplicity 0 is
-    a gene that is absent as a key (not expressed, masked, knocked out) and still present as a query. The basal
-    gene is not listed: the model adds it to every bag, with multiplicity `basal` [C] (None: 1).
-    regulators [C, R]: the regulators' multiplicities, masked ones too, for the layer that never reads a gene for itself
-    (None: as they are in the bag, which a share of the genes does not have).
+    genes: int64 positions in the vocabulary.   multiplicity: float32, not negative; a gene of multiplicity 0 is absent
+    as a key (not expressed, masked, knocked out) and still present as a query.   basal [C]: multiplicity of the basal
+    gene, which the model adds to every bag (None: 1).   regulators [C, R]: multiplicities of the regulators, masked
+    ones too, for the regulation layer, which never predicts a gene from itself (None: they are read from the bags,
+    which is impossible where these have a part of the genes only).
     """
 
     genes: Tensor
@@ -43,31 +43,32 @@ class Bags:
         return len(self.multiplicity) if self.offsets is None else len(self.offsets) - 1
 
     def pack(self) -> Bags:
-        """The packed form with every listed gene kept, zeros included (the same queries, the same keys)."""
+        """The same bags in packed form. Every listed gene stays, zeros included: the same queries and the same keys."""
         if self.packed:
             return self
         cells, genes = self.multiplicity.shape
         offsets = torch.arange(cells + 1, device=self.genes.device) * genes
         return Bags(self.genes.repeat(cells), self.multiplicity.reshape(-1), offsets, self.basal, self.regulators)
 
-    def share(self, part: int, parts: int) -> Bags:
-        """Every `parts`-th gene of each bag, from number `part` on; basal gene and regulators as they are.
+    def part_of_genes(self, part: int, parts: int) -> Bags:
+        """Every `parts`-th gene of each bag, beginning with number `part`; basal gene and regulators as they are.
 
-        All parts together are the bags: genes that are dealt out, like cards, to the processes that share a model.
+        Gene parallelism splits the genes of each bag in this way: all parts together are the bags.
         """
         offsets = self.offsets
         if offsets is not None:
-            offsets = F.pad(_dealt(offsets.diff(), part, parts).cumsum(0), (1, 0))
-        mine = self.places(part, parts)
-        return replace(self, genes=self.genes[mine], multiplicity=self.multiplicity[..., mine], offsets=offsets)
+            sizes = (offsets.diff() + parts - 1 - part) // parts
+            offsets = F.pad(sizes.cumsum(0), (1, 0))
+        own = self.part_positions(part, parts)
+        return replace(self, genes=self.genes[own], multiplicity=self.multiplicity[..., own], offsets=offsets)
 
-    def places(self, part: int, parts: int) -> Tensor:
-        """Where the genes of a share are among those of the bags: positions on multiplicity's last axis."""
-        listed = torch.arange(len(self.genes), device=self.genes.device)
+    def part_positions(self, part: int, parts: int) -> Tensor:
+        """Where the genes of `part_of_genes` are among those of the bags: positions on multiplicity's last axis."""
+        position = torch.arange(len(self.genes), device=self.genes.device)
         if self.offsets is None:
-            return listed[part::parts]
-        starts = torch.repeat_interleave(self.offsets[:-1], self.offsets.diff(), output_size=len(listed))
-        return listed[(listed - starts) % parts == part]
+            return position[part::parts]
+        starts = torch.repeat_interleave(self.offsets[:-1], self.offsets.diff(), output_size=len(position))
+        return position[(position - starts) % parts == part]
 
     def to(self, device: torch.device | str) -> Self:
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
@@ -78,13 +79,13 @@ class Bags:
 
 @dataclass(frozen=True)
 class Batch:
-    """Bags with what the objectives compare them to.
+    """Bags with the targets of the objectives.
 
     bags: what the model reads; masked genes have multiplicity 0 there.
     multiplicity: before masking, shaped like bags.multiplicity.   masked: bool, the same shape.
     cells [C]: row of each cell in its data set.   labels [C]: class index, -1 where missing.
-    property [C]: float32, NaN where missing.   importance: weight of each gene in the masked objective, shaped
-    like bags.multiplicity; None: 1, every gene is listed.
+    property [C]: float32, NaN where missing.   importance: weight of each gene in the masked objective, shaped like
+    bags.multiplicity (None: 1, as every gene is listed).
     """
 
     bags: Bags
@@ -95,15 +96,15 @@ class Batch:
     property: Tensor
     importance: Tensor | None = None
 
-    def share(self, part: int, parts: int) -> Batch:
-        """The same cells with a part of each one's genes (Bags.share)."""
-        mine = self.bags.places(part, parts)
+    def part_of_genes(self, part: int, parts: int) -> Batch:
+        """The same cells with a part of the genes of each (Bags.part_of_genes)."""
+        own = self.bags.part_positions(part, parts)
         return replace(
             self,
-            bags=self.bags.share(part, parts),
-            multiplicity=self.multiplicity[..., mine],
-            masked=self.masked[..., mine],
-            importance=None if self.importance is None else self.importance[..., mine],
+            bags=self.bags.part_of_genes(part, parts),
+            multiplicity=self.multiplicity[..., own],
+            masked=self.masked[..., own],
+            importance=None if self.importance is None else self.importance[..., own],
         )
 
     def to(self, device: torch.device | str) -> Self:
@@ -111,11 +112,6 @@ class Batch:
 
     def pin_memory(self) -> Self:
         return _map_tensors(self, Tensor.pin_memory)
-
-
-def _dealt(sizes: Tensor, part: int, parts: int) -> Tensor:
-    """How many of so many cards go to number `part` of the players."""
-    return (sizes + parts - 1 - part) // parts
 
 
 def _map_tensors(record, function):

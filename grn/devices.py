@@ -1,4 +1,4 @@
-"""Which device a process computes on."""
+"""The device that a process computes on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from grn.config.schema import TrainerConfig
 
 
 def uses_gpu(settings: TrainerConfig) -> bool:
+    """Whether this machine has a GPU and the configuration allows it."""
     return settings.accelerator != "cpu" and torch.cuda.is_available()
 
 

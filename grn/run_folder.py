@@ -1,4 +1,4 @@
-"""The folder of a run: `runs/<config>-<date>-<n>` unless the user names one; never one that holds something."""
+"""The folder of a run: `runs/<config>-<date>-<n>` unless the user names one; never a folder with files in it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "ed
 
 
 def config_of(run: Path) -> Path:
-    """The configuration in a run's folder. Raises RunFolderError where no run has begun."""
+    """The configuration file in the folder of a run. Raises RunFolderError where no run has begun there."""
     if not all((run / name).is_file() for name in (LOG, CONFIG)):
-        raise RunFolderError(f"{run} holds no run: it lacks {LOG} or {CONFIG}; give the folder of a run.")
+        raise RunFolderError(f"{run} is not the folder of a run: it has no {LOG} or no {CONFIG}. Give that of a run.")
     return run / CONFIG
 
 
 @contextmanager
-def held(run: Path) -> Iterator[None]:
-    """Raises RunFolderError where another process is at work in the folder; ends with this process, however it ends."""
+def locked(run: Path) -> Iterator[None]:
+    """Locks the folder of a run; the lock also ends with this process, however that ends.
+
+    Raises RunFolderError where another process has locked it."""
     with (run / LOG).open("a") as log:
         try:
             import fcntl
@@ -33,12 +35,16 @@ def held(run: Path) -> Iterator[None]:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunFolderError(f"The run in {run} is going on in another process; wait for it, or stop it.") from None
+            raise RunFolderError(f"Another process is working on the run in {run}; wait for it, or stop it.") from None
         yield
 
 
 def make_run_folder(output: Path | None, config_name: str, root: Path = Path("runs")) -> Path:
-    """Made once the cells are read, so that a wrong path or field leaves nothing behind."""
+    """Makes the folder `output`, or the next free `root/<config_name>-<date>-<n>`, and returns it.
+
+    A run calls this after reading its cells, so that a wrong path or field leaves nothing behind. Raises
+    RunFolderError.
+    """
     if output is not None:
         refuse_used_folder(output)
         try:
@@ -56,7 +62,7 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = Path("ru
         except OSError as error:
             raise RunFolderError(_refused(folder, error)) from None
         return folder
-    raise RunFolderError(f"{root} is full of runs of {config_name} from today; give --output a name.")
+    raise RunFolderError(f"{root} has 100000 runs of {config_name} from today; give --output the name of a folder.")
 
 
 def _refused(folder: Path, error: OSError) -> str:

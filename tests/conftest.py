@@ -15,11 +15,11 @@ from scipy import sparse
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-os.environ.pop("FLASHSIGN_TILES", None)  # kernels are tested with the tiles that they come with
+os.environ.pop("FLASHSIGN_TILES", None)  # kernels are tested with the block sizes that they come with
 
 from grn.bags import Bags
 from grn.config.schema import Config, ModelConfig
-from grn.model.regulation_layer import Regulation
+from grn.model.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 
 settings.register_profile("untimed", deadline=None)  # tests never judge times: machines are busy, first calls compile
@@ -28,11 +28,11 @@ settings.load_profile("untimed")
 
 def tiny_regulation(
     genes: int = 12, *, regulators=(0, 3, 5), members: int = 2, heads: int = 2, width: int = 5, seed: int = 9
-) -> Regulation:
+) -> RegulationLayer:
     """A regulation layer, float64, with every parameter, unit and centre drawn at random."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
-        layer = Regulation(members, genes, torch.tensor(regulators), heads, width).double()
+        layer = RegulationLayer(members, genes, torch.tensor(regulators), heads, width).double()
         for parameter in layer.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))
         layer.unit.copy_(0.5 + torch.rand(len(regulators) + 1))
@@ -80,7 +80,7 @@ def tiny_bags(cells: int = 5, genes: int = 12, dtype=torch.float64, seed: int = 
 
 
 def flips(model: Model) -> dict[str, list]:
-    """Rows and columns of weights to turn round together, of every layer: MATH.md 1, fact 6."""
+    """Rows and columns of weights whose signs may change together, of every layer (MATH.md 1, fact 6)."""
     found: dict[str, list] = {"key and value": [], "query and output": [], "value and output": []}
     for block in model.blocks:
         attention = block.attention
@@ -112,7 +112,7 @@ def make_bags():
 
 @pytest.fixture(params=["key and value", "query and output", "value and output"])
 def flip(request):
-    """Applies one of the three flips to one head of each layer of a model (to all of it, where heads have no say)."""
+    """Applies one of the three flips to one head of each layer of a model; that of value and output has no heads."""
 
     def apply(model: Model) -> None:
         with torch.no_grad():

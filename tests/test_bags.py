@@ -1,4 +1,4 @@
-"""Bags and batches: one thing in two forms."""
+"""Bags and batches: dense and packed forms hold the same cells, and parts of the genes are parts of them."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -29,16 +29,16 @@ def test_packing_keeps_the_gene_list_in_its_own_order():
     assert packed.offsets.tolist() == [0, 2, 4]
 
 
-def test_packed_bags_are_packed_already(make_bags):
+def test_packing_packed_bags_changes_nothing(make_bags):
     packed = make_bags().pack()
     assert packed.pack() is packed
 
 
-def test_packed_bags_count_their_empty_cells():
+def test_cells_without_genes_are_counted():
     assert Bags(torch.tensor([1]), torch.ones(1), torch.tensor([0, 0, 1, 1])).cells == 3
 
 
-def test_to_moves_every_tensor_and_leaves_what_is_none(make_bags):
+def test_to_moves_every_tensor_and_leaves_none_as_none(make_bags):
     """The meta device: a tensor that is left behind shows, with no GPU needed."""
     dense = make_bags(cells=2)
     of_cells = torch.zeros(2)
@@ -53,9 +53,9 @@ def test_to_moves_every_tensor_and_leaves_what_is_none(make_bags):
     assert batch.bags.genes.device.type == "cpu", "the batch itself stays where it is"
 
 
-def dealt_back(shares: list[Bags]) -> list[list[list[tuple[int, float]]]]:
-    """The genes of each bag of each share, with their multiplicities."""
-    packed = [share.pack() for share in shares]
+def genes_of_cells(several: list[Bags]) -> list[list[list[tuple[int, float]]]]:
+    """For each of several bags and each of their cells, its genes with their multiplicities."""
+    packed = [bags.pack() for bags in several]
     rows = [list(zip(bags.genes.tolist(), bags.multiplicity.tolist(), strict=True)) for bags in packed]
     cuts = [list(pairwise(bags.offsets.tolist())) for bags in packed]
     return [[own[a:b] for a, b in cut] for own, cut in zip(rows, cuts, strict=True)]
@@ -63,33 +63,33 @@ def dealt_back(shares: list[Bags]) -> list[list[list[tuple[int, float]]]]:
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 20])
 @pytest.mark.parametrize("packed", [False, True])
-def test_genes_are_dealt_out_like_cards(make_bags, packed, parts):
+def test_part_k_of_p_has_every_p_th_gene_of_each_cell_from_the_k_th_on(make_bags, packed, parts):
     bags = replace(make_bags(), regulators=torch.rand(5, 3))
     if packed:
         listed = bags.multiplicity > 0
         listed[1] = False  # a cell without genes
         offsets = torch.cat([torch.zeros(1, dtype=torch.long), listed.sum(1).cumsum(0)])
         bags = replace(bags, genes=listed.nonzero()[:, 1], multiplicity=bags.multiplicity[listed], offsets=offsets)
-    shares = [bags.share(part, parts) for part in range(parts)]
-    [whole], dealt = dealt_back([bags]), dealt_back(shares)
+    split = [bags.part_of_genes(part, parts) for part in range(parts)]
+    [whole], found = genes_of_cells([bags]), genes_of_cells(split)
     for cell, genes in enumerate(whole):
-        assert [share[cell] for share in dealt] == [genes[part::parts] for part in range(parts)]
-    for share in shares:
-        assert share.cells == 5 and share.packed == packed
-        assert torch.equal(share.basal, bags.basal) and torch.equal(share.regulators, bags.regulators)
+        assert [part[cell] for part in found] == [genes[part::parts] for part in range(parts)]
+    for part in split:
+        assert part.cells == 5 and part.packed == packed
+        assert torch.equal(part.basal, bags.basal) and torch.equal(part.regulators, bags.regulators)
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_share_of_a_batch_keeps_the_cells(make_bags, packed):
+def test_a_part_of_the_genes_of_a_batch_has_all_of_its_cells(make_bags, packed):
     bags = make_bags().pack() if packed else make_bags()
     shape = bags.multiplicity.shape
     marks = torch.arange(bags.multiplicity.numel()).reshape(shape)
     batch = Batch(bags, marks, marks % 2 == 0, torch.arange(5), torch.arange(5), torch.rand(5), marks * 2)
-    for part in range(2):
-        share = batch.share(part, 2)
-        mine = bags.places(part, 2)
-        assert torch.equal(share.multiplicity, marks[..., mine]) and torch.equal(share.importance, 2 * marks[..., mine])
-        assert torch.equal(share.masked, batch.masked[..., mine])
-        assert torch.equal(share.bags.multiplicity, bags.multiplicity[..., mine])
-        assert share.cells is batch.cells and share.labels is batch.labels
-    assert replace(batch, importance=None).share(0, 2).importance is None
+    for number in range(2):
+        part = batch.part_of_genes(number, 2)
+        own = bags.part_positions(number, 2)
+        assert torch.equal(part.multiplicity, marks[..., own]) and torch.equal(part.importance, 2 * marks[..., own])
+        assert torch.equal(part.masked, batch.masked[..., own])
+        assert torch.equal(part.bags.multiplicity, bags.multiplicity[..., own])
+        assert part.cells is batch.cells and part.labels is batch.labels
+    assert replace(batch, importance=None).part_of_genes(0, 2).importance is None

@@ -1,4 +1,4 @@
-"""Where a run goes: never into a folder that holds something."""
+"""The folder of a run is new or empty."""
 
 import datetime
 import os
@@ -43,7 +43,7 @@ def test_an_output_that_is_a_file_is_refused(tmp_path):
         make_run_folder(tmp_path / "file", "pbmc")
 
 
-def test_a_place_that_cannot_be_made_is_one_sentence(tmp_path):
+def test_a_folder_that_cannot_be_made_is_named_in_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     for output, root in ((tmp_path / "file" / "run", tmp_path), (None, tmp_path / "file" / "runs")):
         with pytest.raises(RunFolderError, match=r"cannot be made \(Not a directory\); give --output a place to write"):

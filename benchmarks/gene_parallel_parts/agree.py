@@ -73,7 +73,7 @@ def errors(case: Case, group: distributed.ProcessGroup, device: torch.device) ->
     true = case.call(wide, bags.multiplicity.double(), bags.offsets, method="stream", backend="torch")
 
     place = group.rank(), group.size()
-    mine, share = bags.places(*place), bags.share(*place)
+    mine, share = bags.part_positions(*place), bags.part_of_genes(*place)
     own = {name: tensor[mine] for name, tensor in tensors.items()}
     found = case.call(own, share.multiplicity, share.offsets, group=group)
     squares = [

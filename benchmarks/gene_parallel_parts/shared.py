@@ -40,7 +40,7 @@ class SharedTraining(Training):
         **more,
     ):
         super().__init__(point, batches, device, precision, **more)
-        shares = [batch.share(group.rank(), group.size()).to(device) for batch in batches]
+        shares = [batch.part_of_genes(group.rank(), group.size()).to(device) for batch in batches]
         self.turns = itertools.cycle(shares)
         self.task.model.group = group
         # DDP's own collectives keep to the default group, as under Lightning (grn/training/loop/gene_parallel.py).

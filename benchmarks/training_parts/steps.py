@@ -17,7 +17,7 @@ from torch import Tensor
 from grn.bags import Batch
 from grn.model.compile import fuse
 from grn.model.objectives import mean_losses, total_loss
-from grn.model.regulation_layer import Regulation
+from grn.model.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 from grn.training.loop.task import Task
 from training_parts.cells import CLASSES, DEFAULTS, MODELS, Point, regulators
@@ -83,7 +83,7 @@ def build_model(point: Point, batch: Batch, dropout: float | None, seed: int) ->
     if point.members:
         every = torch.arange(point.vocabulary) if chosen is None else chosen
         heads, width = DEFAULTS.regulation.heads, DEFAULTS.regulation.width
-        layer = Regulation(point.members, point.vocabulary, every, heads, width).requires_grad_(False)
+        layer = RegulationLayer(point.members, point.vocabulary, every, heads, width).requires_grad_(False)
     torch.manual_seed(seed)
     model = Model(settings, point.vocabulary, regulators=chosen, classes=CLASSES, regulation=layer)
     model.mean.fill_(float(batch.multiplicity.mean()))

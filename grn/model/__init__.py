@@ -1,1 +1,1 @@
-"""The model: the transformer, its regulation layer, what it predicts, and how it is saved."""
+"""The model: the transformer and its regulation layer, their objectives, and the folder that a model is saved in."""

@@ -1,7 +1,7 @@
-"""Parts of a model that torch.compile may fuse: many small passes over every gene become few.
+"""Parts of a model that torch.compile may fuse, so that many small passes over every gene become few.
 
-A part is a method without a look at the device and without attention, whose kernels are fused already. One compilation
-serves every layer and every number of genes.
+A part is a method that neither synchronises with the GPU nor contains attention, whose kernels are fused already. One
+compilation serves every layer and every number of genes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Fusible(nn.Module):
 
 
 def fusible(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a Fusible: compiled while its module is `fused`, as it stands otherwise."""
+    """Decorates a method of a Fusible: it is compiled while its module is `fused`, and plain Python otherwise."""
 
     @cache
     def compiled() -> Callable[..., Any]:
@@ -36,7 +36,7 @@ def fusible(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fuse(model: nn.Module, fused: bool) -> None:
-    """From now on, the model's fusible parts are compiled, or not."""
+    """From now on, the fusible parts of the model are compiled, or not."""
     for part in model.modules():
         if isinstance(part, Fusible):
             part.fused = fused
@@ -44,7 +44,7 @@ def fuse(model: nn.Module, fused: bool) -> None:
 
 @contextmanager
 def fusing(model: nn.Module, wanted: bool = True) -> Iterator[None]:
-    """Within it, the model's fusible parts are compiled."""
+    """While the context lasts, the fusible parts of the model are compiled (if wanted)."""
     fuse(model, wanted)
     try:
         yield

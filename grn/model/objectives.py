@@ -1,7 +1,7 @@
-"""What a model is trained for. Each objective is a sum over the items it reads and their number.
+"""What a model is trained for. Each objective is a sum of losses and the number of items in the sum.
 
-Sums and numbers are kept apart so that several processes can divide by the number of all: the gradient is then
-that of one process with the whole batch, however unevenly labels or masks fall.
+The two are kept apart so that several processes can divide by the number of items of all of them. The gradient is then
+that of one process with the whole batch, however unevenly labels or masks are distributed over processes.
 Letters: C cells, N genes, V genes of the vocabulary.
 """
 
@@ -22,6 +22,8 @@ from grn.model.transformer import Model, Prediction
 
 @dataclass(frozen=True)
 class Loss:
+    """sum: of the losses of some items.   count: number of items, or the sum of their weights."""
+
     sum: Tensor
     count: Tensor
 
@@ -37,13 +39,13 @@ def cell_type(prediction: Prediction, batch: Batch, model: Model, label_smoothin
 
 
 def masked_multiplicity(prediction: Prediction, batch: Batch, model: Model) -> Loss:
-    """Squared error of the standardised multiplicity, over every gene that the model could not read.
+    """Squared error of the standardised multiplicity, over every gene that is hidden from the model.
 
-    Those are the masked genes and, where genes read regulators only, every gene that is not a regulator.
+    These are the masked genes and, as genes read regulators only, every gene that is not a regulator.
     """
     error = standardise(prediction.multiplicity - batch.multiplicity, batch, model, centre=False)
-    hidden = unread(batch, model)
-    return Loss((error.square() * hidden).sum(), hidden.sum())
+    weight = hidden_genes(batch, model)
+    return Loss((error.square() * weight).sum(), weight.sum())
 
 
 def obs_property(prediction: Prediction, batch: Batch, model: Model) -> Loss:
@@ -54,20 +56,20 @@ def obs_property(prediction: Prediction, batch: Batch, model: Model) -> Loss:
     return Loss((error.square() * known).sum(), known.sum())
 
 
-def unread(batch: Batch, model: Model) -> Tensor:
-    """Weight of each gene whose own multiplicity its prediction cannot have read, else 0; like batch.multiplicity."""
+def hidden_genes(batch: Batch, model: Model) -> Tensor:
+    """Weight of each gene that the model cannot read where it predicts it, else 0; shaped like batch.multiplicity."""
     hidden = batch.masked | ~model.is_regulator[batch.bags.genes]
     return hidden.to(batch.multiplicity.dtype) if batch.importance is None else hidden * batch.importance
 
 
 def standardise(values: Tensor, batch: Batch, model: Model, *, centre: bool = True) -> Tensor:
-    """Multiplicities in units of each gene's sd over the training cells."""
+    """Multiplicities in sds of each gene over the training cells; centre: minus its mean."""
     genes = batch.bags.genes
     return (values - model.mean[genes] if centre else values) / model.sd[genes]
 
 
 def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple[float, Callable[..., Loss]]]:
-    """Name -> (weight, loss) of every objective that is switched on and has a head in the model."""
+    """Name -> (weight, loss) of every objective that has a weight in the configuration and a head in the model."""
     active: dict[str, tuple[float, Callable[..., Loss]]] = {}
     if config.cell_type.weight and model.cell_type is not None:
         loss = partial(cell_type, label_smoothing=config.cell_type.label_smoothing)
@@ -80,7 +82,7 @@ def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple
 
 
 def mean_losses(losses: dict[str, Loss], all_reduce_mean=lambda count: count) -> dict[str, Tensor]:
-    """Each objective's mean; `all_reduce_mean` averages a count over the processes, which may leave less than one."""
+    """The mean of each objective. all_reduce_mean: averages a count over the processes; the result may be below one."""
     counts = {name: all_reduce_mean(loss.count.to(loss.sum.dtype)) for name, loss in losses.items()}
     return {name: loss.sum / torch.where(counts[name] > 0, counts[name], 1) for name, loss in losses.items()}
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
 from grn.files import replacing_folder
-from grn.model.regulation_layer import Regulation
+from grn.model.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 
 FORMAT = 4
@@ -28,13 +28,14 @@ FILES = ("card.json", "config.yaml", "vocabulary.txt", "labels.json", "model.saf
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with what its tensors mean.
+    """A model with all that is needed to read new cells with it.
 
     vocabulary: gene of each embedding row.   classes: cell type of each logit.
-    multiplicity: the transform that made multiplicities of counts, with `target_total` (None: not normalised).
-    depth: mean and sd of the training cells' log totals, the scale of the basal multiplicity (None: always 1).
-    measures_depth: bool, the genes that those totals are over.   depth_share: what part of them each gene held.
-    property_key: obs column that the property head predicts, or None.   penalty: of the regulation layer, or None.
+    values: counts | expression.   multiplicity: the transform from counts to multiplicities, with `target_total`
+    (None: not normalised).   depth: mean and sd of the training cells' log totals, the scale of the basal gene's
+    multiplicity (None: it is always 1).   measures_depth: bool [V], the genes that these totals are over.
+    depth_share [V]: the part of the totals in each gene.   property_key: obs column that the property head predicts, or
+    None.   penalty: of the regulation layer, or None.
     """
 
     model: Model
@@ -60,6 +61,7 @@ class TrainedModel:
         return _hash(_tensors(self))
 
     def save(self, folder: Path) -> None:
+        """Writes the model folder, which replaces an existing one as a whole."""
         card = {
             "format": FORMAT,
             "hash": self.hash,
@@ -80,7 +82,7 @@ class TrainedModel:
 
     @staticmethod
     def load(folder: Path) -> TrainedModel:
-        """Raises RunFolderError where `folder` is no model folder or is damaged."""
+        """Reads a model folder, or that of a run folder. Raises RunFolderError where it is none or is damaged."""
         if not folder.exists():
             raise RunFolderError(f"{folder} does not exist; give a run folder or its model/.")
         folder = folder / "model" if (folder / "model").is_dir() else folder
@@ -103,13 +105,15 @@ class TrainedModel:
             }
             fields["depth"] = None if card["depth"] is None else tuple(card["depth"])
             shape = card["regulation"]
-            whole = card["hash"] == _hash(tensors)
+            undamaged = card["hash"] == _hash(tensors)
             measures, share = tensors.pop(MEASURES).numpy(), tensors.pop(SHARE).numpy()
         except (ValueError, TypeError, KeyError, yaml.YAMLError, SafetensorError) as damage:
-            said = " ".join(f"{type(damage).__name__}: {damage}".split())
-            raise RunFolderError(f"{folder} is damaged ({said:.200}); train again or restore it.") from None
-        if not whole:
-            raise RunFolderError(f"{folder} is damaged: its tensors are not those of its card.json; restore it.")
+            reason = " ".join(f"{type(damage).__name__}: {damage}".split())
+            raise RunFolderError(f"{folder} is damaged ({reason:.200}); train again or restore it.") from None
+        if not undamaged:
+            raise RunFolderError(
+                f"{folder} is damaged: the hash of its tensors is not the one in card.json; restore it."
+            )
         try:
             model = Model(
                 config,
@@ -132,24 +136,24 @@ def _lines(names: Sequence[str]) -> bytes:
 
 
 def _names(lines: bytes) -> tuple[str, ...]:
-    """What `_lines` was given."""
-    # Bytes: text is read with every kind of line end made "\n". Not splitlines: it knows more of them still. Names may
-    # have them all, as those of a list with Windows' line ends do.
+    """The names that `_lines` wrote."""
+    # Bytes, because text mode turns every kind of line end into "\n"; not splitlines, which splits at even more
+    # characters. Names may contain all of these, as those of a list with Windows' line ends do.
     return tuple(
         re.sub(r"\\(.)", lambda escaped: "\n" if escaped[1] == "n" else escaped[1], line)
         for line in lines.decode().split("\n")[:-1]
     )
 
 
-def _shape(layer: Regulation | None) -> dict[str, int] | None:
+def _shape(layer: RegulationLayer | None) -> dict[str, int] | None:
     return None if layer is None else {"members": layer.members, "heads": layer.heads, "width": layer.width}
 
 
-def _regulation(shape: dict[str, int] | None, tensors: dict[str, torch.Tensor]) -> Regulation | None:
+def _regulation(shape: dict[str, int] | None, tensors: dict[str, torch.Tensor]) -> RegulationLayer | None:
     if shape is None:
         return None
     regulators = tensors["is_regulator"].nonzero()[:, 0]
-    return Regulation(genes=len(tensors["is_regulator"]), regulators=regulators, **shape).requires_grad_(False)
+    return RegulationLayer(genes=len(tensors["is_regulator"]), regulators=regulators, **shape).requires_grad_(False)
 
 
 def _hash(tensors: dict[str, torch.Tensor]) -> str:
@@ -157,8 +161,8 @@ def _hash(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def _tensors(trained: TrainedModel) -> dict[str, torch.Tensor]:
-    found = {name: tensor.detach().cpu().contiguous() for name, tensor in trained.model.state_dict().items()}
-    return found | {
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in trained.model.state_dict().items()}
+    return tensors | {
         MEASURES: torch.as_tensor(trained.measures_depth),
         SHARE: torch.as_tensor(trained.depth_share),
     }

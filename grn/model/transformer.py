@@ -1,8 +1,11 @@
-"""The model, top to bottom: a transformer over bags of genes whose attention keeps its sign.
+"""The model, top to bottom: a transformer over bags of genes whose attention weights keep their sign.
 
-Letters: C cells, N genes, V genes of the vocabulary, D width, H query heads, K key heads, E head width, M keys.
-Every map below works on the last two axes only, so that dense bags (tokens [C, N, D]) and packed bags
-(tokens [T, D]) run through the same lines; `Layout` holds what differs.
+Embedding, attention, feed-forward, block, model. Every map works on the last two axes only, so that dense bags (tokens
+[C, N + 1, D]) and packed bags (tokens [T + C, D]) run through the same lines; `Layout` (layout.py) holds what differs.
+Each bag has one token more than it has genes: its basal gene, the last.
+
+Letters: C cells, N genes of a dense bag, T genes of all packed bags, V genes of the vocabulary, D width, H query heads,
+E head width, R regulators.
 """
 
 from __future__ import annotations
@@ -17,85 +20,19 @@ from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
 from flashsign import spherical_attention
-from flashsign.tensor_cache import remembered
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
 from grn.model.compile import Fusible, fusible
-from grn.model.regulation_layer import Regulation
+from grn.model.layout import Layout
+from grn.model.regulation_layer import RegulationLayer
 
-Projected = tuple[Tensor, Tensor, Tensor]
-# Called once a layer with (layer, q, k, multiplicity) of the gene queries: how read-outs see the attention.
+QKV = tuple[Tensor, Tensor, Tensor]
+# Called once a layer with (layer, q, k, multiplicity) of the gene queries: this is how read-outs see the attention.
 Observer = Callable[[int, Tensor, Tensor, Tensor], None]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where the tokens of a batch of bags are. Tokens are the genes of a bag, then its basal gene.
-
-    embedding rows: vocabulary position of each token (V: the basal gene).   genes: rows of the gene tokens.
-    keys: rows that gene queries read (regulators and the basal gene; None: all).   multiplicity: of each token.
-    offsets, key_offsets, summary_offsets: None for dense bags; else where each bag starts among its tokens, its
-    keys and the summaries.   group: processes that hold a part of each bag's genes each; None: this one holds all.
-    """
-
-    embedding_rows: Tensor
-    genes: Tensor
-    keys: Tensor | None
-    multiplicity: Tensor
-    offsets: Tensor | None
-    key_offsets: Tensor | None
-    summary_offsets: Tensor | None
-    group: ProcessGroup | None
-
-    @staticmethod
-    def of(bags: Bags, is_regulator: Tensor, group: ProcessGroup | None = None) -> Layout:
-        basal = len(is_regulator)
-        basal_multiplicity = bags.multiplicity.new_ones(bags.cells) if bags.basal is None else bags.basal
-        basal_multiplicity = basal_multiplicity.to(bags.multiplicity.dtype)
-        if group is not None and group.rank() > 0:
-            # One basal gene a bag: every process asks with it, the first alone brings it as a key.
-            basal_multiplicity = torch.zeros_like(basal_multiplicity)
-        readable = F.pad(is_regulator, (0, 1), value=True)
-        # Known without a look at the device in every step.
-        everything = remembered(is_regulator, "all", lambda: bool(is_regulator.all()))
-        if bags.offsets is None:
-            rows = F.pad(bags.genes, (0, 1), value=basal)
-            genes = torch.arange(len(bags.genes), device=rows.device)
-            multiplicity = torch.cat([bags.multiplicity, basal_multiplicity[:, None]], 1)
-            keys = None if everything else readable[rows].nonzero()[:, 0]
-            return Layout(rows, genes, keys, multiplicity, None, None, None, group)
-
-        bag = torch.arange(bags.cells + 1, device=bags.genes.device)
-        offsets = bags.offsets + bag  # every bag grows by its basal gene
-        genes = torch.arange(len(bags.genes), device=bags.genes.device)
-        genes = genes + torch.repeat_interleave(bag[:-1], bags.offsets.diff(), output_size=len(genes))
-        rows = torch.full((len(genes) + bags.cells,), basal, device=genes.device)
-        rows[genes] = bags.genes
-        multiplicity = bags.multiplicity.new_empty(len(rows)).index_copy(0, genes, bags.multiplicity)
-        multiplicity = multiplicity.index_copy(0, offsets[1:] - 1, basal_multiplicity)
-        if everything:
-            return Layout(rows, genes, None, multiplicity, offsets, offsets, bag, group)
-        is_key = readable[rows]
-        key_offsets = F.pad(is_key.cumsum(0), (1, 0))[offsets]
-        return Layout(rows, genes, is_key.nonzero()[:, 0], multiplicity, offsets, key_offsets, bag, group)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What the model says of each cell.
-
-    multiplicity: expected multiplicity of every gene of the bag, shaped like bags.multiplicity, float32.
-    cell [C, D]: the summary.   logits [C, classes] or None.   property [C] or None, in its own unit.
-    """
-
-    multiplicity: Tensor
-    cell: Tensor
-    logits: Tensor | None
-    property: Tensor | None
-
-
 class GeneEmbedding(nn.Module):
-    """One learned vector a gene, and one for the basal gene: the last row. No positions: a bag has no order."""
+    """A learned vector for each gene and, in the last row, for the basal gene. No positions: a bag has no order."""
 
     def __init__(self, genes: int, width: int):
         super().__init__()
@@ -123,23 +60,24 @@ class Attention(nn.Module):
         self.value = nn.Linear(config.width, config.key_heads * head, bias=False)
         self.output = nn.Linear(config.query_heads * head, config.width, bias=False)
 
-    def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[Projected, Projected]:
-        """(q, k, v) of the gene queries and of the summary's, each [.., heads * E]."""
+    def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[QKV, QKV]:
+        """(q, k, v) of the gene queries and (q, k, v) of the summary, each [.., heads * E]."""
         k, v = self.key(tokens), self.value(tokens)
-        read = (k, v) if keys is None else (k.index_select(-2, keys), v.index_select(-2, keys))
-        return (self.query(tokens), *read), (self.query(summary), k, v)
+        of_keys = (k, v) if keys is None else (k.index_select(-2, keys), v.index_select(-2, keys))
+        return (self.query(tokens), *of_keys), (self.query(summary), k, v)
 
     def forward(
-        self, genes: Projected, summary: Projected, layout: Layout, observe: Callable[..., None] | None
+        self, genes: QKV, summary: QKV, layout: Layout, observe: Callable[..., None] | None
     ) -> tuple[Tensor, Tensor]:
-        """What each gene and each summary is told, [.., H * E]."""
-        everyone = layout.multiplicity
-        multiplicity = everyone if layout.keys is None else everyone.index_select(-1, layout.keys)
-        told = self.attend(*genes, multiplicity, layout.offsets, layout.key_offsets, layout.group, observe)
-        cells = self.attend(*summary, everyone, layout.summary_offsets, layout.offsets, layout.group)
-        return told, cells
+        """The messages to the genes and to the summaries, [.., H * E]."""
+        of_tokens = layout.multiplicity
+        of_keys = of_tokens if layout.keys is None else of_tokens.index_select(-1, layout.keys)
+        to_genes = self.attend(*genes, of_keys, layout.offsets, layout.key_offsets, layout.group, observe)
+        to_summary = self.attend(*summary, of_tokens, layout.summary_offsets, layout.offsets, layout.group)
+        return to_genes, to_summary
 
     def attend(self, q, k, v, multiplicity, query_offsets, key_offsets, group, observe=None) -> Tensor:
+        """Splits the heads, attends, and joins the heads again."""
         packed = key_offsets is not None
         q = _split_heads(q, self.query_heads, packed)
         k, v = (_split_heads(x, self.key_heads, packed) for x in (k, v))
@@ -151,7 +89,7 @@ class Attention(nn.Module):
 
 
 class MessageDropout(nn.Module):
-    """Drops whole messages: every number that a branch sends to a gene, or none. x [..., D] -> [..., D]."""
+    """Drops whole messages: all D numbers that a branch adds to a gene, or none. x [..., D] -> [..., D]."""
 
     def __init__(self, probability: float):
         super().__init__()
@@ -181,7 +119,7 @@ class FeedForward(nn.Module):
 
 
 class Block(Fusible):
-    """Attention, then feed-forward: one successive regulatory network."""
+    """Attention, then feed-forward: each block is a successive regulatory network."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -191,34 +129,50 @@ class Block(Fusible):
         self.dropout = MessageDropout(config.dropout)
 
     def forward(self, tokens: Tensor, summary: Tensor, layout: Layout, observe=None) -> tuple[Tensor, Tensor]:
-        genes, cells = self.attention(*self.ask(tokens, summary, layout.keys), layout, observe)
-        return self.hear(tokens, genes, summary, cells)
+        genes, summaries = self.project(tokens, summary, layout.keys)
+        to_genes, to_summary = self.attention(genes, summaries, layout, observe)
+        return self.combine(tokens, to_genes, summary, to_summary)
 
     @fusible
-    def ask(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[Projected, Projected]:
+    def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[QKV, QKV]:
         return self.attention.project(self.norm(tokens), self.norm(summary), keys)
 
     @fusible
-    def hear(self, tokens: Tensor, genes: Tensor, summary: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+    def combine(self, tokens: Tensor, to_genes: Tensor, summary: Tensor, to_summary: Tensor) -> tuple[Tensor, Tensor]:
+        """Adds the messages to their tokens and applies the feed-forward map."""
         output = self.attention.output
-        tokens = self.feed_forward(tokens + self.dropout(output(genes)))
-        summary = self.feed_forward(summary + self.dropout(output(cells)))
+        tokens = self.feed_forward(tokens + self.dropout(output(to_genes)))
+        summary = self.feed_forward(summary + self.dropout(output(to_summary)))
         return tokens, summary
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model predicts for a batch of bags.
+
+    multiplicity: expected multiplicity of every gene of the bags, shaped like bags.multiplicity, float32.
+    cell [C, D]: the summary of each cell.   logits [C, classes]: of the cell types, or None.   property [C]: in the
+    unit of its obs column, or None.
+    """
+
+    multiplicity: Tensor
+    cell: Tensor
+    logits: Tensor | None
+    property: Tensor | None
 
 
 class Model(Fusible):
     """Bags of genes -> expected multiplicities, cell type, property.
 
-    The basal gene plays two parts. As a key it is the yardstick that lets an L2 norm see absolute levels; as a
-    query that reads every gene it becomes the summary, the only path from a cell to its class logits. The
-    summary is never a key: what a gene's prediction depends on is the regulators alone, so that a regulation
-    network has nothing to hide behind.
+    The basal gene has two tasks. As a key, it is the yardstick that lets an L2 norm see absolute levels. As a query
+    that reads every gene, it becomes the summary, the only path from a cell to its class logits. The summary is never
+    a key: a gene's prediction depends on the regulators alone, so that no path goes around the regulatory network.
 
-    The regulation layer, where there is one, comes trained: it says what the regulators do on average, and the blocks
-    learn what it leaves over.
+    regulation: the regulation layer, already trained, or None. It predicts what the regulators do on average, and the
+    blocks learn the rest.
 
-    group: processes that hold a part of each bag's genes each (Bags.share) and make the same calls. Attention alone
-    lets them hear of each other: each predicts its own genes, and every one has the whole summary.
+    group: the processes of gene parallelism, each with a part of each bag's genes (Bags.part_of_genes), which make the
+    same calls. They exchange data in attention alone: each process predicts its own genes and has the whole summary.
     """
 
     group: ProcessGroup | None = None
@@ -236,7 +190,7 @@ class Model(Fusible):
         regulators: Tensor | None = None,
         classes: int = 0,
         property: bool = False,
-        regulation: Regulation | None = None,
+        regulation: RegulationLayer | None = None,
     ):
         super().__init__()
         self.config = config
@@ -259,7 +213,7 @@ class Model(Fusible):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Every initial value in one place."""
+        """Sets every initial value."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=1 / math.sqrt(module.in_features))
@@ -281,8 +235,8 @@ class Model(Fusible):
         else:
             tokens = tokens.expand(bags.cells, -1, -1)
         for layer, block in enumerate(self.blocks):
-            see = None if observe is None else _bind_layer(observe, layer)
-            tokens, summary = block(tokens, summary, layout, see)
+            observe_layer = None if observe is None else _bind_layer(observe, layer)
+            tokens, summary = block(tokens, summary, layout, observe_layer)
         cell = self.norm(summary if bags.packed else summary[:, 0])
         return Prediction(
             multiplicity=self.expected_multiplicity(tokens, layout, bags),
@@ -294,28 +248,28 @@ class Model(Fusible):
     def expected_multiplicity(self, tokens: Tensor, layout: Layout, bags: Bags) -> Tensor:
         """mean_i + sd_i (regulated_i + <h_i, r_i> + b_i), in float32 at least: small differences make a network."""
         rows = bags.genes
-        # Numbers are picked, not vectors: the basal genes are read like the rest, and left out afterwards.
-        standardised = self.read(tokens, layout.embedding_rows).index_select(-1, layout.genes)
+        # The basal genes are left out after the read-out, where a token is one number, not before it, where it is D.
+        standardised = self.read_out(tokens, layout.embedding_rows).index_select(-1, layout.genes)
         with torch.autocast(tokens.device.type, enabled=False):
             if self.regulation is not None:
                 regulated = self.regulation(self.regulators_of(bags), bags.basal)
-                standardised = standardised + regulated[_bag_of_each(bags), rows]
+                standardised = standardised + regulated[_bag_of_genes(bags), rows]
             return self.mean[rows] + self.sd[rows] * standardised
 
     @fusible
-    def read(self, tokens: Tensor, rows: Tensor) -> Tensor:
-        """<h_i, r_i> + b_i of every token; the basal gene has no direction of its own and borrows the last gene's."""
+    def read_out(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """<h_i, r_i> + b_i of every token; the basal gene, which has no direction, is given that of the last gene."""
         rows = rows.clamp(max=len(self.multiplicity) - 1)
         with torch.autocast(tokens.device.type, enabled=False):
-            said = (_widen(self.norm(tokens)) * self.multiplicity.index_select(0, rows)).sum(-1)
-            return said + self.multiplicity_bias.index_select(0, rows)
+            products = (_widen(self.norm(tokens)) * self.multiplicity.index_select(0, rows)).sum(-1)
+            return products + self.multiplicity_bias.index_select(0, rows)
 
     def regulators_of(self, bags: Bags) -> Tensor:
-        """Multiplicities of the regulators, [C, R]: those that the bags bring along, else those in sight."""
+        """Multiplicities of the regulators, [C, R]: bags.regulators, or those that the bags show where it is None."""
         if bags.regulators is not None:
             return bags.regulators
-        everything = bags.multiplicity.new_zeros(bags.cells, len(self.is_regulator))
-        return everything.index_put((_bag_of_each(bags), bags.genes), bags.multiplicity)[:, self.is_regulator]
+        all_genes = bags.multiplicity.new_zeros(bags.cells, len(self.is_regulator))
+        return all_genes.index_put((_bag_of_genes(bags), bags.genes), bags.multiplicity)[:, self.is_regulator]
 
     def expected_property(self, cell: Tensor) -> Tensor | None:
         if self.property is None:
@@ -324,15 +278,16 @@ class Model(Fusible):
         return mean + sd * _widen(self.property(cell)[:, 0])
 
 
-def _bag_of_each(bags: Bags) -> Tensor:
-    """Which bag each gene belongs to: [T], or [C, 1] where all bags list the same genes."""
-    each = torch.arange(bags.cells, device=bags.genes.device)
+def _bag_of_genes(bags: Bags) -> Tensor:
+    """The bag that each gene belongs to: [T] for packed bags, [C, 1] for dense ones."""
+    bag = torch.arange(bags.cells, device=bags.genes.device)
     if bags.offsets is None:
-        return each[:, None]
-    return torch.repeat_interleave(each, bags.offsets.diff(), output_size=len(bags.genes))
+        return bag[:, None]
+    return torch.repeat_interleave(bag, bags.offsets.diff(), output_size=len(bags.genes))
 
 
 def _widen(x: Tensor) -> Tensor:
+    """x in float32 at least."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

@@ -1,1 +1,1 @@
-"""Signed networks read from a model, and written as AnnData and as a table of edges."""
+"""Signed networks: read from a model, and written as AnnData and as a table of edges."""

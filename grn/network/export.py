@@ -1,4 +1,4 @@
-"""From a trained model to the files of its network: at the end of a run, and again by `grn export`."""
+"""From a trained model to network.h5ad and edges.parquet: at the end of a run, and again by `grn export`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from grn.network.file_formats import edge_table, network_anndata, write_network
 from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import ATTENTION_CELLS, WHOLE_MODEL, read_networks
 from grn.regulation.knockoffs import fit_with_knockoffs
-from grn.regulation.training_cells import FitCells
+from grn.regulation.training_cells import TrainingCells
 from grn.run_folder import make_run_folder
 
 
 def write_network_files(config: Config, trained: TrainedModel, cells: Cells, folder: Path, say: Say) -> pd.DataFrame:
-    """network.h5ad and edges.parquet; returns the edge table."""
+    """Writes network.h5ad and edges.parquet into `folder`; returns the edge table."""
     settings, regulators = config.network, trained.regulators
     trained.model.to(own_device(config.trainer))
     networks = read_networks(
@@ -73,9 +73,9 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
 
 
 def bags_read(config: Config, trained: TrainedModel, cells: Cells) -> int:
-    """How many bags the read-out reads: every cell's, where it reads the regulation layer alone.
+    """How many bags the read-out reads: all cells where it reads the regulation layer alone.
 
-    Of the whole model about `network.cells`, as evenly over the cell types as masks allow (see sample_cells).
+    Of the whole model it reads about `network.cells` bags, as evenly over the cell types as masks allow (sample_cells).
     """
     settings = config.network
     if settings.readout in WHOLE_MODEL:
@@ -86,23 +86,27 @@ def bags_read(config: Config, trained: TrainedModel, cells: Cells) -> int:
 
 
 def false_discovery(config: Config, trained: TrainedModel, cells: Cells, say: Say) -> np.ndarray:
-    """q-values [N, R] of the edges, from a fit of its own with knock-off regulators beside the real ones."""
-    everyone = FitCells.of(cells, np.arange(len(cells)), trained.model.mean.cpu(), trained.model.sd.cpu())
+    """q-values [N, R] of the edges, from a separate fit with knock-off regulators beside the real ones."""
+    all_cells = TrainingCells.of(cells, np.arange(len(cells)), trained.model.mean.cpu(), trained.model.sd.cpu())
     fit = fit_with_knockoffs(
         config.regulation,
-        replace(everyone, regulators=trained.regulators),
+        replace(all_cells, regulators=trained.regulators),
         penalty=trained.penalty,
         labels=cells.labels,
         seed=config.trainer.seed,
         device=own_device(config.trainer),
     )
     q = edge_q_values(fit, trained.regulators)
-    say(f"{int((q <= 0.1).sum())} edges at a false discovery rate of 0.1 (of associations, not of causes).")
+    say(f"Found {int((q <= 0.1).sum())} edges at a false discovery rate of 0.1 (of associations, not of causes).")
     return q
 
 
 def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = print) -> pd.DataFrame:
-    """Read the network of a finished run again, with `changes` to its network section, into the folder `output`."""
+    """Reads the network of a finished run again and writes it into the folder `output`; returns the edge table.
+
+    changes: fields of the configuration's network section, by name. Raises RunFolderError, ConfigError, DataError, and
+    VocabularyMismatch where the cells no longer have the model's genes.
+    """
     trained = TrainedModel.load(run / "model")
     changes = changes or {}
     if changes.get("readout", "effect") != "effect":
@@ -112,10 +116,10 @@ def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = p
     cells, _ = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
     if cells.vocabulary != trained.vocabulary:
         raise VocabularyMismatch(
-            f"{config.data.path} no longer has the {len(trained.vocabulary)} genes that {run} was trained on; "
-            "restore the data or train again."
+            f"{config.data.path} no longer has the {len(trained.vocabulary)} genes that {run} was trained on. "
+            "Restore the data, or train again."
         )
     folder = make_run_folder(output, run.name)
     edges = write_network_files(config, trained, cells, folder, say)
-    say(f"network.h5ad and edges.parquet are in {folder}")
+    say(f"Wrote network.h5ad and edges.parquet in {folder}.")
     return edges

@@ -1,4 +1,7 @@
-"""Networks as files: `network.h5ad` (AnnData, signed CSR in varp) and `edges.parquet` (one row an edge)."""
+"""The two file formats of a network: network.h5ad (AnnData, signed CSR in varp) and edges.parquet (a row per edge).
+
+signed_network.py reads the first one again.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,19 @@ RESERVED = re.compile(r"attention(_layer\d+)?")
 
 
 def slugs(labels: Sequence[str]) -> dict[str, str]:
-    """Label -> a key of [A-Za-z0-9_], different for every label (varp keys must not contain '/')."""
-    found: dict[str, str] = {}
+    """Label -> a key of [A-Za-z0-9_], different for every label (keys of varp must not contain '/')."""
+    slug_of: dict[str, str] = {}
     for label in labels:
         base = re.sub(r"[^A-Za-z0-9_]+", "_", label).strip("_") or "type"
-        taken, slug, number = set(found.values()), base, 2
+        taken, slug, number = set(slug_of.values()), base, 2
         while slug in taken or RESERVED.fullmatch(slug):
             slug, number = f"{base}_{number}", number + 1
-        found[label] = slug
-    return found
+        slug_of[label] = slug
+    return slug_of
 
 
 def kept_edges(weight: np.ndarray | sp.csr_matrix, top_k: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Target, column and weight of the top_k edges of each target, row by row; a sparse weight holds them alone."""
+    """Row, column and weight of the top_k edges of each row, row by row; a sparse weight stores no other edges."""
     if isinstance(weight, sp.csr_matrix):
         edges = weight.tocoo()
         return edges.row, edges.col, edges.data
@@ -48,9 +51,9 @@ def kept_edges(weight: np.ndarray | sp.csr_matrix, top_k: int | None) -> tuple[n
 def edge_table(
     network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, q: np.ndarray | None = None
 ) -> pd.DataFrame:
-    """Columns source, target, weight, confidence: one row a candidate edge, sorted by |weight|, no self loops.
+    """Columns source, target, weight, confidence: a row per candidate edge, sorted by |weight|, without self loops.
 
-    q [N, R]: the false discovery rate at which an edge is found, for a column q_value.
+    q [N, R]: q-values of the pairs, for another column q_value.
     """
     target, column, weight = kept_edges(network.weight, top_k)
     others = target != regulators[column]
@@ -70,12 +73,12 @@ def edge_table(
     return table.iloc[order].reset_index(drop=True)
 
 
-def square(weight: np.ndarray | sp.csr_matrix, regulators: np.ndarray, top_k: int | None) -> sp.csr_matrix:
+def square_matrix(weight: np.ndarray | sp.csr_matrix, regulators: np.ndarray, top_k: int | None) -> sp.csr_matrix:
     """[N, R] -> signed CSR [N, N], row = target, column = regulator."""
     target, column, values = kept_edges(weight, top_k)
-    there = values != 0
+    nonzero = values != 0
     genes = weight.shape[0]
-    return sp.csr_matrix((values[there], (target[there], regulators[column[there]])), shape=(genes, genes))
+    return sp.csr_matrix((values[nonzero], (target[nonzero], regulators[column[nonzero]])), shape=(genes, genes))
 
 
 def network_anndata(
@@ -90,25 +93,28 @@ def network_anndata(
     top_k: int | None,
     about: dict,
 ):
-    """AnnData of cell types x genes (X: mean multiplicity) with `varp["grn*"]` and their meaning in uns["grn"]."""
+    """AnnData of cell types x genes (X: mean multiplicity), the networks in varp["grn*"], their meaning in uns["grn"].
+
+    readout: of networks.chosen.   regulators: vocabulary positions [R].   classes: name of each cell type index.
+    labels [C]: cell type index of each cell, -1 unknown.   multiplicity: CSR [C, N].   about: further entries.
+    """
     import anndata
 
     chosen, attention = networks.chosen, networks.attention
-    kinds = sorted(int(kind) for kind in np.unique(labels) if kind >= 0)
-    counts = [int((labels == kind).sum()) for kind in kinds]
-    obs = pd.DataFrame({"cells": counts}, index=_texts([classes[kind] for kind in kinds]))
-    means = [np.asarray(multiplicity[labels == kind].mean(0)).ravel() for kind in kinds]
+    present = sorted(int(label) for label in np.unique(labels) if label >= 0)
+    counts = [int((labels == label).sum()) for label in present]
+    obs = pd.DataFrame({"cells": counts}, index=_texts([classes[label] for label in present]))
+    means = [np.asarray(multiplicity[labels == label].mean(0)).ravel() for label in present]
     var = pd.DataFrame({"is_regulator": np.isin(np.arange(len(genes)), regulators)}, index=_texts(genes))
-    adata = anndata.AnnData(np.array(means, dtype=np.float32).reshape(len(kinds), len(genes)), obs=obs, var=var)
-    names = slugs([classes[kind] for kind in kinds])
-    adata.varp["grn"] = square(chosen.weight, regulators, top_k)
-    for kind, weight in chosen.by_type.items():
-        adata.varp[f"grn_{names[classes[kind]]}"] = square(weight, regulators, top_k)
-    blocks = networks.layers
+    adata = anndata.AnnData(np.array(means, dtype=np.float32).reshape(len(present), len(genes)), obs=obs, var=var)
+    slug_of = slugs([classes[label] for label in present])
+    adata.varp["grn"] = square_matrix(chosen.weight, regulators, top_k)
+    for label, weight in chosen.by_type.items():
+        adata.varp[f"grn_{slug_of[classes[label]]}"] = square_matrix(weight, regulators, top_k)
     pooled = networks.pooled() if attention is None else attention.weight
-    adata.varp["grn_attention"] = square(pooled, regulators, top_k)
-    for layer, weight in enumerate(blocks):
-        adata.varp[f"grn_attention_layer{layer}"] = square(weight, regulators, top_k)
+    adata.varp["grn_attention"] = square_matrix(pooled, regulators, top_k)
+    for layer, weight in enumerate(networks.layers):
+        adata.varp[f"grn_attention_layer{layer}"] = square_matrix(weight, regulators, top_k)
     adata.uns["grn"] = {
         "orientation": "row = target, column = regulator",
         "readout": readout,
@@ -117,7 +123,7 @@ def network_anndata(
         "sign_attention_layers": SIGN["blocks"],
         # A list of pairs, not a mapping: labels may contain '/', which h5ad takes for a folder.
         "cell_types": pd.DataFrame(
-            {"slug": _texts(names.values()), "label": _texts(names)}, index=_texts(map(str, range(len(names))))
+            {"slug": _texts(slug_of.values()), "label": _texts(slug_of)}, index=_texts(map(str, range(len(slug_of))))
         ),
         **about,
     }
@@ -125,11 +131,12 @@ def network_anndata(
 
 
 def _texts(values: Iterable[str]) -> pd.Index:
-    """As Python texts, which every version of h5ad holds; pandas 3 would make string arrays of them."""
+    """An index of Python strings, which every version of h5ad can hold; pandas 3 would make string arrays of them."""
     return pd.Index(list(values), dtype=object)
 
 
 def write_network(folder: Path, adata, edges: pd.DataFrame) -> None:
+    """Writes network.h5ad and edges.parquet, each replaced as a whole."""
     write_anndata(folder / "network.h5ad", adata)
     with replacing_file(folder / "edges.parquet") as beside:
         edges.to_parquet(beside, index=False)

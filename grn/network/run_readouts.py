@@ -1,9 +1,8 @@
-"""Every read-out of one model over one set of cells."""
+"""Runs the read-outs of one model over one set of cells: the chosen one, and the attention of every layer."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,29 +11,32 @@ import scipy.sparse as sp
 import torch
 
 from grn.bags import Bags
+from grn.messages import Say, at_most_every, silent
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.network.readouts.block_attention import TABLE, attention_layers, strongest_attention
-from grn.network.readouts.effect import attention_network, effect_network
+from grn.network.readouts.effect import effect_network
 from grn.network.readouts.jacobian import jacobian_network
 from grn.network.readouts.knockout import knockout_network
+from grn.network.readouts.regulation_attention import attention_network
 from grn.network.readouts.sampling import Sample, even_rows, masked_bags, present_bags, sample_cells
 from grn.network.weights import Network
 
 WHOLE_MODEL = {"knockout": knockout_network, "jacobian": jacobian_network}
-# Share of the regulators that are hidden at once to be targets: few, so that a target has all the others in sight.
-HIDDEN = 0.1
-QUIET_S = 15
+# Share of the regulators that are masked at once, to be targets: few, so that a target can read nearly all the others.
+MASKED = 0.1
+MESSAGE_EVERY_S = 15
 SCORES = 2**26  # most scores of one layer in one batch of bags (256 MiB)
 ACTIVATIONS = 2**26  # most numbers of one layer in one batch of bags without scores
-ATTENTION_CELLS = 200  # that the blocks' attention is a mean of: it is one number a pair, and settles soon
+ATTENTION_CELLS = 200  # cells over which the blocks' attention is averaged: the mean of one number a pair settles soon
 
 
 @dataclass(frozen=True)
 class Networks:
-    """chosen: by the read-out asked for.   attention: of the regulation layer, or None without one.
-    layers: attention of each block [N, R], magnitudes only; sparse where only the strongest were kept.
-    mean: of the whole blocks (None: not computed yet, of blocks that are whole)."""
+    """chosen: network of the chosen read-out.   attention: of the regulation layer, None without one.
+    layers: attention of each block [N, R], of which only the magnitude means something; sparse where only the strongest
+    were kept.   mean: of the blocks before weights were left out; None: none were, and pooled() computes it.
+    """
 
     chosen: Network
     attention: Network | None
@@ -42,7 +44,7 @@ class Networks:
     mean: np.ndarray | sp.csr_matrix | None = None
 
     def pooled(self) -> np.ndarray | sp.csr_matrix:
-        """The blocks' mean [N, R]."""
+        """The mean of the blocks' attention, [N, R]."""
         return np.mean(self.layers, axis=0) if self.mean is None else self.mean
 
 
@@ -57,16 +59,18 @@ def read_networks(
     seed: int,
     top_k: int | None = None,
     packed: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = silent,
 ) -> Networks:
-    """The chosen read-out and the attention of every layer, on the device that the model is on.
+    """The chosen read-out and the attention of every layer, computed on the device of the model.
 
     multiplicity: CSR [C, N] over the vocabulary.   labels [C]: cell type index, -1 where unknown.
     basal [C]: multiplicity of each cell's basal gene; None: 1.
-    cells: about how many bags a read-out of the whole model reads; the regulation layer reads all cells.
-    top_k: strongest regulators of each target to be kept; where the blocks' tables are large, no others are held.
-    packed: the blocks' attention is read from packed bags, as the model was trained (knockout, jacobian: from dense).
-    say: hears now and then how far it is.
+    readout: effect | attention | knockout | jacobian.
+    cells: about how many bags a read-out of the whole model reads; read-outs of the regulation layer read all cells.
+    top_k: how many of the strongest regulators of each target are kept; where the blocks' tables would be large, no
+    others are held in memory.
+    packed: the blocks' attention is read from packed bags, as in training (knockout and jacobian read dense bags).
+    say: gets a line of progress now and then.
     """
     model = trained.model.eval()
     regulators, layer, device = trained.regulators, trained.model.regulation, trained.model.sd.device
@@ -86,20 +90,24 @@ def read_networks(
     attention, chosen = None, None
     if layer is not None:
         measured = torch.as_tensor(multiplicity[:, regulators].toarray(), device=device)
-        depth = None if basal is None else torch.as_tensor(basal, device=device)
-        kinds = torch.as_tensor(labels, device=device)
-        attention = attention_network(layer, measured, depth, kinds)
+        of_layer = (
+            layer,
+            measured,
+            None if basal is None else torch.as_tensor(basal, device=device),
+            torch.as_tensor(labels, device=device),
+        )
+        attention = attention_network(*of_layer)
         if readout == "effect":
-            chosen = effect_network(layer, measured, depth, kinds)
+            chosen = effect_network(*of_layer)
     if readout == "attention":
         chosen = attention or Network(mean, {}, np.broadcast_to(np.float32(0.5), layers[0].shape))
     if readout in WHOLE_MODEL:
-        sampled = list(sample_cells(labels, len(regulators), cells=cells, fraction=HIDDEN, batch=batch, seed=seed))
-        samples = announced(sampled, f"reading the network ({readout})", say)
-        found, counts = np.unique(labels, return_counts=True)
-        sizes = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        sampled = list(sample_cells(labels, len(regulators), cells=cells, fraction=MASKED, batch=batch, seed=seed))
+        samples = with_progress(sampled, f"Reading the network ({readout})", say)
+        cell_types, counts = np.unique(labels, return_counts=True)
+        sizes = dict(zip(cell_types.tolist(), counts.tolist(), strict=True))
         chosen = WHOLE_MODEL[readout](model, multiplicity, samples, sizes, regulators, basal)
-    assert chosen is not None, "the configuration refuses `effect` without members"
+    assert chosen is not None, "the configuration refuses `effect` without a regulation layer"
     return Networks(chosen, attention, layers, mean)
 
 
@@ -121,11 +129,9 @@ def whole_bags(
             yield masked_bags(model, multiplicity, basal, nothing, regulators)
 
 
-def announced(samples: Sequence[Sample], what: str, say: Callable[[str], None]) -> Iterator[Sample]:
-    """The samples; one line every QUIET_S seconds."""
-    last = time.monotonic()
-    for number, sample in enumerate(samples):
+def with_progress(samples: Sequence[Sample], what: str, say: Say) -> Iterator[Sample]:
+    """The samples; a line of progress is said every MESSAGE_EVERY_S seconds."""
+    progress = at_most_every(MESSAGE_EVERY_S, say)
+    for number, sample in enumerate(samples, start=1):
         yield sample
-        if time.monotonic() - last > QUIET_S:
-            say(f"{what}: {100 * (number + 1) // len(samples)} %")
-            last = time.monotonic()
+        progress(f"{what}: {100 * number // len(samples)} % of the bags are read.")

@@ -1,4 +1,4 @@
-"""Reading a network.h5ad again: over all cells and per cell type, by gene name."""
+"""A network read from network.h5ad or its AnnData: over all cells and for each cell type, by gene name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SignedNetwork:
-    """weights: CSR [N, N], row = target, column = regulator.   about: uns["grn"], the meaning of it all.
+    """weights: CSR [N, N], row = target, column = regulator.   about: uns["grn"], which says what they mean.
 
     by_type: weights of each cell type, by label; the types with the most cells come first.
     """
@@ -31,21 +31,21 @@ class SignedNetwork:
 
     @property
     def signed(self) -> bool:
-        """Whether the sign of a weight means anything."""
+        """Whether the sign of a weight means anything (see means_something)."""
         return means_something(self.about["sign"])
 
     def everything(self) -> dict[str, sparse.csr_matrix]:
-        """All cells first, then each cell type."""
+        """The weights over all cells, then those of each cell type, by title."""
         return {"all cells": self.weights} | {label: weights for label, weights in self.by_type.items()}
 
 
 def means_something(sign: str) -> bool:
-    """Whether the signs of weights do, by what uns["grn"]["sign"] says of them."""
+    """Whether uns["grn"]["sign"] gives the signs of the weights a meaning."""
     return not sign.startswith("none")
 
 
 def read_sign(path: Path) -> str:
-    """What a network.h5ad says of the signs of its weights, "" where it does not; its matrices are not read."""
+    """The entry uns["grn"]["sign"] of a network.h5ad, "" without one; its matrices are not read."""
     import h5py
     from anndata.io import read_elem
 
@@ -59,7 +59,7 @@ def read_sign(path: Path) -> str:
 
 
 def open_network(path: Path) -> SignedNetwork:
-    """A network.h5ad of `grn train` or `grn export`."""
+    """Reads a network.h5ad of `grn train` or `grn export`."""
     import anndata
 
     return signed_network(anndata.read_h5ad(path))
@@ -84,23 +84,23 @@ def signed_network(adata: AnnData) -> SignedNetwork:
 
 def edge_list(weights: sparse.csr_matrix, genes: pd.Index, count: int | None = None) -> pd.DataFrame:
     """Columns source, target, weight, sorted by |weight|; only the `count` strongest of each sign, if given."""
-    found = weights.tocoo()
-    order = np.argsort(-np.abs(found.data), kind="stable")
+    edges = weights.tocoo()
+    order = np.argsort(-np.abs(edges.data), kind="stable")
     if count is not None:
-        positive = found.data[order] > 0
+        positive = edges.data[order] > 0
         kept = np.sort(np.concatenate([np.flatnonzero(positive)[:count], np.flatnonzero(~positive)[:count]]))
         order = order[kept]
-    table = {"source": genes[found.col[order]], "target": genes[found.row[order]], "weight": found.data[order]}
+    table = {"source": genes[edges.col[order]], "target": genes[edges.row[order]], "weight": edges.data[order]}
     return pd.DataFrame(table)
 
 
 def heatmap_blocks(
     network: SignedNetwork, regulators: int = 12, targets: int = 18, types: int = 11
 ) -> dict[str, pd.DataFrame]:
-    """Weights among the genes of the strongest edges: title -> frame, rows = regulators, columns = targets.
+    """The weights among the genes of the strongest edges: title -> frame, rows = regulators, columns = targets.
 
-    The first frame is that over all cells, then at most `types` cell types; all have the same rows and columns,
-    ordered so that genes of like weights stand together.
+    The first frame is that over all cells, followed by at most `types` cell types. All have the same rows and columns,
+    ordered so that genes with similar weights are neighbours.
     """
     rows: list[str] = []
     columns: list[str] = []
@@ -116,17 +116,18 @@ def heatmap_blocks(
         for title, weights in list(network.everything().items())[: types + 1]
     }
     overall = blocks["all cells"].to_numpy()
-    row_order, column_order = alike(overall), alike(overall.T)
+    row_order, column_order = similarity_order(overall), similarity_order(overall.T)
     return {title: frame.iloc[row_order, column_order] for title, frame in blocks.items()}
 
 
 def block(weights: sparse.csr_matrix, genes: pd.Index, regulators: list[str], targets: list[str]) -> pd.DataFrame:
+    """The weights of some regulators on some targets: rows = regulators, columns = targets."""
     values = weights[genes.get_indexer(targets)][:, genes.get_indexer(regulators)].toarray().T
     return pd.DataFrame(values, index=regulators, columns=targets)
 
 
-def alike(values: np.ndarray) -> np.ndarray:
-    """An order of the rows in which neighbours resemble each other."""
+def similarity_order(values: np.ndarray) -> np.ndarray:
+    """Row numbers in an order in which similar rows are neighbours (hierarchical clustering)."""
     from scipy.cluster.hierarchy import leaves_list, linkage
 
     if len(values) < 3:

@@ -1,1 +1,1 @@
-"""The fit of the regulation layer: ensemble members, their penalty, held-out folds, and knock-offs."""
+"""Fitting the regulation layer: its ensemble members, their penalty, held-out folds and knock-offs."""

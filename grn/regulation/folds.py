@@ -1,4 +1,4 @@
-"""Which cells each member of the regulation layer holds out: one fold of several, and no group is in two of them."""
+"""Which cells each ensemble member of the regulation layer holds out: one fold; no group is in two."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 def held_out_cells(
     rows: np.ndarray, groups: np.ndarray | None, held_out: Sequence[int], folds: int, generator: torch.Generator
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Rows to train on and rows held out, a pair per member: the fold `held_out[p]` of `folds` (counted round).
+    """The rows that each member trains on, and the rows that it holds out: member p holds out fold `held_out[p]`.
 
-    groups: of each row, at least two different ones; None: cells are dealt one by one. With fewer groups (or cells)
-    than `folds` there are as many folds as groups.
+    groups: of each row, at least two different ones; None: every cell is a group of its own. With fewer groups than
+    `folds` there are as many folds as groups, and fold numbers past the last begin again with the first.
     """
     order = torch.randperm(len(rows), generator=generator)
     shuffled = torch.as_tensor(rows)[order]
@@ -35,26 +35,26 @@ def held_out_cells(
 def group_folds(groups: np.ndarray, folds: int) -> np.ndarray:
     """The fold of each cell [C], 0 to folds - 1, the same for all of a group [C]; no fold is empty.
 
-    The largest group first, each into the fold that holds the fewest cells. The fold nearest to an equal share of the
-    cells is number 0: the one that penalties are chosen on, where a huge donor would leave little to train on and a
-    tiny one little to judge by.
+    Groups are placed from the largest to the smallest, each in the fold that has the fewest cells so far. Fold 0 is the
+    one whose size is nearest to the mean. Penalties are chosen on it, where a very large donor would leave few cells to
+    train on and a very small one few cells to validate on.
     """
-    _, place, size = np.unique(groups, return_inverse=True, return_counts=True)
-    filled = np.zeros(folds, dtype=np.int64)
+    _, group_of, size = np.unique(groups, return_inverse=True, return_counts=True)
+    cells = np.zeros(folds, dtype=np.int64)
     fold = np.empty(len(size), dtype=np.int64)
     for group in np.argsort(-size, kind="stable"):
-        fold[group] = filled.argmin()
-        filled[fold[group]] += size[group]
+        fold[group] = cells.argmin()
+        cells[fold[group]] += size[group]
     number = np.empty(folds, dtype=np.int64)
-    number[np.argsort(np.abs(filled - filled.mean()), kind="stable")] = np.arange(folds)
-    return number[fold[place]]
+    number[np.argsort(np.abs(cells - cells.mean()), kind="stable")] = np.arange(folds)
+    return number[fold[group_of]]
 
 
 def padded(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Rows of different numbers as one table [P, V], and which of its entries count, bool [P, V].
+    """Lists of rows of different lengths as one table [P, V], and which of its entries count, bool [P, V].
 
-    What fills a shorter part up is its own last row: no other cell is read, whatever it holds.
+    A shorter list is padded with its own last row, so that no cell of another member is read, whatever it holds.
     """
-    place = torch.arange(max(map(len, parts)))
-    rows = torch.stack([part[place.clamp(max=len(part) - 1)] for part in parts])
-    return rows, torch.stack([place < len(part) for part in parts])
+    position = torch.arange(max(map(len, parts)))
+    rows = torch.stack([part[position.clamp(max=len(part) - 1)] for part in parts])
+    return rows, torch.stack([position < len(part) for part in parts])

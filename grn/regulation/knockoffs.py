@@ -1,18 +1,19 @@
-"""Knock-off regulators, and the regulation layer fitted with them beside the real ones.
+"""Knock-off regulators, and a regulation layer that is fitted with them beside the real ones.
 
-A knock-off has its regulator's own multiplicities, in other cells. The layer reads regulators and knock-offs side by
-side and is penalised as before; targets stay as they are, and no knock-off is a target. Which cells decides what is
-controlled:
+A knock-off has the multiplicities of its regulator, moved to other cells. The layer reads regulators and knock-offs
+side by side under the usual penalty; targets stay as they are, and no knock-off is a target. Which cells the
+multiplicities move to decides what is controlled:
 
-shuffled    one permutation of the cells per stratum (cell type, depth) for all regulators. Only the stratum ties a
-            knock-off to a target: small q-values mean *association*. Whatever correlates with a true regulator passes.
-knockoffs   second-order knockoffs within cell types: they correlate with the other regulators (and with each other)
-            as their own regulators do. A pair stands out only where its regulator says something about the target
-            that the cell type, the depth and the other regulators together do not.
+shuffled    one permutation of the cells within each stratum (cell type, depth), the same for all regulators. Only the
+            stratum relates a knock-off to a target, so a small q-value means *association*: everything that correlates
+            with a true regulator passes.
+knockoffs   second-order knock-offs within cell types: they correlate with the other regulators, and with each other, as
+            their own regulators do. A pair stands out only where its regulator predicts the target beyond what the cell
+            type, the depth and the other regulators predict together.
 
 Neither controls false *causes*: a regulator that was not measured, or measured with noise, leaves what it explains to
 those that correlate with it (Kernfeld et al. 2024). benchmarks/false_discovery.py measures how much that is.
-Sources: knockoffs, Candes et al. 2018; their shares, Spector and Janson 2022.
+Sources: knock-offs, Candes et al. 2018; their independent shares, Spector and Janson 2022.
 
 Letters: P members, C cells, N genes, R regulators.
 """
@@ -27,90 +28,104 @@ import torch
 from torch import Tensor
 
 from grn.config.schema import RegulationConfig
-from grn.model.regulation_layer import Regulation
+from grn.model.regulation_layer import RegulationLayer
 from grn.regulation.members import CellTable, set_units, train_members
 from grn.regulation.penalty import choose_penalty
-from grn.regulation.training_cells import FitCells
+from grn.regulation.training_cells import TrainingCells
 
-STRATA = 20  # of depth, as long as each holds
-LEAST = 20  # cells
-ROUNDS, SETTLED = 100, 1e-4  # of the search for the knockoffs' shares
-ENOUGH = 5  # cells per regulator: from there on their correlations are taken as they are
-RIDGE = 1e-3  # on correlations, so that regulators which never vary do no harm
-DEPTH_POWERS = 3  # of the basal multiplicity that a regulator's mean may follow
+STRATA = 20  # of depth in each cell type, where each has at least SMALLEST_STRATUM cells
+SMALLEST_STRATUM = 20
+ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
+ENOUGH = 5  # cells per regulator: with at least so many, correlations are taken as measured, without shrinkage
+RIDGE = 1e-3  # added to correlations, so that regulators which never vary leave the matrix positive definite
+BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may follow
 
 
 @dataclass(frozen=True)
 class KnockoffFit:
     """A fitted layer whose columns are all R regulators and then their R knock-offs.
 
-    inputs [C, 2R]: multiplicities of both in the fitted cells.   depth [C]: multiplicity of the basal gene.
+    inputs [C, 2R]: multiplicities of both in the fitted cells.   basal [C]: multiplicity of the basal gene.
     """
 
-    layer: Regulation
+    layer: RegulationLayer
     inputs: Tensor
-    depth: Tensor
+    basal: Tensor
 
 
 def fit_with_knockoffs(
     config: RegulationConfig,
-    cells: FitCells,
+    cells: TrainingCells,
     *,
     penalty: float | None = None,
     labels: np.ndarray | None = None,
     seed: int,
     device: torch.device | str = "cpu",
-    kind: str = "knockoffs",
+    method: str = "knockoffs",
 ) -> KnockoffFit:
     """A regulation layer fitted with every regulator and its knock-off side by side.
 
-    Arguments as for `fit_regulation`; penalty: the one that it chose (None: choose anew).   labels [C]: cell type
-    indices, -1 unknown; without them the cell types' common ups and downs pass for regulation.
-    kind: knockoffs | shuffled. Raises KeyError for others.
+    Arguments as for `fit_ensemble`; penalty: the one that it chose (None: choose again).   labels [C]: cell type index
+    of each cell, -1 unknown; without them, differences between cell types pass for regulation.
+    method: knockoffs | shuffled. Raises KeyError for others.
     """
     if penalty is None:
         penalty = choose_penalty(config, cells, seed=seed, device=device)
-    kinds = np.full(len(cells.rows), -1) if labels is None else labels[cells.rows]
-    cells = cells.alone()  # knock-offs are made for the fitted cells only
+    cell_types = np.full(len(cells.rows), -1) if labels is None else labels[cells.rows]
+    cells = cells.only_fitted()  # knock-offs are made for the fitted cells only
     regulators = cells.regulators
     real = cells.multiplicity[:, regulators].toarray()
-    # All members see the same knock-offs: averaged over different ones, these would be weaker than false edges are.
-    false = KINDS[kind](real, cells.basal, kinds, np.random.default_rng(seed))
+    # All members read the same knock-offs: averaged over different ones, these would be weaker than false edges are.
+    false = METHODS[method](real, cells.basal, cell_types, np.random.default_rng(seed))
 
     torch.manual_seed(seed)
-    # Each regulator is listed twice: neither it nor its knock-off speaks to itself. Twice the keys, twice the width.
+    # Each regulator is listed twice: it acts on itself neither directly nor by its knock-off. Twice the keys need twice
+    # the width.
     twice = torch.as_tensor(np.concatenate([regulators, regulators]))
-    layer = Regulation(config.members, len(cells.mean), twice, config.heads, 2 * config.width)
+    layer = RegulationLayer(config.members, len(cells.mean), twice, config.heads, 2 * config.width)
     set_units(layer, cells)
     layer.to(device)
     inputs = torch.as_tensor(np.concatenate([real, false], axis=1), device=device)
-    depth = torch.as_tensor(cells.basal, device=device)
+    basal = torch.as_tensor(cells.basal, device=device)
     table = CellTable(layer, cells)
-    table.inputs = layer.inputs(inputs, depth)
-    train_members(layer, table, cells, [penalty] * config.members, range(config.members), config.steps, config, seed)
+    table.inputs = layer.inputs(inputs, basal)
+    train_members(
+        layer,
+        table,
+        cells,
+        config,
+        penalties=[penalty] * config.members,
+        held_out_folds=range(config.members),
+        steps=config.steps,
+        seed=seed,
+    )
     layer.requires_grad_(False)
 
-    return KnockoffFit(layer, inputs, depth)
+    return KnockoffFit(layer, inputs, basal)
 
 
-def shuffled(values: np.ndarray, basal: np.ndarray, kinds: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """values [C, R] with whole rows permuted within each stratum. basal [C], kinds [C]: cell types, -1 unknown."""
-    found = values.copy()
-    for stratum in strata(basal, kinds):
-        found[stratum] = values[generator.permutation(stratum)]
-    return found
+def shuffled(
+    values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """values [C, R] with whole rows permuted within each stratum. basal [C]; cell_types [C]: -1 unknown."""
+    moved = values.copy()
+    for stratum in strata(basal, cell_types):
+        moved[stratum] = values[generator.permutation(stratum)]
+    return moved
 
 
-def knockoffs(values: np.ndarray, basal: np.ndarray, kinds: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """values [C, R] with each column permuted by itself within each cell type, into the ranks of a Gaussian knockoff.
+def knockoffs(
+    values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """values [C, R], each column permuted within each cell type into the order of a Gaussian knock-off.
 
-    The means that cell type and depth give stay; around them, the knock-offs' correlations among each other and with
-    the values of other regulators are the regulators' own. Arguments as for `shuffled`.
+    The means that follow from cell type and depth stay. Around them, the knock-offs correlate among each other and with
+    the other regulators as the regulators themselves do. Arguments as for `shuffled`.
     """
     from sklearn.covariance import ledoit_wolf
 
-    types = np.unique(kinds)
-    design = np.column_stack([kinds[:, None] == types, *(basal**power for power in range(1, DEPTH_POWERS + 1))])
+    is_of_type = cell_types[:, None] == np.unique(cell_types)
+    design = np.column_stack([is_of_type, *(basal**power for power in range(1, BASAL_POWERS + 1))])
     design = design.astype(np.float64)
     expected = design @ np.linalg.lstsq(design, values.astype(np.float64), rcond=None)[0]
     rest = values - expected
@@ -128,63 +143,66 @@ def knockoffs(values: np.ndarray, basal: np.ndarray, kinds: np.ndarray, generato
     noise = 2 * np.diag(share) - share[:, None] * kept
     root = np.linalg.cholesky(noise + 1e-8 * np.eye(len(noise)))
     drawn = expected + spread * (rest - rest @ kept + generator.standard_normal(rest.shape) @ root.T)
-    return same_values(drawn, values, kinds)
+    return in_order_of(drawn, values, cell_types)
 
 
-def same_values(drawn: np.ndarray, values: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    """values [C, R], each column put into the order of `drawn` within each cell type [C]."""
-    found = np.empty_like(values)
-    for kind in np.unique(kinds):
-        cells = np.flatnonzero(kinds == kind)
+def in_order_of(drawn: np.ndarray, values: np.ndarray, cell_types: np.ndarray) -> np.ndarray:
+    """values [C, R], each column sorted into the order of the same column of `drawn` within each cell type [C]."""
+    moved = np.empty_like(values)
+    for cell_type in np.unique(cell_types):
+        cells = np.flatnonzero(cell_types == cell_type)
         ranks = drawn[cells].argsort(0, kind="stable").argsort(0)
-        found[cells] = np.take_along_axis(np.sort(values[cells], axis=0), ranks, 0)
-    return found
+        moved[cells] = np.take_along_axis(np.sort(values[cells], axis=0), ranks, 0)
+    return moved
 
 
 def independent_shares(correlation: np.ndarray) -> np.ndarray:
-    """s [R], 0 to 1: the part of each regulator that its knockoff has of its own, correlation [R, R] positive definite.
+    """s [R], 0 to 1: the share of its variance that each knock-off does not have in common with its regulator.
 
-    Least tr((2 S - diag s)^-1) + sum 1 / s: as little of a regulator as can be is rebuilt from the others and the
-    knockoffs. The gradient is 0 where s_j^-2 is the j-th diagonal element of (2 S - diag s)^-2, which is iterated, with
-    shorter steps where one would lead uphill or out of the cone.
+    correlation S [R, R]: positive definite. s minimises tr((2 S - diag s)^-1) + sum 1 / s, so that as little of
+    a regulator as possible can be reconstructed from the others and the knock-offs. The gradient is 0 where s_j^-2 is
+    the j-th diagonal element of (2 S - diag s)^-2. This is iterated, with shorter steps where a whole one would
+    increase the loss or leave the cone of valid s. Source: Spector and Janson 2022.
     """
     share = np.full(len(correlation), min(1.0, float(np.linalg.eigvalsh(correlation)[0])))
 
     def inverse(share: np.ndarray) -> tuple[np.ndarray, float]:
-        left = 2 * correlation - np.diag(share)
+        joint = 2 * correlation - np.diag(share)
         try:
-            np.linalg.cholesky(left)
-        except np.linalg.LinAlgError:
-            return left, np.inf
-        found = np.linalg.inv(left)
-        return found, float(np.trace(found) + (1 / share).sum())
+            np.linalg.cholesky(joint)
+        except np.linalg.LinAlgError:  # not positive definite: no valid share
+            return joint, np.inf
+        inverted = np.linalg.inv(joint)
+        return inverted, float(np.trace(inverted) + (1 / share).sum())
 
-    found, loss = inverse(share)
+    inverted, loss = inverse(share)
     for _ in range(ROUNDS):
-        wanted = 1 / np.linalg.norm(found, axis=0)
+        wanted = 1 / np.linalg.norm(inverted, axis=0)
         for step in (1.0, 0.5, 0.25, 0.1, 0.01):
             trial = np.minimum(share ** (1 - step) * wanted**step, 1.0)
-            found_there, loss_there = inverse(trial)
-            if loss_there < loss:
+            trial_inverted, trial_loss = inverse(trial)
+            if trial_loss < loss:
                 break
         else:
             break
-        settled = loss - loss_there < SETTLED * loss
-        share, found, loss = trial, found_there, loss_there
+        settled = loss - trial_loss < SETTLED * loss
+        share, inverted, loss = trial, trial_inverted, trial_loss
         if settled:
             break
     return share
 
 
-def strata(basal: np.ndarray, kinds: np.ndarray) -> list[np.ndarray]:
-    """Cells of the same type and of nearly the same depth: positions, each cell in one stratum."""
+def strata(basal: np.ndarray, cell_types: np.ndarray) -> list[np.ndarray]:
+    """Positions of cells of the same type and of nearly the same depth; each cell is in one stratum.
+
+    basal [C]: multiplicity of the basal gene, which rises with the depth."""
     found: list[np.ndarray] = []
-    for kind in np.unique(kinds):
-        cells = np.flatnonzero(kinds == kind)
+    for cell_type in np.unique(cell_types):
+        cells = np.flatnonzero(cell_types == cell_type)
         ordered = cells[np.argsort(basal[cells], kind="stable")]
-        found += np.array_split(ordered, max(1, min(STRATA, len(cells) // LEAST)))
+        found += np.array_split(ordered, max(1, min(STRATA, len(cells) // SMALLEST_STRATUM)))
     return found
 
 
-Knockoffs = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
-KINDS: dict[str, Knockoffs] = {"knockoffs": knockoffs, "shuffled": shuffled}
+MakeKnockoffs = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
+METHODS: dict[str, MakeKnockoffs] = {"knockoffs": knockoffs, "shuffled": shuffled}

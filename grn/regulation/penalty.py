@@ -1,4 +1,4 @@
-"""The penalty of the regulation layer, chosen by held-out prediction: one trial member for each penalty."""
+"""The choice of the regulation layer's penalty, by held-out prediction: one trial member for each penalty."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 from grn.config.schema import RegulationConfig
 from grn.messages import Say, silent
 from grn.regulation.members import CellTable, new_layer, train_members
-from grn.regulation.training_cells import FitCells
+from grn.regulation.training_cells import TrainingCells
 
 
 def choose_penalty(
     config: RegulationConfig,
-    cells: FitCells,
+    cells: TrainingCells,
     *,
     seed: int,
     device: torch.device | str = "cpu",
@@ -28,8 +28,16 @@ def choose_penalty(
     trial = new_layer(config, len(penalties), cells, seed=seed, device=device)
     steps = max(1, config.steps // 2)
     errors = train_members(
-        trial, CellTable(trial, cells), cells, penalties, [0] * len(penalties), steps, config, seed, say
+        trial,
+        CellTable(trial, cells),
+        cells,
+        config,
+        penalties=penalties,
+        held_out_folds=[0] * len(penalties),
+        steps=steps,
+        seed=seed,
+        say=say,
     )
     tried = ", ".join(f"{p:g}: {e:.4f}" for p, e in zip(penalties, errors.tolist(), strict=True))
-    say(f"Regulation layer: held-out error by penalty {tried}.")
+    say(f"Held-out error of the regulation layer by penalty: {tried}.")
     return penalties[int(errors.argmin())]

@@ -1,4 +1,4 @@
-"""The cells that a regulation layer is fitted on, and all that the fit knows of them."""
+"""The cells that a regulation layer is fitted on, with everything that the fit reads of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from grn.data.cells import Cells
 
 
 @dataclass(frozen=True)
-class FitCells:
+class TrainingCells:
     """C cells over N genes, R of them regulators.
 
-    multiplicity: CSR float32 [C, N].   basal [C]: multiplicity of each cell's basal gene, which carries its depth.
-    weight [C]: how much a cell counts.   rows: positions of the cells that are fitted, the others are never read.
-    regulators: vocabulary positions [R].   mean, sd [N]: of the targets.
-    groups [C]: a number per donor or batch, whose cells are held out together; None: each cell by itself.
+    multiplicity: CSR float32 [C, N].   basal [C]: multiplicity of each cell's basal gene, which carries its sequencing
+    depth.   weight [C]: of each cell in the loss.   rows: positions of the cells that are fitted; the others are never
+    read.   regulators: vocabulary positions [R].   mean, sd [N]: of every gene, the unit of the targets.
+    groups [C]: number of each cell's donor or batch, whose cells are held out together; None: none are tied.
     """
 
     multiplicity: sp.csr_matrix
@@ -31,14 +31,14 @@ class FitCells:
     groups: np.ndarray | None = None
 
     @classmethod
-    def of(cls, cells: Cells, rows: np.ndarray, mean: Tensor, sd: Tensor) -> FitCells:
-        """Some cells of a data set; every gene may regulate where it names no regulators."""
+    def of(cls, cells: Cells, rows: np.ndarray, mean: Tensor, sd: Tensor) -> TrainingCells:
+        """The cells `rows` of a data set. Where it names no regulators, every gene may regulate."""
         genes = len(cells.vocabulary)
         regulators = np.arange(genes) if cells.regulators is None else cells.regulators
         return cls(cells.multiplicity, cells.basal, cells.weight, rows, regulators, mean, sd, cells.groups)
 
-    def alone(self) -> FitCells:
-        """The cells in `rows` without the others."""
+    def only_fitted(self) -> TrainingCells:
+        """The same without the cells that are not in `rows`."""
         return replace(
             self,
             multiplicity=self.multiplicity[self.rows],
@@ -49,8 +49,8 @@ class FitCells:
         )
 
     def fitted_groups(self) -> np.ndarray | None:
-        """The group of each cell in `rows`; None where no two of them differ: there is then nothing to keep apart."""
+        """The group of each cell in `rows`; None where all are of one group, so that there is nothing to keep apart."""
         if self.groups is None:
             return None
-        found = self.groups[self.rows]
-        return found if (found != found[0]).any() else None
+        groups = self.groups[self.rows]
+        return groups if (groups != groups[0]).any() else None

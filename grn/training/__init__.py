@@ -1,1 +1,1 @@
-"""A run: from cells to a run folder, and on after a break."""
+"""A run of `grn train`: from cells to a run folder, also after an interruption."""

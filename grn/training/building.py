@@ -1,4 +1,4 @@
-"""What a run is made of: the model before its training, its batches, and the trained model that is kept."""
+"""Builds what a run needs: the model before its training, its batches, and the trained model that is saved."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ from grn.data.preprocessing.split import Split
 from grn.errors import ConfigError, DataError
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
-from grn.regulation.fit import Fit
+from grn.regulation.fit import FittedLayer
 
 
 def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
-    """The cell types that the model learns to tell apart: two or more, or none."""
+    """The cell types that the model is trained to predict: two or more, or none."""
     return cells.classes if config.objectives.cell_type.weight and len(cells.classes) > 1 else ()
 
 
 def build_model(
-    config: Config, cells: Cells, split: Split, mean: torch.Tensor, sd: torch.Tensor, layer: Fit | None
+    config: Config, cells: Cells, split: Split, mean: torch.Tensor, sd: torch.Tensor, fitted: FittedLayer | None
 ) -> Model:
-    """A model with the heads that the objectives need, the genes' scale and, fitted already, the regulation layer."""
+    """A model with the heads that the objectives need, the genes' mean and sd [N], and the fitted regulation layer."""
     objectives = config.objectives
     regulators = None if cells.regulators is None else torch.as_tensor(cells.regulators)
-    torch.manual_seed(config.trainer.seed)  # the blocks start alike with and without the layer
+    torch.manual_seed(config.trainer.seed)  # the blocks have the same initial values with and without the layer
     model = Model(
         config.model,
         len(cells.vocabulary),
         regulators=regulators,
         classes=len(trained_classes(config, cells)),
         property=bool(objectives.property.weight),
-        regulation=None if layer is None else layer.regulation,
+        regulation=None if fitted is None else fitted.layer,
     )
     model.mean.copy_(mean)
     model.sd.copy_(sd)
     if objectives.property.weight:
         model.property_scale.copy_(torch.tensor(property_scale(cells.property[split.train], objectives.property.key)))
     if not objectives.masked_multiplicity.weight:
-        # DDP refuses parameters that no loss reaches.
+        # DDP refuses parameters without a gradient.
         model.multiplicity.requires_grad_(False)
         model.multiplicity_bias.requires_grad_(False)
     return model
 
 
 def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: bool) -> CellsDataModule:
+    """Batches for Lightning; with_regulators: they bring the multiplicities that the regulation layer reads."""
     return CellsDataModule(
         cells,
         split,
@@ -61,8 +62,8 @@ def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: 
     )
 
 
-def trained_model(config: Config, cells: Cells, model: Model, layer: Fit | None) -> TrainedModel:
-    """What the model folder holds beside the weights: all that new cells have to be read with."""
+def trained_model(config: Config, cells: Cells, model: Model, fitted: FittedLayer | None) -> TrainedModel:
+    """The model with everything that the model folder needs for reading new cells."""
     return TrainedModel(
         model=model,
         vocabulary=cells.vocabulary,
@@ -74,21 +75,23 @@ def trained_model(config: Config, cells: Cells, model: Model, layer: Fit | None)
         measures_depth=cells.measures_depth,
         depth_share=cells.depth_share,
         property_key=config.objectives.property.key if model.property is not None else None,
-        penalty=None if layer is None else layer.penalty,
+        penalty=None if fitted is None else fitted.penalty,
     )
 
 
 def refuse_nothing_to_learn(config: Config, cells: Cells) -> None:
+    """Raises ConfigError where cell types are the only objective and the cells have fewer than two."""
     others = config.objectives.masked_multiplicity.weight or config.objectives.property.weight
     if not others and not trained_classes(config, cells):
         raise ConfigError(
-            f"obs column {config.data.label_key!r} holds the one cell type {cells.classes[0]!r} and nothing else is "
-            "trained for; set objectives.masked_multiplicity.weight above 0, or data.label_key to another column."
+            f"The obs column {config.data.label_key!r} has one cell type only, {cells.classes[0]!r}, and there is no "
+            "other objective. Set objectives.masked_multiplicity.weight above 0, or data.label_key to another column."
         )
 
 
 def property_scale(values: np.ndarray, key: str | None) -> tuple[float, float]:
+    """Mean and sd of the property over cells [C], NaN where missing. Raises DataError where it does not vary."""
     known = values[~np.isnan(values)]
     if len(known) < 2 or known.std() == 0:
-        raise DataError(f"obs column {key!r} has no two different numbers among the training cells; choose another.")
+        raise DataError(f"The obs column {key!r} does not vary between the training cells; choose another.")
     return float(known.mean()), float(known.std())

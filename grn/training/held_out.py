@@ -1,4 +1,4 @@
-"""The regulation layer judged on cells that it has not seen, beside ridge on the same regulators."""
+"""The error of the regulation layer on test cells, beside that of ridge regression on the same regulators."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from torch import Tensor
 from grn.data.cells import Cells
 from grn.data.preprocessing.split import Split
 from grn.network.baselines import ridge_predictions
-from grn.regulation.fit import Fit
+from grn.regulation.fit import FittedLayer
 
-LARGEST_RIDGE = 2**27  # numbers of the table that ridge is fitted on, 1 GiB each of a few copies
+LARGEST_RIDGE = 2**27  # most numbers in the table that ridge is fitted on: 1 GiB, of which there are a few copies
 
 
-def held_out_errors(layer: Fit, cells: Cells, split: Split, mean: Tensor, sd: Tensor) -> dict[str, float]:
-    """Of genes predicted from the regulators of test cells, none from itself: the layer's error, and ridge's.
+def held_out_errors(fitted: FittedLayer, cells: Cells, split: Split, mean: Tensor, sd: Tensor) -> dict[str, float]:
+    """`regulation_error` and `ridge_error`: mean squared error over genes and test cells, in variances of the genes.
 
-    Empty where ridge would take too much memory or time. About 1: no better than each gene's mean.
+    Genes are predicted from the regulators of the cell, none from itself. 1 is the error of the genes' means. Empty
+    where ridge would take too much memory or time.   mean, sd [N]: of every gene.
     """
-    regulators = layer.regulation.regulators
+    regulators = fitted.layer.regulators
     genes = cells.multiplicity.shape[1]
     if max(len(cells) * genes, len(regulators) ** 2 * genes // 64) > LARGEST_RIDGE:
         return {}
     test = cells.multiplicity[split.test].toarray()
     with torch.no_grad():
-        standardised = layer.regulation(torch.as_tensor(test)[:, regulators], torch.as_tensor(cells.basal[split.test]))
+        standardised = fitted.layer(torch.as_tensor(test)[:, regulators], torch.as_tensor(cells.basal[split.test]))
     ours = (mean + sd * standardised).numpy()
     theirs = ridge_predictions(cells.multiplicity[split.train].toarray(), test, regulators.numpy())
     scale = sd.numpy()

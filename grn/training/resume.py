@@ -1,8 +1,9 @@
-"""Going on with a run that was cut off: what is left of it, and whether it is still the same run.
+"""Resuming a run that was interrupted: what it has saved, and whether it is still the same run.
 
 A checkpoint holds all that training has changed. The rest (cells, split, masks, dropout's draws, the regulation layer)
-follows from the configuration, the seed and the cells, which therefore have to be those of the first start: every
-checkpoint carries its Origin. On the same CPU the run then ends as it would have without the break, to the last bit.
+follows from the configuration, the seed and the cells. These have to be those of the first start, which every
+checkpoint records as its Origin. On the same CPU, a resumed run ends as it would have without the interruption, to the
+last bit.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from grn.run_folder import COMPLETE, CONFIG
 from grn.training.loop.metrics_file import METRICS, Rows, rows_before
 from grn.training.machine import processes
 
-# Where a run takes place, how it is watched, and what the digest of its cells knows; all else makes it another run.
-PLACES = ("accelerator", "devices", "num_nodes", "strategy", "workers", "compile", "tensorboard")
+# Fields that may change between start and resumption: where the run is computed and logged, and what the digest of the
+# cells checks anyway.
+ENVIRONMENT = ("accelerator", "devices", "num_nodes", "strategy", "workers", "compile", "tensorboard")
 CELLS = ("path", "backed", "genes", "regulators")
-MAY_CHANGE = {*(f"trainer.{name}" for name in PLACES), *(f"data.{name}" for name in CELLS)}
+MAY_CHANGE = {*(f"trainer.{name}" for name in ENVIRONMENT), *(f"data.{name}" for name in CELLS)}
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where training begins: at step 0, or with the last checkpoint of a run that goes on, its step and its origin.
+    """Where training begins: at step 0, or at the last checkpoint of an interrupted run.
 
-    rows: of metrics.csv, up to that step; later ones come again.
+    step, origin: of the checkpoint.   rows: of metrics.csv before that step; later ones are written again.
     """
 
     folder: Path
@@ -46,7 +48,7 @@ class Start:
     rows: Rows = field(default_factory=list)
 
     def refuse_another_configuration(self, config: Config) -> None:
-        """Raises ConfigError where the run was started with another one, or by another number of processes."""
+        """Raises ConfigError where the run was started with another configuration or number of processes."""
         if self.origin is None:
             return
         ours = fields(config)
@@ -54,13 +56,13 @@ class Start:
         for name in sorted((ours.keys() | theirs.keys()) - MAY_CHANGE):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(
-                    f"{self.folder / CONFIG} has {name}: {ours.get(name)}, and the run was started with "
-                    f"{theirs.get(name)}; put that back, or train anew."
+                    f"{self.folder / CONFIG} has {name}: {ours.get(name)}, but the run was started with "
+                    f"{theirs.get(name)}; restore that value, or train again."
                 )
         if processes(config.trainer) != self.origin["processes"]:
             raise ConfigError(
                 f"The run in {self.folder} was started with {self.origin['processes']} processes, which share each "
-                f"batch, and these are {processes(config.trainer)}; start as many, or train anew."
+                f"batch, but now there are {processes(config.trainer)}; start as many as before, or train again."
             )
 
     def refuse_other_cells(self, origin: Origin) -> None:
@@ -68,12 +70,12 @@ class Start:
         if self.origin is not None and origin.cells != self.origin["cells"]:
             raise DataError(
                 f"The cells, genes or regulators of {origin.config.data.path} are not those that the run in "
-                f"{self.folder} was started with; restore them, or train anew."
+                f"{self.folder} was started with; restore them, or train again."
             )
 
 
 class Origin(L.Callback):
-    """What a run was started with, in all of its checkpoints: its configuration, a digest of its cells, processes."""
+    """Records in every checkpoint what the run was started with: configuration, digest of its cells, processes."""
 
     def __init__(self, config: Config, cells: Cells, split: Split):
         self.config, self.cells = config, digest(cells, split)
@@ -88,9 +90,9 @@ class Origin(L.Callback):
 
 
 def find_start(folder: Path) -> Start:
-    """Where the run in `folder` goes on. Raises RunFolderError where there is none, it is complete or damaged."""
+    """Where the run in `folder` resumes. Raises RunFolderError where that is complete or damaged."""
     if (folder / COMPLETE).exists():
-        raise RunFolderError(f"The run in {folder} is complete; there is nothing to go on with.")
+        raise RunFolderError(f"The run in {folder} is complete; there is nothing to resume.")
     last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
     if not last.exists():
         return Start(folder)
@@ -101,7 +103,7 @@ def find_start(folder: Path) -> Start:
 
 
 def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
-    """Its step, the step of the best one, and its origin.
+    """The step of a checkpoint, the step of the best checkpoint so far, and the origin.
 
     Raises RunFolderError where it is damaged or not one of ours, OSError where it cannot be read at all.
     """
@@ -110,18 +112,18 @@ def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
         origin = saved["callbacks"]["Origin"]
         if origin["version"] == grn.__version__:
             return saved["global_step"], saved["callbacks"]["Checkpoints"]["best_step"], origin
-        problem = f"is of grn {origin['version']}, and this is {grn.__version__}"
+        problem = f"was written by grn {origin['version']}, and this is {grn.__version__}"
     except FileNotFoundError:
         problem = "is missing"
     except (OSError, MemoryError):
         raise
-    except Exception:  # torch has no one error for damaged files
-        problem = "is damaged, or not of this version of grn"
-    raise RunFolderError(f"{path} {problem}; restore it, or move {path.parent} away to begin at step 0 again.")
+    except Exception:  # torch has no single error for damaged files
+        problem = "is damaged, or was not written by this version of grn"
+    raise RunFolderError(f"{path} {problem}; restore it, or move {path.parent} away to start again at step 0.")
 
 
 def fields(config: Config) -> dict[str, Any]:
-    """Every field by its dotted name, as plain values."""
+    """Every field by its dotted name, with its plain value."""
 
     def walk(values: dict[str, Any], above: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -133,7 +135,7 @@ def fields(config: Config) -> dict[str, Any]:
 
 
 def digest(cells: Cells, split: Split) -> str:
-    """Of all that training reads from the cells."""
+    """A hash of everything that training reads from the cells."""
     found = hashlib.blake2b(digest_size=16)
     matrix = cells.multiplicity
     arrays = [matrix.indptr, matrix.indices, matrix.data, cells.labels, cells.property, cells.basal, cells.weight]

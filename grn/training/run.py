@@ -1,4 +1,4 @@
-"""A whole run: cells in, run folder out. Everything that `grn train` does, in order."""
+"""A whole run: everything that `grn train` does, in order, from cells to the run folder."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from grn.model.compile import fusing
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.network.export import write_network_files
-from grn.regulation.fit import regulation_layer
-from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, held, make_run_folder
+from grn.regulation.fit import fit_regulation_layer
+from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder
 from grn.training.building import build_model, data_module, refuse_nothing_to_learn, trained_model
 from grn.training.held_out import held_out_errors
 from grn.training.loop.averaging import MovingAverage
@@ -54,7 +54,11 @@ from grn.training.resume import Origin, Start, find_start
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run found. metrics: test metrics by name.   per_class: class, f1, cells.   edges: see edge_table."""
+    """The results of a run.
+
+    metrics: of the test cells, by name.   per_class: columns class, f1, cells.   confusion: cells by true (rows) and
+    predicted (columns) type.   edges: see edge_table.
+    """
 
     folder: Path
     metrics: dict[str, float]
@@ -74,22 +78,23 @@ def train(
     say: Say = print,
     terminal: bool = False,
 ) -> TrainResult | None:
-    """Train, evaluate, read the network, write the run folder. None in every process but the first.
+    """Trains, evaluates, reads the network and writes the run folder. Returns None in every process but the first.
 
     adata: cells in memory, in the place of those of `data.path`; not changed.
-    resume: the folder of a run with this configuration, which was cut off and goes on there, in the place of `output`.
-    terminal: show a live progress bar; otherwise one line a validation goes through `say`.
+    resume: the folder of an interrupted run with this configuration, which is resumed there; `output` is not used then.
+    name: of the configuration, for the name of a new folder.   say: gets every line of progress.
+    terminal: shows a live progress bar; otherwise `say` gets a line for each validation.
     Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
     """
     refuse_impossible_training(config.trainer)
-    ParallelRank.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises where it cannot be
+    ParallelRank.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises ConfigError
     first = process_rank() == 0
     with ExitStack() as until_the_end:
         start = None
         if resume is not None:
             config_of(resume)
             if first:
-                until_the_end.enter_context(held(resume))
+                until_the_end.enter_context(locked(resume))
             start = find_start(resume)
             start.refuse_another_configuration(config)
         elif first:
@@ -101,7 +106,7 @@ def train(
         refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
         refuse_nothing_to_learn(config, cells)
         origin = Origin(config, cells, split)
-        # Whatever is refused until here leaves nothing behind.
+        # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:
             start.refuse_other_cells(origin)
             if first:
@@ -109,16 +114,16 @@ def train(
         else:
             start = Start(make_run_folder(output, name) if first else output or Path("."))
             if first:
-                until_the_end.enter_context(held(start.folder))
+                until_the_end.enter_context(locked(start.folder))
                 write_text(start.folder / CONFIG, dump_config(config))
         say = _tee(say, start.folder / LOG) if first else silent
         if resume is not None:
-            say(f"Going on with the run in {resume} after step {start.step}.")
+            say(f"Resuming the run in {resume} after step {start.step}.")
         try:
             return train_in(start, config, cells, split, origin, say=say, terminal=terminal, started=started)
         except BaseException as stopped:
             if isinstance(stopped, Interrupted) or not isinstance(stopped, Exception):
-                say(f"Cut off; grn train --resume {start.folder} goes on.")
+                say(f"The run was interrupted; grn train --resume {start.folder} resumes it.")
             raise
 
 
@@ -133,7 +138,7 @@ def train_in(
     terminal: bool,
     started: float,
 ) -> TrainResult | None:
-    """A run from its cells on: see `train`. started: when it began to read them."""
+    """The run after its cells are read; arguments as for `train`. started: when reading them began."""
     first, folder = process_rank() == 0, start.folder
     for line in describe(cells, split):
         say(line)
@@ -142,61 +147,58 @@ def train_in(
         with replacing_file(truth) as beside:
             cells.truth.to_csv(beside, index=False)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    fit_layer = partial(regulation_layer, config, cells, mean=mean, sd=sd, say=say)
-    layer = fit_layer(split.train) if config.regulation.members else None
-    model = build_model(config, cells, split, mean, sd, layer)
-    data = data_module(config, cells, split, with_regulators=layer is not None)
-    say(f"Ready after {time.monotonic() - started:.0f} s.")
+    fit_layer = partial(fit_regulation_layer, config, cells, mean=mean, sd=sd, say=say)
+    fitted = fit_layer(split.train) if config.regulation.members else None
+    model = build_model(config, cells, split, mean, sd, fitted)
+    data = data_module(config, cells, split, with_regulators=fitted is not None)
+    say(f"Ready to train after {time.monotonic() - started:.0f} s.")
 
     started = time.monotonic()
     with quiet():
-        trainer, task, checkpoints = fit(config, model, data, start, origin, say=say, terminal=terminal)
+        trainer, task, checkpoints = fit_model(config, model, data, start, origin, say=say, terminal=terminal)
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
     model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
-    found = evaluate(task, data.test_dataloader())
-    held_out = held_out_errors(layer, cells, split, mean, sd) if layer is not None and len(split.test) else {}
-    found |= {name: torch.tensor(value) for name, value in held_out.items()}
-    log_test(trainer, found)
+    metrics = evaluate(task, data.test_dataloader())
+    held_out = held_out_errors(fitted, cells, split, mean, sd) if fitted is not None and len(split.test) else {}
+    metrics |= {name: torch.tensor(value) for name, value in held_out.items()}
+    log_test(trainer, metrics)
     if held_out:
         say(
-            f"Squared error over {len(split.test)} test cells, in variances of the genes: regulation layer "
+            f"Squared error on {len(split.test)} test cells, in variances of the genes: regulation layer "
             f"{held_out['regulation_error']:.4f}, ridge on the same regulators {held_out['ridge_error']:.4f}."
         )
-    trained = trained_model(config, cells, model, layer)
+    trained = trained_model(config, cells, model, fitted)
     trained.save(folder / "model")
-    if layer is not None:
-        # The metrics are those of a model that had not seen the test cells; the network is read from all cells.
-        model.regulation = fit_layer(np.arange(len(cells)), penalty=layer.penalty).regulation
+    if fitted is not None:
+        # The metrics above are of a model that had not seen the test cells; the network is read from all cells.
+        model.regulation = fit_layer(np.arange(len(cells)), penalty=fitted.penalty).layer
         trained.save(folder / "model")
 
     started = time.monotonic()
     edges = write_network_files(config, trained, cells, folder, say)
     say(f"Read the network in {time.monotonic() - started:.0f} s.")
-    found_tables = tables(found, cells)
-    if len(found_tables["confusion"]):
-        write_text(folder / "confusion.csv", found_tables["confusion"].to_csv())
-    result = TrainResult(folder=folder, edges=edges, trained=trained, **found_tables)
-    say(f"Everything is in {folder}")
-    return result
+    tables = metric_tables(metrics, cells)
+    if len(tables["confusion"]):
+        write_text(folder / "confusion.csv", tables["confusion"].to_csv())
+    say(f"All results are in {folder}.")
+    return TrainResult(folder=folder, edges=edges, trained=trained, **tables)
 
 
 def describe(cells: Cells, split: Split) -> list[str]:
-    """What was loaded, in a few sentences."""
+    """The loaded cells, in a few sentences."""
     labelled = int((cells.labels >= 0).sum())
     sizes = f"{len(split.train)} to train, {len(split.validation)} to validate, {len(split.test)} to test"
     lines = [f"{len(cells)} cells x {len(cells.vocabulary)} genes ({sizes}).", cells.counts_from, *cells.notes]
     if cells.classes:
         lines.append(f"{len(cells.classes)} cell types; {labelled} of {len(cells)} cells are labelled.")
     if len(cells.classes) == 1:
-        lines.append(
-            f"{cells.classes[0]!r} is the only cell type, so there are none to tell apart: none are predicted."
-        )
+        lines.append(f"{cells.classes[0]!r} is the only cell type, so no cell types are predicted.")
     return lines
 
 
-def fit(
+def fit_model(
     config: Config,
     model: Model,
     data: CellsDataModule,
@@ -206,12 +208,13 @@ def fit(
     say: Say,
     terminal: bool,
 ) -> tuple[L.Trainer, Task, Checkpoints]:
+    """Trains the model in place, from `start` until its last step or until its patience is over."""
     settings = config.trainer
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
     task = Task(model, config.objectives, settings, total)
     checkpoints = Checkpoints(start.folder / "checkpoints", settings.patience)
-    # First the average: the checkpoints that follow hold it, and validation looks at it.
+    # The average comes first: checkpoints, which follow it, save it, and validation uses it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
     loggers: list[Logger] = []
@@ -246,7 +249,7 @@ def best_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def evaluate(task: Task, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
-    """Metrics of the model as it is, on this process alone."""
+    """The metrics of the model, computed by this process alone."""
     task.eval()
     evaluation = Evaluation(list(task.objectives), task.weights, task.classes, alone=True)
     with torch.no_grad():
@@ -256,14 +259,15 @@ def evaluate(task: Task, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
     return evaluation.compute()
 
 
-def log_test(trainer: L.Trainer, found: dict[str, torch.Tensor]) -> None:
+def log_test(trainer: L.Trainer, metrics: dict[str, torch.Tensor]) -> None:
+    """Logs metrics of the test cells after the last step."""
     for logger in trainer.loggers:
-        logger.log_metrics(scalars(found, "test"), trainer.global_step)
+        logger.log_metrics(scalars(metrics, "test"), trainer.global_step)
         logger.save()
 
 
-def tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
-    """Metrics as plain numbers: `metrics`, `per_class` and `confusion` (rows: true, columns: predicted)."""
+def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
+    """The `metrics`, `per_class` and `confusion` of a TrainResult, empty tables where no cell types are predicted."""
     metrics = {name: float(value) for name, value in found.items() if value.ndim == 0}
     if "confusion" not in found:
         return {"metrics": metrics, "per_class": pd.DataFrame(), "confusion": pd.DataFrame()}
@@ -275,6 +279,8 @@ def tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:
 
 
 def _tee(say: Say, path: Path) -> Say:
+    """`say`, except that every line also goes to the file, with its time."""
+
     def both(line: str) -> None:
         say(line)
         with path.open("a", encoding="utf-8") as file:

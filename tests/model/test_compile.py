@@ -1,4 +1,4 @@
-"""What is compiled is the same model, traced whole, and once for all sizes of bags and all layers."""
+"""The compiled model is the same model; it is traced whole, and once for all sizes of bags and all layers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def gradients(model: Model, bags: Bags) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("regulators", [None, (0, 3, 5, 17)])
-def test_the_fused_model_is_the_model(monkeypatch, regulators):
-    """Traced without a break; bags of other sizes, and the second layer, do with the trace of the first."""
+def test_the_fused_model_predicts_and_trains_as_the_plain_one(monkeypatch, regulators):
+    """Traced without a graph break; bags of other sizes, and the second layer, use the same trace."""
     monkeypatch.setattr(grn.model.compile.torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
-    for name in ("ask", "hear"):
+    for name in ("project", "combine"):
         monkeypatch.setattr(Block, name, fusible(getattr(Block, name).__wrapped__))
-    monkeypatch.setattr(Model, "read", fusible(Model.read.__wrapped__))
+    monkeypatch.setattr(Model, "read_out", fusible(Model.read_out.__wrapped__))
     chosen = None if regulators is None else torch.tensor(regulators)
     model = Model(ModelConfig(width=16, dropout=0.0), 40, regulators=chosen).double()
     torch.nn.init.normal_(model.multiplicity)
@@ -48,7 +48,7 @@ def test_the_fused_model_is_the_model(monkeypatch, regulators):
     assert not any(part.fused for part in model.modules() if isinstance(part, Fusible))
 
 
-def test_nothing_is_compiled_unless_it_is_asked_for(monkeypatch):
+def test_nothing_is_compiled_outside_fusing(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("compiled")
 

@@ -1,4 +1,4 @@
-"""Losses: over what they sum, and what they divide by."""
+"""Losses: what they sum over, and what they divide by."""
 
 import math
 from dataclasses import replace
@@ -14,12 +14,12 @@ from grn.model.objectives import (
     Loss,
     active_objectives,
     cell_type,
+    hidden_genes,
     masked_multiplicity,
     mean_losses,
     obs_property,
     standardise,
     total_loss,
-    unread,
 )
 from grn.model.transformer import Prediction
 
@@ -36,15 +36,15 @@ def batch(make_bags):
     return Batch(seen, before, masked, torch.arange(5), labels, torch.tensor([30.0, 50.0, 41.0, math.nan, 38.0]))
 
 
-def test_unread_genes_are_the_masked_ones_and_those_that_nobody_reads(make_model, batch):
-    hidden = unread(batch, make_model(regulators=(0, 3, 5)))
+def test_hidden_genes_are_the_masked_ones_and_those_that_are_no_regulators(make_model, batch):
+    hidden = hidden_genes(batch, make_model(regulators=(0, 3, 5)))
     assert hidden[:, [1, 2, 4, 6, 7, 8, 9, 10, 11]].all()
     assert not hidden[:, [3, 5]].any()
     assert hidden[:, 0].tolist() == [1, 1, 0, 0, 0]
-    assert torch.equal(unread(batch, make_model(regulators=None)) > 0, batch.masked)
+    assert torch.equal(hidden_genes(batch, make_model(regulators=None)) > 0, batch.masked)
 
 
-def test_masked_multiplicity_is_the_standardised_error_of_unread_genes(make_model, batch):
+def test_masked_multiplicity_is_the_standardised_error_of_hidden_genes(make_model, batch):
     model = make_model()
     with torch.no_grad():
         prediction = model(batch.bags)
@@ -169,16 +169,16 @@ def test_the_mean_over_processes_is_the_mean_of_the_whole_batch(parts):
     means = [torch.stack([each[name].count for each in local]).mean() for name in weights]
     totals = []
     for losses in local:
-        in_turn = iter(means)
-        totals.append(total_loss(mean_losses(losses, lambda count, in_turn=in_turn: next(in_turn)), weights))
-    whole = {name: summed([pair for part in parts for pair in part[place]]) for place, name in enumerate(weights)}
+        remaining = iter(means)
+        totals.append(total_loss(mean_losses(losses, lambda count, remaining=remaining: next(remaining)), weights))
+    whole = {name: summed([pair for part in parts for pair in part[position]]) for position, name in enumerate(weights)}
     torch.testing.assert_close(torch.stack(totals).mean(), total_loss(mean_losses(whole), weights))
     expected = sum(weights[name] * loss.sum / loss.count for name, loss in whole.items() if loss.count)
     assert float(total_loss(mean_losses(whole), weights)) == pytest.approx(float(expected))
 
 
 def test_predictions_need_their_head(batch, make_model):
-    """A fault of ours, not of the user: said at once, not as an attribute of None."""
+    """This is an error of ours, not of the user: a clear assertion, not an attribute of None."""
     nothing = Prediction(batch.multiplicity, torch.zeros(5, 16), None, None)
     with pytest.raises(AssertionError, match="only where the model has"):
         cell_type(nothing, batch, make_model(), label_smoothing=0.0)

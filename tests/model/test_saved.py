@@ -45,7 +45,7 @@ def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
     assert not loaded.model.training
 
 
-def test_gene_names_come_back_whatever_ends_lines_in_them(trained, tmp_path):
+def test_gene_names_come_back_whatever_line_ends_they_contain(trained, tmp_path):
     names = ("a\r", "a\r\n", "\n", "\r", "", "a\x85b", "a\u2028b", "a\x1cb", "a\\nb", "a\\", "\\\n", " a ")
     replace(trained, vocabulary=names).save(tmp_path / "odd")
     assert TrainedModel.load(tmp_path / "odd").vocabulary == names
@@ -60,7 +60,7 @@ def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):
     assert len(loaded.regulators) == 12 and loaded.model.regulation is None
 
 
-def test_the_run_folder_stands_for_its_model(trained, folder):
+def test_a_run_folder_is_loaded_as_its_model(trained, folder):
     assert TrainedModel.load(folder.parent).hash == trained.hash
 
 
@@ -171,7 +171,7 @@ def drop_a_gene(folder):
         writing("labels.json", b'["one"]'),
     ],
 )
-def test_damage_is_one_sentence(folder, damage):
+def test_damage_is_reported_in_one_sentence(folder, damage):
     damage(folder)
     with pytest.raises(RunFolderError, match=r"model is damaged.*restore it") as caught:
         TrainedModel.load(folder)

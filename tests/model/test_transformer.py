@@ -1,4 +1,4 @@
-"""What the model may depend on, and what it must not."""
+"""What the model's predictions depend on, and what they must not depend on."""
 
 from dataclasses import replace
 
@@ -8,7 +8,8 @@ from torch.autograd.functional import jacobian
 
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
-from grn.model.transformer import FeedForward, Layout, MessageDropout, Model
+from grn.model.layout import Layout
+from grn.model.transformer import FeedForward, MessageDropout, Model
 
 REGULATORS = (0, 3, 5)
 close = {"rtol": 1e-9, "atol": 1e-10}
@@ -46,7 +47,7 @@ def test_packed_cells_do_not_see_each_other(make_model, make_bags, members):
 @pytest.mark.parametrize("members", [0, 2])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_gene_depends_on_the_regulators_alone(make_model, make_bags, layers, members):
-    """So not on itself, if it is none; and the summary, which reads every gene, is nobody's key."""
+    """And so not on itself, if it is none; the summary, which reads every gene, is never a key."""
     model, bags = make_model(layers=layers, members=members), make_bags(cells=1)
     derivative = jacobian(lambda m: model(replace(bags, multiplicity=m)).multiplicity[0], bags.multiplicity)[:, 0]
     others = [gene for gene in range(12) if gene not in REGULATORS]
@@ -69,17 +70,17 @@ def test_class_and_property_depend_on_the_cell_through_its_summary_only(make_mod
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_regulators_that_the_bags_bring_along_are_those_of_the_bag_unless_they_differ(make_model, make_bags, packed):
-    """Dense and packed, listed in any order; what is brought speaks through the regulation layer alone."""
+def test_bags_regulators_replace_the_multiplicities_that_the_regulation_layer_reads(make_model, make_bags, packed):
+    """Dense and packed, listed in any order; they reach predictions through the regulation layer alone."""
     model = make_model(members=2)
     bags = permuted(make_bags(), torch.randperm(12, generator=torch.Generator().manual_seed(1)))
     form = Bags.pack if packed else lambda bags: bags
     own = torch.stack([bags.multiplicity[:, bags.genes == gene][:, 0] for gene in REGULATORS], 1)
-    brought = model(form(replace(bags, regulators=own)))
-    same(brought, model(form(bags)))
+    given = model(form(replace(bags, regulators=own)))
+    same(given, model(form(bags)))
     others = model(form(replace(bags, regulators=own + 1)))
-    assert (others.multiplicity - brought.multiplicity).abs().amax() > 1e-3
-    assert torch.equal(others.logits, brought.logits) and torch.equal(others.cell, brought.cell)
+    assert (others.multiplicity - given.multiplicity).abs().amax() > 1e-3
+    assert torch.equal(others.logits, given.logits) and torch.equal(others.cell, given.cell)
 
 
 def test_the_regulation_layer_adds_its_sds_to_the_prediction(make_model, make_bags):
@@ -136,8 +137,8 @@ def test_the_basal_gene_makes_absolute_levels_visible(make_model, make_bags):
 def test_the_basal_gene_has_multiplicity_one_unless_the_bag_says_otherwise(make_model, make_bags, packed):
     model, bags = make_model(), make_bags()
     form = Bags.pack if packed else lambda bags: bags
-    unsaid, one = (model(form(replace(bags, basal=basal))) for basal in (None, torch.ones(5)))
-    same(unsaid, one)
+    default, one = (model(form(replace(bags, basal=basal))) for basal in (None, torch.ones(5)))
+    same(default, one)
     other = model(form(bags))
     assert (other.multiplicity - one.multiplicity).abs().amax() > 1e-3
     assert (other.logits - one.logits).abs().amax() > 1e-3
@@ -188,7 +189,7 @@ def test_dropout_drops_whole_messages_and_keeps_their_expectation():
     assert abs(ratio[:, 0].mean() - 1) < 5 * (0.25 / 0.75 / 20_000) ** 0.5
 
 
-def test_dropout_is_off_outside_training(make_model, make_bags):
+def test_dropout_acts_in_training_only(make_model, make_bags):
     model, bags = make_model(dropout=0.5), make_bags()
     assert torch.equal(model(bags).logits, model(bags).logits)
     model.train()
@@ -205,7 +206,7 @@ def test_flips_of_signs_change_no_prediction(make_model, make_bags, flip):
 
 
 def test_half_a_flip_changes_predictions(make_model, make_bags):
-    """The counterpart: the tolerance of the flips' test would see one matrix turned round alone."""
+    """The counterpart: the tolerance of the flips' test would show the change of one matrix alone."""
     model, bags = make_model(), make_bags()
     before = model(bags).multiplicity
     with torch.no_grad():
@@ -231,7 +232,7 @@ def test_predictions_are_in_units_of_each_gene_s_sd_around_its_mean(make_model, 
     torch.testing.assert_close(model(bags).multiplicity, mean + 1 + 3 * (before - mean), **close)
 
 
-def test_models_without_heads_say_nothing_of_them(make_model, make_bags):
+def test_models_without_heads_predict_none(make_model, make_bags):
     found = make_model(classes=0, property=False)(make_bags())
     assert found.logits is None and found.property is None
 
@@ -249,7 +250,7 @@ def test_predictions_are_float32_in_half_precision_training(make_model, make_bag
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_where_every_gene_regulates_no_keys_are_picked_out(make_model, make_bags, packed):
+def test_where_every_gene_regulates_all_tokens_are_keys(make_model, make_bags, packed):
     """Also not after another model's regulators were loaded into this one."""
     model, other, bags = make_model(regulators=None), make_model(), make_bags()
     bags = bags.pack() if packed else bags

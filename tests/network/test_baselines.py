@@ -59,7 +59,7 @@ def test_ridge_is_scikit_learn_s_for_every_target_the_target_itself_left_out(mat
         assert [found[name, target] for name in inputs] == pytest.approx(model.coef_, rel=1e-4, abs=1e-7)
 
 
-def test_ridge_tells_a_companion_from_a_cause():
+def test_ridge_distinguishes_a_cause_from_what_correlates_with_it():
     """x follows R1 alone; R2 follows R1 too, and correlates with x."""
     generator = np.random.default_rng(0)
     first = generator.standard_normal(2000)

@@ -1,4 +1,4 @@
-"""q-values: their order, their range, and what they say where there is nothing and where there is something."""
+"""q-values: their order, their range, and what they find with and without true edges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TARGETS, REGULATORS, EDGES = 100, 20, 150
 
 @pytest.fixture
 def weights():
-    """Weights with strong edges at the first places of a flat list, weights of knock-offs."""
+    """Weights, of which the first EDGES (row by row) are strong, and weights of knock-offs."""
     generator = np.random.default_rng(2)
     weight = generator.standard_normal(TARGETS * REGULATORS)
     weight[:EDGES] = np.sign(weight[:EDGES]) * (6 + np.abs(weight[:EDGES]))
@@ -33,7 +33,7 @@ def test_strong_edges_are_found_and_hardly_anything_else(weights):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nothing_is_found_where_there_is_nothing(seed):
+def test_without_true_edges_hardly_anything_is_found(seed):
     weight, null = np.random.default_rng(seed).standard_normal((2, TARGETS, REGULATORS))
     assert (q_values(weight, null) < 0.1).mean() < 0.005
 
@@ -46,7 +46,7 @@ def test_neither_signs_nor_order_nor_unit_matter(weights):
     np.testing.assert_allclose(moved, q_values(weight, null)[rows][:, columns], rtol=1e-12)
 
 
-def test_pairs_that_are_no_candidates_have_no_say(weights):
+def test_pairs_that_are_no_candidates_change_nothing(weights):
     weight, null = weights
     candidates = np.ones(weight.shape, dtype=bool)
     candidates[:5] = False
@@ -60,7 +60,7 @@ def test_a_weight_without_effect_is_never_found():
     assert (q_values(weight, weight) == 1).all()
 
 
-def test_the_rate_is_scipys(weights):
+def test_the_rate_is_that_of_scipy(weights):
     from scipy.stats import false_discovery_control
 
     p = p_values(weights[0].ravel(), weights[1].ravel())
@@ -69,7 +69,7 @@ def test_the_rate_is_scipys(weights):
     assert null_share(np.ones(10)) == 1
 
 
-def test_what_cannot_be_compared_is_refused(weights):
+def test_weights_that_cannot_be_compared_are_refused(weights):
     weight, null = weights
     with pytest.raises(ValueError, match="must be equal"):
         q_values(weight, null[1:])

@@ -1,4 +1,4 @@
-"""Networks as files."""
+"""network.h5ad and edges.parquet: what they hold, and that they agree."""
 
 import re
 from types import SimpleNamespace
@@ -13,14 +13,14 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from grn.data.cells import load_cells
-from grn.network import weights as readout
+from grn.network import weights as network_weights
 from grn.network.export import bags_read
 from grn.network.file_formats import (
     RESERVED,
     edge_table,
     network_anndata,
     slugs,
-    square,
+    square_matrix,
     strongest_edges,
     write_network,
 )
@@ -41,7 +41,7 @@ def drawn(seed: int) -> np.ndarray:
 
 def network(types=(0, 1, 2), seed=0) -> Network:
     confidence = np.random.default_rng(seed).random((5, 2)).astype(np.float32)
-    return Network(drawn(seed), {kind: drawn(100 * seed + 10 + kind) for kind in types}, confidence)
+    return Network(drawn(seed), {label: drawn(100 * seed + 10 + label) for label in types}, confidence)
 
 
 def networks(types=(0, 1, 2), *, layer=True, blocks=2) -> Networks:
@@ -50,11 +50,11 @@ def networks(types=(0, 1, 2), *, layer=True, blocks=2) -> Networks:
 
 
 def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, readout="jacobian"):
-    kinds = range(len(classes))
-    labels = np.repeat([*kinds, -1], cells)
+    cell_types = range(len(classes))
+    labels = np.repeat([*cell_types, -1], cells)
     counts = sparse.csr_matrix(np.random.default_rng(1).poisson(1.0, (len(labels), 5)).astype(np.float32))
     return network_anndata(
-        read or networks(kinds),
+        read or networks(cell_types),
         readout,
         genes=GENES,
         regulators=REGULATORS,
@@ -179,7 +179,7 @@ def test_the_number_of_bags_is_that_of_those_read(make_config, members, readout,
     assert bags_read(config, trained, cells) == bags
 
 
-def test_the_files_of_a_run_say_how_many_bags_were_read(tiny_run):
+def test_network_h5ad_has_the_number_of_bags_that_were_read(tiny_run):
     assert open_network(tiny_run / "network.h5ad").about["parameters"]["bags"] == 80
 
 
@@ -187,7 +187,7 @@ def test_a_row_is_a_target_and_a_column_a_regulator():
     """One edge, from regulator g1 (the first) to target g3."""
     weight = np.zeros((5, 2), np.float32)
     weight[3, 0] = -0.7
-    matrix = square(weight, REGULATORS, None)
+    matrix = square_matrix(weight, REGULATORS, None)
     assert matrix.nnz == 1 and matrix[3, 1] == np.float32(-0.7)
     first = edge_table(Network(weight, {}, np.full((5, 2), 0.25)), GENES, REGULATORS, None).iloc[0]
     assert (first["source"], first["target"], first["confidence"]) == ("g1", "g3", 0.25)
@@ -200,9 +200,9 @@ def test_the_edge_table_and_the_matrix_agree(top_k):
     edges = edge_table(read.chosen, GENES, REGULATORS, top_k)
     matrix = as_anndata(top_k=top_k, read=read).varp["grn"].toarray()
     from_edges = np.zeros((5, 5), np.float32)
-    place = {gene: row for row, gene in enumerate(GENES)}
+    row_of = {gene: row for row, gene in enumerate(GENES)}
     for edge in edges.itertuples():
-        from_edges[place[edge.target], place[edge.source]] = edge.weight
+        from_edges[row_of[edge.target], row_of[edge.source]] = edge.weight
     np.testing.assert_array_equal(from_edges, matrix)
     assert not edges.duplicated(["source", "target"]).any()
 
@@ -217,7 +217,7 @@ def test_the_strongest_are_first_in_a_stable_order(weight, top_k, sorted_at_once
     expected = np.zeros(weight.shape, dtype=bool)
     np.put_along_axis(expected, order, True, axis=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readout, "SORTED", sorted_at_once)
+        patch.setattr(network_weights, "SORTED", sorted_at_once)
         np.testing.assert_array_equal(strongest(weight, top_k), expected)
 
 

@@ -1,4 +1,4 @@
-"""Lists and blocks of a network say the same as its matrix."""
+"""Edge lists and blocks of a network agree with its matrix."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from scipy import sparse
 from grn.errors import DataError
 from grn.network.signed_network import (
     SignedNetwork,
-    alike,
     edge_list,
     heatmap_blocks,
     means_something,
     open_network,
     read_sign,
+    similarity_order,
 )
 
 GENES = pd.Index([f"G{number}" for number in range(30)])
@@ -80,7 +80,7 @@ def test_no_edges_give_no_blocks():
     assert heatmap_blocks(SignedNetwork(GENES, sparse.csr_matrix((30, 30)), {}, {})) == {}
 
 
-def test_rows_that_are_alike_stand_together():
-    order = alike(np.array([[0.0, 1], [5, 5], [0, 1.1], [5, 5.2]]))
+def test_similar_rows_are_neighbours():
+    order = similarity_order(np.array([[0.0, 1], [5, 5], [0, 1.1], [5, 5.2]]))
     assert sorted(order) == [0, 1, 2, 3]
     assert {frozenset(order[:2]), frozenset(order[2:])} == {frozenset({0, 2}), frozenset({1, 3})}

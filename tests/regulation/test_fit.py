@@ -1,4 +1,4 @@
-"""Fitting the regulation layer: what it finds, where there is something and where there is nothing."""
+"""Fitting the regulation layer: planted networks are found, noise is not, and held-out cells are never trained on."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ from grn.errors import TrainingDiverged
 from grn.network.readouts.effect import effect_network
 from grn.regulation import fit as fitting
 from grn.regulation import members as training
-from grn.regulation.fit import Fit, fit_regulation
-from grn.regulation.training_cells import FitCells
+from grn.regulation.fit import FittedLayer, fit_ensemble
+from grn.regulation.training_cells import TrainingCells
 
 CELLS, GENES, REGULATORS = 300, 20, np.array([0, 2, 5, 9])
 TARGETS = np.setdiff1d(np.arange(GENES), REGULATORS)
@@ -42,7 +42,9 @@ def shuffled(values: np.ndarray, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).permuted(values, axis=0)
 
 
-def fit(values: np.ndarray, config: RegulationConfig = QUICK, *, members: int = 2, seed: int = 0, **changes) -> Fit:
+def fit(
+    values: np.ndarray, config: RegulationConfig = QUICK, *, members: int = 2, seed: int = 0, **changes
+) -> FittedLayer:
     multiplicity = sp.csr_matrix(values.astype(np.float32))
     mean, sd = mean_and_sd(sp.csr_matrix(values.astype(np.float32)))
     known: dict[str, Any] = {
@@ -52,18 +54,18 @@ def fit(values: np.ndarray, config: RegulationConfig = QUICK, *, members: int = 
         "mean": mean,
         "sd": sd,
     }
-    known |= {name: changes.pop(name) for name in list(changes) if name in FitCells.__dataclass_fields__}
-    cells = FitCells(multiplicity, regulators=REGULATORS, **known)
-    return fit_regulation(config, cells, members=members, seed=seed, **changes)
+    known |= {name: changes.pop(name) for name in list(changes) if name in TrainingCells.__dataclass_fields__}
+    cells = TrainingCells(multiplicity, regulators=REGULATORS, **known)
+    return fit_ensemble(config, cells, members=members, seed=seed, **changes)
 
 
-def effect(found: Fit, values: np.ndarray) -> np.ndarray:
+def effect(found: FittedLayer, values: np.ndarray) -> np.ndarray:
     cells = torch.as_tensor(values[:, REGULATORS], dtype=torch.float32)
-    return effect_network(found.regulation, cells, None, torch.zeros(len(values))).weight
+    return effect_network(found.layer, cells, None, torch.zeros(len(values))).weight
 
 
-def same(one: Fit, other: Fit) -> bool:
-    tensors, others = one.regulation.state_dict(), other.regulation.state_dict()
+def same(one: FittedLayer, other: FittedLayer) -> bool:
+    tensors, others = one.layer.state_dict(), other.layer.state_dict()
     return all(torch.equal(tensor, others[name]) for name, tensor in tensors.items())
 
 
@@ -80,7 +82,7 @@ def test_the_same_seed_gives_the_same_layer_bit_for_bit():
 
 def test_members_differ():
     """In the cells that they learn from and in where they start."""
-    layer = fit(planted()[0], QUICK.model_copy(update={"steps": 20})).regulation
+    layer = fit(planted()[0], QUICK.model_copy(update={"steps": 20})).layer
     assert (layer.query[0] != layer.query[1]).any() and (layer.bias[0] != layer.bias[1]).any()
 
 
@@ -103,7 +105,7 @@ def test_a_gene_that_is_only_repressed_has_only_negative_weights(seed):
     assert weight[[0, 3]].max() < -3 * np.abs(weight[[1, 2]]).max()
 
 
-def test_genes_that_know_nothing_of_each_other_are_not_predicted_and_not_ranked():
+def test_independent_genes_are_neither_predicted_nor_ranked():
     """The mean is as good a prediction, and no planted truth is found better than by chance. Ten members, so that every
     cell is held out once and the genes' means have an error of 1."""
     errors, precisions, shares = [], [], []
@@ -119,41 +121,47 @@ def test_genes_that_know_nothing_of_each_other_are_not_predicted_and_not_ranked(
     assert np.mean(precisions) < np.mean(shares) + 0.1
 
 
-def test_noise_is_held_back_most_and_clean_data_least():
-    """Of noise the strongest penalty is the right one, and ten held-out cells say so more often than not."""
+def test_noise_gets_the_strongest_penalty_and_clean_data_the_weakest():
+    """For noise the strongest penalty is the right one, and ten held-out cells choose it more often than not."""
     config = QUICK.model_copy(update={"penalties": [3, 100, 3000]})
     chosen = [
         fit(np.random.default_rng(seed).gamma(4, 0.5, (100, 80)), config, members=1, seed=seed).penalty
         for seed in range(5)
     ]
     assert chosen.count(3000) >= 3 and chosen.count(3) <= 1
-    said: list[str] = []
-    assert fit(planted(noise=0.2)[0], config, members=1, say=said.append).penalty == 3
-    assert len(said) == 1 and said[0].startswith("Regulation layer: held-out error by penalty 3: ")
+    messages: list[str] = []
+    assert fit(planted(noise=0.2)[0], config, members=1, say=messages.append).penalty == 3
+    [message] = messages
+    assert message.startswith("Held-out error of the regulation layer by penalty: 3: ")
 
 
-def test_one_penalty_is_not_tried(monkeypatch):
+def test_a_single_penalty_is_used_without_a_trial(monkeypatch):
     fitted, train = [], fitting.train_members
-    monkeypatch.setattr(fitting, "train_members", lambda *given: fitted.append(given[3]) or train(*given))
+
+    def recorded(*given, penalties, **options):
+        fitted.append(penalties)
+        return train(*given, penalties=penalties, **options)
+
+    monkeypatch.setattr(fitting, "train_members", recorded)
     assert fit(planted()[0], QUICK.model_copy(update={"steps": 2}), members=3).penalty == 10
     assert fitted == [[10.0] * 3]
 
 
-def test_targets_from_rows_give_the_fit_of_targets_on_the_device(monkeypatch):
+def test_targets_that_are_not_kept_on_the_device_give_the_same_fit(monkeypatch):
     values, _ = planted()
     values[np.random.default_rng(0).random(values.shape) < 0.3] = 0
     config = QUICK.model_copy(update={"steps": 30})
-    whole = fit(values, config)
+    kept_on_device = fit(values, config)
     monkeypatch.setattr(training, "DENSE", 0)
     tables, table = [], fitting.CellTable
     monkeypatch.setattr(fitting, "CellTable", lambda *given: tables.append(table(*given)) or tables[-1])
-    assert same(fit(values, config), whole)
+    assert same(fit(values, config), kept_on_device)
     assert tables[0].targets is None
 
 
 def test_held_out_cells_are_not_trained_on(monkeypatch):
     """Huge targets in the cells that the first member holds out: it ends as it would have, and the second does not."""
-    monkeypatch.setattr(training, "LOOKS", 1)  # no earlier look at the held-out cells could be the better one
+    monkeypatch.setattr(training, "VALIDATIONS", 1)  # no earlier validation could be the better one
     values, _ = planted()
     given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
     config = QUICK.model_copy(update={"steps": 30})
@@ -162,11 +170,11 @@ def test_held_out_cells_are_not_trained_on(monkeypatch):
     poisoned = values.copy()
     poisoned[np.ix_(order[:: training.FOLDS].numpy(), TARGETS)] = 1e4
     after = fit(poisoned, config, seed=3, **given)
-    for name, tensor in before.regulation.named_parameters():
-        now = after.regulation.get_parameter(name)
+    for name, tensor in before.layer.named_parameters():
+        now = after.layer.get_parameter(name)
         assert torch.equal(now[0], tensor[0]), name
         assert not torch.equal(now[1], tensor[1]), name
-    assert after.error[0] > 1e3 * before.error[0], "it was they that the member was judged by"
+    assert after.error[0] > 1e3 * before.error[0], "these are the cells that the member is validated on"
 
 
 def donors(sizes: list[int], seed: int = 0) -> np.ndarray:
@@ -176,7 +184,7 @@ def donors(sizes: list[int], seed: int = 0) -> np.ndarray:
 
 def test_a_donor_that_is_held_out_is_not_trained_on_in_any_of_its_cells(monkeypatch):
     """Huge targets in every cell of the first member's donor: it ends as it would have, and the second does not."""
-    monkeypatch.setattr(training, "LOOKS", 1)
+    monkeypatch.setattr(training, "VALIDATIONS", 1)
     values, _ = planted()
     given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
     config, groups = QUICK.model_copy(update={"steps": 30}), donors([70, 110, 120])  # 110: next to a third of 300
@@ -184,11 +192,11 @@ def test_a_donor_that_is_held_out_is_not_trained_on_in_any_of_its_cells(monkeypa
     poisoned = values.copy()
     poisoned[np.ix_(groups == 1, TARGETS)] = 1e4
     after = fit(poisoned, config, groups=groups, **given)
-    for name, tensor in before.regulation.named_parameters():
-        now = after.regulation.get_parameter(name)
+    for name, tensor in before.layer.named_parameters():
+        now = after.layer.get_parameter(name)
         assert torch.equal(now[0], tensor[0]), name
         assert not torch.equal(now[1], tensor[1]), name
-    assert after.error[0] > 1e3 * before.error[0], "it was they that the member was judged by"
+    assert after.error[0] > 1e3 * before.error[0], "these are the cells that the member is validated on"
 
 
 @pytest.mark.parametrize("sizes", [[150, 150], [297, 2, 1], [60, 60, 60, 60, 60]])
@@ -196,7 +204,7 @@ def test_fewer_donors_than_members_are_enough_and_the_network_is_found(sizes):
     values, truth = planted()
     found = fit(values, members=6, groups=donors(sizes))
     assert found.error.isfinite().all()
-    if sizes[0] < 200:  # who holds out almost all cells learns from three
+    if sizes[0] < 200:  # a member that holds out almost all cells trains on three
         weight = effect(found, values)
         assert average_precision_score((truth[TARGETS] != 0).ravel(), np.abs(weight[TARGETS]).ravel()) > 0.98
 
@@ -213,16 +221,17 @@ def test_the_held_out_error_counts_every_held_out_cell_once():
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
 
 
-def test_one_donor_is_as_none_and_is_said():
+def test_cells_of_one_donor_are_held_out_singly_with_a_message():
     """Cells of another one that are not fitted change nothing."""
     values, _ = planted()
     config, rows = QUICK.model_copy(update={"steps": 20}), np.arange(0, CELLS, 2)
-    said: list[str] = []
-    plain = fit(values, config, rows=rows, say=said.append)
-    assert not said
-    single = fit(values, config, rows=rows, groups=np.arange(CELLS) % 2, say=said.append)
+    messages: list[str] = []
+    plain = fit(values, config, rows=rows, say=messages.append)
+    assert not messages
+    single = fit(values, config, rows=rows, groups=np.arange(CELLS) % 2, say=messages.append)
     assert same(plain, single) and torch.equal(plain.error, single.error)
-    assert len(said) == 1 and "are all of one group (data.group_key)" in said[0]
+    [message] = messages
+    assert message.startswith("All cells to fit are of one group (data.group_key), ")
 
 
 def test_cells_without_weight_are_ignored():
@@ -247,22 +256,22 @@ def test_cells_that_are_not_listed_are_ignored():
     assert same(*(fit(each, config, rows=rows, **given) for each in (values, other)))
 
 
-def test_depth_explains_what_is_depth():
+def test_what_the_depth_explains_is_credited_to_no_regulator():
     """All targets rise with the depth, no regulator does anything: no regulator is credited."""
     generator = np.random.default_rng(0)
     values = generator.gamma(4, 0.5, (CELLS, GENES))
     basal = generator.uniform(0.5, 1.5, CELLS).astype(np.float32)
     values[:, TARGETS] += 10 * basal[:, None]
     found = fit(values, basal=basal)
-    slopes = found.regulation.scores().head_slopes().sum(1).mean(0)[TARGETS]
+    slopes = found.layer.scores().head_slopes().sum(1).mean(0)[TARGETS]
     assert (slopes[:, -1] > 0.5).all() and slopes[:, :-1].abs().max() < 0.15 * slopes[:, -1].min()
 
 
 def test_every_other_member_reads_the_depth_where_there_is_one():
     values, _ = planted()
-    depth = np.random.default_rng(0).uniform(0.5, 1.5, CELLS).astype(np.float32)
-    assert fit(values, members=3, basal=depth).regulation.reads_depth.tolist() == [1, 0, 1]
-    assert fit(values, members=3).regulation.reads_depth.tolist() == [1, 1, 1]
+    basal = np.random.default_rng(0).uniform(0.5, 1.5, CELLS).astype(np.float32)
+    assert fit(values, members=3, basal=basal).layer.reads_depth.tolist() == [1, 0, 1]
+    assert fit(values, members=3).layer.reads_depth.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("cells", [2, 3, 7, 11])
@@ -272,7 +281,7 @@ def test_few_cells_are_enough_to_begin_with(cells):
 
 
 @pytest.mark.parametrize("what", ["a cell", "the learning rate"])
-def test_a_fit_that_leaves_the_finite_numbers_is_said(what):
+def test_a_fit_that_is_not_finite_is_refused(what):
     values, _ = planted()
     given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
     rate = 0.02
@@ -281,10 +290,10 @@ def test_a_fit_that_leaves_the_finite_numbers_is_said(what):
     else:
         rate = float("inf")
     config = QUICK.model_copy(update={"steps": 5, "learning_rate": rate})
-    with pytest.raises(TrainingDiverged, match=r"of the regulation layer is not finite: lower regulation\.learning"):
+    with pytest.raises(TrainingDiverged, match=r"of the regulation layer is not finite. Lower regulation\.learning"):
         fit(values, config, **given)
 
 
-def test_what_comes_out_is_not_trained_any_further():
+def test_a_fitted_layer_takes_no_gradient():
     found = fit(planted()[0], QUICK.model_copy(update={"steps": 2}))
-    assert not any(parameter.requires_grad for parameter in found.regulation.parameters())
+    assert not any(parameter.requires_grad for parameter in found.layer.parameters())

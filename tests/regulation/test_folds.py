@@ -1,4 +1,4 @@
-"""Folds of cells: who is held out with whom."""
+"""Folds of cells: which cells are held out together."""
 
 import numpy as np
 import pytest

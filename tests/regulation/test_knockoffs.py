@@ -10,8 +10,8 @@ from scipy import sparse
 from grn.config.schema import RegulationConfig
 from grn.network.false_discovery import edge_q_values, knockoff_weights, q_values
 from grn.regulation import knockoffs
-from grn.regulation.knockoffs import KINDS, fit_with_knockoffs, independent_shares, strata
-from grn.regulation.training_cells import FitCells
+from grn.regulation.knockoffs import METHODS, fit_with_knockoffs, independent_shares, strata
+from grn.regulation.training_cells import TrainingCells
 
 CELLS, GENES = 600, 24
 REGULATORS = np.array([0, 2, 4, 5])
@@ -20,7 +20,7 @@ QUICK = RegulationConfig(members=2, heads=1, width=8, steps=150, penalties=[30])
 
 
 def cells(planted: bool) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
-    """Multiplicities [C, N], basal [C], kinds [C]; the regulators are correlated with each other."""
+    """Multiplicities [C, N], basal [C], cell_types [C]; the regulators are correlated with each other."""
     generator = np.random.default_rng(4)
     values = generator.standard_normal((CELLS, GENES))
     values[:, REGULATORS] += 0.5 * generator.standard_normal((CELLS, 1))
@@ -28,62 +28,63 @@ def cells(planted: bool) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
         for target, (regulator, sign) in PLANTED.items():
             values[:, target] += 1.5 * sign * values[:, regulator]
     basal = 1 + 0.2 * generator.standard_normal(CELLS)
-    kinds = generator.integers(-1, 2, CELLS)
-    return sparse.csr_matrix((values + 6).clip(0).astype(np.float32)), basal.astype(np.float32), kinds
+    cell_types = generator.integers(-1, 2, CELLS)
+    return sparse.csr_matrix((values + 6).clip(0).astype(np.float32)), basal.astype(np.float32), cell_types
 
 
 def fitted(planted: bool, groups: np.ndarray | None = None, **options):
-    multiplicity, basal, kinds = cells(planted)
+    multiplicity, basal, cell_types = cells(planted)
     mean, sd = (torch.as_tensor(getattr(multiplicity.toarray(), name)(0)) for name in ("mean", "std"))
     weight, rows = np.ones(CELLS, np.float32), np.arange(0, CELLS - 60)
-    known = FitCells(multiplicity, basal, weight, rows, REGULATORS, mean, sd, groups)
-    return fit_with_knockoffs(QUICK, known, labels=kinds, seed=1, **{"penalty": 30, **options})
+    known = TrainingCells(multiplicity, basal, weight, rows, REGULATORS, mean, sd, groups)
+    return fit_with_knockoffs(QUICK, known, labels=cell_types, seed=1, **{"penalty": 30, **options})
 
 
 @pytest.fixture(scope="module")
 def regulators():
-    multiplicity, basal, kinds = cells(False)
+    multiplicity, basal, cell_types = cells(False)
     values = multiplicity[:, REGULATORS].toarray()
-    values[:, 1] += 2 * kinds  # follows the cell type
+    values[:, 1] += 2 * cell_types  # follows the cell type
     values[:, 2] += 3 * basal  # follows the depth
-    return values, basal, kinds
+    return values, basal, cell_types
 
 
 def test_strata_hold_every_cell_once_and_one_type_each(regulators):
-    _, basal, kinds = regulators
-    found = strata(basal, kinds)
+    _, basal, cell_types = regulators
+    found = strata(basal, cell_types)
     np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.arange(CELLS))
-    assert all(len(set(kinds[stratum])) == 1 and len(stratum) >= 20 for stratum in found)
+    assert all(len(set(cell_types[stratum])) == 1 and len(stratum) >= 20 for stratum in found)
     assert len(strata(basal[:30], np.zeros(30))) == 1  # too few cells to part
 
 
 def test_shuffled_knockoffs_are_whole_rows_of_their_stratum(regulators):
-    values, basal, kinds = regulators
-    drawn = KINDS["shuffled"](values, basal, kinds, np.random.default_rng(0))
-    for stratum in strata(basal, kinds):
+    values, basal, cell_types = regulators
+    drawn = METHODS["shuffled"](values, basal, cell_types, np.random.default_rng(0))
+    for stratum in strata(basal, cell_types):
         rows, moved = (sorted(map(tuple, table[stratum].tolist())) for table in (values, drawn))
         assert rows == moved
     assert (drawn != values).any(1).mean() > 0.9
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_knockoffs_keep_each_types_values_and_depth(regulators, name):
-    values, basal, kinds = regulators
+@pytest.mark.parametrize("method", METHODS)
+def test_knockoffs_keep_each_types_values_and_depth(regulators, method):
+    values, basal, cell_types = regulators
     before = values.copy()
-    drawn = KINDS[name](values, basal, kinds, np.random.default_rng(0))
+    drawn = METHODS[method](values, basal, cell_types, np.random.default_rng(0))
     np.testing.assert_array_equal(values, before)
-    for kind in np.unique(kinds):
-        np.testing.assert_array_equal(np.sort(drawn[kinds == kind], 0), np.sort(values[kinds == kind], 0))
+    for cell_type in np.unique(cell_types):
+        own = cell_types == cell_type
+        np.testing.assert_array_equal(np.sort(drawn[own], 0), np.sort(values[own], 0))
     correlation = [np.corrcoef(table[:, 2], basal)[0, 1] for table in (values, drawn)]
     assert correlation[1] == pytest.approx(correlation[0], abs=0.1)
-    again = KINDS[name](values, basal, kinds, np.random.default_rng(0))
+    again = METHODS[method](values, basal, cell_types, np.random.default_rng(0))
     np.testing.assert_array_equal(drawn, again)
 
 
 def test_knockoffs_correlate_as_their_regulators_do():
     generator = np.random.default_rng(0)
     values = generator.standard_normal((4000, 5)) + generator.standard_normal((4000, 1))
-    drawn = KINDS["knockoffs"](values, np.ones(4000), np.zeros(4000, int), generator)
+    drawn = METHODS["knockoffs"](values, np.ones(4000), np.zeros(4000, int), generator)
     both = np.corrcoef(values.T, drawn.T)
     among, across = both[:5, :5], both[:5, 5:]
     np.testing.assert_allclose(both[5:, 5:], among, atol=0.08)
@@ -100,16 +101,16 @@ def test_independent_regulators_have_independent_knockoffs_and_twins_none():
     assert np.linalg.eigvalsh(2 * twins - np.diag(share))[0] > 0
 
 
-def test_a_regulator_that_never_varies_does_no_harm():
+def test_a_regulator_that_never_varies_has_itself_as_knockoff():
     values = np.ones((100, 3), np.float32)
     values[:, 0] = np.arange(100)
-    drawn = KINDS["knockoffs"](values, np.ones(100), np.zeros(100, int), np.random.default_rng(0))
+    drawn = METHODS["knockoffs"](values, np.ones(100), np.zeros(100, int), np.random.default_rng(0))
     np.testing.assert_array_equal(drawn[:, 1:], 1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_planted_edges_have_small_q_and_the_others_large(kind):
-    q = edge_q_values(fitted(True, kind=kind), REGULATORS)
+@pytest.mark.parametrize("method", METHODS)
+def test_planted_edges_have_small_q_and_the_others_large(method):
+    q = edge_q_values(fitted(True, method=method), REGULATORS)
     assert q.shape == (GENES, len(REGULATORS)) and (q >= 0).all() and (q <= 1).all()
     edges = np.zeros(q.shape, dtype=bool)
     for target, (regulator, _) in PLANTED.items():
@@ -119,7 +120,7 @@ def test_planted_edges_have_small_q_and_the_others_large(kind):
 
 
 def test_without_regulation_nothing_is_found():
-    others = np.setdiff1d(np.arange(GENES), REGULATORS)  # the regulators still go with each other
+    others = np.setdiff1d(np.arange(GENES), REGULATORS)  # the regulators still correlate with each other
     real, knockoff = knockoff_weights(fitted(False))
     assert np.abs(real[others]).mean() == pytest.approx(np.abs(knockoff[others]).mean(), rel=0.4)
     assert (q_values(real[others], knockoff[others]) > 0.1).all()
@@ -127,7 +128,7 @@ def test_without_regulation_nothing_is_found():
 
 def test_knockoffs_change_no_target_and_no_regulator(monkeypatch):
     seen = []
-    monkeypatch.setattr(knockoffs, "train_members", lambda layer, table, *rest: seen.append((layer, table)))
+    monkeypatch.setattr(knockoffs, "train_members", lambda layer, table, *rest, **options: seen.append((layer, table)))
     real, knockoff = knockoff_weights(fitted(True))
     (layer, table), values = seen[0], cells(True)[0].toarray()
     expected = ((values - values.mean(0)) / values.std(0))[: CELLS - 60]
@@ -138,9 +139,9 @@ def test_knockoffs_change_no_target_and_no_regulator(monkeypatch):
     assert real.shape == knockoff.shape == (GENES, len(REGULATORS))
 
 
-def test_donors_stay_together_beside_knockoffs_too(monkeypatch):
+def test_donors_stay_together_in_the_fit_with_knockoffs(monkeypatch):
     seen = []
-    monkeypatch.setattr(knockoffs, "train_members", lambda layer, table, known, *rest: seen.append(known))
+    monkeypatch.setattr(knockoffs, "train_members", lambda layer, table, known, *rest, **options: seen.append(known))
     groups = np.arange(CELLS) % 3
     fitted(True, groups=groups)
     np.testing.assert_array_equal(seen[0].fitted_groups(), groups[: CELLS - 60])

@@ -61,10 +61,10 @@ def runs(tmp_path_factory, make_config) -> Path:
         try:
             for bags in BAGS:
                 train(configured(make_config, bags), folder / f"{bags}-alone", say=quiet)
-            said = two.communicate(timeout=200)[0]
+            output = two.communicate(timeout=200)[0]
         finally:
             two.terminate()
-    assert two.returncode == 0, said
+    assert two.returncode == 0, output
     return folder
 
 
@@ -117,7 +117,9 @@ def test_every_process_needs_a_gene(make_config, tmp_path):
     from grn.training.run import train
 
     config = make_config(devices=17, gene_parallel=17)
-    with pytest.raises(ConfigError, match="17 is more processes than the 16 genes that they share; set it to 1"):
+    with pytest.raises(
+        ConfigError, match="is 17, which is more processes than the 16 genes that they share; set it to 1"
+    ):
         train(config, tmp_path / "run", say=quiet)
 
 

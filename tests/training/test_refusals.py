@@ -1,4 +1,4 @@
-"""What cannot be trained is one sentence with a way out, before there is a run folder where that can be."""
+"""Training that is impossible is refused in one sentence, where possible before there is a run folder."""
 
 from dataclasses import replace
 from importlib.util import find_spec
@@ -27,7 +27,7 @@ def changed(config: Config, **sections) -> Config:
 def refusal(tmp_path, monkeypatch):
     """The sentence of a run that is refused before its folder is made and a cell is read."""
 
-    def ask(config: Config) -> str:
+    def refused(config: Config) -> str:
         monkeypatch.setattr(run, "load_cells", lambda *arguments, **options: pytest.fail("cells were read"))
         with pytest.raises(ConfigError) as caught:
             train(config, tmp_path / "run", say=lambda line: None)
@@ -35,38 +35,38 @@ def refusal(tmp_path, monkeypatch):
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    return ask
+    return refused
 
 
 @pytest.mark.parametrize(
-    ("trainer", "said"),
+    ("trainer", "start"),
     [
         ({"precision": "bogus"}, "trainer.precision is 'bogus', which Lightning refuses on this machine (Precision"),
         ({"strategy": "bogus"}, "trainer.strategy is 'bogus', which Lightning refuses on this machine (You selected"),
         ({"strategy": "bogus", "precision": "bogus"}, "Lightning refuses the trainer section on this machine ("),
     ],
 )
-def test_what_lightning_refuses_names_the_field(refusal, make_config, trainer, said):
+def test_what_lightning_refuses_names_the_field(refusal, make_config, trainer, start):
     sentence = refusal(make_config(**trainer))
-    assert sentence.startswith(said) and sentence.endswith("to auto.")
+    assert sentence.startswith(start) and sentence.endswith("to auto.")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_said(refusal, make_config):
+def test_a_missing_gpu_is_refused(refusal, make_config):
     assert refusal(make_config(accelerator="gpu")).startswith("trainer.accelerator is 'gpu', which Lightning refuses")
 
 
 def test_torchrun_and_the_configuration_start_as_many_processes(refusal, make_config, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert refusal(make_config(devices=2)).startswith("torchrun started 1 processes and trainer.devices x")
+    assert refusal(make_config(devices=2)).startswith("torchrun started 1 processes, but trainer.devices x")
 
 
-def test_a_missing_tensorboard_is_said(refusal, make_config, monkeypatch):
+def test_a_missing_tensorboard_is_refused(refusal, make_config, monkeypatch):
     monkeypatch.setattr(machine, "find_spec", lambda name: None if name.startswith("tensorboard") else find_spec(name))
     assert refusal(make_config(tensorboard=True)) == (
-        'trainer.tensorboard is true but tensorboard is not installed; pip install "grn[tensorboard]", or set it to '
-        "false."
+        'trainer.tensorboard is true, but tensorboard is not installed; run pip install "grn[tensorboard]", or set it '
+        "to false."
     )
 
 
@@ -81,28 +81,28 @@ def one_type(monkeypatch, labelled: int = 80) -> None:
 
 
 @pytest.mark.parametrize("labelled", [80, 50])
-def test_one_cell_type_gives_the_network_and_no_cell_types(make_config, tmp_path, monkeypatch, labelled):
+def test_with_one_cell_type_the_network_is_trained_and_no_cell_types_are_predicted(
+    make_config, tmp_path, monkeypatch, labelled
+):
     one_type(monkeypatch, labelled)
     lines = []
     found = train(make_config(), tmp_path / "run", say=lines.append)
-    assert "'T' is the only cell type, so there are none to tell apart: none are predicted." in lines
+    assert "'T' is the only cell type, so no cell types are predicted." in lines
     assert len(found.edges) == 4 * 15 and {"r2", "loss"} <= set(found.metrics) and "accuracy" not in found.metrics
     assert TrainedModel.load(tmp_path / "run").classes == ()
     columns = pd.read_csv(tmp_path / "run" / "metrics.csv").columns
     assert "validation/r2" in columns and "validation/accuracy" not in columns
 
 
-def test_one_cell_type_and_nothing_else_to_learn_is_refused(make_config, tmp_path, monkeypatch):
+def test_one_cell_type_without_another_objective_is_refused(make_config, tmp_path, monkeypatch):
     one_type(monkeypatch)
     config = changed(make_config(), objectives={"masked_multiplicity": {"weight": 0.0}})
-    with pytest.raises(
-        ConfigError, match=r"'cell_type' holds the one cell type 'T' and nothing else is trained for; set"
-    ):
+    with pytest.raises(ConfigError, match=r"'cell_type' has one cell type only, 'T', and there is no other objective"):
         train(config, tmp_path / "run", say=lambda line: None)
 
 
-def test_data_that_cannot_be_read_leave_nothing_behind(make_config, tmp_path):
-    """So that the mended command can be given again as it was."""
+def test_unreadable_data_leave_nothing_behind(make_config, tmp_path):
+    """So that the corrected command can be given again with the same --output."""
     config = make_config()
     wrong = changed(config, data={"path": str(tmp_path / "nowhere.h5ad")})
     with pytest.raises(DataError, match="does not exist"):

@@ -1,5 +1,6 @@
-"""A run that was cut off and goes on ends as it would have without the break, or says why it cannot go on."""
+"""A resumed run ends as it would have without the interruption, or says why it cannot be resumed."""
 
+import csv
 import json
 import signal
 
@@ -14,7 +15,7 @@ from grn.cli.main import main
 from grn.config.files import dump_config, load_config
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
-from grn.run_folder import held
+from grn.run_folder import locked
 from grn.training.loop.metrics_file import MetricsFile, rows_before
 from grn.training.loop.task import Task
 from grn.training.resume import find_start
@@ -30,14 +31,14 @@ class Cut(Exception):
 
 
 def cut(monkeypatch, hook: str, at_call: int, how) -> None:
-    """The call of this number of the task's `hook` does `how` first; earlier and later ones are as before."""
-    calls, theirs = [], getattr(Task, hook)
+    """Call number `at_call` of the task's `hook` calls `how` first; the other calls are unchanged."""
+    calls, original = [], getattr(Task, hook)
 
     def cutting(task, *arguments):
         calls.append(hook)
         if len(calls) == at_call:
             how()
-        return theirs(task, *arguments)
+        return original(task, *arguments)
 
     monkeypatch.setattr(Task, hook, cutting)
 
@@ -90,7 +91,7 @@ def whole(make_config, tmp_path_factory):
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
 @pytest.mark.parametrize("how", [asked_to_stop, power_fails])
-def test_a_run_that_was_cut_off_in_any_step_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, step):
+def test_a_run_interrupted_in_any_step_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, step):
     cut(monkeypatch, "training_step", step, how)
     with pytest.raises((Cut, Interrupted)):
         train(configured(make_config), tmp_path / "run", say=quiet)
@@ -100,9 +101,7 @@ def test_a_run_that_was_cut_off_in_any_step_ends_as_the_whole_one(whole, make_co
 
 @pytest.mark.parametrize("call", [1, 2, 5])
 @pytest.mark.parametrize("how", [asked_to_stop, power_fails])
-def test_a_run_that_was_cut_off_in_a_validation_ends_as_the_whole_one(
-    whole, make_config, tmp_path, monkeypatch, how, call
-):
+def test_a_run_interrupted_in_a_validation_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, call):
     cut(monkeypatch, "on_validation_epoch_end", call, how)
     with pytest.raises((Cut, Interrupted)):
         train(configured(make_config), tmp_path / "run", say=quiet)
@@ -110,7 +109,7 @@ def test_a_run_that_was_cut_off_in_a_validation_ends_as_the_whole_one(
     assert_same_run(tmp_path / "run", whole)
 
 
-def test_a_run_may_be_cut_off_more_than_once(whole, make_config, tmp_path, monkeypatch):
+def test_a_run_may_be_interrupted_more_than_once(whole, make_config, tmp_path, monkeypatch):
     for step, how in ((5, asked_to_stop), (3, power_fails), (4, asked_to_stop)):
         with monkeypatch.context() as patch:
             cut(patch, "training_step", step, how)
@@ -124,7 +123,7 @@ def test_a_run_may_be_cut_off_more_than_once(whole, make_config, tmp_path, monke
 
 
 @pytest.mark.parametrize("cut_off", ["evaluate", "write_network_files"])
-def test_a_run_that_was_cut_off_after_its_training_is_not_trained_further(make_config, tmp_path, monkeypatch, cut_off):
+def test_a_run_interrupted_after_its_training_is_not_trained_further(make_config, tmp_path, monkeypatch, cut_off):
     config = configured(make_config, patience=1, learning_rate=0.1)  # its patience ends long before its steps do
     train(config, tmp_path / "whole", say=quiet)
     with monkeypatch.context() as patch:
@@ -139,9 +138,7 @@ def test_a_run_that_was_cut_off_after_its_training_is_not_trained_further(make_c
 
 
 @pytest.mark.parametrize("cut_off", ["describe", "mean_and_sd", "build_model"])
-def test_a_run_that_was_cut_off_before_its_first_checkpoint_begins_again(
-    whole, make_config, tmp_path, monkeypatch, cut_off
-):
+def test_a_run_interrupted_before_its_first_checkpoint_begins_again(whole, make_config, tmp_path, monkeypatch, cut_off):
     with monkeypatch.context() as patch:
         patch.setattr(grn.training.run, cut_off, lambda *_: power_fails())
         with pytest.raises(Cut):
@@ -181,10 +178,12 @@ def cut_off(cells_file, tmp_path, monkeypatch):
     return tmp_path / "run"
 
 
-OTHER_CELLS = r"The cells, genes or regulators of .* are not those that .* was started with; restore them, or train"
+OTHER_CELLS = (
+    r"The cells, genes or regulators of .* are not those that .* was started with; restore them, or train again"
+)
 
 
-def test_other_cells_are_refused_and_the_same_elsewhere_are_not(cut_off, cells_file):
+def test_other_cells_are_refused_and_the_same_cells_in_another_file_are_not(cut_off, cells_file):
     config, path = cells_file
     moved = path.rename(path.with_name("moved.h5ad"))
     elsewhere = config.model_copy(update={"data": config.data.model_copy(update={"path": str(moved)})})
@@ -203,15 +202,25 @@ def test_other_cells_are_refused_and_the_same_elsewhere_are_not(cut_off, cells_f
 @pytest.mark.parametrize(
     ("section", "field", "value", "said"),
     [
-        ("trainer", "learning_rate", 0.5, r"has trainer\.learning_rate: 0\.5, and the run was started with 0\.003; "),
-        ("model", "width", 32, r"has model\.width: 32, and the run was started with 16; put that back, or train anew"),
+        ("trainer", "learning_rate", 0.5, r"has trainer\.learning_rate: 0\.5, but the run was started with 0\.003; "),
+        (
+            "model",
+            "width",
+            32,
+            r"has model\.width: 32, but the run was started with 16; restore that value, or train again",
+        ),
         (
             "data",
             "multiplicity",
             "log1p",
-            r"has data\.multiplicity: log1p, and the run was started with log1p_normalised; ",
+            r"has data\.multiplicity: log1p, but the run was started with log1p_normalised; ",
         ),
-        ("trainer", "devices", 2, r"was started with 1 processes, which share each batch, and these are 2; start as"),
+        (
+            "trainer",
+            "devices",
+            2,
+            r"was started with 1 processes, which share each batch, but now there are 2; start as",
+        ),
     ],
 )
 def test_another_configuration_is_refused(cut_off, section, field, value, said):
@@ -224,7 +233,7 @@ def test_another_configuration_is_refused(cut_off, section, field, value, said):
     assert state(cut_off) == before
 
 
-def test_where_a_run_takes_place_may_change(cut_off):
+def test_the_machine_that_computes_a_run_may_change(cut_off):
     found = load_config(cut_off / "config.yaml").model_dump()
     found["trainer"] |= {"workers": 1, "accelerator": "auto"}
     found["data"]["backed"] = True
@@ -233,25 +242,25 @@ def test_where_a_run_takes_place_may_change(cut_off):
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 and then nothing", b"not a checkpoint"])
-def test_a_damaged_checkpoint_is_said(cut_off, damage):
+def test_a_damaged_checkpoint_is_refused(cut_off, damage):
     (cut_off / "checkpoints" / "last.ckpt").write_bytes(damage)
     with pytest.raises(RunFolderError, match=r"last\.ckpt is damaged, .*; restore it, or move .*checkpoints away"):
         find_start(cut_off)
 
 
-def test_a_checkpoint_without_an_origin_is_said(cut_off):
+def test_a_checkpoint_without_an_origin_is_refused(cut_off):
     path = cut_off / "checkpoints" / "last.ckpt"
     saved = torch.load(path, weights_only=True)
     del saved["callbacks"]["Origin"]
     torch.save(saved, path)
-    with pytest.raises(RunFolderError, match="is damaged, or not of this version of grn"):
+    with pytest.raises(RunFolderError, match="is damaged, or was not written by this version of grn"):
         find_start(cut_off)
 
 
 @pytest.mark.parametrize("damage", ["", "step,train/loss\n,1\n", "nothing\nof that\n", "\0\0"])
-def test_damaged_curves_are_said(cut_off, damage):
+def test_damaged_metrics_are_refused(cut_off, damage):
     (cut_off / "metrics.csv").write_text(damage)
-    with pytest.raises(RunFolderError, match=r"metrics\.csv is damaged; move it away to go on without the curves"):
+    with pytest.raises(RunFolderError, match=r"metrics\.csv is damaged; move it away to resume without its rows"):
         resumed(cut_off)
     assert (cut_off / "metrics.csv").read_text() == damage
     (cut_off / "metrics.csv").unlink()
@@ -259,7 +268,7 @@ def test_damaged_curves_are_said(cut_off, damage):
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"not a checkpoint"])
-def test_a_best_checkpoint_that_is_gone_is_said_before_training(cut_off, damage):
+def test_a_missing_best_checkpoint_is_refused_before_training(cut_off, damage):
     best = cut_off / "checkpoints" / "best.ckpt"
     best.unlink() if damage is None else best.write_bytes(damage)
     with pytest.raises(
@@ -268,24 +277,27 @@ def test_a_best_checkpoint_that_is_gone_is_said_before_training(cut_off, damage)
         resumed(cut_off)
 
 
-def test_a_run_that_is_going_on_is_left_alone(cut_off):
+def test_a_locked_run_is_left_alone(cut_off):
     before = state(cut_off)
-    with held(cut_off), pytest.raises(RunFolderError, match="is going on in another process; wait for it, or stop it"):
+    with (
+        locked(cut_off),
+        pytest.raises(RunFolderError, match="Another process is working on the run in .*; wait for it, or stop it"),
+    ):
         resumed(cut_off)
     assert state(cut_off) == before
     assert resumed(cut_off).folder == cut_off
 
 
-def test_a_folder_of_ones_own_is_no_run(cells_file, tmp_path):
+def test_a_folder_of_the_user_is_no_run(cells_file, tmp_path):
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "config.yaml").write_text("# mine\n" + dump_config(cells_file[0]))
     before = state(tmp_path)
-    with pytest.raises(RunFolderError, match=r"holds no run: it lacks log\.txt"):
+    with pytest.raises(RunFolderError, match=r"is not the folder of a run: it has no log\.txt"):
         resumed(tmp_path / "project")
     assert state(tmp_path) == before
 
 
-def test_a_configuration_keeps_its_comments_and_half_written_files_go(cut_off):
+def test_a_resumed_run_keeps_the_comments_of_its_configuration_and_removes_half_written_files(cut_off):
     config = cut_off / "config.yaml"
     config.write_text("# mine\n" + config.read_text())
     (cut_off / "checkpoints" / ".last-abcd_123.ckpt").write_bytes(b"half")
@@ -296,12 +308,12 @@ def test_a_configuration_keeps_its_comments_and_half_written_files_go(cut_off):
     assert [path.name for path in cut_off.rglob(".*")] == [".mine"]
 
 
-def test_metrics_are_whole_at_every_moment(tmp_path, monkeypatch):
+def test_metrics_csv_is_complete_at_every_moment(tmp_path, monkeypatch):
     path = tmp_path / "metrics.csv"
     log = MetricsFile(path, [])
     log.log_metrics({"train/loss": torch.tensor(0.5), "epoch": 0}, step=1)
     with monkeypatch.context() as patch:
-        patch.setattr("csv.DictWriter.writerows", lambda *_: power_fails())
+        patch.setattr(csv.DictWriter, "writerows", lambda *_: power_fails())
         with pytest.raises(Cut):
             log.log_metrics({"validation/loss": 0.25, "epoch": 0}, step=1)
     assert path.read_text() == "epoch,step,train/loss\n0,1,0.5\n"
@@ -314,17 +326,22 @@ def test_metrics_are_whole_at_every_moment(tmp_path, monkeypatch):
     assert rows_before(1, path) == rows_before(3, tmp_path / "none.csv") == []
 
 
-def test_the_command_goes_on_once_and_says_what_it_cannot_do(cut_off, tmp_path, capsys, monkeypatch):
+def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", "--resume", "run"]) == 0
-    assert "Going on with the run in run after step 5.\n" in capsys.readouterr().out
+    assert "Resuming the run in run after step 5.\n" in capsys.readouterr().out
     log = (cut_off / "log.txt").read_text().splitlines()
-    assert [line for line in log if line.endswith(f"  Cut off; grn train --resume {cut_off} goes on.")]
-    assert sum("Everything is in" in line for line in log) == 1 < sum("Ready after" in line for line in log)
+    assert [
+        line for line in log if line.endswith(f"  The run was interrupted; grn train --resume {cut_off} resumes it.")
+    ]
+    assert sum("All results are in" in line for line in log) == 1 < sum("Ready to train" in line for line in log)
     for arguments, said in (
-        (["--resume", "run"], "error: The run in run is complete; there is nothing to go on with.\n"),
-        (["--resume", "nowhere"], "error: nowhere holds no run: it lacks log.txt or config.yaml; give the folder"),
-        (["--resume", "run/model"], "error: run/model holds no run: it lacks log.txt or config.yaml; give the folder"),
+        (["--resume", "run"], "error: The run in run is complete; there is nothing to resume.\n"),
+        (["--resume", "nowhere"], "error: nowhere is not the folder of a run: it has no log.txt or no config.yaml."),
+        (
+            ["--resume", "run/model"],
+            "error: run/model is not the folder of a run: it has no log.txt or no config.yaml.",
+        ),
         (["--resume", "run", "--set", "trainer.max_steps=9"], "leave out --config, --set and --output."),
         (["--resume", "run", "--config", "pbmc.yaml"], "leave out --config, --set and --output."),
     ):

@@ -1,4 +1,4 @@
-"""A whole run, small: what is in its folder, what repeats, what stops it."""
+"""A small whole run: what its folder holds, what repeats, what stops it."""
 
 from dataclasses import replace
 
@@ -95,7 +95,7 @@ def test_export_reads_the_same_network_again(tiny_run, tmp_path):
 
 
 def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_config, tmp_path):
-    """They are about effects alone: those of a run do not stop it from being read in another way."""
+    """They are about effects alone; those of a run do not prevent another read-out of it."""
     config = make_config(max_steps=2)
     network = config.network.model_copy(update={"false_discovery": True})
     found = train(config.model_copy(update={"network": network}), tmp_path / "run", say=quiet)
@@ -109,17 +109,17 @@ def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_conf
 
 
 def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_config, tmp_path, monkeypatch):
-    """The one of the network has seen them: it comes last, and with the penalty of the first."""
-    config, seen, fit_regulation = make_config(), [], fitting.fit_regulation
+    """The layer of the network is fitted on all cells, last, and with the penalty of the first fit."""
+    config, seen, fit_ensemble = make_config(), [], fitting.fit_ensemble
 
     def recorded(settings, cells, **options):
-        fit = fit_regulation(settings, cells, **options)
-        seen.append((cells.rows, settings.penalties, fit))
-        return fit
+        fitted = fit_ensemble(settings, cells, **options)
+        seen.append((cells.rows, settings.penalties, fitted))
+        return fitted
 
     order = []
     evaluate = run.evaluate
-    monkeypatch.setattr(fitting, "fit_regulation", recorded)
+    monkeypatch.setattr(fitting, "fit_ensemble", recorded)
     monkeypatch.setattr(run, "evaluate", lambda task, batches: order.append(len(seen)) or evaluate(task, batches))
     found = train(config, tmp_path / "run", say=quiet)
     _, split = load_cells(config.data, seed=config.trainer.seed)
@@ -127,7 +127,7 @@ def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_
     assert first.tolist() == split.train.tolist() and order == [1]
     assert sorted(second) == [*range(80)]
     assert (penalties, repeated) == (config.regulation.penalties, [chosen.penalty])
-    assert torch.equal(found.trained.model.regulation.query, last.regulation.query)
+    assert torch.equal(found.trained.model.regulation.query, last.layer.query)
 
 
 def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config, tmp_path, monkeypatch):
@@ -203,8 +203,8 @@ def test_patience_ends_a_run(make_config, tmp_path):
     lines = []
     config = make_config(max_steps=40, validate_every=1, patience=2, learning_rate=5.0, averaging=0.0)
     train(config, tmp_path / "run", say=lines.append)
-    (said,) = [line for line in lines if "stopped:" in line]
-    assert "the validation loss has not improved on" in said and "in 2 validations" in said
+    [line] = [line for line in lines if "stopped:" in line]
+    assert "the validation loss has not improved on" in line and "in 2 validations" in line
     assert checkpoint(tmp_path / "run", "last")["global_step"] < 40
 
 
@@ -219,7 +219,7 @@ def with_a_nan(config, batch: int):
 
 
 def test_a_nan_in_one_cell_names_step_and_cells_and_keeps_the_last_good_model(make_config, tmp_path, monkeypatch):
-    config = without_layer(make_config())  # the layer would be the first to meet it
+    config = without_layer(make_config())  # the layer would meet it first
     cells, split, cell = with_a_nan(config, batch=4)
     scale = mean_and_sd(load_cells(config.data)[0].multiplicity[split.train])
     monkeypatch.setattr(run, "load_cells", lambda *args, **options: (cells, split))
@@ -258,10 +258,10 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_take_it(make_con
     assert checkpoint(tmp_path / "run")["global_step"] == 2
 
 
-def test_an_infinite_learning_rate_is_said_at_its_second_step(make_config, tmp_path):
+def test_an_infinite_learning_rate_is_refused_at_the_second_step(make_config, tmp_path):
     config = make_config(learning_rate=float("inf"))
     with pytest.raises(
-        TrainingDiverged, match=r"The loss is not finite at step 1 .*lower trainer\.learning_rate \(inf\)"
+        TrainingDiverged, match=r"The loss is not finite at step 1 .*Lower trainer\.learning_rate \(inf\)"
     ):
         train(config, tmp_path / "run", say=quiet)
 

@@ -1,4 +1,4 @@
-"""Signals while training: they save and raise Interrupted, wherever in a step or a validation they come."""
+"""Signals during training: they save and raise Interrupted, wherever in a step or a validation they arrive."""
 
 import os
 import signal
@@ -6,9 +6,9 @@ import signal
 import pytest
 import torch
 
-from grn.cli.exit_codes import guarded
+from grn.cli.exit_codes import exit_code_of
 from grn.errors import Interrupted
-from grn.training.loop.callbacks import Signals
+from grn.training.loop.callbacks import Checkpoints, Signals
 from grn.training.loop.task import Task
 from grn.training.run import train
 
@@ -17,24 +17,24 @@ EVERY = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 
 
 def send(monkeypatch, hook: str, at_call: int, *numbers: signal.Signals) -> None:
-    """Every call of the task's `hook` goes on as before; the one of this number sends the signals first."""
-    calls, theirs = [], getattr(Task, hook)
+    """Call number `at_call` of the task's `hook` sends the signals first; the calls are unchanged otherwise."""
+    calls, original = [], getattr(Task, hook)
 
     def sending(task, *arguments):
         calls.append(arguments)
         if len(calls) == at_call:
             for number in numbers:
                 os.kill(os.getpid(), number)
-        return theirs(task, *arguments)
+        return original(task, *arguments)
 
     monkeypatch.setattr(Task, hook, sending)
 
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Those of the test process, which come back however a run ends."""
+    """The handlers of the test process, which are restored however a run ends."""
     before = {number: signal.getsignal(number) for number in CODES}
-    # A shell's background job is born with Ctrl-C ignored, and so would be the tests'.
+    # A shell starts background jobs with Ctrl-C ignored, and the tests may be one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield before | {signal.SIGINT: signal.default_int_handler}
     for number, handler in before.items():
@@ -43,14 +43,14 @@ def handlers():
 
 @pytest.fixture
 def run(make_config, tmp_path, capsys):
-    """Trains as the command does; exit code, what was said on stderr, and the steps of the checkpoints."""
+    """Trains as the command does; returns exit code, stderr and the steps of the checkpoints."""
 
     def call(**trainer):
         def command() -> None:
             train(make_config(**trainer), tmp_path / "run", say=lambda line: None)
 
         try:
-            code = guarded(command)
+            code = exit_code_of(command)
         except SystemExit as left:  # what a command would end with
             code = left.code
         saved = {path.stem: step(path) for path in (tmp_path / "run" / "checkpoints").glob("*.ckpt")}
@@ -66,9 +66,9 @@ def step(path) -> int:
 @EVERY
 def test_a_signal_during_a_step_saves_that_step(run, monkeypatch, number):
     send(monkeypatch, "training_step", 3, number)
-    code, said, saved = run()
+    code, stderr, saved = run()
     assert (code, saved["last"]) == (CODES[number], 3)
-    assert said.startswith(f"error: stopped by {number.name}: saved step 3 in ") and len(said.splitlines()) == 1
+    assert stderr.startswith(f"error: stopped by {number.name}: saved step 3 in ") and len(stderr.splitlines()) == 1
 
 
 @EVERY
@@ -76,9 +76,9 @@ def test_a_signal_during_a_step_saves_that_step(run, monkeypatch, number):
 def test_a_signal_during_a_validation_ends_it_and_saves(run, monkeypatch, number, batch_size):
     """Lightning's own handler of SIGTERM would leave after the batch, with exit code 0 and nothing saved."""
     send(monkeypatch, "validation_step", 1, number)
-    code, said, saved = run(batch_size=batch_size)
+    code, stderr, saved = run(batch_size=batch_size)
     assert (code, saved) == (CODES[number], {"last": 2, "best": 2})
-    assert said.startswith(f"error: stopped by {number.name}: saved step 2 in ")
+    assert stderr.startswith(f"error: stopped by {number.name}: saved step 2 in ")
 
 
 @EVERY
@@ -86,14 +86,12 @@ def test_a_signal_during_the_last_validation_stops_the_run(run, monkeypatch, num
     send(monkeypatch, "validation_step", 1, number)
     code, _, saved = run(max_steps=2)
     assert (code, saved["last"]) == (CODES[number], 2)
-    assert not (tmp_path / "run" / "model").exists(), "nothing goes on behind it"
+    assert not (tmp_path / "run" / "model").exists(), "nothing is done after it"
 
 
 @EVERY
 def test_a_signal_during_the_validation_that_ends_the_patience_stops_the_run(run, monkeypatch, number, tmp_path):
-    monkeypatch.setattr(
-        "grn.training.loop.callbacks.Checkpoints.on_validation_end", lambda self, trainer, task: stop(trainer)
-    )
+    monkeypatch.setattr(Checkpoints, "on_validation_end", lambda self, trainer, task: stop(trainer))
     send(monkeypatch, "validation_step", 1, number)
     assert run()[0] == CODES[number]
     assert not (tmp_path / "run" / "model").exists()
@@ -106,43 +104,43 @@ def stop(trainer) -> None:
 @EVERY
 def test_a_signal_after_the_last_validation_stops_the_run(run, monkeypatch, number, tmp_path):
     monkeypatch.setattr(Task, "on_validation_end", lambda task: os.kill(os.getpid(), number))  # callbacks come first
-    code, said, saved = run(max_steps=2)
+    code, stderr, saved = run(max_steps=2)
     assert (code, saved["last"]) == (CODES[number], 2)
-    assert "after the last step; the checkpoints are in" in said
+    assert "after the last step; the checkpoints are in" in stderr
     assert not (tmp_path / "run" / "model").exists()
 
 
 @pytest.mark.parametrize("first", CODES, ids=lambda number: number.name)
 def test_a_second_ctrl_c_ends_at_once_with_130(run, monkeypatch, first):
     send(monkeypatch, "training_step", 2, first, signal.SIGINT)
-    code, said, saved = run()
+    code, stderr, saved = run()
     assert (code, saved) == (130, {})
-    assert said.startswith("error: stopped by SIGINT: at once; ") and len(said.splitlines()) == 1
+    assert stderr.startswith("error: stopped by SIGINT: at once; ") and len(stderr.splitlines()) == 1
 
 
 @EVERY
 def test_a_signal_before_the_first_step_ends_at_once(run, monkeypatch, number):
     send(monkeypatch, "configure_optimizers", 1, number)
-    code, said, saved = run()
+    code, stderr, saved = run()
     assert (code, saved) == (CODES[number], {})
-    assert said.startswith(f"error: stopped by {number.name}") and len(said.splitlines()) == 1
+    assert stderr.startswith(f"error: stopped by {number.name}") and len(stderr.splitlines()) == 1
 
 
 @EVERY
 @pytest.mark.parametrize("hook", ["configure_optimizers", "training_step", "validation_step"])
-def test_handlers_are_as_they_were_behind_a_run(run, handlers, monkeypatch, number, hook):
+def test_a_stopped_run_restores_the_handlers(run, handlers, monkeypatch, number, hook):
     send(monkeypatch, hook, 1, number)
     run()
     assert {number: signal.getsignal(number) for number in CODES} == handlers
 
 
-def test_handlers_are_as_they_were_behind_a_whole_run(run, handlers):
+def test_a_whole_run_restores_the_handlers(run, handlers):
     assert run()[0] == 0
     assert {number: signal.getsignal(number) for number in CODES} == handlers
 
 
 def test_lightning_s_own_exit_by_sigterm_is_an_interruption(make_config, tmp_path, monkeypatch):
-    """Where its handler alone stands: in a process that came without a boundary, before ours are set."""
+    """Before our handlers are set, and in a process that did not start in grn.cli."""
     monkeypatch.setattr(Signals, "on_train_start", lambda self, trainer, task: None)
     send(monkeypatch, "training_step", 1, signal.SIGTERM)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -154,7 +152,7 @@ def test_lightning_s_own_exit_by_sigterm_is_an_interruption(make_config, tmp_pat
     assert caught.value.signum == signal.SIGTERM
 
 
-def test_workers_that_prepare_batches_leave_signals_to_their_process(tmp_path):
+def test_workers_that_prepare_batches_ignore_signals(tmp_path):
     signals = Signals(tmp_path)
     signals.process = os.getpid() + 1
     signals.receive(signal.SIGINT, None)

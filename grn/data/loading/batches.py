@@ -69,7 +69,7 @@ class BagMaker(Dataset[Batch]):
             property=torch.from_numpy(self.cells.property[rows]),
             importance=importance,
         )
-        return batch.share(self.part, self.parts) if self.parts > 1 else batch
+        return batch.part_of_genes(self.part, self.parts) if self.parts > 1 else batch
 
     def _regulators(self, rows: np.ndarray) -> torch.Tensor | None:
         if not self.with_regulators:

@@ -1,14 +1,15 @@
 """The blocks' attention: the mean normalised weight w_ij = s_ij / n_i, over heads and cells, layer by layer.
 
-Its sign means nothing: flipping the signs of W_k and W_v (or W_q and W_o) of a head changes no prediction and turns
-every weight of the head round. Read its magnitude. (The regulation layer's attention has a sign: effect.py.)
+Its sign means nothing: changing the signs of W_k and W_v (or of W_q and W_o) of a head changes no prediction, and it
+changes the sign of every weight of the head. Only the magnitude can be read. (The regulation layer's attention has a
+sign: regulation_attention.py.)
 
-The mean is over the cells that list the target, the weight of an absent regulator being 0. Dense bags list every gene;
-packed ones the genes of the cell, whose weights are the same in both: absent genes are never keys.
+The mean is over the cells whose bags list the target; the weight of an absent regulator is 0. Dense bags list every
+gene, packed bags the genes of the cell. The weights of the cell are the same in both, as absent genes are never keys.
 
 Memory: `attention_layers` holds L x N x R numbers on the model's device and again as arrays, 1.6 GB each for a layer
 of 20 000 genes and regulators. `strongest_attention` holds TABLE numbers and L x N x top_k edges, and reads the cells
-once for every tile of targets. Neither has a table a head or a cell (flashsign.EdgeSums).
+once for every range of targets. Neither needs a table for each head or cell (flashsign.EdgeSums).
 Letters: L blocks, N genes, R regulators.
 """
 
@@ -38,17 +39,17 @@ def attention_layers(model: Model, bags: Iterable[Bags], regulators: np.ndarray)
 def strongest_attention(
     model: Model, replay: Callable[[], Iterable[Bags]], regulators: np.ndarray, top_k: int
 ) -> list[sp.csr_matrix]:
-    """[N, R] for each block, and last the blocks' mean: of each row the top_k of `attention_layers`, by |weight|.
+    """[N, R] for each block, and last for their mean: the top_k weights of each row of `attention_layers`, by |weight|.
 
-    replay: gives the same bags at every call, which is one for each tile of targets.
+    replay: gives the same bags at every call; it is called once for each range of targets.
     """
     genes, tables = len(model.is_regulator), len(model.blocks) + 1
     rows = max(1, TABLE // (tables * len(regulators)))
     found: list[list[sp.csr_matrix]] = [[] for _ in range(tables)]
     for start in range(0, genes, rows):
-        tile = range(start, min(start + rows, genes))
-        means = [_means(sums) for sums in layer_sums(model, replay(), regulators, tile)]
-        own = np.flatnonzero((regulators >= tile.start) & (regulators < tile.stop))
+        targets = range(start, min(start + rows, genes))
+        means = [_means(sums) for sums in layer_sums(model, replay(), regulators, targets)]
+        own = np.flatnonzero((regulators >= targets.start) & (regulators < targets.stop))
         for weight in means:
             weight[regulators[own] - start, own] = 0
         for kept, weight in zip(found, [*means, np.mean(means, axis=0)], strict=True):
@@ -58,7 +59,7 @@ def strongest_attention(
 
 
 def layer_sums(model: Model, bags: Iterable[Bags], regulators: np.ndarray, targets: range) -> list[EdgeSums]:
-    """Signed sums of each block over the bags, for some of the targets."""
+    """The sum of the signed weights of each block over the bags, for some of the targets."""
     device, genes = model.sd.device, len(model.is_regulator)
     sums = [EdgeSums(targets, len(regulators), absolute=False, pairs=False, device=device) for _ in model.blocks]
     column = torch.full((genes + 1,), -1, device=device)  # the basal gene is the last, and no column
@@ -69,15 +70,15 @@ def layer_sums(model: Model, bags: Iterable[Bags], regulators: np.ndarray, targe
             layout = Layout.of(batch, model.is_regulator)
             queries = layout.embedding_rows
             keys = column[queries if layout.keys is None else queries[layout.keys]]
-            where = {"offsets": layout.key_offsets, "query_offsets": layout.offsets, "targets": queries}
+            packing = {"offsets": layout.key_offsets, "query_offsets": layout.offsets, "targets": queries}
 
-            def observe(layer: int, q: Tensor, k: Tensor, m: Tensor, keys=keys, where=where) -> None:
-                sums[layer].add(q, k, m, regulators=keys, eps=model.config.eps, **where)
+            def observe(layer: int, q: Tensor, k: Tensor, m: Tensor, keys=keys, packing=packing) -> None:
+                sums[layer].add(q, k, m, regulators=keys, eps=model.config.eps, **packing)
 
             model(batch, observe=observe)
     return sums
 
 
 def _means(sums: EdgeSums) -> np.ndarray:
-    """[N, R], 0 for a target that no cell lists."""
+    """[N, R]; 0 for a target that no cell lists."""
     return np.nan_to_num(sums.mean(over="targets").signed.cpu().numpy(), copy=False)

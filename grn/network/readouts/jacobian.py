@@ -1,8 +1,8 @@
 """The Jacobian read-out: how a target's predicted multiplicity moves with a regulator's multiplicity.
 
 w_ij = mean over cells of (d predicted multiplicity of i / d multiplicity of j) * sd_j / sd_i, target masked; then each
-row is divided by the square root of its norm (readout.balanced). The derivative is exact (forward mode), its unit sds
-over the expected multiplicities, and it is the same for every choice of signs inside the attention.
+row is divided by the square root of its norm (weights.balanced). The derivative is exact (forward mode), in sds of the
+target per sd of the regulator, and it is the same for every choice of signs inside the attention.
 Sign: positive = raising the regulator raises the target's expected multiplicity.
 Letters: B bags, N genes, R regulators.
 """
@@ -20,10 +20,10 @@ from torch.func import jvp, vmap
 from grn.bags import Bags
 from grn.model.transformer import Model
 from grn.network.readouts.sampling import Sample
-from grn.network.readouts.whole_model import at, mean_effects
+from grn.network.readouts.whole_model import mean_effects, with_multiplicity
 from grn.network.weights import Network
 
-TANGENTS = 2**24  # numbers in the widest array of one call: how many regulators go through it together
+TANGENTS = 2**24  # most numbers in one array, which limits how many regulators are computed together
 
 
 def jacobian_network(
@@ -47,21 +47,21 @@ def jacobian_network(
 
 
 def varying(model: Model, multiplicity: sp.csr_matrix, regulators: np.ndarray) -> np.ndarray:
-    """bool [R]: which regulators some training cell has and differ between the cells of a CSR matrix [C, N].
+    """bool [R]: the regulators that some training cell has and that differ between the cells of a CSR matrix [C, N].
 
-    The sd of the others is 1 by convention, and a derivative is no effect of theirs."""
-    read = multiplicity[:, regulators]
-    differs = (read.max(0) - read.min(0)).toarray()[0] > 0
+    The sd of the others is 1 by convention, so that a derivative in that unit would mean nothing."""
+    measured = multiplicity[:, regulators]
+    differs = (measured.max(0) - measured.min(0)).toarray()[0] > 0
     return differs & (model.mean.cpu().numpy()[regulators] > 0)
 
 
 def regulator_derivatives(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
     """d predicted multiplicity [B, N] / d multiplicity of each regulator [R] of dense bags -> [R, B, N]."""
 
-    everyone = model.is_regulator.nonzero()[:, 0]
+    all_regulators = model.is_regulator.nonzero()[:, 0]
 
     def predict(multiplicity: Tensor) -> Tensor:
-        return model(at(bags, multiplicity, everyone)).multiplicity
+        return model(with_multiplicity(bags, multiplicity, all_regulators)).multiplicity
 
     def derivative(direction: Tensor) -> Tensor:
         return jvp(predict, (bags.multiplicity,), (direction.expand_as(bags.multiplicity),))[1]

@@ -1,12 +1,13 @@
-"""The knock-out read-out: what a target's predicted multiplicity owes to a regulator's presence.
+"""The knock-out read-out: how a target's predicted multiplicity changes when a regulator is absent.
 
-w_ij = mean over cells of (prediction of i - prediction of i without j) / mean_j * sd_j / sd_i, target masked: a slope
-from absence to what the cell has, in the Jacobian's unit and balanced as it is (readout.balanced), and the same for
+w_ij = mean over cells of (prediction of i - prediction of i without j) / mean_j * sd_j / sd_i, target masked: the slope
+from absence to what the cell has, in the Jacobian's unit and balanced like it (weights.balanced), and the same for
 every choice of signs inside the attention.
 Sign: positive = the regulator raises the target's expected multiplicity.
 
-The L2 norm saturates: where a cell has the regulator the derivative is small and may have the other sign, and where a
-cell has no regulator at all it is as steep as it likes. The difference between the two ends is what was learned.
+The L2 norm saturates: where a cell has the regulator, the derivative is small and may have the other sign; where a cell
+has no regulator at all, the derivative may be arbitrarily steep. The difference between presence and absence is what
+the model learned.
 Letters: B bags, N genes, R regulators.
 """
 
@@ -22,10 +23,10 @@ from torch import Tensor
 from grn.bags import Bags
 from grn.model.transformer import Model
 from grn.network.readouts.sampling import Sample
-from grn.network.readouts.whole_model import at, mean_effects
+from grn.network.readouts.whole_model import mean_effects, with_multiplicity
 from grn.network.weights import Network
 
-EVERY = 2**62  # one call for all regulators: it computes the whole bags once, and the regulators one by one
+NO_LIMIT = 2**62  # one call for all regulators: it predicts the whole bags once, then without each regulator in turn
 
 
 def knockout_network(
@@ -44,16 +45,18 @@ def knockout_network(
     def effect(bags: Bags, chosen: Tensor) -> Tensor:
         return knockout_effects(model, bags, chosen)
 
-    return mean_effects(model, multiplicity, samples, cells, regulators, basal, effect=effect, unit=unit, widest=EVERY)
+    return mean_effects(
+        model, multiplicity, samples, cells, regulators, basal, effect=effect, unit=unit, widest=NO_LIMIT
+    )
 
 
 def knockout_effects(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
     """Prediction [B, N] minus the prediction without each regulator [R] of dense bags -> [R, B, N]."""
     with torch.no_grad():
-        whole, everyone = model(bags).multiplicity, model.is_regulator.nonzero()[:, 0]
+        whole, all_regulators = model(bags).multiplicity, model.is_regulator.nonzero()[:, 0]
         without = []
         for regulator in regulators.tolist():
             multiplicity = bags.multiplicity.clone()
             multiplicity[:, regulator] = 0
-            without.append(model(at(bags, multiplicity, everyone)).multiplicity)
+            without.append(model(with_multiplicity(bags, multiplicity, all_regulators)).multiplicity)
         return whole - torch.stack(without)

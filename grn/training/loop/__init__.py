@@ -1,1 +1,1 @@
-"""What Lightning runs: the task, its callbacks and its metrics."""
+"""What runs inside Lightning: the training task, its callbacks and its metrics."""

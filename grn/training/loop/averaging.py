@@ -1,4 +1,4 @@
-"""The moving average of the weights, in a few launches a step and without a look at the device."""
+"""The moving average of the weights, in a few kernel launches a step and without synchronising with the GPU."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 class MovingAverage(WeightAveraging):
     """average <- decay * average + (1 - decay) * weights after every step; validation and checkpoints hold the average.
 
-    To the last bit what Lightning's EMAWeightAveraging does, which takes four launches a weight and waits for the
-    device in every step to count the steps.
+    The result equals that of Lightning's EMAWeightAveraging to the last bit. That callback launches four kernels per
+    weight, and it synchronises with the GPU in every step to count the steps.
     """
 
     def __init__(self, decay: float):

@@ -1,12 +1,13 @@
-"""What watches a run: checkpoints and the stopping rule, signals, progress lines."""
+"""The callbacks of a run: checkpoints and early stopping, signals, progress lines."""
 
 from __future__ import annotations
 
 import math
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,30 +19,33 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from grn.errors import Interrupted, RunFolderError, TrainingDiverged
 from grn.files import replacing_file
+from grn.messages import Say
 
 MONITOR = "validation/loss"
 
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
-    """Write beside, flush, read back, move in: the checkpoint at `path` is always a whole one."""
+    """Writes a checkpoint beside `path`, reads it back and moves it to `path`, where it is complete at every moment.
+
+    Raises RunFolderError where it cannot be written."""
     if not trainer.is_global_zero:
-        trainer.save_checkpoint(path)  # takes part in what the processes gather; only the first writes
+        trainer.save_checkpoint(path)  # takes part in the collectives; only the first process writes
         return
     try:
         with replacing_file(path) as beside:
             trainer.save_checkpoint(beside)
             saved = torch.load(beside, map_location="cpu", weights_only=True)
             if saved["global_step"] != trainer.global_step:
-                raise RunFolderError(f"The checkpoint {path} read back wrong; look at the disk that holds it.")
-    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:  # torch has no one error for damaged files
-        said = getattr(error, "strerror", None) or str(error).split("\n")[0] or "it reads back empty"
+                raise RunFolderError(f"The checkpoint {path} does not read back as it was written; check the disk.")
+    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:  # torch has no single error for damaged files
+        reason = getattr(error, "strerror", None) or str(error).split("\n")[0] or "it reads back empty"
         raise RunFolderError(
-            f"The checkpoint {path} cannot be written ({said}); free space or give another --output."
+            f"The checkpoint {path} cannot be written ({reason}); free some space, or give another --output."
         ) from error
 
 
 class Checkpoints(L.Callback):
-    """Keeps last.ckpt and best.ckpt (lowest validation loss) and stops when that no longer improves."""
+    """Keeps last.ckpt and best.ckpt (lowest validation loss), and stops training when that loss no longer improves."""
 
     def __init__(self, folder: Path, patience: int):
         self.folder, self.patience = folder, patience
@@ -52,25 +56,25 @@ class Checkpoints(L.Callback):
         if trainer.sanity_checking:
             return
         value = float(trainer.callback_metrics[MONITOR])
-        if not math.isfinite(value):  # before anything is saved: the last checkpoint is still good
+        if not math.isfinite(value):  # checked before anything is saved, so that the last checkpoint stays good
             raise TrainingDiverged(
                 f"The validation loss is not finite at step {trainer.global_step}; checkpoints of earlier "
-                "steps are kept: lower trainer.learning_rate, or look for cells with extreme values."
+                "steps are kept. Lower trainer.learning_rate, or look for cells with extreme values."
             )
         improved = value < self.best
         if improved:
             self.best, self.best_step, self.waited = value, trainer.global_step, 0
         else:
             self.waited += 1
-        # The last one last: cut off between the two, a run goes on from the one before and comes here again.
+        # last.ckpt is saved last: a run that is interrupted between the two resumes before this validation.
         for name in ["best", "last"] if improved else ["last"]:
             save_checkpoint(trainer, self.folder / f"{name}.ckpt")
-        self.stop_without_patience(trainer)
+        self.stop_if_patience_is_over(trainer)
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.stop_without_patience(trainer)  # where a run goes on that was cut off after its training
+        self.stop_if_patience_is_over(trainer)  # a resumed run may have ended its training already
 
-    def stop_without_patience(self, trainer: L.Trainer) -> None:
+    def stop_if_patience_is_over(self, trainer: L.Trainer) -> None:
         if self.waited >= self.patience:
             trainer.should_stop = True
             self.reason = (
@@ -86,7 +90,7 @@ class Checkpoints(L.Callback):
 
 
 class Signals(L.Callback):
-    """Ctrl-C, SIGTERM and SIGUSR1 end the run after the step or validation in hand, saved; a second Ctrl-C at once."""
+    """Ctrl-C, SIGTERM and SIGUSR1 end the run after the current step or validation, saved; a second Ctrl-C, at once."""
 
     WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -97,41 +101,44 @@ class Signals(L.Callback):
         self.previous: dict[int, Any] = {}
 
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.previous = {number: signal.getsignal(number) for number in self.WATCHED}
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python refuses to set handlers
+            self.previous = {number: signal.getsignal(number) for number in self.WATCHED}
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        # Lightning sets its own handler of SIGTERM after on_fit_start; it leaves a validation by a SystemExit without a
-        # code.
+        # Not in on_fit_start, after which Lightning sets its own handler of SIGTERM: that one leaves a validation by a
+        # SystemExit without an exit code.
         self.process = os.getpid()
-        for number in self.WATCHED:
+        for number in self.previous:
             signal.signal(number, self.receive)
 
     def receive(self, number: int, frame) -> None:
         if os.getpid() != self.process:
-            return  # a worker that prepares batches: it ends with the process that it works for
+            return  # this is a worker that prepares batches; it ends with its main process
         if number == signal.SIGINT and self.received is not None:
-            # Not KeyboardInterrupt, which Lightning makes an exit with code 1.
-            raise Interrupted(number, f"at once; the checkpoints that there are stay in {self.folder}")
+            # Not KeyboardInterrupt, which Lightning turns into an exit with code 1.
+            raise Interrupted(number, f"at once; the checkpoints so far are in {self.folder}")
         self.received = number
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs, batch, index) -> None:
-        # A validation that is due comes first: a run that goes on from here would leave it out.
-        if not validation_is_due(trainer) and self.asked(trainer):
+        # A validation that is due comes first: a run that resumes from here would skip it.
+        if not validation_is_due(trainer) and self.asked_to_stop(trainer):
             save_checkpoint(trainer, self.folder / "last.ckpt")
             raise self.interrupted(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        if self.asked(trainer):  # Checkpoints has saved this step
+        if self.asked_to_stop(trainer):  # Checkpoints has saved this step
             raise self.interrupted(trainer)
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        if self.asked(trainer):  # since the last step; the model is the average by now, which is no checkpoint
+        if self.asked_to_stop(
+            trainer
+        ):  # after the last step: the model already holds the average, which cannot be saved as a checkpoint
             raise Interrupted(
                 self.received or signal.SIGTERM, f"after the last step; the checkpoints are in {self.folder}"
             )
 
-    def asked(self, trainer: L.Trainer) -> bool:
-        """Whether any process was asked to stop; every process has to ask this at the same moment."""
+    def asked_to_stop(self, trainer: L.Trainer) -> bool:
+        """Whether any process received a signal; a collective, which every process has to call at the same time."""
         stop = self.received is not None
         return trainer.strategy.reduce_boolean_decision(stop, all=False) if trainer.world_size > 1 else stop
 
@@ -152,7 +159,7 @@ class Signals(L.Callback):
 
 @contextmanager
 def exits_are_interruptions() -> Iterator[None]:
-    """Before our handlers stand, Lightning makes Ctrl-C and SIGTERM an exit without a word; here, Interrupted."""
+    """Turns the silent exits into which Lightning turns signals, before our handlers are set, into Interrupted."""
     ctrl_c = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -161,22 +168,22 @@ def exits_are_interruptions() -> Iterator[None]:
             number = signal.SIGTERM
         elif isinstance(left.__context__, KeyboardInterrupt):
             number = signal.SIGINT
-            signal.signal(number, ctrl_c)  # Lightning leaves it ignored
+            signal.signal(number, ctrl_c)  # Lightning leaves Ctrl-C ignored
         else:
             raise
         raise Interrupted(number, "as training began; nothing was saved") from None
 
 
 def validation_is_due(trainer: L.Trainer) -> bool:
-    """Whether the step that was just taken is followed by a validation."""
+    """Whether a validation follows the current step."""
     every = trainer.val_check_batch
     return every is not None and trainer.global_step > 0 and trainer.global_step % every == 0
 
 
 class ProgressLines(L.Callback):
-    """One plain line a validation: what a log file or a batch queue wants to hold."""
+    """One plain line for each validation, for log files and batch queues."""
 
-    def __init__(self, say: Callable[[str], None], total_steps: int):
+    def __init__(self, say: Say, total_steps: int):
         self.say, self.total_steps, self.started = say, total_steps, time.monotonic()
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
@@ -190,5 +197,5 @@ class ProgressLines(L.Callback):
 
 
 def process_rank() -> int:
-    """This process's rank before Lightning has started; 0 writes, the others only compute."""
+    """The rank of this process, before Lightning has started; the process of rank 0 writes all files."""
     return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("LOCAL_RANK") or 0)

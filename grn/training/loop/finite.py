@@ -1,8 +1,8 @@
-"""Whether a step's loss and gradient were finite, asked without making the host wait for a GPU.
+"""Whether the loss and the gradient of each step are finite, checked without making the host wait for a GPU.
 
-A look at a number on a GPU waits for everything that the GPU has in hand, and leaves it idle until new work arrives. So
-the numbers of a step are looked at in the next one, and a fused optimiser is told on the device to leave the parameters
-alone where they are bad. On a CPU the look is at once.
+Reading a number from a GPU waits for everything that the GPU still has to do, and leaves it idle until new work
+arrives. The two numbers of a step are therefore read during the next step, and a fused optimiser is told on the device
+to leave the parameters alone where they are not finite. On a CPU they are read at once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 
 @dataclass(frozen=True)
 class Step:
-    """number: of the step.   cells: rows of its batch.   finite: bool [2], of loss and gradient norm, on the host as
-    soon as `copied` has happened."""
+    """number: of the step.   cells: rows of its batch.   finite: bool [2], whether loss and gradient norm are finite,
+    on the host once `copied` has happened."""
 
     number: int
     cells: Tensor
@@ -25,36 +25,37 @@ class Step:
     copied: torch.cuda.Event | None = None
 
     def problem(self) -> str | None:
+        """The name of what is not finite, if anything."""
         if self.copied is not None:
             self.copied.synchronize()
         loss, norm = self.finite.tolist()
         return None if loss and norm else "gradient norm" if loss else "loss"
 
 
-class Watch:
-    """Hands each step's numbers back when they may be looked at."""
+class FiniteCheck:
+    """Returns each step when its numbers can be read without waiting."""
 
     def __init__(self) -> None:
-        self.waiting: Step | None = None
+        self.unread: Step | None = None
 
     def next(self, number: int, cells: Tensor, loss: Tensor, norm: Tensor, optimizer: Optimizer) -> Step | None:
-        """To be called before the optimiser steps -> the step to look at now: this one or, on a GPU, the one before."""
+        """Called before the optimiser steps -> the step to read now: this one or, on a GPU, the previous one."""
         finite = torch.stack([loss.detach(), norm]).isfinite()
         if not (finite.is_cuda and optimizer.defaults.get("fused")):
             return Step(number, cells, finite)
-        skip_where_bad(optimizer, finite)
+        skip_unless_finite(optimizer, finite)
         host = torch.empty(2, dtype=torch.bool, pin_memory=True).copy_(finite, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record()
-        before, self.waiting = self.waiting, Step(number, cells, host, copied)
-        return before
+        previous, self.unread = self.unread, Step(number, cells, host, copied)
+        return previous
 
     def last(self) -> Step | None:
-        """The step that nobody has looked at yet."""
-        before, self.waiting = self.waiting, None
-        return before
+        """The step that has not been read yet, if any."""
+        previous, self.unread = self.unread, None
+        return previous
 
 
-def skip_where_bad(optimizer: Optimizer, finite: Tensor) -> None:
-    """Has a fused optimiser change nothing in its next step unless all of `finite` is true: a gradient scaler's way."""
+def skip_unless_finite(optimizer: Optimizer, finite: Tensor) -> None:
+    """Makes the next step of a fused optimiser change nothing unless all of `finite` is true."""
     optimizer.found_inf = (~finite.all()).float()  # type: ignore[attr-defined]

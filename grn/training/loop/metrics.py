@@ -1,4 +1,4 @@
-"""Metrics of a pass over cells: losses, cell types, masked multiplicities. All of them add up over processes."""
+"""Metrics of a pass over cells: losses, cell types, masked multiplicities. All can be summed over processes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torchmetrics.classification import (
 
 from grn.bags import Batch
 from grn.errors import DataError
-from grn.model.objectives import Loss, standardise, unread
+from grn.model.objectives import Loss, hidden_genes, standardise
 from grn.model.transformer import Model, Prediction
 
 
 class MetricDict(nn.ModuleDict):
-    """Metrics by name: a ModuleDict (they move with their module) that says what it holds."""
+    """Metrics by name: a ModuleDict, so that they move with their module, with types for its values."""
 
     if TYPE_CHECKING:
 
@@ -37,32 +37,32 @@ class MetricDict(nn.ModuleDict):
 class Evaluation(nn.Module):
     """Call `update` for each batch, `compute` once, `reset` before the next pass.
 
-    alone: this process has all the cells, and the others (if any) take no part; nothing hangs on the loss, which may
-    then be of no cell. Otherwise it says when to stop.
+    alone: this process has all the cells, and the others (if any) take no part. The loss then decides nothing, and it
+    may be NaN because no cell counts for it. Otherwise the loss decides when training stops.
     """
 
     def __init__(self, objectives: list[str], weights: dict[str, float], classes: int, *, alone: bool = False):
         super().__init__()
         self.weights, self.classes, self.alone = weights, classes, alone
-        # NaN is replaced by NaN: a validation loss that is not finite must stop the run. ("disable" would say the same,
+        # NaN stays NaN: a validation loss that is not finite must stop the run. ("disable" would have this effect too,
         # but in torchmetrics 1.9 it also drops the weights of means.)
         kept: dict[str, Any] = {"nan_strategy": math.nan, "sync_on_compute": not alone}
         total, mean = partial(SumMetric, **kept), partial(MeanMetric, **kept)
-        # Apart, as in training: a mean that was never updated is NaN, as is one that diverged.
+        # Sums and counts, as in training: a mean that was never updated is NaN, and so is one that diverged.
         self.sums = MetricDict({name: total() for name in objectives})
         self.counts = MetricDict({name: total() for name in objectives})
         self.cell_type = MetricDict()
         if "cell_type" in objectives:
-            kind: dict[str, Any] = {"num_classes": classes, "sync_on_compute": not alone}
+            options: dict[str, Any] = {"num_classes": classes, "sync_on_compute": not alone}
             self.cell_type = MetricDict(
                 {
-                    "accuracy": MulticlassAccuracy(**kind, average="micro"),
-                    "f1_per_class": MulticlassF1Score(**kind, average="none"),
-                    "auroc": MulticlassAUROC(**kind, average="none", thresholds=None),
-                    "confusion": MulticlassConfusionMatrix(**kind),
+                    "accuracy": MulticlassAccuracy(**options, average="micro"),
+                    "f1_per_class": MulticlassF1Score(**options, average="none"),
+                    "auroc": MulticlassAUROC(**options, average="none", thresholds=None),
+                    "confusion": MulticlassConfusionMatrix(**options),
                 }
             )
-        # R2 = 1 - mean squared error / variance, over the genes that the objective counts and weighted as it does.
+        # R2 = 1 - mean squared error / variance, over the genes of the objective and with their weights in it.
         self.moments = MetricDict()
         if "masked_multiplicity" in objectives:
             self.moments = MetricDict({"first": mean(), "second": mean()})
@@ -77,23 +77,24 @@ class Evaluation(nn.Module):
             for metric in self.cell_type.values():
                 metric.update(probabilities, batch.labels[known])
         if len(self.moments):
-            hidden, target = unread(batch, model), standardise(batch.multiplicity, batch, model)
-            self.moments["first"].update(target, weight=hidden)
-            self.moments["second"].update(target.square(), weight=hidden)
+            weight, target = hidden_genes(batch, model), standardise(batch.multiplicity, batch, model)
+            self.moments["first"].update(target, weight=weight)
+            self.moments["second"].update(target.square(), weight=weight)
 
     def compute(self) -> dict[str, Tensor]:
         """Scalars `loss`, `<objective>_loss`, `accuracy`, `macro_f1`, `auroc`, `r2`; `f1_per_class`, `confusion`.
 
-        What no cell has a value for is left out, of the sum `loss` too; of nothing at all that is NaN. Raises DataError
-        where it should have said when to stop.
+        Losses and metrics that no cell counts for are left out, also of the sum `loss`, which is NaN where all are.
+        Raises DataError in that case unless `alone`, as nothing would decide when training stops.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torchmetrics warns of what was never updated and of classes without cells
             losses = self._losses()
             if not losses and not self.alone:
                 raise DataError(
-                    "No validation cell has a label or value that the objectives read, so nothing says when to stop; "
-                    "raise data.validation_fraction or set objectives.masked_multiplicity.weight above 0."
+                    "No validation cell has a label or value that the objectives use, so nothing can decide when "
+                    "training stops; raise data.validation_fraction, or set objectives.masked_multiplicity.weight "
+                    "above 0."
                 )
             terms = [self.weights[name] * loss for name, loss in losses.items()]
             found = {f"{name}_loss": loss for name, loss in losses.items()}
@@ -104,22 +105,22 @@ class Evaluation(nn.Module):
             return found | self._cell_types()
 
     def _losses(self) -> dict[str, Tensor]:
-        """Mean loss of each objective that some cell counts for."""
+        """The mean loss of each objective that some cell counts for."""
         counts = {name: metric.compute() for name, metric in self.counts.items()}
         return {name: metric.compute() / counts[name] for name, metric in self.sums.items() if counts[name] > 0}
 
     def _cell_types(self) -> dict[str, Tensor]:
-        """macro_f1 is the mean over the classes with cells; auroc over those that leave some cells to others, too.
+        """macro_f1 is the mean over the classes with cells, auroc over those that do not have all the cells either.
 
-        torchmetrics gives every other class a 0 and counts it.
+        The means of torchmetrics would count every other class as 0.
         """
         if not len(self.cell_type):
             return {}
         auroc = self.cell_type["auroc"]
-        if not auroc.update_called:  # what processes gather must have the same shape, but for the number of cells
+        if not auroc.update_called:  # processes gather tensors that may differ in the number of cells only
             nothing = torch.empty(0, self.classes, device=auroc.device)
             auroc.update(nothing, torch.empty(0, dtype=torch.int64, device=auroc.device))
-        # Every process asks for the same, whether it had labelled cells or not: each answer is a collective.
+        # Every process computes the same metrics, whether it had labelled cells or not: each compute() is a collective.
         cells = self.cell_type["confusion"].compute().sum(1)
         if not cells.any():
             return {}
@@ -136,4 +137,5 @@ class Evaluation(nn.Module):
 
 
 def scalars(found: dict[str, Tensor], stage: str) -> dict[str, float]:
+    """The metrics that are one number, named `<stage>/<name>`."""
     return {f"{stage}/{name}": float(value) for name, value in found.items() if value.ndim == 0}

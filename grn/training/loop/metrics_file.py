@@ -1,4 +1,4 @@
-"""metrics.csv: what a run logs, a row each time, and a whole file at every moment."""
+"""metrics.csv: a row for each time that a run logs; the file is complete at every moment."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Rows = list[dict[str, Any]]
 
 
 class MetricsFile(Logger):
-    """Lightning's CSVLogger removes the file that is there and rewrites it in place; a run that goes on needs it whole.
+    """Writes metrics.csv, replacing it as a whole each time.
 
-    rows: of the run until now, which stay before the new ones.
+    Lightning's CSVLogger removes an existing file and rewrites it in place, but a resumed run needs its earlier rows.
+    rows: of the run until now; new ones follow them.
     """
 
     def __init__(self, path: Path, rows: Rows):
@@ -52,9 +53,9 @@ class MetricsFile(Logger):
 
 
 def rows_before(step: int, path: Path) -> Rows:
-    """The rows of a metrics.csv of the first so many steps, as they were written; none where there is no file.
+    """The rows of a metrics.csv for steps before `step`, as they were written; none where there is no file.
 
-    Those of the test cells are left out: they come after the last step. Raises RunFolderError.
+    Rows with metrics of the test cells are left out: they belong after the last step. Raises RunFolderError.
     """
     if not path.exists():
         return []
@@ -66,4 +67,4 @@ def rows_before(step: int, path: Path) -> Rows:
             rows = [{name: value for name, value in row.items() if value} for row in reader]
         return [row for row in rows if int(row["step"]) < step and not any(name.startswith("test/") for name in row)]
     except (ValueError, KeyError, AttributeError, csv.Error) as error:
-        raise RunFolderError(f"{path} is damaged; move it away to go on without the curves until here.") from error
+        raise RunFolderError(f"{path} is damaged; move it away to resume without its rows.") from error

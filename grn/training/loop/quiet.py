@@ -1,4 +1,4 @@
-"""What Lightning says by itself and no user of ours can act on. Real warnings still come through."""
+"""Silences the messages of Lightning that our users cannot act on. Other warnings still come through."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# The start of each message, and why it is nothing to our users.
+# The start of each message, and why our users can ignore it.
 NOISE = (
     r".*does not have many workers",  # batches are slices of a matrix in memory
     r"Experiment logs directory .* exists and is not empty",  # the run folder is ours and was made for this run
     r"The number of training batches .* is smaller than the logging interval",  # we log by steps, not by epochs
     r".*LeafSpec.* is deprecated",  # Lightning's own call into torch
     r"GPU available but not used",  # trainer.accelerator: cpu asked for that
-    r"It is recommended to use .*sync_dist=True",  # torchmetrics has already added up over the processes
+    r"It is recommended to use .*sync_dist=True",  # torchmetrics has already summed over the processes
 )
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences NOISE and Lightning's log below warnings (its tips, the hardware that it found, how it saves)."""
+    """Silences NOISE, and what Lightning logs below warnings (tips, the hardware it found, how it saves)."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -17,8 +17,8 @@ from grn.data.loading.masking import cell_states
 from grn.errors import TrainingDiverged
 from grn.model.objectives import Loss, active_objectives, mean_losses, total_loss
 from grn.model.transformer import Model, Prediction
-from grn.training.loop.finite import Step, Watch
-from grn.training.loop.gene_parallel import gene_group
+from grn.training.loop.finite import FiniteCheck, Step
+from grn.training.loop.gene_parallel import gene_parallel_group
 from grn.training.loop.metrics import Evaluation, scalars
 
 
@@ -32,17 +32,17 @@ class Task(L.LightningModule):
         self.weights = {name: weight for name, (weight, _) in self.objectives.items()}
         self.classes = model.cell_type.out_features if model.cell_type is not None else 0
         self.evaluation = Evaluation(list(self.objectives), self.weights, self.classes)
-        self.watch = Watch()
+        self.finite_check = FiniteCheck()
 
     def setup(self, stage: str) -> None:
-        """The first moment at which processes can be grouped; the moving average has copied the model by now."""
+        """Sets the group of gene parallelism: not earlier, as the moving average copies the model before this."""
         parts = self.settings.gene_parallel
         if parts > 1:
             rank = ParallelRank.of(self.global_rank, self.trainer.world_size, parts)
-            self.model.group = gene_group(rank)
+            self.model.group = gene_parallel_group(rank)
 
     def teardown(self, stage: str) -> None:
-        """What follows, metrics and networks, is one process's work on whole bags."""
+        """After training, one process computes metrics and networks, from bags with all genes."""
         self.model.group = None
 
     def losses(self, batch: Batch) -> tuple[Prediction, dict[str, Loss]]:
@@ -50,9 +50,9 @@ class Task(L.LightningModule):
         return prediction, {name: loss(prediction, batch, self.model) for name, (_, loss) in self.objectives.items()}
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
-        """Dropout's draws are those of the step, whatever came before: a run goes on as if it had never been cut off.
+        """Seeds dropout by the step, so that a resumed run draws what it would have drawn without the interruption.
 
-        Each process has its own: those that share a cell's genes draw for genes of their own.
+        Each process has its own seed: those that share the genes of a cell draw for different genes.
         """
         draws = cell_states(self.settings.seed, DROPOUT, self.global_rank, np.array([self.global_step]))
         torch.manual_seed(int(draws[0]))
@@ -75,25 +75,25 @@ class Task(L.LightningModule):
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
         norm = nn.utils.clip_grad_norm_(self.parameters(), self.settings.gradient_clip)
         # Before the optimiser steps: the parameters are still good.
-        self.refuse(self.watch.next(self.global_step, self.batch.cells, self.loss, norm, optimizer))
+        self.refuse(self.finite_check.next(self.global_step, self.batch.cells, self.loss, norm, optimizer))
 
     def refuse(self, step: Step | None) -> None:
-        """Raises TrainingDiverged where this step's loss or gradient is not finite."""
-        what = None if step is None else step.problem()
-        if step is None or what is None:
+        """Raises TrainingDiverged where the loss or the gradient of this step is not finite."""
+        problem = None if step is None else step.problem()
+        if step is None or problem is None:
             return
         cells = ", ".join(str(int(cell)) for cell in step.cells[:5])
         raise TrainingDiverged(
-            f"The {what} is not finite at step {step.number} (batch of the cells in rows {cells}, ...); "
-            "checkpoints of earlier steps are kept: lower trainer.learning_rate "
-            f"({self.settings.learning_rate:g}) or look at these cells."
+            f"The {problem} is not finite at step {step.number} (batch of the cells in rows {cells}, ...); "
+            "checkpoints of earlier steps are kept. Lower trainer.learning_rate "
+            f"({self.settings.learning_rate:g}), or look for extreme values in these cells."
         )
 
     def on_train_end(self) -> None:
-        self.refuse(self.watch.last())
+        self.refuse(self.finite_check.last())
 
     def on_validation_epoch_start(self) -> None:
-        self.refuse(self.watch.last())
+        self.refuse(self.finite_check.last())
         self.evaluation.reset()
 
     def validation_step(self, batch: Batch, index: int) -> None:
@@ -111,7 +111,7 @@ class Task(L.LightningModule):
             {"params": [p for p in trained if id(p) in matrices], "weight_decay": self.settings.weight_decay},
             {"params": [p for p in trained if id(p) not in matrices], "weight_decay": 0.0},
         ]
-        # One launch for all parameters; 16-mixed scales gradients, which a fused optimiser would undo by itself.
+        # Fused: one launch for all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
         fused = all(p.is_cuda for p in trained) and self.settings.precision != "16-mixed"
         optimizer = torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.98), fused=fused or None)
         warmup = max(1, round(self.settings.warmup_fraction * self.total_steps))

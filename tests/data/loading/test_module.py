@@ -143,7 +143,7 @@ def test_processes_that_share_genes_have_the_same_cells(bags):
         assert all(torch.equal(half.cells, batch.cells) for half in halves)
         assert all(torch.equal(half.bags.regulators, batch.bags.regulators) for half in halves)
         for part, half in enumerate(halves):
-            expected = batch.share(part, 2)
+            expected = batch.part_of_genes(part, 2)
             assert torch.equal(half.multiplicity, expected.multiplicity) and torch.equal(half.masked, expected.masked)
             assert torch.equal(half.bags.genes, expected.bags.genes)
     for one, other in zip(test, data.test_dataloader(), strict=True):

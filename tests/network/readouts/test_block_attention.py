@@ -10,9 +10,9 @@ from scipy import sparse
 from flashsign import edge_weights
 from flashsign.edges import edge_sums
 from grn.bags import Bags
-from grn.network import run_readouts as networks
-from grn.network.file_formats import edge_table, square
-from grn.network.readouts import block_attention as attention
+from grn.network import run_readouts
+from grn.network.file_formats import edge_table, square_matrix
+from grn.network.readouts import block_attention
 from grn.network.readouts.block_attention import attention_layers, strongest_attention
 from grn.network.run_readouts import read_networks
 from grn.network.weights import strongest
@@ -46,7 +46,7 @@ def test_weights_are_the_means_of_the_model_s_own(make_model, make_bags):
 
 @pytest.mark.parametrize("regulators", [REGULATORS, None])
 def test_weights_are_those_of_the_loop_over_cells(make_model, make_bags, regulators):
-    """The read-out as it was first written: cell by cell, every weight at once."""
+    """The obvious way: cell by cell, every weight at once."""
     model, bags = make_model(regulators=regulators), make_bags()
     columns = np.arange(12) if regulators is None else regulators
     sums = [torch.zeros(12, len(columns)) for _ in model.blocks]
@@ -66,7 +66,7 @@ def test_weights_are_those_of_the_loop_over_cells(make_model, make_bags, regulat
 
 
 @pytest.mark.parametrize("weights", [2**27, 4 * 4 * 5, 1])
-def test_batches_and_tiles_of_targets_do_not_matter(make_model, make_bags, monkeypatch, weights):
+def test_batches_and_ranges_of_targets_do_not_matter(make_model, make_bags, monkeypatch, weights):
     """Uneven batches: a mean over batches would not be the mean over cells."""
     model, bags = make_model(), make_bags()
     whole = attention_layers(model, [bags], REGULATORS)
@@ -115,7 +115,7 @@ def test_a_gene_that_no_cell_lists_has_no_weights(make_model, make_bags):
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_the_strongest_are_those_of_the_whole_tables(make_model, make_bags, monkeypatch, table, top_k):
     model, bags = make_model(), make_bags()
-    monkeypatch.setattr(attention, "TABLE", table)
+    monkeypatch.setattr(block_attention, "TABLE", table)
     layers = attention_layers(model, [bags], REGULATORS)
     found = strongest_attention(model, lambda: parts(bags, 3, 2), REGULATORS, top_k)
     for few, whole in zip(found, [*layers, np.mean(layers, axis=0)], strict=True):
@@ -124,7 +124,7 @@ def test_the_strongest_are_those_of_the_whole_tables(make_model, make_bags, monk
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_files_do_not_tell_whether_the_whole_tables_were_held(make_model, csr_cells, monkeypatch, packed):
+def test_files_are_the_same_whether_or_not_whole_tables_fit_in_memory(make_model, csr_cells, monkeypatch, packed):
     multiplicity, labels = csr_cells
     multiplicity = sparse.csr_matrix(multiplicity.astype(np.float32))
     trained = SimpleNamespace(
@@ -132,8 +132,8 @@ def test_files_do_not_tell_whether_the_whole_tables_were_held(make_model, csr_ce
     )
     options = {"readout": "attention", "cells": 20, "seed": 0, "top_k": 2, "packed": packed}
     whole = read_networks(trained, multiplicity, labels, **options)
-    monkeypatch.setattr(networks, "TABLE", 30)
-    monkeypatch.setattr(attention, "TABLE", 30)
+    monkeypatch.setattr(run_readouts, "TABLE", 30)
+    monkeypatch.setattr(block_attention, "TABLE", 30)
     few = read_networks(trained, multiplicity, labels, **options)
     assert sparse.issparse(few.chosen.weight) and not sparse.issparse(whole.chosen.weight)
     tables = [edge_table(found.chosen, trained.vocabulary, REGULATORS, 2) for found in (whole, few)]
@@ -141,5 +141,5 @@ def test_files_do_not_tell_whether_the_whole_tables_were_held(make_model, csr_ce
     np.testing.assert_allclose(tables[0]["weight"], tables[1]["weight"], rtol=1e-5)
     assert (tables[1]["confidence"] == 0.5).all()
     for one, other in zip([*whole.layers, whole.pooled()], [*few.layers, few.pooled()], strict=True):
-        one, other = square(one, REGULATORS, 2), square(other, REGULATORS, 2)
+        one, other = square_matrix(one, REGULATORS, 2), square_matrix(other, REGULATORS, 2)
         np.testing.assert_allclose(one.toarray(), other.toarray(), rtol=1e-5, atol=1e-7)

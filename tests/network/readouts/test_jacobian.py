@@ -14,14 +14,14 @@ from grn.network.readouts.knockout import knockout_network
 from grn.network.readouts.sampling import Sample, sample_cells
 
 REGULATORS = np.array([0, 3, 5])
-MEMBERS = {0: 18, 1: 9, -1: 3}
+CELLS_OF_TYPE = {0: 18, 1: 9, -1: 3}
 
 
 def samples(labels, batch=8):
     return list(sample_cells(labels, len(REGULATORS), cells=24, fraction=0.34, batch=batch, seed=1))
 
 
-def moved_to(bags: Bags, multiplicity: torch.Tensor) -> Bags:
+def with_multiplicity(bags: Bags, multiplicity: torch.Tensor) -> Bags:
     if bags.regulators is None:
         return replace(bags, multiplicity=multiplicity)
     moved = bags.regulators + multiplicity[:, REGULATORS] - bags.multiplicity[:, REGULATORS]
@@ -34,16 +34,16 @@ def difference(model, bags: Bags, gene: int, step: float = 1e-6) -> torch.Tensor
     up[:, gene] += step
     down[:, gene] -= step
     with torch.no_grad():
-        high, low = (model(moved_to(bags, moved)).multiplicity for moved in (up, down))
+        high, low = (model(with_multiplicity(bags, moved)).multiplicity for moved in (up, down))
     return (high - low) / (2 * step)
 
 
-@pytest.mark.parametrize("brought", [False, True])
+@pytest.mark.parametrize("with_regulators", [False, True])
 @pytest.mark.parametrize("members", [0, 2])
-def test_derivatives_equal_central_differences(make_model, make_bags, members, brought):
-    """With a regulation layer and without; where the bags bring the regulators along, those move too."""
+def test_derivatives_equal_central_differences(make_model, make_bags, members, with_regulators):
+    """With a regulation layer and without; where the bags list regulators separately, those change too."""
     model, bags = make_model(members=members), make_bags()
-    if brought:
+    if with_regulators:
         bags = replace(bags, regulators=bags.multiplicity[:, REGULATORS] + 0.5)
     found = regulator_derivatives(model, bags, torch.as_tensor(REGULATORS))
     expected = torch.stack([difference(model, bags, gene) for gene in REGULATORS])
@@ -54,7 +54,7 @@ def test_derivatives_equal_central_differences(make_model, make_bags, members, b
 
 @pytest.mark.parametrize("basal", [None, np.linspace(0.5, 1.5, 30)])
 def test_the_network_is_the_mean_of_differences_over_readable_bags(make_model, csr_cells, basal):
-    """Spelled out, bag by bag: targets masked, absent regulators read where they are, each type by its size."""
+    """Spelled out, bag by bag: targets masked, absent regulators included, each type weighted by its size."""
     model, (multiplicity, labels) = make_model(), csr_cells
     chosen = samples(labels)
     total, number = {}, {}
@@ -62,8 +62,8 @@ def test_the_network_is_the_mean_of_differences_over_readable_bags(make_model, c
         for row, masked in zip(sample.rows, sample.masked, strict=True):
             seen = torch.from_numpy(multiplicity[[row]].toarray())
             seen[0, REGULATORS[masked]] = 0
-            depth = None if basal is None else torch.from_numpy(basal[[row]])
-            bag = Bags(torch.arange(12), seen, basal=depth)
+            own_basal = None if basal is None else torch.from_numpy(basal[[row]])
+            bag = Bags(torch.arange(12), seen, basal=own_basal)
             for column, regulator in enumerate(REGULATORS):
                 if masked[column]:
                     continue
@@ -76,14 +76,14 @@ def test_the_network_is_the_mean_of_differences_over_readable_bags(make_model, c
                     number[key] = number.get(key, 0) + 1
     sd = model.sd.numpy()
     expected, shares = np.zeros((12, 3)), np.zeros((12, 3))
-    for (kind, target, column), value in total.items():
-        mean = value / number[kind, target, column]
-        expected[target, column] += MEMBERS[kind] * mean * sd[REGULATORS[column]] / sd[target]
-        shares[target, column] += MEMBERS[kind]
+    for (cell_type, target, column), value in total.items():
+        mean = value / number[cell_type, target, column]
+        expected[target, column] += CELLS_OF_TYPE[cell_type] * mean * sd[REGULATORS[column]] / sd[target]
+        shares[target, column] += CELLS_OF_TYPE[cell_type]
     expected /= np.where(shares > 0, shares, 1)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True) ** 0.5  # balanced
 
-    found = jacobian_network(model, multiplicity, chosen, MEMBERS, REGULATORS, basal)
+    found = jacobian_network(model, multiplicity, chosen, CELLS_OF_TYPE, REGULATORS, basal)
     np.testing.assert_allclose(found.weight, expected, rtol=1e-5, atol=1e-7)
     assert sorted(found.by_type) == [0, 1], "cells without a label are no type"
     assert (found.weight[REGULATORS, np.arange(3)] == 0).all(), "no gene regulates itself"
@@ -94,30 +94,30 @@ def test_the_network_is_the_mean_of_differences_over_readable_bags(make_model, c
 def test_one_regulator_alone_has_weights(make_model, csr_cells, network):
     model, (multiplicity, labels) = make_model(regulators=(3,)), csr_cells
     chosen = sample_cells(labels, 1, cells=24, fraction=0.1, batch=8, seed=0)
-    found = network(model, multiplicity, chosen, MEMBERS, np.array([3]))
+    found = network(model, multiplicity, chosen, CELLS_OF_TYPE, np.array([3]))
     assert (np.delete(found.weight, 3, axis=0) != 0).all() and found.weight[3] == 0
 
 
 @pytest.mark.parametrize("value", [0.0, 2.0])
 def test_a_regulator_that_never_varies_has_no_weight(make_model, csr_cells, value):
-    """Neither one that no cell has nor one that all have alike; the sd of both is 1 by convention."""
+    """Neither one that no cell has nor one with the same value in all; the sd of both is 1 by convention."""
     model, (multiplicity, labels) = make_model(), csr_cells
     constant = multiplicity.tolil()
     constant[:, 3] = value
     with torch.no_grad():
         model.mean[3], model.sd[3] = value, 1.0
-    found = jacobian_network(model, constant.tocsr(), samples(labels), MEMBERS, REGULATORS)
+    found = jacobian_network(model, constant.tocsr(), samples(labels), CELLS_OF_TYPE, REGULATORS)
     for weight in (found.weight, *found.by_type.values()):
         assert (weight[:, 1] == 0).all() and (np.delete(weight[:, [0, 2]], REGULATORS, axis=0) != 0).all()
 
 
 def test_a_regulator_that_no_training_cell_has_has_no_weight(make_model, csr_cells):
-    """The knock-out has it so, too; new cells may have it."""
+    """In the knock-out neither; the cells that the network is read from may have it."""
     model, (multiplicity, labels) = make_model(), csr_cells
     with torch.no_grad():
         model.mean[3], model.sd[3] = 0.0, 1.0
     for network in (jacobian_network, knockout_network):
-        assert (network(model, multiplicity, samples(labels), MEMBERS, REGULATORS).weight[:, 1] == 0).all()
+        assert (network(model, multiplicity, samples(labels), CELLS_OF_TYPE, REGULATORS).weight[:, 1] == 0).all()
 
 
 def test_a_target_is_never_read_where_it_is_a_key(make_model, csr_cells):
@@ -125,16 +125,16 @@ def test_a_target_is_never_read_where_it_is_a_key(make_model, csr_cells):
     model, (multiplicity, labels) = make_model(), csr_cells
     rows = np.flatnonzero(labels == 0)
     nothing = [Sample(0, rows, np.zeros((len(rows), 3), bool))]
-    found = jacobian_network(model, multiplicity, nothing, MEMBERS, REGULATORS)
+    found = jacobian_network(model, multiplicity, nothing, CELLS_OF_TYPE, REGULATORS)
     assert (found.weight[REGULATORS] == 0).all()
     assert (np.delete(found.weight, REGULATORS, axis=0) != 0).all()
 
 
-def test_flips_of_signs_leave_jacobian_and_knockout_and_turn_attention_round(
+def test_flips_of_signs_change_the_sign_of_attention_and_neither_jacobian_nor_knockout(
     make_model, make_bags, csr_cells, flip, request
 ):
     model, bags, (multiplicity, labels) = make_model(query_heads=2, key_heads=1), make_bags(), csr_cells
-    arguments = (model, multiplicity, samples(labels), MEMBERS, REGULATORS)
+    arguments = (model, multiplicity, samples(labels), CELLS_OF_TYPE, REGULATORS)
     jacobian_before, attention_before = jacobian_network(*arguments), attention_layers(model, [bags], REGULATORS)
     knockout_before = knockout_network(*arguments)
     flip(model)
@@ -153,14 +153,14 @@ def test_flips_of_signs_leave_jacobian_and_knockout_and_turn_attention_round(
 @pytest.mark.parametrize("tangents", [1, 2 * 8 * 12 * 24])
 def test_regulators_in_chunks_give_the_same(make_model, csr_cells, monkeypatch, tangents):
     model, (multiplicity, labels) = make_model(), csr_cells
-    whole = jacobian_network(model, multiplicity, samples(labels), MEMBERS, REGULATORS)
+    whole = jacobian_network(model, multiplicity, samples(labels), CELLS_OF_TYPE, REGULATORS)
     monkeypatch.setattr(jacobian, "TANGENTS", tangents)
     widths = []
     derivatives = jacobian.regulator_derivatives
     monkeypatch.setattr(
         jacobian, "regulator_derivatives", lambda *each: widths.append(len(each[-1])) or derivatives(*each)
     )
-    chunked = jacobian_network(model, multiplicity, samples(labels), MEMBERS, REGULATORS)
+    chunked = jacobian_network(model, multiplicity, samples(labels), CELLS_OF_TYPE, REGULATORS)
     assert min(widths) < len(REGULATORS)
     np.testing.assert_allclose(chunked.weight, whole.weight, rtol=1e-6, atol=1e-9)
     np.testing.assert_array_equal(chunked.confidence, whole.confidence)
@@ -168,14 +168,14 @@ def test_regulators_in_chunks_give_the_same(make_model, csr_cells, monkeypatch, 
 
 def test_the_batch_size_of_bags_does_not_matter(make_model, csr_cells):
     model, (multiplicity, labels) = make_model(), csr_cells
-    found = [jacobian_network(model, multiplicity, samples(labels, b), MEMBERS, REGULATORS) for b in (3, 64)]
+    found = [jacobian_network(model, multiplicity, samples(labels, b), CELLS_OF_TYPE, REGULATORS) for b in (3, 64)]
     np.testing.assert_allclose(found[0].weight, found[1].weight, rtol=1e-6, atol=1e-9)
 
 
 def test_a_model_in_single_precision_agrees_with_double(make_model, csr_cells):
     multiplicity, labels = csr_cells
     found = [
-        jacobian_network(make_model(dtype=dtype), multiplicity, samples(labels), MEMBERS, REGULATORS).weight
+        jacobian_network(make_model(dtype=dtype), multiplicity, samples(labels), CELLS_OF_TYPE, REGULATORS).weight
         for dtype in (torch.float32, torch.float64)
     ]
     np.testing.assert_allclose(found[0], found[1], rtol=1e-2, atol=1e-4)

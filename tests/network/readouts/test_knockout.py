@@ -34,7 +34,7 @@ def test_the_effect_is_the_prediction_minus_that_of_the_bag_without_the_gene(mak
 
 
 def test_with_a_regulation_layer_the_gene_is_dropped_from_both(make_model):
-    """Also where the bag hides a regulator that the layer reads: it stays, the one that is dropped goes."""
+    """Also where the bag hides a regulator that the layer reads: only the dropped one is dropped there."""
     model = make_model(regulators=tuple(REGULATORS), members=2)
     values = 0.1 + some_cells()
     measured = values[:, REGULATORS].clone()
@@ -50,15 +50,15 @@ def test_with_a_regulation_layer_the_gene_is_dropped_from_both(make_model):
             expected = model(bags).multiplicity[:, kept] - model(dropped).multiplicity
         torch.testing.assert_close(found[row][:, kept], expected)
         seen = replace(dropped, regulators=None)
-        with torch.no_grad():  # the layer alone would tell: the same bags without what they bring along
+        with torch.no_grad():  # without bags.regulators the layer would read something else
             assert not torch.allclose(model(seen).multiplicity, model(dropped).multiplicity)
 
 
-def test_without_what_they_bring_along_bags_say_the_same(make_model):
+def test_regulators_listed_separately_have_the_effect_of_those_in_the_bag(make_model):
     model = make_model(regulators=tuple(REGULATORS), members=2)
     bags, chosen = Bags(torch.arange(12), some_cells()), torch.as_tensor(REGULATORS)
-    brought = replace(bags, regulators=bags.multiplicity[:, REGULATORS])
-    torch.testing.assert_close(knockout_effects(model, bags, chosen), knockout_effects(model, brought, chosen))
+    listed = replace(bags, regulators=bags.multiplicity[:, REGULATORS])
+    torch.testing.assert_close(knockout_effects(model, bags, chosen), knockout_effects(model, listed, chosen))
 
 
 def test_a_regulator_that_a_cell_lacks_has_no_effect_in_it(make_model):
@@ -84,7 +84,7 @@ def test_the_network_is_the_mean_effect_in_units_of_the_slope(make_model):
     assert np.abs(network.weight[targets]).max() > 0
 
 
-def test_depth_goes_through(make_model):
+def test_the_basal_multiplicity_changes_the_effects(make_model):
     model = make_model(regulators=tuple(REGULATORS))
     bags = Bags(torch.arange(12), some_cells())
     deep = replace(bags, basal=torch.full((6,), 2.0, dtype=torch.float64))

@@ -1,18 +1,18 @@
-"""Means over cells, by hand."""
+"""Means over bags and cell types, against means by hand."""
 
 import numpy as np
 import pytest
 
-from grn.network import weights as readout
-from grn.network.weights import PairMean, average
+from grn.network.readouts import whole_model
+from grn.network.readouts.whole_model import PairMean, average
 
 NO_SELF = np.empty(0, dtype=int)
 
 
 @pytest.fixture(autouse=True)
 def unbalanced(monkeypatch):
-    """Means as they are; what becomes of their rows is a test of its own, below."""
-    monkeypatch.setattr(readout, "balanced", lambda weight: weight)
+    """Means as they are; balancing has a test of its own (test_weights.py)."""
+    monkeypatch.setattr(whole_model, "balanced", lambda weight: weight)
 
 
 def pair_mean(values, readable=None) -> PairMean:
@@ -43,25 +43,25 @@ def test_columns_and_batches_add_up():
     np.testing.assert_allclose(mean.mean(), values.mean(0))
 
 
-def test_types_count_by_their_cells():
+def test_types_are_weighted_by_their_number_of_cells():
     """Type 0: mean 2 of 30 cells; type 1: mean -6 of 10 cells. In units of 10."""
     means = {0: pair_mean([[[1.0]], [[3.0]]]), 1: pair_mean([[[-6.0]], [[-6.0]]])}
     found = average(means, {0: 30, 1: 10}, np.array([[10.0]]), NO_SELF)
     assert found.weight.tolist() == [[0.0]]
     found = average(means, {0: 50, 1: 10}, np.array([[10.0]]), NO_SELF)
     np.testing.assert_allclose(found.weight, [[10 * (50 * 2 - 10 * 6) / 60]])
-    assert {kind: weight.tolist() for kind, weight in found.by_type.items()} == {0: [[20.0]], 1: [[-60.0]]}
+    assert {label: weight.tolist() for label, weight in found.by_type.items()} == {0: [[20.0]], 1: [[-60.0]]}
     assert found.confidence.tolist() == [[0.5]], "two of the four bags are positive, as the mean is"
 
 
-def test_unlabelled_cells_count_and_are_no_type():
+def test_unlabelled_cells_count_without_being_a_type():
     means = {-1: pair_mean([[[4.0]]]), 2: pair_mean([[[1.0]]])}
     found = average(means, {-1: 1, 2: 2}, np.ones((1, 1)), NO_SELF)
     np.testing.assert_allclose(found.weight, [[2.0]])
     assert list(found.by_type) == [2]
 
 
-def test_a_pair_unread_in_a_type_takes_its_mean_over_the_others():
+def test_a_pair_that_is_unreadable_in_a_type_takes_its_mean_over_the_others():
     """[target 0: readable in both; target 1: only in type 1; target 2: nowhere]."""
     first = pair_mean([[[1.0], [99.0], [99.0]]], [[[True], [False], [False]]])
     second = pair_mean([[[3.0], [5.0], [99.0]]], [[[True], [True], [False]]])

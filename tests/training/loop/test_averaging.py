@@ -21,7 +21,7 @@ class Line(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=0.1)
 
 
-def test_it_is_lightnings_to_the_last_bit():
+def test_the_moving_average_is_that_of_lightning_to_the_last_bit():
     kept = []
     for averaging in (MovingAverage(0.9), EMAWeightAveraging(decay=0.9, use_buffers=False)):
         line = Line()

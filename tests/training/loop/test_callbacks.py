@@ -10,7 +10,7 @@ from grn.training.loop.callbacks import MONITOR, Checkpoints, save_checkpoint
 
 
 class CountingTrainer(SimpleNamespace):
-    """Writes its step as a checkpoint; `write` stands for what a disk makes of it."""
+    """Writes its step as a checkpoint; `write` stands in for the disk."""
 
     def __init__(self, write=lambda path, state: torch.save(state, path)):
         super().__init__(
@@ -62,7 +62,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_before_anything_is_saved(tmp_
     assert step(tmp_path / "best.ckpt") == step(tmp_path / "last.ckpt") == 10
 
 
-def test_the_rule_continues_where_a_checkpoint_left_it(tmp_path):
+def test_a_restored_stopping_rule_continues_its_count(tmp_path):
     before, trainer = Checkpoints(tmp_path, patience=3), CountingTrainer()
     validate(before, trainer, [2.0, 2.1, 2.1])
     after = Checkpoints(tmp_path, patience=3)
@@ -71,7 +71,7 @@ def test_the_rule_continues_where_a_checkpoint_left_it(tmp_path):
     assert step(tmp_path / "best.ckpt") == 10
 
 
-def test_the_sanity_check_counts_for_nothing(tmp_path):
+def test_the_sanity_check_is_ignored(tmp_path):
     trainer = CountingTrainer()
     trainer.sanity_checking = True
     Checkpoints(tmp_path, patience=1).on_validation_end(trainer, None)
@@ -83,12 +83,12 @@ def full_disk(path, state):
     raise OSError(28, "No space left on device")
 
 
-def half_written_without_a_word(path, state):
+def half_written_without_an_error(path, state):
     torch.save(state, path)
     path.write_bytes(path.read_bytes()[:-200])
 
 
-def nothing_written_without_a_word(path, state):
+def nothing_written_without_an_error(path, state):
     pass
 
 
@@ -102,7 +102,7 @@ def another_step(path, state):
 
 @pytest.mark.parametrize(
     "write",
-    [full_disk, half_written_without_a_word, nothing_written_without_a_word, torch_s_own_error, another_step],
+    [full_disk, half_written_without_an_error, nothing_written_without_an_error, torch_s_own_error, another_step],
 )
 def test_a_checkpoint_that_cannot_be_written_leaves_the_previous_one(tmp_path, write):
     path = tmp_path / "best.ckpt"
@@ -124,8 +124,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_other_processes_take_part_and_write_nothing_of_their_own(tmp_path):
-    asked = []
-    trainer = CountingTrainer(write=lambda path, state: asked.append(path))
+    written = []
+    trainer = CountingTrainer(write=lambda path, state: written.append(path))
     trainer.is_global_zero = False
     save_checkpoint(trainer, tmp_path / "best.ckpt")
-    assert len(asked) == 1 and list(tmp_path.iterdir()) == []
+    assert len(written) == 1 and list(tmp_path.iterdir()) == []

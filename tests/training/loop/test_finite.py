@@ -1,9 +1,9 @@
-"""Steps that are not finite are found and leave the parameters alone."""
+"""Steps that are not finite are found, and they leave the parameters alone."""
 
 import pytest
 import torch
 
-from grn.training.loop.finite import Watch, skip_where_bad
+from grn.training.loop.finite import FiniteCheck, skip_unless_finite
 
 CELLS = torch.tensor([3, 1])
 
@@ -13,7 +13,7 @@ def trained(bad: bool) -> torch.Tensor:
     optimizer = torch.optim.AdamW([weight], fused=True)
     for step in range(3):
         weight.grad = torch.full((3,), torch.nan if bad and step == 1 else 1.0)
-        skip_where_bad(optimizer, weight.grad.isfinite())
+        skip_unless_finite(optimizer, weight.grad.isfinite())
         optimizer.step()
     return weight.detach()
 
@@ -26,9 +26,9 @@ def test_a_fused_optimiser_leaves_a_bad_step_out():
 @pytest.mark.parametrize(
     ("loss", "norm", "problem"), [(1.0, 2.0, None), (1.0, torch.inf, "gradient norm"), (torch.nan, torch.nan, "loss")]
 )
-def test_on_a_cpu_the_look_is_at_once(loss, norm, problem):
+def test_on_a_cpu_a_step_is_checked_at_once(loss, norm, problem):
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
-    watch = Watch()
-    step = watch.next(4, CELLS, torch.tensor(loss), torch.tensor(norm), optimizer)
+    check = FiniteCheck()
+    step = check.next(4, CELLS, torch.tensor(loss), torch.tensor(norm), optimizer)
     assert (step.number, step.problem()) == (4, problem) and step.cells is CELLS
-    assert watch.last() is None
+    assert check.last() is None

@@ -77,8 +77,8 @@ def test_of_one_class_alone_there_is_no_auroc():
 
 
 def test_a_loss_that_no_cell_has_does_not_count():
-    nobody = [-1, -1, -1]
-    found = evaluated(part(nobody, right(nobody), property=3.0), alone=False)
+    unlabelled = [-1, -1, -1]
+    found = evaluated(part(unlabelled, right(unlabelled), property=3.0), alone=False)
     assert {name: float(value) for name, value in found.items()} == {"property_loss": 3.0, "loss": 6.0}
     found = evaluated(part([0, 1], right([0, 1])), alone=False)
     assert "property_loss" not in found and float(found["loss"]) == 0.5 * float(found["cell_type_loss"]) == 0.5
@@ -107,10 +107,10 @@ def test_a_pass_starts_from_nothing():
 
 
 def test_no_loss_at_all_is_nan_after_training_and_one_sentence_in_training():
-    nobody = part([-1], right([-1]))
-    assert evaluated(nobody, objectives=["cell_type"])["loss"].isnan()
-    with pytest.raises(DataError, match="No validation cell has a label or value that the objectives read") as caught:
-        evaluated(nobody, objectives=["cell_type"], alone=False)
+    unlabelled = part([-1], right([-1]))
+    assert evaluated(unlabelled, objectives=["cell_type"])["loss"].isnan()
+    with pytest.raises(DataError, match="No validation cell has a label or value that the objectives use") as caught:
+        evaluated(unlabelled, objectives=["cell_type"], alone=False)
     assert "\n" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Only the known noise is silenced, and only inside."""
+"""Only the known messages are silenced, and only inside the context."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NOISE = [
 
 
 @pytest.mark.parametrize("message", NOISE)
-def test_known_noise_is_silent_inside_and_heard_outside(message):
-    with warnings.catch_warnings(record=True) as heard:
+def test_known_noise_is_silenced_inside_only(message):
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with quiet():
             warnings.warn(message, stacklevel=1)
-        assert heard == []
+        assert caught == []
         warnings.warn(message, stacklevel=1)
-        assert len(heard) == 1
+        assert len(caught) == 1
 
 
 def test_other_warnings_come_through():
@@ -46,7 +46,7 @@ def test_lightnings_log_keeps_its_warnings_and_gets_its_level_back():
     assert logger.level == before
 
 
-def test_a_whole_run_says_only_our_lines(tmp_path):
+def test_a_whole_run_prints_our_lines_only(tmp_path):
     fields = {
         "trainer.max_steps": 4,
         "trainer.validate_every": 2,
