@@ -3,7 +3,7 @@
     S_ij += sum over bags and heads of w_ij      A_ij += sum of |w_ij|      w_ij = (q_i.k'_j) / n_i
 
 A program owns its tile: both sums wait in registers while bags and heads pass by, and are added to memory once. No
-atomics, so the same call gives the same bits. The plain version: flashsign.edges.sums.
+atomics, so the same call gives the same bits. The plain version: flashsign.edges.edge_sums.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from flashsign.triton.common.launch import aligned, cdiv, descriptor, precision
-from flashsign.tuning import tables as tuning
-from flashsign.tuning.tables import padded_width
-from flashsign.tuning.tile import Tile
+from flashsign.triton.common.layout import aligned, cdiv, descriptor, precision
+from flashsign.tuning.block_sizes import BlockSizes
+from flashsign.tuning.choose import choose_block_sizes
+from flashsign.tuning.head_width import ROW_STEP, padded_width
 
 
 @triton.jit
 def edge_sums(
     q, k, inverse, signed, absolute,
-    inverse_bag, inverse_head, signed_row, absolute_row, bags, heads, key_heads, targets, regulators,
+    inverse_bag, inverse_head,
+    signed_row, absolute_row,
+    bags, heads, key_heads, targets, regulators,
     E_PAD: tl.constexpr, TARGETS: tl.constexpr, REGULATORS: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, ABSOLUTE: tl.constexpr,
 ):  # fmt: skip
-    """q, k (scaled): descriptors.   inverse [C, H, N]: 1 / n, 0 beside a target that is not there."""
+    """q, k (scaled): descriptors.   inverse [C, H, N]: 1 / n, 0 for targets that a bag does not have."""
     target, regulator = tl.program_id(0) * TARGETS, tl.program_id(1) * REGULATORS
     row = target + tl.arange(0, TARGETS)
     column = regulator + tl.arange(0, REGULATORS)
@@ -52,25 +54,43 @@ def edge_sums(
 
 
 def add_weights(
-    q: Tensor, k: Tensor, inverse: Tensor, signed: Tensor, absolute: Tensor | None, tile: Tile | None = None
+    q: Tensor, k: Tensor, inverse: Tensor, signed: Tensor, absolute: Tensor | None, sizes: BlockSizes | None = None
 ) -> None:
     """Adds to signed and absolute [N, R] (float32, regulators adjacent) the weights of all bags and heads.
 
-    q [C, H, N, E], k (scaled) [C, K, R, E], one dtype; inverse [C, H, N] float32, 1 / n times what the head counts.
+    q [C, H, N, E], k (scaled) [C, K, R, E], one dtype; inverse [C, H, N] float32, 1 / n times the head's weight.
     """
     targets, regulators = signed.shape
     if not (targets and regulators and len(q)):
         return
-    lack = -q.shape[-1] % tuning.ROW_STEP
-    q, k = (aligned(F.pad(x, (0, lack)) if lack else x) for x in (q, k))
+    padding = -q.shape[-1] % ROW_STEP
+    q, k = (aligned(F.pad(x, (0, padding)) if padding else x) for x in (q, k))
     inverse = inverse.contiguous()
     width = padded_width(q.shape[-1])
-    tile = tile or tuning.choose_tile("edge_sums", q, width)
-    sizes = signed if absolute is None else absolute
-    with torch.cuda.device_of(q):  # kernels start on the current one
-        edge_sums[(cdiv(targets, tile.own), cdiv(regulators, tile.other))](
-            descriptor(q, tile.own), descriptor(k, tile.other), inverse, signed, sizes,
-            *inverse.stride()[:2], signed.stride(0), sizes.stride(0), *q.shape[:2], k.shape[1], targets, regulators,
-            E_PAD=width, TARGETS=tile.own, REGULATORS=tile.other, STAGES=tile.stages,
-            PRECISION=precision(q.dtype), ABSOLUTE=absolute is not None, num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
+    sizes = sizes or choose_block_sizes("edge_sums", q, width)
+    magnitudes = signed if absolute is None else absolute
+    with torch.cuda.device_of(q):  # kernels start on the current device
+        edge_sums[(cdiv(targets, sizes.own), cdiv(regulators, sizes.other))](
+            q=descriptor(q, sizes.own),
+            k=descriptor(k, sizes.other),
+            inverse=inverse,
+            signed=signed,
+            absolute=magnitudes,
+            inverse_bag=inverse.stride(0),
+            inverse_head=inverse.stride(1),
+            signed_row=signed.stride(0),
+            absolute_row=magnitudes.stride(0),
+            bags=q.shape[0],
+            heads=q.shape[1],
+            key_heads=k.shape[1],
+            targets=targets,
+            regulators=regulators,
+            E_PAD=width,
+            TARGETS=sizes.own,
+            REGULATORS=sizes.other,
+            STAGES=sizes.stages,
+            PRECISION=precision(q.dtype),
+            ABSOLUTE=absolute is not None,
+            num_warps=sizes.warps,
+            num_stages=sizes.stages,
+        )

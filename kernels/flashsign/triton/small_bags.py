@@ -7,8 +7,9 @@ weights here, and scores may be of any size. Backward, p = do v^T:
 
     ds = p - w delta      dv = w^T do      dk' = (ds / n)^T q + pull k'      dq = (m ds) k / n - eps t delta q / n^2
 
-q, k, v and do enter every product as they came, multiplicities and norms its other operand, where an error of rounding
-is a part of a score. Of m k rounded it would not be, and a single key's weight, the sign of its score, could flip.
+q, k, v and do enter every product as they came. Multiplicities and norms enter its other operand, where a rounding
+error is relative to the score. That of a rounded m k would not be, and a single key's weight, the sign of its score,
+could flip.
 
 Everything is seen transposed, w^T = m k q^T / n, and so is what comes of it, dq^T = k^T (m ds)^T: Triton 3.4 to 3.7.0
 on Hopper get a product wrong whose operand is the rounded and transposed result of another.
@@ -22,34 +23,70 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashsign.triton.common.device_functions import bag_rows, inverse_norm, power_of_two
-from flashsign.triton.common.launch import aligned, head_stride, precision, start, steps
-from flashsign.triton.streaming.backward import unit_of
-from flashsign.tuning import tables as tuning
-from flashsign.tuning.tables import SmallTile, padded_width
-from flashsign.validation import longest
+from flashsign.dispatch import largest_bag
+from flashsign.triton.common.device_functions import bag_rows, inverse_norm, not_finite, power_of_two, unit_of
+from flashsign.triton.common.launch import start
+from flashsign.triton.common.layout import aligned, multiplicity_strides, precision, strides
+from flashsign.tuning import tables
+from flashsign.tuning.block_sizes import SmallBagBlockSizes
+from flashsign.tuning.head_width import padded_width
 
 
 @triton.jit
-def small_forward(
-    q, k, v, multiplicity, offsets, query_offsets, o, inverse,
-    q_bag, q_head, q_row, k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head, o_bag, o_head, o_row,
-    queries_all, keys_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+def load_bag(
+    k, v, multiplicity, offsets, query_offsets,
+    k_bag, k_head, k_row,
+    v_bag, v_head, v_row,
+    m_bag, m_head,
+    queries_all, keys_all, key_heads,
+    E: tl.constexpr, E_PAD: tl.constexpr, KEYS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Writes o, and inverse [C', heads, rows]: 1 / n."""
+    """This program's bag and key head: where its rows lie, all of its keys and values, and their multiplicities."""
     bag, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
     index, key_head = index.to(tl.int64), key_head.to(tl.int64)
     column = tl.arange(0, E_PAD)[None, :]
     key = tl.arange(0, KEYS)
-    here = (key < keys)[:, None] & (column < E)
+    there = key < keys
+    here = there[:, None] & (column < E)
     row = (first_key + key).to(tl.int64)[:, None]
-    m = tl.load(multiplicity + index * m_bag + key_head * m_head + first_key + key, mask=key < keys, other=0.0)
+    m = tl.load(multiplicity + index * m_bag + key_head * m_head + first_key + key, mask=there, other=0.0)
     k_tile = tl.load(k + index * k_bag + key_head * k_head + row * k_row + column, mask=here, other=0.0)
     v_tile = tl.load(v + index * v_bag + key_head * v_head + row * v_row + column, mask=here, other=0.0)
+    return index, key_head, first_query, queries, first_key, there, row, m, k_tile, v_tile
+
+
+@triton.jit
+def query_rows(
+    step, tiles, key_head, group, first_query, queries, E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr
+):
+    """Head, queries, rows [QUERIES, 1] and mask of a step: the tiles of one head after the other."""
+    head = key_head * group + step // tiles
+    query = step % tiles * QUERIES + tl.arange(0, QUERIES)
+    asked = (query < queries)[:, None] & (tl.arange(0, E_PAD)[None, :] < E)
+    return head, query, (first_query + query).to(tl.int64)[:, None], asked
+
+
+@triton.jit
+def small_forward(
+    q, k, v, multiplicity, offsets, query_offsets, o, inverse,
+    q_bag, q_head, q_row,
+    k_bag, k_head, k_row,
+    v_bag, v_head, v_row,
+    m_bag, m_head,
+    o_bag, o_head, o_row,
+    queries_all, keys_all, heads, key_heads, eps,
+    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Writes o, and inverse [C', heads, rows]: 1 / n."""
+    index, key_head, first_query, queries, _, _, _, m, k_tile, v_tile = load_bag(
+        k, v, multiplicity, offsets, query_offsets,
+        k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head,
+        queries_all, keys_all, key_heads, E, E_PAD, KEYS, PACKED,
+    )  # fmt: skip
+    column = tl.arange(0, E_PAD)[None, :]
     present = (m != 0)[:, None]
     k_tile = tl.where(present, k_tile, 0.0)
     v_tile = tl.where(present, v_tile, 0.0)
@@ -60,10 +97,7 @@ def small_forward(
     tiles = tl.cdiv(queries, QUERIES)
     group = heads // key_heads
     for step in range(0, group * tiles):
-        head = key_head * group + step // tiles
-        query = step % tiles * QUERIES + tl.arange(0, QUERIES)
-        asked = (query < queries)[:, None] & (column < E)
-        at = (first_query + query).to(tl.int64)[:, None]
+        head, query, at, asked = query_rows(step, tiles, key_head, group, first_query, queries, E, E_PAD, QUERIES)
         rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=asked, other=0.0)
         s = tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :]
         wide = rows.to(tl.float32)
@@ -77,31 +111,31 @@ def small_forward(
 @triton.jit
 def small_backward(
     grad, q, k, v, multiplicity, o, inverse, offsets, query_offsets, dq, dk, dv, dm,
-    g_bag, g_head, g_row, q_bag, q_head, q_row, k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head,
-    o_bag, o_head, o_row, dq_bag, dq_head, dq_row, dk_bag, dk_head, dk_row, dv_bag, dv_head, dv_row,
+    grad_bag, grad_head, grad_row,
+    q_bag, q_head, q_row,
+    k_bag, k_head, k_row,
+    v_bag, v_head, v_row,
+    m_bag, m_head,
+    o_bag, o_head, o_row,
+    dq_bag, dq_head, dq_row,
+    dk_bag, dk_head, dk_row,
+    dv_bag, dv_head, dv_row,
     queries_all, keys_all, heads, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Writes dq, dk, dv, and dm [C', key heads, rows] float32."""
-    bag, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
-    first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
-    first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
-    index, key_head = index.to(tl.int64), key_head.to(tl.int64)
+    index, key_head, first_query, queries, first_key, there, row, m, k_tile, v_tile = load_bag(
+        k, v, multiplicity, offsets, query_offsets,
+        k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head,
+        queries_all, keys_all, key_heads, E, E_PAD, KEYS, PACKED,
+    )  # fmt: skip
     column = tl.arange(0, E_PAD)[None, :]
-    key = tl.arange(0, KEYS)
-    there = key < keys
-    here = there[:, None] & (column < E)
-    row = (first_key + key).to(tl.int64)[:, None]
-    m = tl.load(multiplicity + index * m_bag + key_head * m_head + first_key + key, mask=there, other=0.0)
-    from_k = k + index * k_bag + key_head * k_head + row * k_row + column
-    k_tile = tl.load(from_k, mask=here, other=0.0)
-    v_tile = tl.load(v + index * v_bag + key_head * v_head + row * v_row + column, mask=here, other=0.0)
     scale = power_of_two(tl.max(m))
     m *= scale
     wide = k_tile.to(tl.float32)
-    # An absent key has a derivative for m all the same, unless it holds what is no number.
-    broken = ((m == 0) & (tl.sum(wide * 0 + v_tile.to(tl.float32) * 0, 1) != 0))[:, None]
+    # An absent key has a derivative for m all the same, unless it holds NaN or infinity.
+    broken = ((m == 0) & not_finite(wide, v_tile))[:, None]
     v_tile = tl.where(broken, 0.0, v_tile)
     present = (m != 0)[:, None]
     k_tile = tl.where(present, k_tile, 0.0)
@@ -114,12 +148,9 @@ def small_backward(
     tiles = tl.cdiv(queries, QUERIES)
     group = heads // key_heads
     for step in range(0, group * tiles):
-        head = key_head * group + step // tiles
-        query = step % tiles * QUERIES + tl.arange(0, QUERIES)
-        asked = (query < queries)[:, None] & (column < E)
-        at = (first_query + query).to(tl.int64)[:, None]
+        head, query, at, asked = query_rows(step, tiles, key_head, group, first_query, queries, E, E_PAD, QUERIES)
         rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=asked, other=0.0)
-        grads = tl.load(grad + index * g_bag + head * g_head + at * g_row + column, mask=asked, other=0.0)
+        grads = tl.load(grad + index * grad_bag + head * grad_head + at * grad_row + column, mask=asked, other=0.0)
         outputs = tl.load(o + index * o_bag + head * o_head + at * o_row + column, mask=asked, other=0.0)
         norms = inverse + (index * heads + head) * queries_all + first_query
         n = tl.load(norms + query, mask=query < queries, other=0.0)
@@ -142,81 +173,125 @@ def small_backward(
         tl.store(dq + index * dq_bag + head * dq_head + at * dq_row + column, sums.to(dq.dtype.element_ty), mask=asked)
 
     # Read again: registers are what the loop is short of.
+    here = there[:, None] & (column < E)
+    from_k = k + index * k_bag + key_head * k_head + row * k_row + column
     wide = tl.where(broken, 0.0, tl.load(from_k, mask=here, other=0.0).to(tl.float32))
     dk_sum = dk_sum / unit - (eps * tl.sum(pull)) * m[:, None] * wide
     dk_sum = tl.where(broken, 0.0, dk_sum)
-    tl.store(dm + (index * key_heads + key_head) * keys_all + first_key + key, tl.sum(dk_sum * wide, 1) * scale, there)
+    to_m = dm + (index * key_heads + key_head) * keys_all + first_key + tl.arange(0, KEYS)
+    tl.store(to_m, tl.sum(dk_sum * wide, 1) * scale, mask=there)
     to_k = dk + index * dk_bag + key_head * dk_head + row * dk_row + column
     to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + column
     tl.store(to_k, (dk_sum * m[:, None]).to(dk.dtype.element_ty), mask=here)
     tl.store(to_v, dv_sum.to(dv.dtype.element_ty), mask=here)
 
 
-def fits(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> bool:
-    """Whether these kernels take every bag of a call; of packed bags the host must know the sizes."""
-    table = tuning.SMALL_BAGS.get((q.element_size(), padded_width(q.shape[-1])))
-    if table is None:
-        return False
-    sizes = largest_bag(q, k, offsets, query_offsets)
-    return sizes is not None and sizes[0] <= table.keys and sizes[1] <= tuning.MOST_QUERIES
-
-
-def largest_bag(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> tuple[int, int] | None:
-    """Keys and queries of the largest bag, None where that is not known without a look at the device."""
-    if offsets is None or query_offsets is None:
-        return k.shape[2], q.shape[2]
-    if offsets.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None
-    return longest(offsets), longest(query_offsets)
-
-
 def forward(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
-    tile: SmallTile | None = None,
+    sizes: SmallBagBlockSizes | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As stream.forward."""
+    """As streaming.calls.forward."""
     o, inverse = torch.empty_like(q), m.new_empty(q.shape[:3])
     q, k, v = aligned(q), aligned(k), aligned(v)
-    bags, tile, constants = shapes(q, k, offsets, query_offsets, tile, backward=False)
+    bags, warps, constants = launch_sizes(q, k, offsets, query_offsets, sizes, backward=False)
     start(
-        small_forward, (bags * k.shape[1],), (q, k, v, m, offsets, query_offsets, o, inverse),
-        (*steps(q), *steps(k), *steps(v), m.stride(0), head_stride(m), *steps(o),
-         q.shape[2], k.shape[2], q.shape[1], k.shape[1], eps),
-        constants, num_warps=tile.warps, num_stages=1,
-    )  # fmt: skip
+        small_forward,
+        (bags * k.shape[1],),
+        tensors={
+            "q": q,
+            "k": k,
+            "v": v,
+            "multiplicity": m,
+            "offsets": offsets,
+            "query_offsets": query_offsets,
+            "o": o,
+            "inverse": inverse,
+        },
+        numbers={
+            **strides("q", q),
+            **strides("k", k),
+            **strides("v", v),
+            **multiplicity_strides(m),
+            **strides("o", o),
+            "queries_all": q.shape[2],
+            "keys_all": k.shape[2],
+            "heads": q.shape[1],
+            "key_heads": k.shape[1],
+            "eps": eps,
+        },
+        constants=constants,
+        num_warps=warps,
+        num_stages=1,
+    )
     return o, inverse
 
 
 def backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, o: Tensor, inverse: Tensor,
-    offsets: Tensor | None, query_offsets: Tensor | None, eps: float, tile: SmallTile | None = None,
+    offsets: Tensor | None, query_offsets: Tensor | None, eps: float, sizes: SmallBagBlockSizes | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """As stream.backward."""
+    """As streaming.calls.backward."""
     dq, dk, dv, dm = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), m.new_empty(k.shape[:3])
     grad, q, k, v = aligned(grad), aligned(q), aligned(k), aligned(v)
-    bags, tile, constants = shapes(q, k, offsets, query_offsets, tile, backward=True)
+    bags, warps, constants = launch_sizes(q, k, offsets, query_offsets, sizes, backward=True)
     start(
-        small_backward, (bags * k.shape[1],), (grad, q, k, v, m, o, inverse, offsets, query_offsets, dq, dk, dv, dm),
-        (*steps(grad), *steps(q), *steps(k), *steps(v), m.stride(0), head_stride(m),
-         *steps(o), *steps(dq), *steps(dk), *steps(dv),
-         q.shape[2], k.shape[2], q.shape[1], k.shape[1], eps),
-        constants, num_warps=tile.warps, num_stages=1,
-    )  # fmt: skip
+        small_backward,
+        (bags * k.shape[1],),
+        tensors={
+            "grad": grad,
+            "q": q,
+            "k": k,
+            "v": v,
+            "multiplicity": m,
+            "o": o,
+            "inverse": inverse,
+            "offsets": offsets,
+            "query_offsets": query_offsets,
+            "dq": dq,
+            "dk": dk,
+            "dv": dv,
+            "dm": dm,
+        },
+        numbers={
+            **strides("grad", grad),
+            **strides("q", q),
+            **strides("k", k),
+            **strides("v", v),
+            **multiplicity_strides(m),
+            **strides("o", o),
+            **strides("dq", dq),
+            **strides("dk", dk),
+            **strides("dv", dv),
+            "queries_all": q.shape[2],
+            "keys_all": k.shape[2],
+            "heads": q.shape[1],
+            "key_heads": k.shape[1],
+            "eps": eps,
+        },
+        constants=constants,
+        num_warps=warps,
+        num_stages=1,
+    )
     return dq, dk, dv, dm
 
 
-def shapes(
+def launch_sizes(
     q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
-    tile: SmallTile | None, backward: bool,
-) -> tuple[int, SmallTile, dict[str, int | str | bool]]:  # fmt: skip
-    """How many bags there are, the tile of a kernel, and its constants."""
+    sizes: SmallBagBlockSizes | None, backward: bool,
+) -> tuple[int, int, dict[str, int | str | bool | None]]:  # fmt: skip
+    """How many bags there are, a kernel's warps, and its constants."""
     width = padded_width(q.shape[-1])
-    if tile is None:
-        table = tuning.SMALL_BAGS[q.element_size(), width]
-        tile = table.backward if backward else table.forward
-    most, queries = largest_bag(q, k, offsets, query_offsets) or (0, 0)
-    keys = padded_width(most)
-    return q.shape[0] if offsets is None else len(offsets) - 1, tile, {
-        "E": q.shape[-1], "E_PAD": width, "QUERIES": min(padded_width(queries), tile.queries, tile.scores // keys),
-        "KEYS": keys, "PRECISION": precision(q.dtype), "PACKED": offsets is not None,
-    }  # fmt: skip
+    if sizes is None:
+        table = tables.SMALL_BAGS[q.element_size(), width]
+        sizes = table.backward if backward else table.forward
+    most_keys, most_queries = largest_bag(q, k, offsets, query_offsets) or (0, 0)
+    keys = padded_width(most_keys)
+    constants: dict[str, int | str | bool | None] = {
+        "E": q.shape[-1],
+        "E_PAD": width,
+        "QUERIES": min(padded_width(most_queries), sizes.queries, sizes.scores // keys),
+        "KEYS": keys,
+        "PRECISION": precision(q.dtype),
+        "PACKED": offsets is not None,
+    }
+    return q.shape[0] if offsets is None else len(offsets) - 1, sizes.warps, constants

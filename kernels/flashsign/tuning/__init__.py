@@ -1,1 +1,1 @@
-"""What the kernels are launched with: block sizes, costs, split keys, and what the device can do."""
+"""Measured numbers: block sizes, costs of the methods, split keys, and the facts about a device that they depend on."""

@@ -1,15 +1,16 @@
-"""What attention costs by the stream and by moments, on an H200: how `method="auto"` knows which is faster."""
+"""What attention costs by the stream and by moments on an H200: how `method="auto"` knows which is faster."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from flashsign.tuning.tables import MOST_QUERIES, padded_width
+from flashsign.tuning.head_width import padded_width
+from flashsign.tuning.tables import MOST_QUERIES
 
 
 class Costs(NamedTuple):
-    """Microseconds of a call: (launches, every 1e9 pairs of a query and key times E) of the stream, and (launches,
-    every 1e6 queries and keys times E) of moments."""
+    """Microseconds of a call. stream: (of its launches, per 1e9 pairs of query and key times E); moments: (of its
+    launches, per 1e6 queries and keys times E)."""
 
     stream: tuple[float, float]
     moments: tuple[float, float]
@@ -35,10 +36,11 @@ BOTH_COSTS: dict[tuple[int, int], Costs] = {
     (4, 64): Costs((105, 435), (81, 24)),
     (4, 128): Costs((200, 1000), (247, 26)),
 }
-"""Of a forward alone and with its backward, by (bytes of a number, padded head width): benchmarks/crossing.py."""
+"""Of a forward alone, and of a forward with its backward, by (bytes of a number, padded head width). Measured by
+benchmarks/crossing.py."""
 
 PACKED_COST = 40.0
-"""Microseconds more that packed bags cost the stream: a schedule of tiles, and zeros between the bags."""
+"""Additional microseconds that packed bags cost the stream: a schedule of tiles, and zeros between the bags."""
 
 
 def faster(
@@ -52,8 +54,11 @@ def faster(
     gradients: bool,
     packed: bool,
 ) -> Literal["stream", "moments"]:
-    """Which kernels take less time for so many bags of so many queries and keys; width: not padded, 128 at most."""
-    if max(queries, keys) <= MOST_QUERIES:  # the fewest launches, at any width
+    """Which kernels take less time for `bags` bags of `queries` queries and `keys` keys (packed: on average).
+
+    size: bytes of a number; width: of a head, not padded, at most 128; gradients: whether a backward follows.
+    """
+    if max(queries, keys) <= MOST_QUERIES:  # one launch, at any width
         return "stream"
     padded = padded_width(width)
     costs = (BOTH_COSTS if gradients else FORWARD_COSTS)[size, padded]

@@ -1,42 +1,45 @@
-"""How a call's tiles of queries fall on the multiprocessors: wave after wave, and what is left with its keys in shares.
+"""Which tiles of queries have their keys split over several programs, so that the last wave fills the device.
 
-A device does `processors` tiles at a time. What is left after the last full wave would take as long as a wave and leave
-most of the device idle: 432 tiles on 132 multiprocessors are 3.3 waves and take the time of 4. Sums over keys may come
-in any parts, so the tiles of the last wave are dealt out: 36 tiles in 3 shares of their keys take the time of a third.
+A device runs as many tiles at a time as it has multiprocessors: a wave. The tiles left after the last full wave would
+take as long as a wave and leave most of the device idle: 432 tiles on 132 multiprocessors are 3.3 waves and take the
+time of 4. Sums over keys may be formed in any parts, so the keys of those tiles are split: 36 tiles with their keys in
+3 splits take a third of a wave's time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashsign.tuning.tile import Tile
+from flashsign.tuning.block_sizes import BlockSizes
 
-MOST_SHARES = 4
-SHARING = 512
-"""What a share costs beyond its keys, in keys: its own beginning, its sums written and read (H200; docs/log.md)."""
-SMALL_TILE = 1.07
-"""What a pair of query and key costs in tiles of 128 queries, over what it costs in tiles of 256 (H200)."""
+MOST_SPLITS = 4
+SPLIT_COST = 512
+"""What a split costs beyond its keys, in keys: starting it, writing its sums and reading them (H200; docs/log.md)."""
+SHORT_TILE_COST = 1.07
+"""Cost of a pair of query and key in tiles of 128 queries, relative to tiles of 256 (H200)."""
 
 
 @dataclass(frozen=True)
-class Waves:
-    """The first `whole` tiles take a program each, the `left` ones `shares` programs each."""
+class SplitKeys:
+    """The first `whole_tiles` tiles take one program each, the other `split_tiles` take `splits` programs each, every
+    one with a part of the tile's keys. cost: pairs of query and key that a multiprocessor works through."""
 
-    whole: int
-    left: int
-    shares: int
+    whole_tiles: int
+    split_tiles: int
+    splits: int
     cost: float
 
     @classmethod
-    def of(cls, works: int, keys: int, tile: Tile, processors: int, most: int = MOST_SHARES) -> Waves:
-        """Of `works` tiles with `keys` keys each, in at most `most` shares; cost: pairs that a multiprocessor does."""
-        full, left = divmod(works, processors)
+    def of(cls, tiles: int, keys: int, sizes: BlockSizes, multiprocessors: int, most: int = MOST_SPLITS) -> SplitKeys:
+        """The cheapest plan for `tiles` tiles of `keys` keys each, with at most `most` splits."""
+        full_waves, left = divmod(tiles, multiprocessors)
 
-        def last(shares: int) -> int:
-            """Keys that pass by while what is left is done."""
-            return -(-left * shares // processors) * (-(-keys // shares) + (SHARING if shares > 1 else 0))
+        def keys_in_last_wave(splits: int) -> int:
+            """Keys that a multiprocessor works through while the tiles that are left are done."""
+            rounds = -(-left * splits // multiprocessors)
+            return rounds * (-(-keys // splits) + (SPLIT_COST if splits > 1 else 0))
 
-        shares = min(range(1, most + 1), key=last)
-        pair = SMALL_TILE if tile.own <= 128 else 1.0
-        cost = (full * keys + last(shares)) * tile.own * pair
-        return cls(works, 0, 1, cost) if shares == 1 else cls(works - left, left, shares, cost)
+        splits = min(range(1, most + 1), key=keys_in_last_wave)
+        pair = SHORT_TILE_COST if sizes.own <= 128 else 1.0
+        cost = (full_waves * keys + keys_in_last_wave(splits)) * sizes.own * pair
+        return cls(tiles, 0, 1, cost) if splits == 1 else cls(tiles - left, left, splits, cost)

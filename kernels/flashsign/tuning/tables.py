@@ -1,265 +1,182 @@
-"""Tile sizes, measured on an H200: what a kernel launches with, by head width and bytes of a number.
+"""Block sizes measured on an H200: what a kernel is launched with, by bytes of a number and padded head width.
 
 A table and not an autotuner, as an autotuner costs every user seconds at the first call. benchmarks/tiles.py checks
-every row against float64 on the GPU that it runs on. GPUs with less shared memory take the first tile that fits; none
-was at hand. Who wants tiles of a GPU of their own finds them with autotune.py, and names their file in FLASHSIGN_TILES.
+every row against float64 on the GPU that it runs on. GPUs with less shared memory take the first row that fits; none
+was at hand. To find block sizes for another GPU, run `python -m flashsign.autotune` and name its file in
+FLASHSIGN_TILES. flashsign.tuning.choose picks the row for a launch.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-import torch
-from torch import Tensor
+from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes, SmallBagBlockSizes
 
-from flashsign.tuning.tile import Kernel, Pass, Tile
-from flashsign.tuning.tile_file import VARIABLE, read
+FALLBACK = BlockSizes(32, 16, 4, 1)
+"""For GPUs whose shared memory is too small for every measured row."""
 
-ROW_STEP = 16
-"""What heads' widths and all steps from row to row are multiples of: so Triton knows that it can load 16 bytes at once.
-
-Else every number of a tile wants an address of its own. Kernels then ran out of registers, and there ptxas 12.8 made
-matrix products of a 16-bit 64-wide tile read from an address that was never set (docs/log.md).
-"""
-
-
-SMALL = Tile(32, 16, 4, 1)
-"""For GPUs whose shared memory holds none of the measured tiles."""
-
-FORWARD: dict[tuple[int, int], list[Tile]] = {
-    (2, 16): [Tile(128, 128, 4, 4)],
-    (2, 32): [Tile(128, 128, 4, 4)],
-    (2, 64): [Tile(128, 64, 8, 4), Tile(64, 128, 4, 3)],
-    (2, 128): [Tile(256, 64, 8, 4), Tile(128, 64, 8, 4)],
-    (2, 256): [Tile(128, 64, 8, 2)],
-    (4, 16): [Tile(64, 32, 4, 2)],
-    (4, 32): [Tile(64, 32, 4, 2)],
-    (4, 64): [Tile(128, 32, 8, 2)],
-    (4, 128): [Tile(32, 32, 4, 2)],
-    (4, 256): [Tile(32, 16, 4, 1)],
+FORWARD: dict[tuple[int, int], list[BlockSizes]] = {
+    (2, 16): [BlockSizes(128, 128, 4, 4)],
+    (2, 32): [BlockSizes(128, 128, 4, 4)],
+    (2, 64): [BlockSizes(128, 64, 8, 4), BlockSizes(64, 128, 4, 3)],
+    (2, 128): [BlockSizes(256, 64, 8, 4), BlockSizes(128, 64, 8, 4)],
+    (2, 256): [BlockSizes(128, 64, 8, 2)],
+    (4, 16): [BlockSizes(64, 32, 4, 2)],
+    (4, 32): [BlockSizes(64, 32, 4, 2)],
+    (4, 64): [BlockSizes(128, 32, 8, 2)],
+    (4, 128): [BlockSizes(32, 32, 4, 2)],
+    (4, 256): [BlockSizes(32, 16, 4, 1)],
 }
-"""(bytes of a number, padded head width) -> tiles of queries by tiles of keys, for long bags first."""
+"""(bytes of a number, padded head width) -> tiles of queries by tiles of keys; the rows for long bags come first."""
 
-HOPPER: dict[tuple[int, int], list[Tile]] = {
-    (2, 64): [Tile(256, 128, 8, 5), Tile(128, 128, 8, 5)],
-    (2, 128): [Tile(256, 64, 8, 5), Tile(128, 64, 8, 5)],
+HOPPER: dict[tuple[int, int], list[BlockSizes]] = {
+    (2, 64): [BlockSizes(256, 128, 8, 5), BlockSizes(128, 128, 8, 5)],
+    (2, 128): [BlockSizes(256, 64, 8, 5), BlockSizes(128, 64, 8, 5)],
 }
-"""Tiles of the forward kernel written for Hopper; other widths take the other kernel."""
+"""The forward kernel written for Hopper, tiles of queries by tiles of keys; other widths take the plain kernel."""
 
-MEND = Tile(128, 32, 8, 1)
-"""Of triton/mend.py: little memory, as nearly all programs end at once."""
+NAN_REPAIR = BlockSizes(128, 32, 8, 1)
+"""Of triton/streaming/nan_repair.py: little shared memory, as nearly all programs end at once."""
 
-KEY_GRADIENTS: dict[tuple[int, int], list[Tile]] = {
-    (2, 16): [Tile(64, 64, 4, 4)],
-    (2, 32): [Tile(128, 64, 4, 3)],
-    (2, 64): [Tile(64, 64, 4, 3)],
-    (2, 128): [Tile(128, 64, 8, 3)],
-    (2, 256): [Tile(64, 64, 8, 1)],
-    (4, 16): [Tile(64, 32, 4, 2)],
-    (4, 32): [Tile(64, 32, 4, 2)],
-    (4, 64): [Tile(128, 32, 8, 2)],
-    (4, 128): [Tile(64, 32, 4, 2)],
-    (4, 256): [Tile(16, 16, 4, 1)],
+KEY_GRADIENTS: dict[tuple[int, int], list[BlockSizes]] = {
+    (2, 16): [BlockSizes(64, 64, 4, 4)],
+    (2, 32): [BlockSizes(128, 64, 4, 3)],
+    (2, 64): [BlockSizes(64, 64, 4, 3)],
+    (2, 128): [BlockSizes(128, 64, 8, 3)],
+    (2, 256): [BlockSizes(64, 64, 8, 1)],
+    (4, 16): [BlockSizes(64, 32, 4, 2)],
+    (4, 32): [BlockSizes(64, 32, 4, 2)],
+    (4, 64): [BlockSizes(128, 32, 8, 2)],
+    (4, 128): [BlockSizes(64, 32, 4, 2)],
+    (4, 256): [BlockSizes(16, 16, 4, 1)],
 }
 """Tiles of keys by tiles of queries."""
 
-QUERY_GRADIENT: dict[tuple[int, int], list[Tile]] = {
-    (2, 16): [Tile(128, 64, 4, 3)],
-    (2, 32): [Tile(128, 64, 4, 3)],
-    (2, 64): [Tile(64, 64, 4, 3)],
-    (2, 128): [Tile(64, 64, 4, 2)],
-    (2, 256): [Tile(64, 32, 4, 2)],
-    (4, 16): [Tile(64, 32, 4, 2)],
-    (4, 32): [Tile(64, 32, 4, 2)],
-    (4, 64): [Tile(32, 32, 4, 2)],
-    (4, 128): [Tile(32, 32, 4, 1)],
-    (4, 256): [Tile(16, 16, 4, 1)],
+QUERY_GRADIENT: dict[tuple[int, int], list[BlockSizes]] = {
+    (2, 16): [BlockSizes(128, 64, 4, 3)],
+    (2, 32): [BlockSizes(128, 64, 4, 3)],
+    (2, 64): [BlockSizes(64, 64, 4, 3)],
+    (2, 128): [BlockSizes(64, 64, 4, 2)],
+    (2, 256): [BlockSizes(64, 32, 4, 2)],
+    (4, 16): [BlockSizes(64, 32, 4, 2)],
+    (4, 32): [BlockSizes(64, 32, 4, 2)],
+    (4, 64): [BlockSizes(32, 32, 4, 2)],
+    (4, 128): [BlockSizes(32, 32, 4, 1)],
+    (4, 256): [BlockSizes(16, 16, 4, 1)],
 }
 """Tiles of queries by tiles of keys."""
 
 
-EDGE_SUMS: dict[tuple[int, int], list[Tile]] = {
-    (2, 16): [Tile(128, 128, 8, 4)],
-    (2, 32): [Tile(128, 128, 8, 4)],
-    (2, 64): [Tile(128, 128, 8, 3)],
-    (2, 128): [Tile(128, 128, 8, 2)],
-    (2, 256): [Tile(64, 64, 4, 2)],
-    (4, 16): [Tile(64, 128, 8, 3)],
-    (4, 32): [Tile(64, 128, 8, 3)],
-    (4, 64): [Tile(64, 64, 4, 3)],
-    (4, 128): [Tile(64, 64, 4, 2)],
-    (4, 256): [Tile(32, 32, 4, 2)],
+EDGE_SUMS: dict[tuple[int, int], list[BlockSizes]] = {
+    (2, 16): [BlockSizes(128, 128, 8, 4)],
+    (2, 32): [BlockSizes(128, 128, 8, 4)],
+    (2, 64): [BlockSizes(128, 128, 8, 3)],
+    (2, 128): [BlockSizes(128, 128, 8, 2)],
+    (2, 256): [BlockSizes(64, 64, 4, 2)],
+    (4, 16): [BlockSizes(64, 128, 8, 3)],
+    (4, 32): [BlockSizes(64, 128, 8, 3)],
+    (4, 64): [BlockSizes(64, 64, 4, 3)],
+    (4, 128): [BlockSizes(64, 64, 4, 2)],
+    (4, 256): [BlockSizes(32, 32, 4, 2)],
 }
-"""Tiles of targets by tiles of regulators, as tall at most as wide: two sums of a tile wait in registers."""
+"""Tiles of targets by tiles of regulators, at most as tall as wide: registers hold two sums of a tile."""
 
 
-MOMENT_KEYS: dict[tuple[int, int], Pass] = {
-    (2, 16): Pass(128, 4, 3, 2),
-    (2, 32): Pass(128, 2, 2, 4),
-    (2, 64): Pass(256, 4, 3, 1),
-    (2, 128): Pass(64, 8, 6, 1),
-    (4, 16): Pass(64, 4, 3, 2),
-    (4, 32): Pass(64, 4, 3, 2),
-    (4, 64): Pass(32, 4, 3, 1),
-    (4, 128): Pass(16, 8, 2, 1),
+MOMENT_KEYS: dict[tuple[int, int], RowBlockSizes] = {
+    (2, 16): RowBlockSizes(128, 4, 3, 2),
+    (2, 32): RowBlockSizes(128, 2, 2, 4),
+    (2, 64): RowBlockSizes(256, 4, 3, 1),
+    (2, 128): RowBlockSizes(64, 8, 6, 1),
+    (4, 16): RowBlockSizes(64, 4, 3, 2),
+    (4, 32): RowBlockSizes(64, 4, 3, 2),
+    (4, 64): RowBlockSizes(32, 4, 3, 1),
+    (4, 128): RowBlockSizes(16, 8, 2, 1),
 }
-"""The moments' passes over keys, forward; (bytes of a number, padded head width)."""
+"""Moments, forward: the pass over keys. (bytes of a number, padded head width) -> block sizes."""
 
-MOMENT_QUERIES: dict[tuple[int, int], Pass] = {
-    (2, 16): Pass(128, 4, 3, 4),
-    (2, 32): Pass(64, 4, 3, 4),
-    (2, 64): Pass(64, 4, 3, 2),
-    (2, 128): Pass(64, 4, 3, 2),
-    (4, 16): Pass(64, 4, 2, 4),
-    (4, 32): Pass(64, 4, 2, 4),
-    (4, 64): Pass(64, 4, 2, 2),
-    (4, 128): Pass(32, 4, 1, 2),
+MOMENT_QUERIES: dict[tuple[int, int], RowBlockSizes] = {
+    (2, 16): RowBlockSizes(128, 4, 3, 4),
+    (2, 32): RowBlockSizes(64, 4, 3, 4),
+    (2, 64): RowBlockSizes(64, 4, 3, 2),
+    (2, 128): RowBlockSizes(64, 4, 3, 2),
+    (4, 16): RowBlockSizes(64, 4, 2, 4),
+    (4, 32): RowBlockSizes(64, 4, 2, 4),
+    (4, 64): RowBlockSizes(64, 4, 2, 2),
+    (4, 128): RowBlockSizes(32, 4, 1, 2),
 }
-"""Over queries, forward."""
+"""Moments, forward: the pass over queries."""
 
-MOMENT_QUERY_SUMS: dict[tuple[int, int], Pass] = {
-    (2, 16): Pass(64, 4, 3, 3),
-    (2, 32): Pass(64, 4, 3, 3),
-    (2, 64): Pass(64, 4, 3, 2),
-    (2, 128): Pass(64, 8, 3, 1),
-    (4, 16): Pass(64, 4, 1, 2),
-    (4, 32): Pass(64, 4, 1, 2),
-    (4, 64): Pass(32, 4, 1, 1),
-    (4, 128): Pass(16, 8, 1, 1),
+MOMENT_QUERY_SUMS: dict[tuple[int, int], RowBlockSizes] = {
+    (2, 16): RowBlockSizes(64, 4, 3, 3),
+    (2, 32): RowBlockSizes(64, 4, 3, 3),
+    (2, 64): RowBlockSizes(64, 4, 3, 2),
+    (2, 128): RowBlockSizes(64, 8, 3, 1),
+    (4, 16): RowBlockSizes(64, 4, 1, 2),
+    (4, 32): RowBlockSizes(64, 4, 1, 2),
+    (4, 64): RowBlockSizes(32, 4, 1, 1),
+    (4, 128): RowBlockSizes(16, 8, 1, 1),
 }
-"""Over queries, backward: the sums."""
+"""Moments, backward: the pass over queries that sums dA and D."""
 
-MOMENT_QUERY_GRADIENTS: dict[tuple[int, int], Pass] = {
-    (2, 16): Pass(64, 4, 3, 4),
-    (2, 32): Pass(64, 4, 3, 4),
-    (2, 64): Pass(32, 4, 3, 3),
-    (2, 128): Pass(64, 8, 3, 1),
-    (4, 16): Pass(64, 4, 1, 2),
-    (4, 32): Pass(64, 4, 1, 2),
-    (4, 64): Pass(32, 4, 1, 2),
-    (4, 128): Pass(32, 4, 1, 2),
+MOMENT_QUERY_GRADIENTS: dict[tuple[int, int], RowBlockSizes] = {
+    (2, 16): RowBlockSizes(64, 4, 3, 4),
+    (2, 32): RowBlockSizes(64, 4, 3, 4),
+    (2, 64): RowBlockSizes(32, 4, 3, 3),
+    (2, 128): RowBlockSizes(64, 8, 3, 1),
+    (4, 16): RowBlockSizes(64, 4, 1, 2),
+    (4, 32): RowBlockSizes(64, 4, 1, 2),
+    (4, 64): RowBlockSizes(32, 4, 1, 2),
+    (4, 128): RowBlockSizes(32, 4, 1, 2),
 }
-"""Over queries, backward: dq."""
+"""Moments, backward: the pass over queries that gives dq."""
 
-MOMENT_KEY_GRADIENTS: dict[tuple[int, int], Pass] = {
-    (2, 16): Pass(64, 4, 3, 4),
-    (2, 32): Pass(64, 4, 3, 2),
-    (2, 64): Pass(64, 4, 3, 2),
-    (2, 128): Pass(64, 8, 3, 1),
-    (4, 16): Pass(64, 4, 1, 2),
-    (4, 32): Pass(64, 4, 1, 2),
-    (4, 64): Pass(32, 4, 1, 2),
-    (4, 128): Pass(32, 8, 1, 1),
+MOMENT_KEY_GRADIENTS: dict[tuple[int, int], RowBlockSizes] = {
+    (2, 16): RowBlockSizes(64, 4, 3, 4),
+    (2, 32): RowBlockSizes(64, 4, 3, 2),
+    (2, 64): RowBlockSizes(64, 4, 3, 2),
+    (2, 128): RowBlockSizes(64, 8, 3, 1),
+    (4, 16): RowBlockSizes(64, 4, 1, 2),
+    (4, 32): RowBlockSizes(64, 4, 1, 2),
+    (4, 64): RowBlockSizes(32, 4, 1, 2),
+    (4, 128): RowBlockSizes(32, 8, 1, 1),
 }
-"""Over keys, backward."""
-
-
-@dataclass(frozen=True)
-class SmallTile:
-    """Queries that a program does at a time, fewer where that would be more scores than these; and its warps."""
-
-    queries: int
-    warps: int
-    scores: int = 8192
+"""Moments, backward: the pass over keys."""
 
 
 @dataclass(frozen=True)
 class SmallBags:
-    """Bags that one program does: at most so many keys; forward and backward. 64 KiB of shared memory are enough."""
+    """The most keys of a bag that one program does, and its block sizes. 64 KiB of shared memory are enough."""
 
     keys: int
-    forward: SmallTile
-    backward: SmallTile
+    forward: SmallBagBlockSizes
+    backward: SmallBagBlockSizes
 
 
 SMALL_BAGS: dict[tuple[int, int], SmallBags] = {
-    (2, 16): SmallBags(128, SmallTile(64, 4), SmallTile(64, 4)),
-    (2, 32): SmallBags(128, SmallTile(64, 4), SmallTile(64, 4, 4096)),
-    (2, 64): SmallBags(128, SmallTile(64, 4), SmallTile(32, 8)),
-    (4, 16): SmallBags(64, SmallTile(64, 4), SmallTile(32, 4)),
-    (4, 32): SmallBags(64, SmallTile(64, 4), SmallTile(16, 4)),
+    (2, 16): SmallBags(128, SmallBagBlockSizes(64, 4), SmallBagBlockSizes(64, 4)),
+    (2, 32): SmallBags(128, SmallBagBlockSizes(64, 4), SmallBagBlockSizes(64, 4, 4096)),
+    (2, 64): SmallBags(128, SmallBagBlockSizes(64, 4), SmallBagBlockSizes(32, 8)),
+    (4, 16): SmallBags(64, SmallBagBlockSizes(64, 4), SmallBagBlockSizes(32, 4)),
+    (4, 32): SmallBags(64, SmallBagBlockSizes(64, 4), SmallBagBlockSizes(16, 4)),
 }
-"""(bytes of a number, padded head width) -> bags that one program does. Of aligned rows none spills 3 registers."""
+"""(bytes of a number, padded head width) -> bags that one program does. With aligned rows none spills 3 registers."""
 
 MOST_QUERIES = 128
-"""Queries of such a bag: of more, other kernels make more programs."""
+"""The most queries of such a bag: with more, the other kernels start more programs and are faster."""
 
 
 KEPT = {"forward": 1, "key_gradients": 2, "query_gradient": 2, "edge_sums": 0}
-"""How many tensors' own tiles a program keeps in shared memory."""
-TABLES: dict[str, dict[tuple[int, int], list[Tile]]] = {
+"""How many own tiles a program keeps in shared memory, one of each of so many tensors."""
+TABLES: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
     "forward": FORWARD,
     "key_gradients": KEY_GRADIENTS,
     "query_gradient": QUERY_GRADIENT,
     "edge_sums": EDGE_SUMS,
 }
-PASSES: dict[str, dict[tuple[int, int], Pass]] = {
+PASSES: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
     "moment_keys": MOMENT_KEYS,
     "moment_queries": MOMENT_QUERIES,
     "moment_query_sums": MOMENT_QUERY_SUMS,
     "moment_query_gradients": MOMENT_QUERY_GRADIENTS,
     "moment_key_gradients": MOMENT_KEY_GRADIENTS,
 }
-
-
-@cache
-def own_tiles(device: torch.device) -> dict[Kernel, Tile | Pass]:
-    """What goes before the tables on a device: tiles of the file that FLASHSIGN_TILES names, and those being tried."""
-    path = os.environ.get(VARIABLE)
-    return read(Path(path), device_name(device)) if path else {}
-
-
-def choose_tile(name: str, rows: Tensor, width: int) -> Tile:
-    """The tile of a kernel of TABLES for rows [C', heads, rows, E], width padded: the device's own, or else the first
-    that fits and of which every multiprocessor gets one, or the last that fits, or SMALL."""
-    size = rows.element_size()
-    own = own_tiles(rows.device).get(Kernel(name, size, width))
-    if isinstance(own, Tile):
-        return own
-    everyone, room = device_limits(rows.device)
-    tiles = [tile for tile in TABLES[name][size, width] if tile.shared(KEPT[name], width * size) <= room] or [SMALL]
-    full = (tile for tile in tiles if rows.shape[0] * rows.shape[1] * -(-rows.shape[2] // tile.own) >= everyone)
-    return next(full, tiles[-1])
-
-
-def choose_pass(name: str, rows: Tensor, width: int) -> Pass:
-    """The same of a kernel of PASSES."""
-    own = own_tiles(rows.device).get(Kernel(name, rows.element_size(), width))
-    return own if isinstance(own, Pass) else PASSES[name][rows.element_size(), width]
-
-
-def padded_width(width: int) -> int:
-    """The power of two from `width` up, 16 at least: what tiles are wide."""
-    return max(16, 1 << (width - 1).bit_length())
-
-
-def moment_block(width: int) -> int:
-    """Entries of a square [width, width], width padded, that one program sums (triton.moment_sums.add_parts)."""
-    return min(1024, width**2)
-
-
-@cache
-def device_limits(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors, and bytes of shared memory that a program may have."""
-    if device.type != "cuda":
-        return 1, 2**30
-    limits = torch.cuda.get_device_properties(device)
-    # Not every build of torch says how much shared memory there is.
-    return limits.multi_processor_count, getattr(limits, "shared_memory_per_block_optin", 2**30)
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-@cache
-def capability(device: torch.device) -> tuple[int, int]:
-    """Of a CUDA device; inside torch.compile nobody could ask."""
-    return torch.cuda.get_device_capability(device)
-
-
-def processors(device: torch.device) -> int:
-    return device_limits(device)[0]

@@ -1,6 +1,6 @@
 """What every kernel shares: where a program's rows lie, and numbers that keep 16-bit products in range.
 
-One form serves dense and packed bags: tensors [C', heads, rows, E], where a packed call has C' = 1 and every bag is a
+Dense and packed bags have one layout: tensors [C', heads, rows, E], where a packed call has C' = 1 and every bag is a
 run of rows. Letters: E head width, E_PAD the power of two above it.
 """
 
@@ -15,7 +15,7 @@ def bag_rows(bag, offsets, rows, PACKED: tl.constexpr):
     """First row of a bag, how many rows it has, and its index on the first axis."""
     if PACKED:
         first = tl.load(offsets + bag)
-        # Clamped: whatever the offsets say, no program leaves the tensor.
+        # Clamped: whatever the offsets hold, no program leaves the tensor.
         first = tl.minimum(tl.maximum(first, 0), rows).to(tl.int32)
         last = tl.minimum(tl.maximum(tl.load(offsets + bag + 1), first), rows).to(tl.int32)
         return first, last - first, bag * 0
@@ -38,7 +38,13 @@ def program_tile(schedule, tiles, heads, BLOCK: tl.constexpr, PACKED: tl.constex
 
 
 @triton.jit
-def quad(row):
+def load_rows(x, row, x_row, there, column, E: tl.constexpr):
+    """Rows [rows, 1] of x, zeros where they are not `there` [rows] or beyond the head's width."""
+    return tl.load(x + row * x_row + column[None, :], mask=there[:, None] & (column < E)[None, :], other=0.0)
+
+
+@triton.jit
+def multiple_of_four(row):
     """row, down to a multiple of four: where a descriptor of float32 numbers may begin to read."""
     return row // 4 * 4
 
@@ -54,6 +60,12 @@ def power_of_two(x):
 
 
 @triton.jit
+def unit_of(t):
+    """A power of two near sqrt(t): q / n is about 1 / sqrt(t) long, and has numbers near one in units of it."""
+    return 1.0 / power_of_two(tl.sqrt(t))
+
+
+@triton.jit
 def inverse_norm(z, floor):
     """1 / sqrt(z + floor + tiny), and 0 where there is nothing under the root: see flashsign.eager.streaming."""
     square = z + floor
@@ -62,6 +74,12 @@ def inverse_norm(z, floor):
 
 @triton.jit
 def marked(norm, broken):
-    """norm with the sign of less than zero where broken, of zeros too: see mend.py."""
+    """norm with its sign bit set where broken, that of zeros too: the mark that streaming/nan_repair.py looks for."""
     sign = tl.where(broken, -2147483648, 0)
     return (norm.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def not_finite(k_tile, v_tile):
+    """Which rows of two tiles [rows, E_PAD] hold NaN or infinity."""
+    return tl.sum(k_tile * 0 + v_tile.to(tl.float32) * 0, 1) != 0

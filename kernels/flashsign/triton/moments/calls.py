@@ -1,7 +1,7 @@
 """The moments' kernels, called on tensors: forward a pass over the keys and one over the queries, backward the reverse.
 
-The one form of tiles.py: q [C', H, N, E], k and v [C', K, M, E], multiplicity m [C', 1 or K, M] float32, any strides
-with E adjacent; packed bags have C' = 1 and offsets [bags + 1]. Widths to WIDEST.
+The kernels' one layout (common.layout): q [C', H, N, E], k and v [C', K, M, E], multiplicity m [C', 1 or K, M] float32,
+any strides with E adjacent; packed bags have C' = 1 and offsets [bags + 1]. Widths up to dispatch.WIDEST["moments"].
 """
 
 from __future__ import annotations
@@ -12,33 +12,43 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.triton.common.launch import aligned, cdiv, head_stride, precision, start, steps
+from flashsign.triton.common.launch import start
+from flashsign.triton.common.layout import aligned, cdiv, multiplicity_strides, precision, strides
 from flashsign.triton.moments import backward as moment_backward
 from flashsign.triton.moments import forward as moment_forward
-from flashsign.triton.moments import ill_conditioned_rows as weak_rows
+from flashsign.triton.moments import ill_conditioned_rows
 from flashsign.triton.moments import sums as moment_sums
-from flashsign.tuning import tables as tuning
-from flashsign.tuning.tables import choose_pass, padded_width
-from flashsign.tuning.tile import Pass
+from flashsign.tuning.block_sizes import RowBlockSizes
+from flashsign.tuning.choose import choose_row_block_sizes
+from flashsign.tuning.device import multiprocessor_count
+from flashsign.tuning.head_width import moment_block, padded_width
 
-CHAIN = 4096
-"""Most keys or queries that one program sums in float32."""
-FEWEST = 256
-"""Rows below which a part of a sum costs more to write than to make."""
+Arguments = dict[str, Any]
+"""Arguments of a kernel by name."""
+
+MOST_ROWS = 4096
+"""The most keys or queries that one program sums in float32."""
+FEWEST_ROWS = 256
+"""With fewer rows a part of a sum costs more to write than to compute."""
 
 
 class Squares(NamedTuple):
-    """Two sums of squares [bags K, 2, E_PAD, E_PAD], and their totals: see moment_sums.add_parts."""
+    """Two sums of squares [bags K, 2, E_PAD, E_PAD], and their totals: see sums.add_parts."""
 
     sums: Tensor
     totals: Tensor
 
 
-class Weak(NamedTuple):
-    """Lists of weak rows, one a bag and key head, and how many are on each [bags K]: see weak_rows."""
+class IllConditionedRows(NamedTuple):
+    """Lists of ill-conditioned rows, one a bag and key head, and how many are on each [bags K]: see
+    forward.attend_moments."""
 
     rows: Tensor
     counts: Tensor
+
+    @property
+    def arguments(self) -> Arguments:
+        return {"row_list": self.rows, "row_count": self.counts}
 
 
 def forward(
@@ -48,10 +58,10 @@ def forward(
     call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, eps)
     o = torch.empty_like(q)
     inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
-    weak = call.no_rows()
-    moments = call.sum_keys(weak)
-    call.attend_moments(moments, o, inverse, weak)
-    call.attend_weak(moments, o, inverse, weak)
+    listed = call.empty_lists()
+    moments = call.sum_keys(listed)
+    call.attend_moments(moments, o, inverse, listed)
+    call.attend_rows(moments, o, inverse, listed)
     return o, inverse, *moments
 
 
@@ -64,11 +74,11 @@ def backward(
     dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
     call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, eps)
     grad, moments = aligned(grad), Squares(sums, totals)
-    weak, delta = call.no_rows(), torch.empty_like(inverse)
-    gradients = call.sum_queries(grad, o, inverse, moments, delta, weak)
+    listed, delta = call.empty_lists(), torch.empty_like(inverse)
+    gradients = call.sum_queries(grad, o, inverse, moments, delta, listed)
     call.key_gradients(gradients, moments, dk, dv, dm)
-    call.query_gradients(grad, inverse, delta, moments, gradients, dq, weak)
-    call.weak_query_gradients(grad, o, inverse, moments, dq, weak)
+    call.query_gradients(grad, inverse, delta, moments, gradients, dq, listed)
+    call.row_gradients(grad, o, inverse, moments, dq, listed)
     return dq, dk, dv, dm
 
 
@@ -102,139 +112,312 @@ class Call:
 
     @property
     def block(self) -> int:
-        return tuning.moment_block(self.width)
+        return moment_block(self.width)
 
     @property
-    def form(self) -> dict[str, int | str | bool]:
-        return {
-            "E": self.q.shape[-1], "E_PAD": self.width, "PRECISION": precision(self.q.dtype),
-            "PACKED": self.offsets is not None,
-        }  # fmt: skip
+    def widths(self) -> Arguments:
+        return {"E": self.q.shape[-1], "E_PAD": self.width}
 
     @property
-    def key_strides(self) -> tuple[int, ...]:
-        return *steps(self.k), *steps(self.v), self.m.stride(0), head_stride(self.m)
+    def head_counts(self) -> Arguments:
+        heads, key_heads = self.heads
+        return {"heads": heads, "key_heads": key_heads}
+
+    @property
+    def key_strides(self) -> Arguments:
+        return {**strides("k", self.k), **strides("v", self.v), **multiplicity_strides(self.m)}
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, device=self.q.device, dtype=dtype)
 
-    def no_rows(self) -> Weak:
-        """Room for every row; add_parts sets the count to zero."""
-        room = self.q.shape[0] * self.q.shape[1] * self.q.shape[2]
-        return Weak(self.empty(room, dtype=torch.int32), self.empty(self.bags * self.heads[1], dtype=torch.int32))
+    def empty_lists(self) -> IllConditionedRows:
+        """Uninitialised lists, long enough for all rows; add_parts sets their counts to zero."""
+        rows = self.q.shape[0] * self.q.shape[1] * self.q.shape[2]
+        return IllConditionedRows(
+            self.empty(rows, dtype=torch.int32), self.empty(self.bags * self.heads[1], dtype=torch.int32)
+        )
 
-    def shares(self, rows: Tensor, tile: Pass, fewest: int) -> int:
-        """Parts that every bag and head of rows [C', heads, rows, E] is done in, to have about so many programs."""
-        mean = rows.shape[2] if self.offsets is None else cdiv(rows.shape[2], self.bags)
-        filling = tuning.processors(rows.device) * tile.programs // (self.bags * rows.shape[1])
-        return max(1, min(filling, cdiv(mean, fewest)), cdiv(mean, CHAIN))
-
-    def sum_keys(self, weak: Weak) -> Squares:
-        tile, (_, key_heads) = choose_pass("moment_keys", self.k, self.width), self.heads
-        shares = self.shares(self.k, tile, FEWEST)
-        parts, scales = self.room(shares)
-        start(
-            moment_sums.sum_keys, (shares, key_heads, self.bags),
-            (self.k, self.v, self.m, self.offsets, parts, scales), (*self.key_strides, self.k.shape[2], key_heads),
-            {**self.form, "BLOCK": tile.rows, "LOOK": 1024, "STAGES": tile.stages},
-            num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
-        return self.add(parts, scales, weak, scaled=True)
-
-    def sum_queries(
-        self, grad: Tensor, o: Tensor, inverse: Tensor, moments: Squares, delta: Tensor, weak: Weak
-    ) -> Squares:
-        q, (heads, key_heads) = self.q, self.heads
-        tile = choose_pass("moment_query_sums", q, self.width)
-        shares = self.shares(q, tile, FEWEST)
-        parts, doubts = self.room(shares * (heads // key_heads))
-        start(
-            moment_backward.sum_queries, (shares, heads, self.bags),
-            (q, o, grad, inverse, moments.totals, self.query_offsets, parts, doubts, delta),
-            (*steps(q), *steps(o), *steps(grad), q.shape[2], heads, key_heads, self.eps),
-            {**self.form, "QUERIES": tile.rows, "STAGES": tile.stages, "BLOCK": self.block},
-            num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
-        return self.add(parts, doubts, weak, scaled=False)
-
-    def room(self, parts: int) -> tuple[Tensor, Tensor]:
-        """For parts of Squares, and a number of each."""
+    def empty_parts(self, parts: int) -> tuple[Tensor, Tensor]:
+        """Uninitialised parts of Squares, and a number for each."""
         squares = self.bags * self.heads[1]
         return self.empty(parts, squares, 2, self.width, self.width), self.empty(parts, squares)
 
-    def add(self, parts: Tensor, scales: Tensor, weak: Weak, scaled: bool) -> Squares:
+    def splits(self, rows: Tensor, sizes: RowBlockSizes, fewest: int) -> int:
+        """Into how many parts the rows [C', heads, rows, E] of every bag and head are split.
+
+        As many as give every multiprocessor sizes.programs programs, with at least `fewest` rows each, on average over
+        the bags, and at most MOST_ROWS.
+        """
+        mean = rows.shape[2] if self.offsets is None else cdiv(rows.shape[2], self.bags)
+        filling = multiprocessor_count(rows.device) * sizes.programs // (self.bags * rows.shape[1])
+        return max(1, min(filling, cdiv(mean, fewest)), cdiv(mean, MOST_ROWS))
+
+    def sum_keys(self, listed: IllConditionedRows) -> Squares:
+        sizes, (_, key_heads) = choose_row_block_sizes("moment_keys", self.k, self.width), self.heads
+        splits = self.splits(self.k, sizes, FEWEST_ROWS)
+        parts, scales = self.empty_parts(splits)
+        start(
+            moment_sums.sum_keys,
+            (splits, key_heads, self.bags),
+            tensors={
+                "k": self.k,
+                "v": self.v,
+                "multiplicity": self.m,
+                "offsets": self.offsets,
+                "parts": parts,
+                "scales": scales,
+            },
+            numbers={**self.key_strides, "rows": self.k.shape[2], "key_heads": key_heads},
+            constants={
+                **self.widths,
+                "BLOCK": sizes.rows,
+                "LOOK": 1024,
+                "STAGES": sizes.stages,
+                "PRECISION": precision(self.q.dtype),
+                "PACKED": self.offsets is not None,
+            },
+            num_warps=sizes.warps,
+            num_stages=sizes.stages,
+        )
+        return self.add(parts, scales, listed, scaled=True)
+
+    def sum_queries(
+        self, grad: Tensor, o: Tensor, inverse: Tensor, moments: Squares, delta: Tensor, listed: IllConditionedRows
+    ) -> Squares:
+        """dA and 2 dG; the first of their totals is 1 for bags that need high precision. Writes delta [C', H, N]."""
+        q, (heads, key_heads) = self.q, self.heads
+        sizes = choose_row_block_sizes("moment_query_sums", q, self.width)
+        splits = self.splits(q, sizes, FEWEST_ROWS)
+        parts, needs_high_precision = self.empty_parts(splits * (heads // key_heads))
+        start(
+            moment_backward.sum_queries,
+            (splits, heads, self.bags),
+            tensors={
+                "q": q,
+                "o": o,
+                "grad": grad,
+                "inverse": inverse,
+                "totals": moments.totals,
+                "query_offsets": self.query_offsets,
+                "parts": parts,
+                "needs_high_precision": needs_high_precision,
+                "delta": delta,
+            },
+            numbers={
+                **strides("q", q),
+                **strides("o", o),
+                **strides("grad", grad),
+                "queries_all": q.shape[2],
+                **self.head_counts,
+                "eps": self.eps,
+            },
+            constants={
+                **self.widths,
+                "QUERIES": sizes.rows,
+                "STAGES": sizes.stages,
+                "BLOCK": self.block,
+                "PRECISION": precision(q.dtype),
+                "PACKED": self.offsets is not None,
+            },
+            num_warps=sizes.warps,
+            num_stages=sizes.stages,
+        )
+        return self.add(parts, needs_high_precision, listed, scaled=False)
+
+    def add(self, parts: Tensor, scales: Tensor, listed: IllConditionedRows, scaled: bool) -> Squares:
+        """The parts' sum: see sums.add_parts. Empties the lists."""
         sums, totals = self.empty(*parts.shape[1:]), self.empty(parts.shape[1], 4, self.width**2 // self.block)
         start(
-            moment_sums.add_parts, (self.width**2 // self.block, parts.shape[1]),
-            (parts, scales, sums, totals, weak.counts), (len(parts),),
-            {"E_PAD": self.width, "BLOCK": self.block, "SHARES": 1 << (len(parts) - 1).bit_length(), "SCALED": scaled},
+            moment_sums.add_parts,
+            (self.width**2 // self.block, parts.shape[1]),
+            tensors={"parts": parts, "scales": scales, "out": sums, "totals": totals, "row_count": listed.counts},
+            numbers={"count": len(parts)},
+            constants={
+                "E_PAD": self.width,
+                "BLOCK": self.block,
+                "PARTS": 1 << (len(parts) - 1).bit_length(),
+                "SCALED": scaled,
+            },
             num_warps=4,
-        )  # fmt: skip
+        )
         return Squares(sums, totals)
 
     def over_rows(
-        self, kernel: Any, what: Literal["QUERIES", "KEYS"], name: str,
-        tensors: tuple[Tensor | None, ...], numbers: tuple[int | float, ...],
-    ) -> None:  # fmt: skip
-        """A pass over queries or keys that sums nothing; name: of its tile."""
-        rows = self.q if what == "QUERIES" else self.k
-        tile = choose_pass(name, rows, self.width)
+        self, kernel: Any, rows: Literal["QUERIES", "KEYS"], name: str, tensors: Arguments, numbers: Arguments
+    ) -> None:
+        """A pass over queries or keys that sums nothing; name: of its block sizes."""
+        over = self.q if rows == "QUERIES" else self.k
+        sizes = choose_row_block_sizes(name, over, self.width)
         start(
-            kernel, (self.shares(rows, tile, tile.rows), rows.shape[1], self.bags), tensors, numbers,
-            {**self.form, what: tile.rows, "STAGES": tile.stages, "HALF": self.half, "BLOCK": self.block},
-            num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
+            kernel,
+            (self.splits(over, sizes, sizes.rows), over.shape[1], self.bags),
+            tensors=tensors,
+            numbers=numbers,
+            constants={
+                **self.widths,
+                rows: sizes.rows,
+                "STAGES": sizes.stages,
+                "BLOCK": self.block,
+                "PRECISION": precision(self.q.dtype),
+                "HALF": self.half,
+                "PACKED": self.offsets is not None,
+            },
+            num_warps=sizes.warps,
+            num_stages=sizes.stages,
+        )
 
-    def attend_moments(self, moments: Squares, o: Tensor, inverse: Tensor, weak: Weak) -> None:
+    def attend_moments(self, moments: Squares, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
         q = self.q
         self.over_rows(
-            moment_forward.attend_moments, "QUERIES", "moment_queries",
-            (q, *moments, self.query_offsets, o, inverse, *weak),
-            (*steps(q), *steps(o), q.shape[2], *self.heads, self.eps),
-        )  # fmt: skip
+            moment_forward.attend_moments,
+            "QUERIES",
+            "moment_queries",
+            tensors={
+                "q": q,
+                "moments": moments.sums,
+                "totals": moments.totals,
+                "query_offsets": self.query_offsets,
+                "o": o,
+                "inverse": inverse,
+                **listed.arguments,
+            },
+            numbers={
+                **strides("q", q),
+                **strides("o", o),
+                "queries_all": q.shape[2],
+                **self.head_counts,
+                "eps": self.eps,
+            },
+        )
 
     def query_gradients(
-        self, grad: Tensor, inverse: Tensor, delta: Tensor, moments: Squares, gradients: Squares, dq: Tensor, weak: Weak
-    ) -> None:
+        self, grad: Tensor, inverse: Tensor, delta: Tensor, moments: Squares, gradients: Squares, dq: Tensor,
+        listed: IllConditionedRows,
+    ) -> None:  # fmt: skip
         q = self.q
         self.over_rows(
-            moment_backward.query_gradients, "QUERIES", "moment_query_gradients",
-            (q, grad, inverse, delta, *moments, gradients.totals, self.query_offsets, dq, *weak),
-            (*steps(q), *steps(grad), *steps(dq), q.shape[2], *self.heads, self.eps),
-        )  # fmt: skip
+            moment_backward.query_gradients,
+            "QUERIES",
+            "moment_query_gradients",
+            tensors={
+                "q": q,
+                "grad": grad,
+                "inverse": inverse,
+                "delta": delta,
+                "moments": moments.sums,
+                "totals": moments.totals,
+                "gradient_totals": gradients.totals,
+                "query_offsets": self.query_offsets,
+                "dq": dq,
+                **listed.arguments,
+            },
+            numbers={
+                **strides("q", q),
+                **strides("grad", grad),
+                **strides("dq", dq),
+                "queries_all": q.shape[2],
+                **self.head_counts,
+                "eps": self.eps,
+            },
+        )
 
     def key_gradients(self, gradients: Squares, moments: Squares, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
-        k = self.k
         self.over_rows(
-            moment_backward.key_gradients, "KEYS", "moment_key_gradients",
-            (k, self.v, self.m, self.offsets, *gradients, moments.totals, dk, dv, dm),
-            (*self.key_strides, *steps(dk), *steps(dv), k.shape[2], k.shape[1], self.eps),
-        )  # fmt: skip
-
-    def attend_weak(self, moments: Squares, o: Tensor, inverse: Tensor, weak: Weak) -> None:
-        q = self.q
-        self.over_weak(
-            weak_rows.attend_weak,
-            (q, self.k, self.v, self.m, self.offsets, self.query_offsets, moments.totals, *weak, o, inverse),
-            (*steps(q), *self.key_strides, *steps(o)),
+            moment_backward.key_gradients,
+            "KEYS",
+            "moment_key_gradients",
+            tensors={
+                "k": self.k,
+                "v": self.v,
+                "multiplicity": self.m,
+                "offsets": self.offsets,
+                "gradients": gradients.sums,
+                "gradient_totals": gradients.totals,
+                "totals": moments.totals,
+                "dk": dk,
+                "dv": dv,
+                "dm": dm,
+            },
+            numbers={
+                **self.key_strides,
+                **strides("dk", dk),
+                **strides("dv", dv),
+                "rows": self.k.shape[2],
+                "key_heads": self.k.shape[1],
+                "eps": self.eps,
+            },
         )
 
-    def weak_query_gradients(
-        self, grad: Tensor, o: Tensor, inverse: Tensor, moments: Squares, dq: Tensor, weak: Weak
+    def attend_rows(self, moments: Squares, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
+        """Writes o and inverse of the listed rows, in place of what moments gave them."""
+        self.over_listed(
+            ill_conditioned_rows.attend_rows,
+            tensors={
+                "q": self.q,
+                "k": self.k,
+                "v": self.v,
+                "multiplicity": self.m,
+                "offsets": self.offsets,
+                "query_offsets": self.query_offsets,
+                "totals": moments.totals,
+                **listed.arguments,
+                "o": o,
+                "inverse": inverse,
+            },
+            numbers={**strides("q", self.q), **self.key_strides, **strides("o", o)},
+        )
+
+    def row_gradients(
+        self, grad: Tensor, o: Tensor, inverse: Tensor, moments: Squares, dq: Tensor, listed: IllConditionedRows
     ) -> None:
-        q = self.q
-        self.over_weak(
-            weak_rows.weak_query_gradients,
-            (q, self.k, self.v, grad, o, self.m, inverse, self.offsets, self.query_offsets, moments.totals, *weak, dq),
-            (*steps(q), *self.key_strides, *steps(grad), *steps(o), *steps(dq)),
+        """Writes dq of the listed rows, in place of what moments gave them."""
+        self.over_listed(
+            ill_conditioned_rows.row_gradients,
+            tensors={
+                "q": self.q,
+                "k": self.k,
+                "v": self.v,
+                "grad": grad,
+                "o": o,
+                "multiplicity": self.m,
+                "inverse": inverse,
+                "offsets": self.offsets,
+                "query_offsets": self.query_offsets,
+                "totals": moments.totals,
+                **listed.arguments,
+                "dq": dq,
+            },
+            numbers={
+                **strides("q", self.q),
+                **self.key_strides,
+                **strides("grad", grad),
+                **strides("o", o),
+                **strides("dq", dq),
+            },
         )
 
-    def over_weak(self, kernel: Any, tensors: tuple[Tensor | None, ...], strides: tuple[int, ...]) -> None:
-        """Few programs, which mostly find an empty list."""
+    def over_listed(self, kernel: Any, tensors: Arguments, numbers: Arguments) -> None:
+        """A pass over the listed rows, by few programs, as their lists are mostly empty. numbers: strides."""
         _, key_heads = self.heads
-        programs = max(1, 2 * tuning.processors(self.q.device) // (self.bags * key_heads))
+        programs = max(1, 2 * multiprocessor_count(self.q.device) // (self.bags * key_heads))
         start(
-            kernel, (programs, key_heads, self.bags), tensors,
-            (*strides, self.q.shape[2], self.k.shape[2], *self.heads, self.eps),
-            {**self.form, "QUERIES": 64 if self.half else 32, "KEYS": 32, "BLOCK": self.block}, num_warps=4,
-        )  # fmt: skip
+            kernel,
+            (programs, key_heads, self.bags),
+            tensors=tensors,
+            numbers={
+                **numbers,
+                "queries_all": self.q.shape[2],
+                "keys_all": self.k.shape[2],
+                **self.head_counts,
+                "eps": self.eps,
+            },
+            constants={
+                **self.widths,
+                "QUERIES": 64 if self.half else 32,
+                "KEYS": 32,
+                "BLOCK": self.block,
+                "PRECISION": precision(self.q.dtype),
+                "PACKED": self.offsets is not None,
+            },
+            num_warps=4,
+        )

@@ -1,7 +1,8 @@
-"""The rows that moments cannot tell, streamed over the keys: few, wherever they lie, found and listed on the device.
+"""Ill-conditioned rows, which float32 moments cannot tell apart from rounding, are streamed over the keys.
 
-They are those with rho = z / (|q|^2 t) below WEAK: float32 sums have z to about 0.13 2^-24 / rho of it.
-Program (number, key head, bag) takes every so many-th tile of its bag's list. The order of a list is not the same from
+They are those with rho = z / (|q|^2 t) below ILL_CONDITIONED: float32 sums leave an error of 0.13 2^-24 / rho in z. Few
+rows, wherever they lie; the passes over queries find them and list them on the device, without synchronising with the
+host. Program (number, key head, bag) takes every so many-th tile of its bag's list. The order of a list differs from
 run to run, but no row's result depends on it.
 """
 
@@ -13,134 +14,164 @@ import triton.language as tl
 from flashsign.triton.common.device_functions import bag_rows, inverse_norm
 from flashsign.triton.moments.sums import read_totals
 
-WEAK = tl.constexpr(1e-4)
-"""For 16-bit numbers; float32's results are to be ten times better."""
+ILL_CONDITIONED = tl.constexpr(1e-4)
+"""For 16-bit numbers; ten times as large for float32, whose results are to be ten times as accurate."""
 
 
 @triton.jit
-def list_of(weak_rows, index, first, key_head, queries_all, heads, group):
-    """Where a bag and key head have their list: as many places as they have rows."""
+def list_of(row_list, index, first, key_head, queries_all, heads, group):
+    """Where the list of a bag and key head begins: every list has as many entries as there are rows."""
     place = (index.to(tl.int64) * heads + key_head * group) * queries_all
-    return weak_rows + place + (index.to(tl.int64) * 0 + first) * group
+    return row_list + place + (index.to(tl.int64) * 0 + first) * group
 
 
 @triton.jit
-def list_weak(weak, weak_rows, weak_count, number):
-    """Appends the numbers [rows] of those that are weak; weak_rows, weak_count: of one bag and key head."""
-    weak = weak.to(tl.int32)
-    found = tl.sum(weak)
+def append_rows(ill_conditioned, row_list, row_count, number):
+    """Appends the numbers [rows] of ill-conditioned rows; row_list, row_count: of one bag and key head."""
+    ill_conditioned = ill_conditioned.to(tl.int32)
+    found = tl.sum(ill_conditioned)
     if found > 0:
-        slot = tl.atomic_add(weak_count, found) + tl.cumsum(weak, 0) - 1
-        tl.store(weak_rows + slot, number, mask=weak != 0)
+        slot = tl.atomic_add(row_count, found) + tl.cumsum(ill_conditioned, 0) - 1
+        tl.store(row_list + slot, number, mask=ill_conditioned != 0)
 
 
 @triton.jit
-def listed_rows(weak_rows, tile, count, first, queries, QUERIES: tl.constexpr):
-    """Which rows of a list's tile are there, head in the group and row [QUERIES] of each; weak_rows: the bag's list."""
+def bag_of_list(
+    bag, key_head, k, v, multiplicity, offsets, query_offsets, totals, row_list,
+    k_bag, k_head,
+    v_bag, v_head,
+    m_bag, m_head,
+    queries_all, keys_all, heads, key_heads,
+    E_PAD: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Of a bag and key head: pointers to keys, values, multiplicities and list, where its rows lie, scale and t."""
+    group = heads // key_heads
+    first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    first, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
+    scale, t, _, _ = read_totals(totals, bag * key_heads + key_head, E_PAD, BLOCK)
+    index, key_head = index.to(tl.int64), key_head.to(tl.int64)
+    k += index * k_bag + key_head * k_head
+    v += index * v_bag + key_head * v_head
+    multiplicity += index * m_bag + key_head * m_head + first
+    row_list = list_of(row_list, index, first_query, key_head, queries_all, heads, group)
+    return k, v, multiplicity, row_list, index, key_head * group, first_query, queries, first, keys, scale, t
+
+
+@triton.jit
+def listed_rows(row_list, tile, count, first_head, first, queries, QUERIES: tl.constexpr):
+    """Which rows of a list's tile are there, and head and row [QUERIES] of each, int64; row_list: the bag's list."""
     slot = tile * QUERIES + tl.arange(0, QUERIES)
-    number = tl.load(weak_rows + slot, mask=slot < count, other=0)
-    return slot < count, number // queries, first + number % queries
+    number = tl.load(row_list + slot, mask=slot < count, other=0)
+    member, row = number // queries, first + number % queries
+    return slot < count, first_head + member.to(tl.int64), row.to(tl.int64)
 
 
 @triton.jit
-def load_keys(k, v, multiplicity, key, keys, first, scale, k_row, v_row, column, E: tl.constexpr):
-    """Tiles of k and v, and the multiplicities; zeros for keys that are absent or not there."""
+def pointers(x, index, head, row, x_bag, x_head, x_row, column):
+    """To rows [rows, E_PAD] of x, each of a head [rows] and row [rows] of its own."""
+    at = index * x_bag + head * x_head + row * x_row
+    return x + at[:, None] + column[None, :]
+
+
+@triton.jit
+def score_keys(
+    rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column,
+    E: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Scores of rows with the keys from `start` on, these keys and values, and their multiplicities.
+
+    Keys that are absent or not there are zeros, and so are their values.
+    """
+    key = start + tl.arange(0, KEYS)
     m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
     here = (m != 0)[:, None] & (column < E)[None, :]
     row = (first + key).to(tl.int64)[:, None]
     k_tile = tl.load(k + row * k_row + column[None, :], mask=here, other=0.0)
     v_tile = tl.load(v + row * v_row + column[None, :], mask=here, other=0.0)
-    return k_tile, v_tile, m * scale
+    m = m * scale
+    return tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :], k_tile, v_tile, m
 
 
 @triton.jit
-def attend_weak(
-    q, k, v, multiplicity, offsets, query_offsets, totals, weak_rows, weak_count, o, inverse,
-    q_bag, q_head, q_row, k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head, o_bag, o_head, o_row,
+def attend_rows(
+    q, k, v, multiplicity, offsets, query_offsets, totals, row_list, row_count, o, inverse,
+    q_bag, q_head, q_row,
+    k_bag, k_head, k_row,
+    v_bag, v_head, v_row,
+    m_bag, m_head,
+    o_bag, o_head, o_row,
     queries_all, keys_all, heads, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """o and inverse of the listed rows, in place of what moments gave them."""
     key_head, bag = tl.program_id(1), tl.program_id(2)
-    count = tl.load(weak_count + bag * key_heads + key_head)
+    count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:
         return
-    group = heads // key_heads
-    first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
-    first, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
-    scale, t, _, _ = read_totals(totals, bag * key_heads + key_head, E_PAD, BLOCK)
-    index, key_head = index.to(tl.int64), key_head.to(tl.int64)
-    k += index * k_bag + key_head * k_head
-    v += index * v_bag + key_head * v_head
-    multiplicity += index * m_bag + key_head * m_head + first
-    weak_rows = list_of(weak_rows, index, first_query, key_head, queries_all, heads, group)
+    k, v, multiplicity, row_list, index, first_head, first_query, queries, first, keys, scale, t = bag_of_list(
+        bag, key_head, k, v, multiplicity, offsets, query_offsets, totals, row_list,
+        k_bag, k_head, v_bag, v_head, m_bag, m_head, queries_all, keys_all, heads, key_heads, E_PAD, BLOCK, PACKED,
+    )  # fmt: skip
     column = tl.arange(0, E_PAD)
     for tile in range(tl.program_id(0), tl.cdiv(count, QUERIES), tl.num_programs(0)):
-        there, member, row = listed_rows(weak_rows, tile, count, first_query, queries, QUERIES)
-        head = key_head * group + member.to(tl.int64)
-        row = row.to(tl.int64)
+        there, head, row = listed_rows(row_list, tile, count, first_head, first_query, queries, QUERIES)
         here = there[:, None] & (column < E)[None, :]
-        at = index * q_bag + head * q_head + row * q_row
-        rows = tl.load(q + at[:, None] + column[None, :], mask=here, other=0.0)
+        rows = tl.load(pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0)
         u = tl.zeros([QUERIES, E_PAD], tl.float32)
         z = tl.zeros([QUERIES], tl.float32)
         for start in range(0, keys, KEYS):
-            key = start + tl.arange(0, KEYS)
-            k_tile, v_tile, m = load_keys(k, v, multiplicity, key, keys, first, scale, k_row, v_row, column, E)
-            s = tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :]
+            s, _, v_tile, _ = score_keys(
+                rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column, E, KEYS, PRECISION
+            )
             z += tl.sum(s * s, 1)
             u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
         wide = rows.to(tl.float32)
         n = inverse_norm(z, eps * tl.sum(wide * wide, 1) * t)
-        at = index * o_bag + head * o_head + row * o_row
-        tl.store(o + at[:, None] + column[None, :], (u * n[:, None]).to(o.dtype.element_ty), mask=here)
+        to = pointers(o, index, head, row, o_bag, o_head, o_row, column)
+        tl.store(to, (u * n[:, None]).to(o.dtype.element_ty), mask=here)
         tl.store(inverse + (index * heads + head) * queries_all + row, n, mask=there)
 
 
 @triton.jit
-def weak_query_gradients(
-    q, k, v, grad, o, multiplicity, inverse, offsets, query_offsets, totals, weak_rows, weak_count, dq,
-    q_bag, q_head, q_row, k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head, g_bag, g_head, g_row,
-    o_bag, o_head, o_row, dq_bag, dq_head, dq_row, queries_all, keys_all, heads, key_heads, eps,
+def row_gradients(
+    q, k, v, grad, o, multiplicity, inverse, offsets, query_offsets, totals, row_list, row_count, dq,
+    q_bag, q_head, q_row,
+    k_bag, k_head, k_row,
+    v_bag, v_head, v_row,
+    m_bag, m_head,
+    grad_bag, grad_head, grad_row,
+    o_bag, o_head, o_row,
+    dq_bag, dq_head, dq_row,
+    queries_all, keys_all, heads, key_heads, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """dq_i = (1 / n_i) sum_j (<do_i, v_j> - w_ij delta_i) k'_j - (delta_i / n_i^2) eps t q_i of the listed rows."""
     key_head, bag = tl.program_id(1), tl.program_id(2)
-    count = tl.load(weak_count + bag * key_heads + key_head)
+    count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:
         return
-    group = heads // key_heads
-    first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
-    first, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
-    scale, t, _, _ = read_totals(totals, bag * key_heads + key_head, E_PAD, BLOCK)
-    index, key_head = index.to(tl.int64), key_head.to(tl.int64)
-    k += index * k_bag + key_head * k_head
-    v += index * v_bag + key_head * v_head
-    multiplicity += index * m_bag + key_head * m_head + first
-    weak_rows = list_of(weak_rows, index, first_query, key_head, queries_all, heads, group)
+    k, v, multiplicity, row_list, index, first_head, first_query, queries, first, keys, scale, t = bag_of_list(
+        bag, key_head, k, v, multiplicity, offsets, query_offsets, totals, row_list,
+        k_bag, k_head, v_bag, v_head, m_bag, m_head, queries_all, keys_all, heads, key_heads, E_PAD, BLOCK, PACKED,
+    )  # fmt: skip
     column = tl.arange(0, E_PAD)
     for tile in range(tl.program_id(0), tl.cdiv(count, QUERIES), tl.num_programs(0)):
-        there, member, row = listed_rows(weak_rows, tile, count, first_query, queries, QUERIES)
-        head = key_head * group + member.to(tl.int64)
-        row = row.to(tl.int64)
+        there, head, row = listed_rows(row_list, tile, count, first_head, first_query, queries, QUERIES)
         here = there[:, None] & (column < E)[None, :]
-        at = index * q_bag + head * q_head + row * q_row
-        rows = tl.load(q + at[:, None] + column[None, :], mask=here, other=0.0)
-        at = index * g_bag + head * g_head + row * g_row
-        grads = tl.load(grad + at[:, None] + column[None, :], mask=here, other=0.0)
-        at = index * o_bag + head * o_head + row * o_row
-        outputs = tl.load(o + at[:, None] + column[None, :], mask=here, other=0.0)
+        rows = tl.load(pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0)
+        grads = tl.load(pointers(grad, index, head, row, grad_bag, grad_head, grad_row, column), mask=here, other=0.0)
+        outputs = tl.load(pointers(o, index, head, row, o_bag, o_head, o_row, column), mask=here, other=0.0)
         n = tl.load(inverse + (index * heads + head) * queries_all + row, mask=there, other=0.0)
         curve = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1) * n
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
         for start in range(0, keys, KEYS):
-            key = start + tl.arange(0, KEYS)
-            k_tile, v_tile, m = load_keys(k, v, multiplicity, key, keys, first, scale, k_row, v_row, column, E)
-            s = tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :]
+            s, k_tile, v_tile, m = score_keys(
+                rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column, E, KEYS, PRECISION
+            )
             ds = (tl.dot(grads, v_tile.T, input_precision=PRECISION) - s * curve[:, None]) * m[None, :]
             sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
         sums = (sums - rows.to(tl.float32) * (eps * t * curve)[:, None]) * n[:, None]
-        at = index * dq_bag + head * dq_head + row * dq_row
-        tl.store(dq + at[:, None] + column[None, :], sums.to(dq.dtype.element_ty), mask=here)
+        to = pointers(dq, index, head, row, dq_bag, dq_head, dq_row, column)
+        tl.store(to, sums.to(dq.dtype.element_ty), mask=here)

@@ -2,12 +2,13 @@
 
     A = sum_j k'_j^T v_j      G = sum_j k'_j^T k'_j      k' = m k
 
-They are sums, so programs take shares of the keys and their parts add up, in one order. A share's multiplicities are
-divided by a power of two near the share's largest, which the sum of the parts undoes: no pass over all of them first.
+They are sums, so programs take a part of the keys each, and the parts' sums are added, in one order. A part's
+multiplicities are divided by a power of two near its largest, which adding the parts undoes: no pass over all of them
+first.
 
 Products of 16-bit numbers: A = sum_j k_j^T (m_j v_j) and G = sum_j k_j^T (m_j^2 k_j). What is rounded stands on the
 right, so that its error is a part of q.k and small where q.k is; m k rounded would have an error as large as |q| |k|,
-which rows along weak directions of the keys cannot bear.
+which ill-conditioned rows cannot bear.
 Letters: B bags, K key heads, E head width.
 """
 
@@ -20,8 +21,8 @@ from flashsign.triton.common.device_functions import bag_rows, power_of_two
 
 
 @triton.jit
-def share_of(rows, BLOCK: tl.constexpr):
-    """First and last of the rows that this program (its first axis counts shares) takes; whole blocks."""
+def rows_of_program(rows, BLOCK: tl.constexpr):
+    """First and last of the rows that this program (its first axis counts parts) takes; whole blocks."""
     part = tl.program_id(0)
     size = tl.cdiv(tl.cdiv(rows, tl.num_programs(0)), BLOCK) * BLOCK
     return part * size, tl.minimum((part + 1) * size, rows)
@@ -30,14 +31,17 @@ def share_of(rows, BLOCK: tl.constexpr):
 @triton.jit
 def sum_keys(
     k, v, multiplicity, offsets, parts, scales,
-    k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head, rows, key_heads,
+    k_bag, k_head, k_row,
+    v_bag, v_head, v_row,
+    m_bag, m_head,
+    rows, key_heads,
     E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, LOOK: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Program (share, head, bag) -> parts [shares, B, K, 2, E_PAD, E_PAD], A and G of its keys, and their scale."""
+    """Program (part, head, bag) -> parts [parts, B, K, 2, E_PAD, E_PAD], A and G of its keys, and their scale."""
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
-    begin, last = share_of(keys, BLOCK)
+    begin, last = rows_of_program(keys, BLOCK)
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head
     v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
@@ -71,25 +75,26 @@ def sum_keys(
     parts += slot.to(tl.int64) * (2 * E_PAD * E_PAD)
     tl.store(parts + square, a)
     tl.store(parts + E_PAD * E_PAD + square, g)
-    # A share without keys has no scale of its own.
+    # A part without keys has no scale of its own.
     tl.store(scales + slot, tl.where(largest > 0, scale, float("inf")))
 
 
 @triton.jit
 def add_parts(
-    parts, scales, out, totals, weak_count, shares,
-    E_PAD: tl.constexpr, BLOCK: tl.constexpr, SHARES: tl.constexpr, SCALED: tl.constexpr,
+    parts, scales, out, totals, row_count,
+    count,
+    E_PAD: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """parts [shares, B K, 2, E_PAD, E_PAD] -> their sum, out [B K, 2, E_PAD, E_PAD]. weak_count [B K]: zeros.
+    """parts [count, B K, 2, E_PAD, E_PAD] -> their sum, out [B K, 2, E_PAD, E_PAD]. Sets row_count [B K] to zeros.
 
-    Program (block of BLOCK entries, B K). Its place in totals [B K, 4, blocks] float32: of `scales` [shares, B K] the
+    Program (block of BLOCK entries, B K). Its place in totals [B K, 4, blocks] float32: of `scales` [count, B K] the
     smallest (SCALED: then the sum is in that scale) or the largest, and of the block's entries the largest of the
     first square, the largest of the second, and the second's trace.
     """
     block, bag, bags = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     BLOCKS: tl.constexpr = E_PAD * E_PAD // BLOCK
-    share = tl.arange(0, SHARES)
-    own = tl.load(scales + share * bags + bag, mask=share < shares, other=float("inf") if SCALED else 0.0)
+    part = tl.arange(0, PARTS)
+    own = tl.load(scales + part * bags + bag, mask=part < count, other=float("inf") if SCALED else 0.0)
     if SCALED:
         common = tl.min(own)
         common = tl.where(common < float("inf"), common, 1.0)
@@ -98,11 +103,11 @@ def add_parts(
     entry = block * BLOCK + tl.arange(0, BLOCK)
     a = tl.zeros([BLOCK], tl.float32)
     g = tl.zeros([BLOCK], tl.float32)
-    for number in tl.range(0, shares, num_stages=4):
-        part = parts + (number * bags + bag).to(tl.int64) * (2 * E_PAD * E_PAD)
+    for number in tl.range(0, count, num_stages=4):
+        squares = parts + (number * bags + bag).to(tl.int64) * (2 * E_PAD * E_PAD)
         factor = common / tl.load(scales + number * bags + bag) if SCALED else 1.0
-        a += factor * tl.load(part + entry)
-        g += factor * factor * tl.load(part + E_PAD * E_PAD + entry)
+        a += factor * tl.load(squares + entry)
+        g += factor * factor * tl.load(squares + E_PAD * E_PAD + entry)
     out += bag.to(tl.int64) * (2 * E_PAD * E_PAD)
     tl.store(out + entry, a)
     tl.store(out + E_PAD * E_PAD + entry, g)
@@ -111,7 +116,7 @@ def add_parts(
     tl.store(totals + BLOCKS + block, tl.max(tl.abs(a)))
     tl.store(totals + 2 * BLOCKS + block, tl.max(tl.abs(g)))
     tl.store(totals + 3 * BLOCKS + block, tl.sum(tl.where(entry // E_PAD == entry % E_PAD, g, 0.0)))
-    tl.store(weak_count + bag, 0)
+    tl.store(row_count + bag, 0)
 
 
 @triton.jit
@@ -127,21 +132,22 @@ def read_totals(totals, bag, E_PAD: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def careful_product(
-    x, row, x_row, there, square, unit, total,
-    E: tl.constexpr, E_PAD: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+def high_precision_product(
+    x, row, x_row, there, square, unit,
+    E: tl.constexpr, E_PAD: tl.constexpr, TRANSPOSED: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """total + x square unit (TURNED: square^T) to float32's accuracy, where one 16-bit product is not enough.
+    """x square unit (TRANSPOSED: x square^T unit) to float32's accuracy, where one 16-bit product is not enough.
 
-    x: pointer to rows of any width; row [rows, 1] of them that are there; square [E_PAD, E_PAD] float32. HALF: the
-    square enters as the sum of two 16-bit squares.
+    x: pointer to rows of any width; row [rows, 1], and which of them are `there` [rows]; square [E_PAD, E_PAD] float32.
+    HALF: the square enters as the sum of two 16-bit squares.
     """
     WIDTH: tl.constexpr = E_PAD if E_PAD < 32 else 32
     column = tl.arange(0, E_PAD)
+    total = tl.zeros([there.shape[0], E_PAD], tl.float32)
     for begin in range(0, E_PAD, WIDTH):
         some = begin + tl.arange(0, WIDTH)
         piece = tl.load(x + row * x_row + some[None, :], mask=there[:, None] & (some < E)[None, :], other=0.0)
-        if TURNED:
+        if TRANSPOSED:
             slab = tl.load(square + column[None, :] * E_PAD + some[:, None]) * unit
         else:
             slab = tl.load(square + some[:, None] * E_PAD + column[None, :]) * unit
@@ -152,3 +158,32 @@ def careful_product(
         else:
             total = tl.dot(piece, slab, total, input_precision=PRECISION)
     return total
+
+
+@triton.jit
+def rounded_squares(squares, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.constexpr):
+    """Two squares [2, E_PAD, E_PAD] in units that bring them near one, each rounded to 16 bits."""
+    column = tl.arange(0, E_PAD)
+    square = column[:, None] * E_PAD + column[None, :]
+    a = (tl.load(squares + square) * a_unit).to(dtype)
+    g = (tl.load(squares + E_PAD * E_PAD + square) * g_unit).to(dtype)
+    return a, g
+
+
+@triton.jit
+def tile_rows(start, last, first, BLOCK: tl.constexpr):
+    """Of the tile that begins at row `start` of a bag: its rows, which are there, and their numbers in the tensor."""
+    row = start + tl.arange(0, BLOCK)
+    return row, row < last, (first + row).to(tl.int64)[:, None]
+
+
+@triton.jit
+def query_part(query_offsets, queries_all, heads, key_heads, QUERIES: tl.constexpr, PACKED: tl.constexpr):
+    """Of program (part, head, bag): head, bag, key head, query heads of a key head, the bag's index and first row, how
+    many queries it has, and the first and last that the program does."""
+    head, bag = tl.program_id(1), tl.program_id(2)
+    group = heads // key_heads
+    key_head = head // group
+    first, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
+    begin, last = rows_of_program(queries, QUERIES)
+    return head, bag, key_head, group, index, first, queries, begin, last

@@ -6,7 +6,7 @@ With 1 / n_i = r_i / 2^a_i, r_i from a half to one, and q~_i = q_i / 2^a_i, whic
 
 Of q_i / n_i rounded, a key alone in its bag would get a weight that is not quite a sign: n_i is the size of the score
 before it was rounded. A program holds one tile of keys and sees the scores transposed, w^T = K' Q~^T, as they are
-summed over queries: no accumulator is ever turned. Equations: kernels/README.md, "Spherical attention".
+summed over queries: no accumulator is ever transposed. Equations: kernels/README.md, "Spherical attention".
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, power_of_two, program_tile, quad
+from flashsign.triton.common.device_functions import (
+    bag_rows,
+    multiple_of_four,
+    not_finite,
+    power_of_two,
+    program_tile,
+    unit_of,
+)
 from flashsign.triton.streaming.scaled_keys import bag_totals
 
 
 @triton.jit
-def unit_of(t):
-    """A power of two near sqrt(t): q~ is about 1 / sqrt(t) long, and has numbers near one in units of it."""
-    return 1.0 / power_of_two(tl.sqrt(t))
-
-
-@triton.jit
 def row_unit(t):
-    """In what unit q~ is: its numbers are near one, and a weight in it, up to twice the unit, is in fp16's range."""
+    """The unit of q~: its numbers are near one in it, and a weight in it, up to twice the unit, is in fp16's range."""
     return tl.minimum(0.5 * unit_of(t), 16384.0)
 
 
@@ -43,7 +44,10 @@ def power_and_rest(n):
 @triton.jit
 def scaled_queries(
     q, o, grad, inverse, schedule, query_offsets, totals, out, grads_out, delta, pull,
-    q_bag, q_head, q_row, o_bag, o_head, o_row, g_bag, g_head, g_row, out_bag, out_head, out_row,
+    q_bag, q_head, q_row,
+    o_bag, o_head, o_row,
+    grad_bag, grad_head, grad_row,
+    out_bag, out_head, out_row,
     delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -64,7 +68,7 @@ def scaled_queries(
     index, head = index.to(tl.int64), head.to(tl.int64)
     rows = tl.load(q + index * q_bag + head * q_head + row * q_row + column[None, :], mask=here, other=0.0)
     outputs = tl.load(o + index * o_bag + head * o_head + row * o_row + column[None, :], mask=here, other=0.0)
-    grads = tl.load(grad + index * g_bag + head * g_head + row * g_row + column[None, :], mask=here, other=0.0)
+    grads = tl.load(grad + index * grad_bag + head * grad_head + row * grad_row + column[None, :], mask=here, other=0.0)
     at = (index * heads + head) * queries_all + first + query
     n = tl.load(inverse + at, mask=query < queries, other=0.0)
     power, rest = power_and_rest(n)
@@ -73,7 +77,7 @@ def scaled_queries(
     product = tl.sum(grads * outputs.to(tl.float32), 1)
     near = rows * n[:, None]
     tl.store(pull + at, -eps * product * tl.sum(near * near, 1), mask=query < queries)
-    delta += (index * heads + head) * delta_head + quad(first + bag.to(tl.int64) * gap)
+    delta += (index * heads + head) * delta_head + multiple_of_four(first + bag.to(tl.int64) * gap)
     tl.store(delta + query, product * (rest * rest / unit), mask=query < queries)
     to = index * out_bag + head * out_head + (row + bag.to(tl.int64) * gap) * out_row + column[None, :]
     tl.store(out + to, (rows * tl.where(n > 0, unit / power, 0.0)[:, None]).to(out.dtype.element_ty), mask=here)
@@ -98,7 +102,9 @@ def sum_of_bags(rows, query_offsets, out, queries_all, heads, key_heads, BLOCK: 
 @triton.jit
 def key_gradients(
     q, k, scaled, v, grad, delta, multiplicity, pulls, offsets, query_offsets, schedule, totals, dk, dv, dm,
-    m_bag, m_head, dk_bag, dk_head, dk_row, dv_bag, dv_head, dv_row,
+    m_bag, m_head,
+    dk_bag, dk_head, dk_row,
+    dv_bag, dv_head, dv_row,
     queries_all, keys_all, tiles, heads, key_heads, parts, gap,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
@@ -125,7 +131,7 @@ def key_gradients(
         head = key_head * group + step // query_tiles
         begin = step % query_tiles * QUERIES
         row = first_query + bag * gap + begin
-        d = delta.load([index, head, quad(first_query + bag * gap) + begin]).reshape(QUERIES)
+        d = delta.load([index, head, multiple_of_four(first_query + bag * gap) + begin]).reshape(QUERIES)
         rows = q.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
         grads = grad.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
         w = tl.dot(k_tile, rows.T, input_precision=PRECISION)
@@ -139,9 +145,8 @@ def key_gradients(
     multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
     m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
     wide = k.load([index, key_head, first_key + start, 0]).reshape(KEYS, E_PAD).to(tl.float32)
-    # An absent key has a derivative for m all the same, unless it holds what is no number.
-    doubt = tl.sum(wide * 0 + v_tile.to(tl.float32) * 0, 1) != 0
-    broken = (m == 0) & doubt
+    # An absent key has a derivative for m all the same, unless it holds NaN or infinity.
+    broken = (m == 0) & not_finite(wide, v_tile)
     wide = tl.where(broken[:, None], 0.0, wide)
     dk_sum = tl.where(
         broken[:, None], 0.0, dk_sum * per_unit + tl.load(pulls + bag * key_heads + key_head) * m[:, None] * wide

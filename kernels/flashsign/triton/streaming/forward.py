@@ -12,13 +12,15 @@ import triton
 import triton.language as tl
 
 from flashsign.triton.common.device_functions import bag_rows, inverse_norm, program_tile
-from flashsign.triton.streaming.scaled_keys import bag_totals
+from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
 
 
 @triton.jit
 def stream_forward(
     q, k, v, multiplicity, offsets, query_offsets, schedule, totals, o, inverse,
-    m_bag, m_head, o_bag, o_head, o_row, queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
+    m_bag, m_head,
+    o_bag, o_head, o_row,
+    queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
@@ -47,10 +49,12 @@ def stream_forward(
         v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
         u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
 
-    # An absent key whose v is NaN shows in u. That is rare, so the loop does not look for it; it is run again.
+    # An absent key whose v is NaN shows in u. That is rare, so the loop does not check for it; it is run again.
     if tl.sum(tl.where(u == u, 0, 1)) > 0:
-        present = multiplicity + index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
-        u = careful_sum(rows, k, v, index, key_head, first_scaled, first_key, keys, present, E_PAD, KEYS, PRECISION)
+        multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
+        u = sum_without_absent_keys(
+            rows, k, v, multiplicity, index, key_head, first_scaled, first_key, keys, E_PAD, KEYS, PRECISION
+        )
 
     _, t = bag_totals(totals, parts, bag, key_head, key_heads)
     length = tl.load(inverse + query, mask=query < queries, other=0.0)
@@ -65,18 +69,16 @@ def stream_forward(
 
 
 @triton.jit
-def careful_sum(
-    rows, k, v, index, key_head, first_scaled, first_key, keys, present,
+def sum_without_absent_keys(
+    rows, k, v, multiplicity, index, key_head, first_scaled, first_key, keys,
     E_PAD: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """u of a tile of queries, the values of absent keys left out, whatever they hold. present: multiplicities."""
+    """u of a tile of queries, the values of absent keys left out, whatever they hold. As load_present."""
     u = tl.zeros([rows.shape[0], E_PAD], tl.float32)
     for begin in tl.range(0, keys, KEYS, num_stages=1):
-        key = begin + tl.arange(0, KEYS)
-        m = tl.load(present + key, mask=key < keys, other=0.0)
-        k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
-        v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
-        v_tile = tl.where((m == 0)[:, None], 0.0, v_tile)
+        k_tile, v_tile = load_present(
+            k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key, E_PAD, KEYS
+        )
         s = tl.dot(rows, k_tile.T, input_precision=PRECISION)
         u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
     return u

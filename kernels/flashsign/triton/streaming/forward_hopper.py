@@ -1,6 +1,6 @@
 """Spherical attention's forward on Hopper: the tensor cores always have a product to do, and all of them have one.
 
-The sums are those of stream_forward.py, and so are the arguments:
+The sums are those of forward.py, and so are the arguments:
 
     s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
 
@@ -16,8 +16,9 @@ Slot n holds keys n and values n - 1, as they come to be used together: one wait
 next item are written over those of the last, `use_acc=never`: with fresh registers for them the loop would not fit.
 Each product's left operand p is held until the wait that ends the product; what ptxas made of that was checked in SASS.
 
-u and z are sums, so keys may come in any parts. Tiles that would be the last to run, alone on a device that is idle
-but for them, are done in SHARES: each program does the same queries with some of the keys, and add_shares the rest.
+u and z are sums, so keys may come in any parts. Tiles of a last wave that would leave most of the device idle have
+their keys split (SPLIT): several programs do the same queries, each with a part of the keys, and split_keys.add_splits
+adds their sums.
 """
 
 from __future__ import annotations
@@ -37,38 +38,40 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
-from flashsign.triton.common import device_functions as tiles
-from flashsign.triton.common import launch
-from flashsign.triton.streaming import nan_repair as mend
+from flashsign.triton.common import device_functions, launch
+from flashsign.triton.common.layout import GAP, cdiv, descriptor, strides
+from flashsign.triton.common.tile_assignment import TileAssignment
 from flashsign.triton.streaming import scaled_keys
-from flashsign.triton.streaming import split_keys as shares
-from flashsign.tuning.split_keys import Waves
-from flashsign.tuning.tile import Tile
+from flashsign.triton.streaming.nan_repair import repair_rows
+from flashsign.triton.streaming.scaled_keys import ScaledKeys
+from flashsign.triton.streaming.split_keys import add_split_keys
+from flashsign.tuning.block_sizes import BlockSizes
+from flashsign.tuning.split_keys import SplitKeys
 
 # The same helpers, compiled as Gluon: on scalars, and on tensors whose layout is given, the two languages agree.
-bag_rows = gluon.jit(tiles.bag_rows.fn)
-inverse_norm = gluon.jit(tiles.inverse_norm.fn)
-marked = gluon.jit(tiles.marked.fn)
+bag_rows = gluon.jit(device_functions.bag_rows.fn)
+inverse_norm = gluon.jit(device_functions.inverse_norm.fn)
+marked = gluon.jit(device_functions.marked.fn)
 
 BLOCK = gl.constexpr(128)
 """Queries of one item: 64, the rows of a wgmma, for either group of four warps."""
 WARPS = gl.constexpr(8)
 NAMES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
-SIZES = ("queries_all", "keys_all", "tiles", "heads", "key_heads", "parts", "gap", "first", "shares")
+SIZES = ("queries_all", "keys_all", "tiles", "heads", "key_heads", "parts", "gap", "first", "splits")
 MOST_PARTS = gl.constexpr(scaled_keys.MOST_PARTS.value)
 
 
 @gluon.jit
 def tile_of(
-    program, bags, sizes, first, shares, QUERIES: gl.constexpr, PAIR: gl.constexpr, PACKED: gl.constexpr,
-    SHARES: gl.constexpr,
+    program, bags, sizes, first, splits,
+    QUERIES: gl.constexpr, PAIR: gl.constexpr, PACKED: gl.constexpr, SPLIT: gl.constexpr,
 ):  # fmt: skip
     """Where a program's tile lies (no such tile: bag -1), the first of its keys, and pairs of steps that they take."""
     offsets, query_offsets, schedule = bags
     queries_all, keys_all, tiles, heads, key_heads = sizes
-    work, share = first + program, 0
-    if SHARES:
-        work, share = first + program // shares, program % shares
+    work, split = first + program, 0
+    if SPLIT:
+        work, split = first + program // splits, program % splits
     tile, head = work % tiles, work // tiles % heads
     if PACKED:
         bag = gl.load(schedule + tile)
@@ -80,9 +83,9 @@ def tile_of(
     first_query, queries, index = bag_rows(real, query_offsets, queries_all, PACKED)
     first_key, keys, _ = bag_rows(real, offsets, keys_all, PACKED)
     pairs = gl.maximum(gl.cdiv(keys, PAIR), 1)
-    if SHARES:
-        begin = share * pairs // shares
-        pairs = (share + 1) * pairs // shares - begin
+    if SPLIT:
+        begin = split * pairs // splits
+        pairs = (split + 1) * pairs // splits - begin
         first_key += begin * PAIR
     return bag, head, head // (heads // key_heads), start, first_query, queries, index, first_key, pairs
 
@@ -213,8 +216,8 @@ def all_squares(z, E: gl.constexpr):
 
 
 @gluon.jit
-def store_share(u, z, sums, squares, row, E: gl.constexpr):
-    """A block's sums as they are, for add_shares."""
+def store_split(u, z, sums, squares, row, E: gl.constexpr):
+    """A block's sums as they are, for add_splits."""
     rows, column = own_rows(row, E)
     gl.store(squares + rows, all_squares(z, E))
     gl.store(sums + rows.to(gl.int64)[:, None] * E + column[None, :], u)
@@ -231,7 +234,7 @@ def store_lengths(q, inverse, start, queries, E: gl.constexpr):
 
 @gluon.jit
 def store_rows(u, z, o, inverse, start, queries, floor, o_row, E: gl.constexpr):
-    """A block's o and 1 / n, less than zero where u is no number (see mend.py)."""
+    """A block's o and 1 / n, with the sign bit set where u is not finite (see nan_repair.py)."""
     query, column = own_rows(start, E)
     length = gl.load(inverse + query, mask=query < queries, other=0.0)
     norm = inverse_norm(all_squares(z, E), floor * length)
@@ -253,13 +256,14 @@ def total_squares(totals, parts, bag, head, key_heads):
 @gluon.jit(do_not_specialize=SIZES)
 def stream_forward(
     q, k, v, offsets, query_offsets, schedule, totals, o, inverse, sums, squares,
-    o_bag, o_head, o_row, queries_all, keys_all, tiles, heads, key_heads, parts, gap, first, shares, eps,
+    o_bag, o_head, o_row,
+    queries_all, keys_all, tiles, heads, key_heads, parts, gap, first, splits, eps,
     E: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
-    PACKED: gl.constexpr, SHARES: gl.constexpr,
+    PACKED: gl.constexpr, SPLIT: gl.constexpr,
 ):  # fmt: skip
-    """q, k (scaled), v: descriptors, q's of BLOCK rows. As in stream_forward.py; first: tiles that other programs do.
+    """q, k (scaled), v: descriptors, q's of BLOCK rows. As in forward.py; first: tiles that other programs do.
 
-    SHARES: `shares` programs a tile write u and z of their keys, [programs * QUERIES, E] and [programs * QUERIES], to
+    SPLIT: `splits` programs a tile write u and z of their keys, [programs * QUERIES, E] and [programs * QUERIES], to
     sums and squares; else a program a tile writes o and inverse.
     """
     PARTS: gl.constexpr = QUERIES // BLOCK
@@ -270,7 +274,7 @@ def stream_forward(
     if PACKED:
         gdc_wait()  # for the schedule and the offsets, if the kernel before this one wrote them
     bag, head, key_head, start, first_query, queries, index, first_key, pairs = tile_of(
-        program, bags, sizes, first, shares, QUERIES, PAIR, PACKED, SHARES
+        program, bags, sizes, first, splits, QUERIES, PAIR, PACKED, SPLIT
     )
     if bag < 0:
         return
@@ -300,17 +304,17 @@ def stream_forward(
         load_slot(k, v, ring, at, stage, stage, steps, KEYS)
     mbarrier.wait(loaded, 0)
     inverse += (index.to(gl.int64) * heads + head) * queries_all + first_query
-    if not SHARES:
+    if not SPLIT:
         store_lengths(q_a, inverse, start, queries, E)
         if PARTS == 2:
             store_lengths(q_b, inverse, start + BLOCK, queries, E)
     u_a, u_b, z_a, z_b = sum_keys(q_a, q_b, k, v, ring, at, steps, heads < 0, E, KEYS, PARTS, STAGES)
     if PARTS == 1:
         u_a, z_a = u_a + u_b, z_a + z_b
-    if SHARES:
-        store_share(u_a, z_a, sums, squares, program * QUERIES, E)
+    if SPLIT:
+        store_split(u_a, z_a, sums, squares, program * QUERIES, E)
         if PARTS == 2:
-            store_share(u_b, z_b, sums, squares, program * QUERIES + BLOCK, E)
+            store_split(u_b, z_b, sums, squares, program * QUERIES + BLOCK, E)
     else:
         floor = eps * total_squares(totals, parts, bag, key_head, key_heads)
         o += index.to(gl.int64) * o_bag + head.to(gl.int64) * o_head + gl.to_tensor(first_query).to(gl.int64) * o_row
@@ -319,40 +323,69 @@ def stream_forward(
             store_rows(u_b, z_b, o, inverse, start + BLOCK, queries, floor, o_row, E)
 
 
-def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
-    """launch.descriptor in Gluon's terms, with the layout that a wgmma reads without bank conflicts."""
-    plain = launch.descriptor(rows, block)
-    layout = gl.NVMMASharedLayout.get_default_for(plain.block_shape, NAMES[rows.dtype])
-    return TensorDescriptor(rows, plain.shape, plain.strides, plain.block_shape, layout)
+def gluon_descriptor(rows: Tensor, block: int) -> TensorDescriptor:
+    """layout.descriptor in Gluon's terms, in the shared-memory layout that a wgmma reads without bank conflicts."""
+    plain = descriptor(rows, block)
+    shared = gl.NVMMASharedLayout.get_default_for(plain.block_shape, NAMES[rows.dtype])
+    return TensorDescriptor(rows, plain.shape, plain.strides, plain.block_shape, shared)
 
 
 def forward(
-    q: Tensor, keys: launch.Keys, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
-    eps: float, tile: Tile, waves: Waves, o: Tensor, inverse: Tensor,
+    q: Tensor, keys: ScaledKeys, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
+    eps: float, sizes: BlockSizes, plan: SplitKeys, o: Tensor, inverse: Tensor,
 ) -> None:  # fmt: skip
-    """stream.forward by this file's kernel, written to o and inverse; 16-bit numbers, tiles of 128 or 256 queries."""
-    assert waves.shares <= max(1, launch.cdiv(v.shape[2], 2 * tile.other)), "a share has no keys"
-    assert offsets is None or (not waves.left and 2 * tile.other <= launch.GAP), "packed bags share no keys"
-    heads, key_heads, width = q.shape[1], v.shape[1], q.shape[-1]
-    tiles = launch.Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets)
-    sums = torch.empty(waves.left * waves.shares * tile.own, width, device=q.device)
+    """calls.forward by this file's kernel, written to o and inverse; 16-bit numbers, tiles of 128 or 256 queries."""
+    assert plan.splits <= max(1, cdiv(v.shape[2], 2 * sizes.other)), "a split has no keys"
+    assert offsets is None or (not plan.split_tiles and 2 * sizes.other <= GAP), "packed bags cannot split keys"
+    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets)
+    sums = torch.empty(plan.split_tiles * plan.splits * sizes.own, q.shape[-1], device=q.device)
     squares = torch.empty(len(sums), device=q.device)
 
-    def run(programs: int, first: int, of_keys: int, early: bool) -> None:
+    def run(programs: int, first: int, splits: int, early: bool) -> None:
         launch.start(
-            stream_forward, (programs,),
-            (descriptor(q, BLOCK.value), descriptor(keys.rows, tile.other), descriptor(v, tile.other),
-             offsets, query_offsets, tiles.schedule, keys.totals, o, inverse, sums, squares),
-            (*launch.steps(o), q.shape[2], v.shape[2], tiles.count, heads, key_heads,
-             keys.parts, keys.gap, first, of_keys, eps),
-            {"E": width, "QUERIES": tile.own, "KEYS": tile.other, "STAGES": tile.stages,
-             "PACKED": offsets is not None, "SHARES": of_keys > 1},
-            num_warps=WARPS.value, launch_pdl=early,
-        )  # fmt: skip
+            stream_forward,
+            (programs,),
+            tensors={
+                "q": gluon_descriptor(q, BLOCK.value),
+                "k": gluon_descriptor(keys.rows, sizes.other),
+                "v": gluon_descriptor(v, sizes.other),
+                "offsets": offsets,
+                "query_offsets": query_offsets,
+                "schedule": tiles.schedule,
+                "totals": keys.totals,
+                "o": o,
+                "inverse": inverse,
+                "sums": sums,
+                "squares": squares,
+            },
+            numbers={
+                **strides("o", o),
+                "queries_all": q.shape[2],
+                "keys_all": v.shape[2],
+                "tiles": tiles.count,
+                "heads": q.shape[1],
+                "key_heads": v.shape[1],
+                "parts": keys.parts,
+                "gap": keys.gap,
+                "first": first,
+                "splits": splits,
+                "eps": eps,
+            },
+            constants={
+                "E": q.shape[-1],
+                "QUERIES": sizes.own,
+                "KEYS": sizes.other,
+                "STAGES": sizes.stages,
+                "PACKED": offsets is not None,
+                "SPLIT": splits > 1,
+            },
+            num_warps=WARPS.value,
+            launch_pdl=early,
+        )
 
-    if waves.whole:
-        run(waves.whole, 0, 1, early=True)
-    if waves.left:
-        run(waves.left * waves.shares, waves.whole, waves.shares, early=not waves.whole)
-        shares.add(q, keys, sums, squares, tiles.count, tile.own, waves, eps, o, inverse)
-    mend.mend(q, keys, v, m, offsets, query_offsets, o, inverse)
+    if plan.whole_tiles:
+        run(plan.whole_tiles, 0, 1, early=True)
+    if plan.split_tiles:
+        run(plan.split_tiles * plan.splits, plan.whole_tiles, plan.splits, early=not plan.whole_tiles)
+        add_split_keys(q, keys, sums, squares, tiles.count, sizes.own, plan, eps, o, inverse)
+    repair_rows(q, keys, v, m, offsets, query_offsets, o, inverse)

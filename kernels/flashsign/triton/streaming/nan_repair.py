@@ -1,9 +1,9 @@
-"""Rows of an output that are no numbers, looked at again, after a kernel that has no room for a second look itself.
+"""NaN repair: rows of an output that came out as NaN are computed again, without the values of absent keys.
 
-The values of absent keys may be anything, and zero times NaN is NaN. A kernel that does not look leaves 1 / n less than
-zero (-0 too) where u is no number; here the tiles with such rows are summed again, neighbours included, absent keys'
-values left out. What was broken by a present key is as broken as before. Nearly always nothing is, and every program
-ends at once.
+The values of absent keys may be anything, and zero times NaN is NaN. A kernel without the registers for a check and a
+second loop sets the sign bit of 1 / n (of -0 too) where u is NaN. Here the tiles that hold such rows are summed again,
+with the values of absent keys as zeros. Rows with a NaN from a present key keep it. Nearly always nothing is marked,
+and every program ends at once.
 """
 
 from __future__ import annotations
@@ -14,19 +14,26 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
 from flashsign.triton.common.device_functions import bag_rows, program_tile
-from flashsign.triton.common.launch import Keys, Tiles, descriptor, head_stride, precision, start, starts_early, steps
-from flashsign.triton.streaming.forward import careful_sum
-from flashsign.tuning.tables import MEND, padded_width
+from flashsign.triton.common.launch import start, starts_early
+from flashsign.triton.common.layout import descriptor, multiplicity_strides, precision, strides
+from flashsign.triton.common.tile_assignment import TileAssignment
+from flashsign.triton.streaming.forward import sum_without_absent_keys
+from flashsign.triton.streaming.scaled_keys import ScaledKeys
+from flashsign.tuning.head_width import padded_width
+from flashsign.tuning.tables import NAN_REPAIR
 
 
 @triton.jit
-def mend_rows(
+def repair_tiles(
     q, k, v, multiplicity, offsets, query_offsets, schedule, o, inverse,
-    m_bag, m_head, o_bag, o_head, o_row, queries_all, keys_all, tiles, heads, key_heads, gap,
+    m_bag, m_head,
+    o_bag, o_head, o_row,
+    queries_all, keys_all, tiles, heads, key_heads, gap,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """q, k (scaled), v: descriptors. Writes o, and the size of inverse. EARLY: begun before the last kernel ended."""
+    """q, k (scaled), v: descriptors. Writes o, and inverse without its marks. EARLY: begun before the last kernel
+    ended."""
     if EARLY:
         gdc_wait()
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
@@ -41,9 +48,11 @@ def mend_rows(
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
     key_head = head // (heads // key_heads)
     rows = q.load([index, head, first_query + start, 0]).reshape(QUERIES, E_PAD)
-    present = multiplicity + index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
+    multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
     scaled = first_key + bag * gap
-    u = careful_sum(rows, k, v, index, key_head, scaled, first_key, keys, present, E_PAD, KEYS, PRECISION)
+    u = sum_without_absent_keys(
+        rows, k, v, multiplicity, index, key_head, scaled, first_key, keys, E_PAD, KEYS, PRECISION
+    )
     norm = tl.abs(norm)
     tl.store(inverse + query, norm, mask=query < queries)
     column = tl.arange(0, E_PAD)
@@ -53,18 +62,47 @@ def mend_rows(
     tl.store(o + at, (u * norm[:, None]).to(o.dtype.element_ty), mask=here)
 
 
-def mend(
-    q: Tensor, keys: Keys, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
+def repair_rows(
+    q: Tensor, keys: ScaledKeys, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
     o: Tensor, inverse: Tensor,
 ) -> None:  # fmt: skip
-    """o like q and inverse [C', H, N], as stream.forward gives them, in place."""
-    tiles, early = Tiles.of(q.shape[2], q.shape[0], MEND.own, query_offsets), starts_early(q)
+    """Repairs o like q and inverse [C', H, N] in place: forms as in streaming.calls.forward, marked rows as above."""
+    sizes = NAN_REPAIR
+    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets)
+    early = starts_early(q)
     start(
-        mend_rows, tiles.grid(q.shape[1]),
-        (descriptor(q, MEND.own), descriptor(keys.rows, MEND.other), descriptor(v, MEND.other),
-         m, offsets, query_offsets, tiles.schedule, o, inverse),
-        (m.stride(0), head_stride(m), *steps(o), q.shape[2], v.shape[2], tiles.count, q.shape[1], v.shape[1], keys.gap),
-        {"E": q.shape[-1], "E_PAD": padded_width(q.shape[-1]), "QUERIES": MEND.own, "KEYS": MEND.other,
-         "PRECISION": precision(q.dtype), "PACKED": offsets is not None, "EARLY": early},
-        num_warps=MEND.warps, launch_pdl=early,
-    )  # fmt: skip
+        repair_tiles,
+        tiles.grid(q.shape[1]),
+        tensors={
+            "q": descriptor(q, sizes.own),
+            "k": descriptor(keys.rows, sizes.other),
+            "v": descriptor(v, sizes.other),
+            "multiplicity": m,
+            "offsets": offsets,
+            "query_offsets": query_offsets,
+            "schedule": tiles.schedule,
+            "o": o,
+            "inverse": inverse,
+        },
+        numbers={
+            **multiplicity_strides(m),
+            **strides("o", o),
+            "queries_all": q.shape[2],
+            "keys_all": v.shape[2],
+            "tiles": tiles.count,
+            "heads": q.shape[1],
+            "key_heads": v.shape[1],
+            "gap": keys.gap,
+        },
+        constants={
+            "E": q.shape[-1],
+            "E_PAD": padded_width(q.shape[-1]),
+            "QUERIES": sizes.own,
+            "KEYS": sizes.other,
+            "PRECISION": precision(q.dtype),
+            "PACKED": offsets is not None,
+            "EARLY": early,
+        },
+        num_warps=sizes.warps,
+        launch_pdl=early,
+    )

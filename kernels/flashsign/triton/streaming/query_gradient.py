@@ -11,31 +11,35 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from flashsign.triton.common.device_functions import bag_rows, program_tile, quad
+from flashsign.triton.common.device_functions import bag_rows, multiple_of_four, program_tile
 from flashsign.triton.streaming.backward import power_and_rest, row_unit
-from flashsign.triton.streaming.scaled_keys import bag_totals
+from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
 
-WEAK = tl.constexpr(1e-3)
+ILL_CONDITIONED = tl.constexpr(1e-3)
+"""rho = z / (|q|^2 t) of a row below which its tile is streamed."""
 
 
 @triton.jit
 def key_moments(
     k, v, multiplicity, offsets, out,
-    k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head, rows, key_heads, gap,
+    k_bag, k_head, k_row,
+    v_bag, v_head, v_row,
+    m_bag, m_head,
+    rows, key_heads, gap,
     E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Program (share, head, bag) sums its part of the scaled keys: out [shares, bags, K, 2, E_PAD, E_PAD], A and G."""
-    share, shares, head, bag = tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2)
+    """Program (part, head, bag) sums its part of the scaled keys: out [parts, bags, K, 2, E_PAD, E_PAD], A and G."""
+    part, parts, head, bag = tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head + bag.to(tl.int64) * gap * k_row
     v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head
     column = tl.arange(0, E_PAD)
-    size = tl.cdiv(tl.cdiv(keys, shares), BLOCK) * BLOCK
+    size = tl.cdiv(tl.cdiv(keys, parts), BLOCK) * BLOCK
     a = tl.zeros([E_PAD, E_PAD], tl.float32)
     g = tl.zeros([E_PAD, E_PAD], tl.float32)
-    for start in tl.range(share * size, tl.minimum((share + 1) * size, keys), BLOCK, num_stages=STAGES):
+    for start in tl.range(part * size, tl.minimum((part + 1) * size, keys), BLOCK, num_stages=STAGES):
         key = start + tl.arange(0, BLOCK)
         here = (tl.load(multiplicity + first + key, mask=key < keys, other=0.0) != 0)[:, None] & (column < E)[None, :]
         row = (first + key).to(tl.int64)[:, None]
@@ -44,7 +48,7 @@ def key_moments(
         a = tl.dot(k_tile.T, v_tile, a, input_precision=PRECISION)
         g = tl.dot(k_tile.T, k_tile, g, input_precision=PRECISION)
     square = tl.arange(0, E_PAD)[:, None] * E_PAD + column[None, :]
-    out += ((share * tl.num_programs(2) + bag) * key_heads + head).to(tl.int64) * (2 * E_PAD * E_PAD)
+    out += ((part * tl.num_programs(2) + bag) * key_heads + head).to(tl.int64) * (2 * E_PAD * E_PAD)
     tl.store(out + square, a)
     tl.store(out + E_PAD * E_PAD + square, g)
 
@@ -62,16 +66,19 @@ def exact_product(x, square, total, PRECISION: tl.constexpr, HALF: tl.constexpr)
 
 @triton.jit
 def moment_query_gradient(
-    q, grad, inverse, delta, schedule, query_offsets, totals, moments, dq, weak,
-    q_bag, q_head, q_row, g_bag, g_head, g_row, dq_bag, dq_head, dq_row,
+    q, grad, inverse, delta, schedule, query_offsets, totals, moments, dq, ill_conditioned,
+    q_bag, q_head, q_row,
+    grad_bag, grad_head, grad_row,
+    dq_bag, dq_head, dq_row,
     delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """moments [bags, key heads, 2, E_PAD, E_PAD] float32: A and G. Marks in weak [programs] the tiles not to trust."""
+    """moments [bags, key heads, 2, E_PAD, E_PAD] float32: A and G. ill_conditioned [programs]: 1 where the
+    tile holds an ill-conditioned row, else 0."""
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
-        tl.store(weak + tl.program_id(0), 0)
+        tl.store(ill_conditioned + tl.program_id(0), 0)
         return
     first, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     key_head = head // (heads // key_heads)
@@ -81,12 +88,12 @@ def moment_query_gradient(
     there = (query < queries)[:, None]
     index, head = index.to(tl.int64), head.to(tl.int64)
     n = tl.load(inverse + (index * heads + head) * queries_all + first + query, mask=query < queries, other=0.0)
-    delta += (index * heads + head) * delta_head + quad(first + bag.to(tl.int64) * gap)
+    delta += (index * heads + head) * delta_head + multiple_of_four(first + bag.to(tl.int64) * gap)
     d = tl.load(delta + query, mask=query < queries, other=0.0)
     _, rest = power_and_rest(n)
     d *= row_unit(t) / (rest * rest)  # <do, o>, see scaled_queries
     q += index * q_bag + head * q_head
-    grad += index * g_bag + head * g_head
+    grad += index * grad_bag + head * grad_head
     dq += index * dq_bag + head * dq_head
     moments += (bag * key_heads + key_head).to(tl.int64) * (2 * E_PAD * E_PAD)
 
@@ -98,7 +105,7 @@ def moment_query_gradient(
         some = begin + tl.arange(0, WIDTH)
         here = there & (some < E)[None, :]
         rows = tl.load(q + row * q_row + some[None, :], mask=here, other=0.0).to(tl.float32)
-        grads = tl.load(grad + row * g_row + some[None, :], mask=here, other=0.0).to(tl.float32)
+        grads = tl.load(grad + row * grad_row + some[None, :], mask=here, other=0.0).to(tl.float32)
         square = moments + column[:, None] * E_PAD + some[None, :]
         along = exact_product(grads, tl.load(square), along, PRECISION, HALF)
         across = exact_product(rows, tl.load(square + E_PAD * E_PAD), across, PRECISION, HALF)
@@ -108,22 +115,26 @@ def moment_query_gradient(
     rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0).to(tl.float32)
     sums = along * n[:, None] - (across + eps * t * rows) * (d * n * n)[:, None]
     tl.store(dq + row * dq_row + column[None, :], sums.to(dq.dtype.element_ty), mask=here)
-    # length t = 1 / (rho + eps), rho the row's share z / (|q|^2 t).
-    tl.store(weak + tl.program_id(0), tl.max((length * t * (WEAK + eps) > 1.0).to(tl.int32)))
+    # length t = 1 / (rho + eps).
+    tl.store(ill_conditioned + tl.program_id(0), tl.max((length * t * (ILL_CONDITIONED + eps) > 1.0).to(tl.int32)))
 
 
 @triton.jit
 def stream_query_gradient(
-    q, k, v, grad, multiplicity, inverse, delta, offsets, query_offsets, schedule, totals, dq, weak,
-    m_bag, m_head, dq_bag, dq_head, dq_row, delta_head, queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
+    q, k, v, grad, multiplicity, inverse, delta, offsets, query_offsets, schedule, totals, dq, ill_conditioned,
+    m_bag, m_head,
+    dq_bag, dq_head, dq_row,
+    delta_head, queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    ONLY_WEAK: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
+    ONLY_ILL_CONDITIONED: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """q (scaled), k (scaled), v, grad: descriptors. Three products with every key; ONLY_WEAK: for tiles marked in weak.
+    """q (scaled), k (scaled), v, grad: descriptors. Three products with every key.
+
+    ONLY_ILL_CONDITIONED: tiles that moment_query_gradient marked, and no others.
 
     dq_i = (1 / n_i) sum_j (<do_i, v_j> - w_ij delta_i) k'_j, and the part of eps.
     """
-    if ONLY_WEAK and tl.load(weak + tl.program_id(0)) == 0:
+    if ONLY_ILL_CONDITIONED and tl.load(ill_conditioned + tl.program_id(0)) == 0:
         return
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
@@ -135,7 +146,7 @@ def stream_query_gradient(
     query = start + tl.arange(0, QUERIES)
     bag_head = index.to(tl.int64) * heads + head
     n = tl.load(inverse + bag_head * queries_all + first_query + query, mask=query < queries, other=0.0)
-    delta += bag_head * delta_head + quad(first_query + bag.to(tl.int64) * gap)
+    delta += bag_head * delta_head + multiple_of_four(first_query + bag.to(tl.int64) * gap)
     d = tl.load(delta + query, mask=query < queries, other=0.0)
     _, rest = power_and_rest(n)
     d /= rest  # delta is r^2 <do, o> in units, the scores of these rows are w / r in units
@@ -155,11 +166,9 @@ def stream_query_gradient(
         multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
         for begin in tl.range(0, keys, KEYS, num_stages=1):
-            key = begin + tl.arange(0, KEYS)
-            m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
-            k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
-            v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
-            v_tile = tl.where((m == 0)[:, None], 0.0, v_tile)
+            k_tile, v_tile = load_present(
+                k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key, E_PAD, KEYS
+            )
             w = tl.dot(rows, k_tile.T, input_precision=PRECISION)
             ds = tl.dot(grads, v_tile.T, input_precision=PRECISION) - w * d[:, None]
             sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)

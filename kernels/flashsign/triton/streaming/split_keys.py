@@ -1,8 +1,9 @@
-"""Tiles of queries whose keys were dealt out: what the shares sum to, added in one order, and what comes of it.
+"""Tiles of queries whose keys were split over several programs: the splits' sums, added in one order, and the outputs.
 
-    u_i = sum_share u_i,share      z_i = sum_share z_i,share      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
+    u_i = sum over splits of u_i,split      z_i = sum over splits of z_i,split      o_i = u_i / n_i
 
-Both sums are a commutative monoid's, so any parts will do; one order, so that a call twice has the same bits.
+Both sums are a commutative monoid's, so any splits will do; one order, so that the same call gives the same bits.
+Which tiles have their keys split: flashsign.tuning.split_keys.
 """
 
 from __future__ import annotations
@@ -13,24 +14,27 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
 from flashsign.triton.common.device_functions import inverse_norm, marked
-from flashsign.triton.common.launch import Keys, start, starts_early, steps
-from flashsign.triton.streaming.scaled_keys import bag_totals
-from flashsign.tuning.split_keys import Waves
+from flashsign.triton.common.launch import start, starts_early
+from flashsign.triton.common.layout import strides
+from flashsign.triton.streaming.scaled_keys import ScaledKeys, bag_totals
+from flashsign.tuning.split_keys import SplitKeys
 
 ROWS = 16
-"""Of a program: small tiles, so that all multiprocessors have some."""
+"""Rows of a program: small tiles, so that all multiprocessors have some."""
 
 
 @triton.jit
-def add_shares(
+def add_splits(
     q, sums, squares, totals, o, inverse,
-    q_bag, q_head, q_row, o_bag, o_head, o_row, queries, tiles, heads, key_heads, parts, first, shares, eps,
+    q_bag, q_head, q_row,
+    o_bag, o_head, o_row,
+    queries, tiles, heads, key_heads, parts, first, splits, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, part): ROWS rows of tile `first + tile` of dense bags. Writes o and inverse, less than zero where
-    u is no number (see mend.py).
+    """Program (tile, part): ROWS rows of tile `first + tile` of dense bags. Writes o and inverse = 1 / n, with the sign
+    bit set where u is not finite (see nan_repair.py).
 
-    sums [tiles * shares * QUERIES, E], squares [tiles * shares * QUERIES]: float32, shares of one tile in a row.
+    sums [tiles * splits * QUERIES, E], squares [tiles * splits * QUERIES]: float32, the splits of a tile in a row.
     """
     number = tl.program_id(0)
     tile, head, bag = (first + number) % tiles, (first + number) // tiles % heads, (first + number) // tiles // heads
@@ -45,8 +49,8 @@ def add_shares(
         gdc_wait()
     u = tl.zeros([ROWS, E_PAD], tl.float32)
     z = tl.zeros([ROWS], tl.float32)
-    for share in range(0, shares):
-        part = ((number * shares + share) * QUERIES + row).to(tl.int64)
+    for split in range(0, splits):
+        part = ((number * splits + split) * QUERIES + row).to(tl.int64)
         u += tl.load(sums + part[:, None] * E + column[None, :], mask=here, other=0.0)
         z += tl.load(squares + part)
     _, t = bag_totals(totals, parts, bag, head // (heads // key_heads), key_heads)
@@ -58,16 +62,29 @@ def add_shares(
     tl.store(o + at * o_row + column[None, :], (u * norm[:, None]).to(o.dtype.element_ty), mask=here)
 
 
-def add(
-    q: Tensor, keys: Keys, sums: Tensor, squares: Tensor, tiles: int, own: int, waves: Waves, eps: float,
+def add_split_keys(
+    q: Tensor, keys: ScaledKeys, sums: Tensor, squares: Tensor, tiles: int, own: int, plan: SplitKeys, eps: float,
     o: Tensor, inverse: Tensor,
 ) -> None:  # fmt: skip
-    """o [C, H, N, E] and inverse [C, H, N] of a call's last tiles, `own` queries each, `tiles` a head."""
+    """Writes o [C, H, N, E] and inverse [C, H, N] of the plan's split tiles, `own` queries each, `tiles` a head."""
     early = starts_early(q)
     start(
-        add_shares, (waves.left, own // ROWS), (q, sums, squares, keys.totals, o, inverse),
-        (*steps(q), *steps(o), q.shape[2], tiles, q.shape[1], keys.totals.shape[1], keys.parts, waves.whole,
-         waves.shares, eps),
-        {"E": q.shape[-1], "E_PAD": sums.shape[-1], "QUERIES": own, "ROWS": ROWS, "EARLY": early},
-        num_warps=4, launch_pdl=early,
-    )  # fmt: skip
+        add_splits,
+        (plan.split_tiles, own // ROWS),
+        tensors={"q": q, "sums": sums, "squares": squares, "totals": keys.totals, "o": o, "inverse": inverse},
+        numbers={
+            **strides("q", q),
+            **strides("o", o),
+            "queries": q.shape[2],
+            "tiles": tiles,
+            "heads": q.shape[1],
+            "key_heads": keys.totals.shape[1],
+            "parts": keys.parts,
+            "first": plan.whole_tiles,
+            "splits": plan.splits,
+            "eps": eps,
+        },
+        constants={"E": q.shape[-1], "E_PAD": sums.shape[-1], "QUERIES": own, "ROWS": ROWS, "EARLY": early},
+        num_warps=4,
+        launch_pdl=early,
+    )

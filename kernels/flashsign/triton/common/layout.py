@@ -1,0 +1,84 @@
+"""The kernels' one layout: how tensors reach a kernel, as pointers with strides or as descriptors of tiles.
+
+q [C', H, rows, E], k and v [C', K, rows, E], multiplicity [C', 1 or K, rows] float32, any strides with E adjacent.
+Packed bags have C' = 1 and offsets [bags + 1].
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from flashsign.tuning.head_width import ROW_STEP, padded_width
+
+GAP = 256
+"""Rows of zeros behind every packed bag's scaled keys, queries and gradients: the most rows that are read at once."""
+
+
+class UncheckedDescriptor(TensorDescriptor):  # type: ignore[misc]
+    """A descriptor whose numbers are known to be good: Triton's checks take ten times as long as making it."""
+
+    def __post_init__(self) -> None: ...
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up. Triton's own takes three microseconds, ten times a call."""
+    return -(-a // b)
+
+
+def precision(dtype: torch.dtype) -> str:
+    """Products of float32 numbers: three of TF32 each, as exact as float32's own and faster; never one alone."""
+    return "tf32x3" if dtype == torch.float32 else "tf32"
+
+
+def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
+    """Tiles [1, 1, block, E_PAD] of rows [C', heads, rows, E]; what lies outside reads as zero."""
+    shape = rows.shape
+    a, b, c, _ = rows.stride()
+    # The stride of an axis of one is never stepped over, and may be anything but what a descriptor takes.
+    steps = [a if shape[0] > 1 else 64, b if shape[1] > 1 else 64, c if shape[2] > 1 else 64, 1]
+    return UncheckedDescriptor(rows, list(shape), steps, [1, 1, block, padded_width(shape[3])])
+
+
+def aligned(rows: Tensor) -> Tensor:
+    """rows [C', heads, rows, E], copied unless numbers of a row are adjacent and rows lie ROW_STEP numbers apart."""
+    sizes, steps = rows.shape[:3], rows.stride()[:3]
+    fits = all(n == 1 or (step > 0 and step % ROW_STEP == 0) for n, step in zip(sizes, steps, strict=True))
+    if fits and rows.stride(3) == 1 and rows.data_ptr() % 16 == 0:
+        return rows
+    return rows.clone(memory_format=torch.contiguous_format)
+
+
+@cache
+def _stride_names(name: str) -> tuple[str, str, str]:
+    return f"{name}_bag", f"{name}_head", f"{name}_row"
+
+
+def strides(name: str, rows: Tensor) -> dict[str, int]:
+    """Arguments name_bag, name_head, name_row: strides of rows [C', heads, rows, E] but the last.
+
+    0 for an axis of one, whose stride may be anything.
+    """
+    a, b, c, _ = rows.stride()
+    cells, heads, count, _ = rows.shape
+    bag, head, row = _stride_names(name)
+    return {bag: a if cells > 1 else 0, head: b if heads > 1 else 0, row: c if count > 1 else 0}
+
+
+def multiplicity_strides(m: Tensor) -> dict[str, int]:
+    """Arguments m_bag, m_head of m [C', 1 or K, rows]; m_head is 0 where all key heads share a bag's multiplicities."""
+    return {"m_bag": m.stride(0), "m_head": m.stride(1) if m.shape[1] > 1 else 0}
+
+
+def with_gaps(rows: Tensor, bags: int, gap: int) -> Tensor:
+    """An empty tensor like rows [C', heads, rows, ...] for a kernel to fill, with `gap` rows of zeros behind each bag.
+
+    Heads lie a multiple of four rows apart: of float32 numbers, one a row, what a descriptor can step over.
+    """
+    make = torch.zeros if gap else torch.empty
+    count = rows.shape[2] + bags * gap
+    buffer = make(*rows.shape[:2], cdiv(count, 4) * 4, *rows.shape[3:], device=rows.device, dtype=rows.dtype)
+    return buffer[:, :, :count]

@@ -1,0 +1,74 @@
+"""Block sizes: the numbers that a kernel is launched with, and the range in which they must lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Kernel(NamedTuple):
+    """A kernel of tables.TABLES or tables.PASSES, for numbers of so many bytes and heads of a padded width."""
+
+    name: str
+    bytes: int
+    width: int
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Of a kernel whose program keeps one tile while others stream by: rows of its own tile, rows of the tiles that
+    stream by, warps of a program, stages of the pipeline."""
+
+    own: int
+    other: int
+    warps: int
+    stages: int
+
+    def shared(self, kept: int, row: int) -> int:
+        """Bytes of shared memory for `kept` own tiles and two tensors' tiles streaming by; row: bytes of one row."""
+        return (kept * self.own + 2 * self.stages * self.other) * row
+
+
+@dataclass(frozen=True)
+class RowBlockSizes:
+    """Of a kernel that passes over rows: rows of a tile, warps, stages, and programs per multiprocessor."""
+
+    rows: int
+    warps: int
+    stages: int
+    programs: int
+
+
+@dataclass(frozen=True)
+class SmallBagBlockSizes:
+    """Of a kernel whose program does a whole bag: the most queries in a tile, warps, and the most scores (queries times
+    keys) in a tile."""
+
+    queries: int
+    warps: int
+    scores: int = 8192
+
+
+LEAST = {"own": 16, "other": 16, "rows": 16, "warps": 2, "stages": 1, "programs": 1}
+MOST = {"own": 256, "other": 256, "rows": 256, "warps": 8, "stages": 6, "programs": 8}
+"""Tiles with more rows than triton.common.layout.GAP would reach from one packed bag into the next."""
+
+TUNABLE: dict[str, type[BlockSizes] | type[RowBlockSizes]] = {
+    "forward": BlockSizes,
+    "key_gradients": BlockSizes,
+    "query_gradient": BlockSizes,
+    "moment_keys": RowBlockSizes,
+    "moment_queries": RowBlockSizes,
+    "moment_query_sums": RowBlockSizes,
+    "moment_query_gradients": RowBlockSizes,
+    "moment_key_gradients": RowBlockSizes,
+}
+"""The kernels whose block sizes flashsign.autotune searches for."""
+
+
+def in_range(sizes: BlockSizes | RowBlockSizes) -> bool:
+    """Whether every number lies between LEAST and MOST, and rows and warps are powers of two."""
+    return all(
+        LEAST[name] <= number <= MOST[name] and (name in ("stages", "programs") or number & (number - 1) == 0)
+        for name, number in vars(sizes).items()
+    )
