@@ -45,9 +45,15 @@ def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
 
 def aligned(rows: Tensor) -> Tensor:
     """rows [C', heads, rows, E], copied unless numbers of a row are adjacent and rows lie ROW_STEP numbers apart."""
-    sizes, steps = rows.shape[:3], rows.stride()[:3]
-    fits = all(n == 1 or (step > 0 and step % ROW_STEP == 0) for n, step in zip(sizes, steps, strict=True))
-    if fits and rows.stride(3) == 1 and rows.data_ptr() % 16 == 0:
+    a, b, c, along = rows.stride()
+    cells, heads, count, _ = rows.shape
+    if (
+        along == 1
+        and (cells == 1 or (a > 0 and a % ROW_STEP == 0))
+        and (heads == 1 or (b > 0 and b % ROW_STEP == 0))
+        and (count == 1 or (c > 0 and c % ROW_STEP == 0))
+        and rows.data_ptr() % 16 == 0
+    ):
         return rows
     return rows.clone(memory_format=torch.contiguous_format)
 
@@ -57,15 +63,20 @@ def _stride_names(name: str) -> tuple[str, str, str]:
     return f"{name}_bag", f"{name}_head", f"{name}_row"
 
 
-def strides(name: str, rows: Tensor) -> dict[str, int]:
-    """Arguments name_bag, name_head, name_row: strides of rows [C', heads, rows, E] but the last.
+def strides(**tensors: Tensor) -> dict[str, int]:
+    """Arguments q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: its strides but the last.
 
     0 for an axis of one, whose stride may be anything.
     """
-    a, b, c, _ = rows.stride()
-    cells, heads, count, _ = rows.shape
-    bag, head, row = _stride_names(name)
-    return {bag: a if cells > 1 else 0, head: b if heads > 1 else 0, row: c if count > 1 else 0}
+    numbers: dict[str, int] = {}
+    for name, rows in tensors.items():
+        a, b, c, _ = rows.stride()
+        cells, heads, count, _ = rows.shape
+        bag, head, row = _stride_names(name)
+        numbers[bag] = a if cells > 1 else 0
+        numbers[head] = b if heads > 1 else 0
+        numbers[row] = c if count > 1 else 0
+    return numbers
 
 
 def multiplicity_strides(m: Tensor) -> dict[str, int]:

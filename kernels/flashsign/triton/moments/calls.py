@@ -125,7 +125,7 @@ class Call:
 
     @property
     def key_strides(self) -> Arguments:
-        return {**strides("k", self.k), **strides("v", self.v), **multiplicity_strides(self.m)}
+        return {**strides(k=self.k, v=self.v), **multiplicity_strides(self.m)}
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(shape, device=self.q.device, dtype=dtype)
@@ -204,9 +204,7 @@ class Call:
                 "delta": delta,
             },
             numbers={
-                **strides("q", q),
-                **strides("o", o),
-                **strides("grad", grad),
+                **strides(q=q, o=o, grad=grad),
                 "queries_all": q.shape[2],
                 **self.head_counts,
                 "eps": self.eps,
@@ -282,8 +280,7 @@ class Call:
                 **listed.arguments,
             },
             numbers={
-                **strides("q", q),
-                **strides("o", o),
+                **strides(q=q, o=o),
                 "queries_all": q.shape[2],
                 **self.head_counts,
                 "eps": self.eps,
@@ -312,9 +309,7 @@ class Call:
                 **listed.arguments,
             },
             numbers={
-                **strides("q", q),
-                **strides("grad", grad),
-                **strides("dq", dq),
+                **strides(q=q, grad=grad, dq=dq),
                 "queries_all": q.shape[2],
                 **self.head_counts,
                 "eps": self.eps,
@@ -340,8 +335,7 @@ class Call:
             },
             numbers={
                 **self.key_strides,
-                **strides("dk", dk),
-                **strides("dv", dv),
+                **strides(dk=dk, dv=dv),
                 "rows": self.k.shape[2],
                 "key_heads": self.k.shape[1],
                 "eps": self.eps,
@@ -364,7 +358,7 @@ class Call:
                 "o": o,
                 "inverse": inverse,
             },
-            numbers={**strides("q", self.q), **self.key_strides, **strides("o", o)},
+            numbers={**strides(q=self.q), **self.key_strides, **strides(o=o)},
         )
 
     def row_gradients(
@@ -388,11 +382,9 @@ class Call:
                 "dq": dq,
             },
             numbers={
-                **strides("q", self.q),
+                **strides(q=self.q),
                 **self.key_strides,
-                **strides("grad", grad),
-                **strides("o", o),
-                **strides("dq", dq),
+                **strides(grad=grad, o=o, dq=dq),
             },
         )
 

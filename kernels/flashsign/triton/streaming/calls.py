@@ -13,8 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from flashsign.dispatch import HOPPER_TRITON, Kernel, dq_from_moments, hopper_tile, stream_kernel
-from flashsign.triton import small_bags
+from flashsign.dispatch import HOPPER_TRITON, Kernel, dq_from_moments, hopper_tile
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import (
     UncheckedDescriptor,
@@ -48,16 +47,12 @@ KEYS_PER_PROGRAM = 1024
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
-    eps: float, sizes: BlockSizes | None = None, kernel: Kernel | None = None,
+    eps: float, sizes: BlockSizes | None = None, kernel: Kernel = "triton_stream",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Outputs like q, and 1 / n of every row, [C', H, N] float32.
 
-    kernel: a name of dispatch.KERNELS that streams; by default the one that dispatch chooses, or the plain stream where
-    block sizes for it are given.
+    kernel: "triton_stream", or "triton_stream_hopper", which has block sizes of its own (dispatch.stream_kernel).
     """
-    kernel = kernel or ("triton_stream" if sizes else stream_kernel(q, k, offsets, query_offsets))
-    if kernel == "triton_small_bags":
-        return small_bags.forward(q, k, v, m, offsets, query_offsets, eps)
     o = torch.empty_like(q)
     q, v = aligned(q), aligned(v)
     heads, width = q.shape[1], padded_width(q.shape[-1])
@@ -85,7 +80,7 @@ def forward(
         },
         numbers={
             **multiplicity_strides(m),
-            **strides("o", o),
+            **strides(o=o),
             "queries_all": q.shape[2],
             "keys_all": k.shape[2],
             "tiles": tiles.count,
@@ -114,17 +109,12 @@ def backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, o: Tensor, inverse: Tensor,
     offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
     key_sizes: BlockSizes | None = None, query_sizes: BlockSizes | None = None, moments: bool | None = None,
-    kernel: Kernel | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
 
     key_sizes, query_sizes: block sizes of the passes for keys and for queries. moments: whether dq comes from the keys'
-    moments; by default where that is less work. kernel: as in forward.
+    moments; by default where that is less work (dispatch.dq_from_moments).
     """
-    plain = key_sizes or query_sizes or moments is not None
-    kernel = kernel or ("triton_stream" if plain else stream_kernel(q, k, offsets, query_offsets))
-    if kernel == "triton_small_bags":
-        return small_bags.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
     q, k, v, grad = aligned(q), aligned(k), aligned(v), aligned(grad)
@@ -205,10 +195,7 @@ class Backward:
                 "pull": pull,
             },
             numbers={
-                **strides("q", q),
-                **strides("o", o),
-                **strides("grad", grad),
-                **strides("out", rows),
+                **strides(q=q, o=o, grad=grad, out=rows),
                 "delta_head": delta.stride(1),
                 "queries_all": q.shape[2],
                 "tiles": tiles.count,
@@ -259,8 +246,7 @@ class Backward:
             },
             numbers={
                 **multiplicity_strides(self.m),
-                **strides("dk", dk),
-                **strides("dv", dv),
+                **strides(dk=dk, dv=dv),
                 "queries_all": queries,
                 "keys_all": all_keys,
                 "tiles": tiles.count,
@@ -311,9 +297,7 @@ class Backward:
                 "ill_conditioned": ill_conditioned,
             },
             numbers={
-                **strides("q", q),
-                **strides("grad", grad),
-                **strides("dq", dq),
+                **strides(q=q, grad=grad, dq=dq),
                 "delta_head": totals.delta.stride(1),
                 "queries_all": q.shape[2],
                 "tiles": tiles.count,
@@ -361,7 +345,7 @@ class Backward:
             },
             numbers={
                 **multiplicity_strides(self.m),
-                **strides("dq", dq),
+                **strides(dq=dq),
                 "delta_head": totals.delta.stride(1),
                 "queries_all": queries,
                 "keys_all": all_keys,
@@ -399,8 +383,7 @@ class Backward:
             (parts, key_heads, bags),
             tensors={"k": keys.rows, "v": v, "multiplicity": self.m, "offsets": self.offsets, "out": out},
             numbers={
-                **strides("k", keys.rows),
-                **strides("v", v),
+                **strides(k=keys.rows, v=v),
                 **multiplicity_strides(self.m),
                 "rows": v.shape[2],
                 "key_heads": key_heads,

@@ -359,7 +359,7 @@ def forward(
                 "squares": squares,
             },
             numbers={
-                **strides("o", o),
+                **strides(o=o),
                 "queries_all": q.shape[2],
                 "keys_all": v.shape[2],
                 "tiles": tiles.count,

@@ -86,7 +86,7 @@ def repair_rows(
         },
         numbers={
             **multiplicity_strides(m),
-            **strides("o", o),
+            **strides(o=o),
             "queries_all": q.shape[2],
             "keys_all": v.shape[2],
             "tiles": tiles.count,

@@ -130,9 +130,9 @@ class ScaledKeys:
             (parts, heads, bags),
             tensors={"k": k, "multiplicity": m, "offsets": offsets, "out": scaled, "totals": totals},
             numbers={
-                **strides("k", k),
+                **strides(k=k),
                 **multiplicity_strides(m),
-                **strides("out", scaled),
+                **strides(out=scaled),
                 "rows": rows,
                 "key_heads": heads,
                 "gap": gap,

@@ -73,8 +73,7 @@ def add_split_keys(
         (plan.split_tiles, own // ROWS),
         tensors={"q": q, "sums": sums, "squares": squares, "totals": keys.totals, "o": o, "inverse": inverse},
         numbers={
-            **strides("q", q),
-            **strides("o", o),
+            **strides(q=q, o=o),
             "queries": q.shape[2],
             "tiles": tiles,
             "heads": q.shape[1],
