@@ -17,7 +17,7 @@ from flashsign.eager.dense import dense_attention
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
 from flashsign.operators.layout import heads_first, multiplicity_rows_first, rows_first
-from flashsign.operators.registration import run_backward, run_forward
+from flashsign.operators.registration import OPERATORS
 
 
 def attend(
@@ -38,7 +38,7 @@ def attend(
     # each takes as long as the rest of the way to a launch.
     wanted = q.requires_grad or k.requires_grad or v.requires_grad or m.requires_grad
     if not (wanted and torch.is_grad_enabled()) and not torch.compiler.is_compiling():
-        return run_forward(name, q, k, v, m, offsets, query_offsets, eps)[0]
+        return OPERATORS[name].forward(q, k, v, m, offsets, query_offsets, eps)[0]
     output: Tensor = _Attention.apply(name, q, k, v, m, offsets, query_offsets, eps)  # type: ignore[no-untyped-call]
     return output
 
@@ -63,7 +63,7 @@ class _Attention(torch.autograd.Function):
             found = getattr(torch.ops.flashsign, name)(q, k, v, m, offsets, query_offsets, eps)
             ctx.only = None
         else:
-            found = run_forward(name, q, k, v, m, offsets, query_offsets, eps)
+            found = OPERATORS[name].forward(q, k, v, m, offsets, query_offsets, eps)
             ctx.only = dispatch.asked_for()  # a backward on a GPU runs in a thread of its own
         ctx.save_for_backward(q, k, v, m, offsets, query_offsets, *found)
         ctx.name, ctx.eps = name, eps
@@ -81,10 +81,10 @@ class _Attention(torch.autograd.Function):
         if tracing:
             dq, dk, dv, dm = getattr(torch.ops.flashsign, f"{ctx.name}_backward")(*arguments)
         elif ctx.only is None:
-            dq, dk, dv, dm = run_backward(ctx.name, *arguments)
+            dq, dk, dv, dm = OPERATORS[ctx.name].backward(*arguments)
         else:
             with dispatch.only(ctx.only):
-                dq, dk, dv, dm = run_backward(ctx.name, *arguments)
+                dq, dk, dv, dm = OPERATORS[ctx.name].backward(*arguments)
         if not ctx.needs_input_grad[4]:
             return None, dq, dk, dv, None, None, None, None
         # Multiplicities are mostly data: the sum over the key heads that share them is a launch of its own.

@@ -17,18 +17,66 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from flashsign.dispatch import stream_kernel
 from flashsign.tuning.head_width import moment_block, padded_width
 
 Tensors = tuple[Tensor, ...]
 
 
-class Operator(NamedTuple):
-    """kernels: the module whose forward and backward run. totals: names of the tensors that forward returns after o
-    and 1 / n, and empty_totals: those tensors, empty, of a call (q, k, offsets)."""
+@cache
+def _kernels(module: str) -> ModuleType:
+    return importlib.import_module(f"flashsign.triton.{module}")
 
-    kernels: str
-    totals: tuple[str, ...]
-    empty_totals: Callable[[Tensor, Tensor, Tensor | None], Tensors]
+
+def _stream(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    m: Tensor,
+    offsets: Tensor | None,
+    query_offsets: Tensor | None,
+    eps: float,
+) -> Tensors:
+    """o like q, and 1 / n [C', H, N] float32."""
+    kernel = stream_kernel(q, k, offsets, query_offsets)
+    call = (q, k, v, m, offsets, query_offsets, eps)
+    found: Tensors
+    if kernel == "triton_small_bags":
+        found = _kernels("small_bags").forward(*call)
+    else:
+        found = _kernels("streaming.calls").forward(*call, kernel=kernel)
+    return found
+
+
+def _stream_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    m: Tensor,
+    o: Tensor,
+    inverse: Tensor,
+    offsets: Tensor | None,
+    query_offsets: Tensor | None,
+    eps: float,
+) -> Tensors:
+    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head."""
+    small = stream_kernel(q, k, offsets, query_offsets) == "triton_small_bags"
+    backward = _kernels("small_bags" if small else "streaming.calls").backward
+    found: Tensors = backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps)
+    return found
+
+
+def _moments(*call: Tensor | float | None) -> Tensors:
+    """o like q, 1 / n [C', H, N] float32, and the moments of each bag's keys, sums and totals."""
+    found: Tensors = _kernels("moments.calls").forward(*call)
+    return found
+
+
+def _moments_backward(*call: Tensor | float | None) -> Tensors:
+    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head."""
+    found: Tensors = _kernels("moments.calls").backward(*call)
+    return found
 
 
 def _no_totals(q: Tensor, k: Tensor, offsets: Tensor | None) -> Tensors:
@@ -43,39 +91,23 @@ def _empty_moments(q: Tensor, k: Tensor, offsets: Tensor | None) -> Tensors:
     return sums, q.new_empty(squares, 4, width**2 // moment_block(width), dtype=torch.float32)
 
 
+class Operator(NamedTuple):
+    """forward and backward: what runs. totals: names of the tensors that forward returns after o and 1 / n, which a
+    backward takes too; empty_totals: those tensors, empty, of a call (q, k, offsets)."""
+
+    forward: Callable[..., Tensors]
+    backward: Callable[..., Tensors]
+    totals: tuple[str, ...]
+    empty_totals: Callable[[Tensor, Tensor, Tensor | None], Tensors]
+
+
 OPERATORS = {
-    "stream": Operator("flashsign.triton.streaming.calls", (), _no_totals),
-    "moments": Operator("flashsign.triton.moments.calls", ("sums", "totals"), _empty_moments),
+    "stream": Operator(_stream, _stream_backward, (), _no_totals),
+    "moments": Operator(_moments, _moments_backward, ("sums", "totals"), _empty_moments),
 }
 
 # Defined by schema rather than by decorator: a decorated operator took 100 microseconds a call, this one 10.
 LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-call]
-
-
-@cache
-def kernels(name: str) -> ModuleType:
-    return importlib.import_module(OPERATORS[name].kernels)
-
-
-def run_forward(
-    name: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    m: Tensor,
-    offsets: Tensor | None,
-    query_offsets: Tensor | None,
-    eps: float,
-) -> Tensors:
-    """o like q, 1 / n [C', H, N] float32, and the operator's totals."""
-    found: Tensors = kernels(name).forward(q, k, v, m, offsets, query_offsets, eps)
-    return found
-
-
-def run_backward(name: str, *arguments: Tensor | float | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head; arguments: those of the operator."""
-    found: tuple[Tensor, Tensor, Tensor, Tensor] = kernels(name).backward(*arguments)
-    return found
 
 
 def _fake_forward(name: str, q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, *_: object) -> Tensors:
@@ -94,8 +126,8 @@ def _register(name: str, operator: Operator) -> None:
     gradients = "(Tensor, Tensor, Tensor, Tensor)"
     LIBRARY.define(f"{name}({rows}, {call}) -> ({outputs})")  # type: ignore[no-untyped-call]
     LIBRARY.define(f"{name}_backward(Tensor grad, {rows}, {inputs}, {call}) -> {gradients}")  # type: ignore[no-untyped-call]
-    torch.library.impl(LIBRARY, name, "CompositeExplicitAutograd")(partial(run_forward, name))
-    torch.library.impl(LIBRARY, f"{name}_backward", "CompositeExplicitAutograd")(partial(run_backward, name))
+    torch.library.impl(LIBRARY, name, "CompositeExplicitAutograd")(operator.forward)
+    torch.library.impl(LIBRARY, f"{name}_backward", "CompositeExplicitAutograd")(operator.backward)
     torch.library.register_fake(f"flashsign::{name}", partial(_fake_forward, name), lib=LIBRARY)
     torch.library.register_fake(f"flashsign::{name}_backward", _fake_backward, lib=LIBRARY)
 

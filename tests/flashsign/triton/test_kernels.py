@@ -163,7 +163,7 @@ def test_a_multiplicity_of_100000_beside_one_of_1(kernels):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_dq_is_the_same_streamed_and_from_moments(moments, dtype):
     q, k, v, m, grad = draw(dtype=dtype, keys=70)
-    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6, kernel="triton_stream")
+    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6)
     dq = stream.backward(grad, q, k, v, m[:, None], o, inverse, None, None, 1e-6, moments=moments)[0]
     true = with_gradients(exact, doubled((q, k, v, m)), grad)[1]
     assert float((dq.double() - true).norm() / true.norm()) < 4 * torch.finfo(dtype).eps
@@ -176,7 +176,7 @@ def test_queries_along_directions_that_keys_hardly_have_get_an_accurate_dq(condi
     basis = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(1)))[0].to(DEVICE)
     k = k * torch.logspace(0, -float(torch.tensor(condition).log10()), 16, device=DEVICE) @ basis
     q[:, :, ::3] = basis[-1] + 1e-3 * q[:, :, ::3] * 1e-2
-    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6, kernel="triton_stream")
+    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6)
     dq = stream.backward(grad, q, k, v, m[:, None], o, inverse, None, None, 1e-6, moments=True)[0]
     true = with_gradients(exact, doubled((q, k, v, m)), grad)[1]
     weak = slice(None, None, 3)
