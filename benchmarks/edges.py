@@ -34,7 +34,8 @@ if not torch.cuda.is_available():
 
 from flashsign import EdgeSums, edge_weights
 from flashsign.edges.parts import inverse_norms, scaled
-from flashsign.tuning import tables as tuning
+from flashsign.tuning import tables
+from flashsign.tuning.block_sizes import BlockSizes
 
 HERE = Path(__file__).resolve().parent
 SIZES = ((20_000, 2_000), (20_000, 20_000))
@@ -236,7 +237,7 @@ TRIALS = [(64, 64, 4, 3), (64, 128, 4, 3), (64, 128, 8, 3), (128, 128, 8, 3), (1
 def tiles(arguments: argparse.Namespace) -> None:
     """Every tile of the table against float64 on uneven sizes; the times of some others beside it."""
     wrong, device = [], arguments.device
-    for (size, width), (shipped, *_) in tuning.EDGE_SUMS.items():
+    for (size, width), (shipped, *_) in tables.EDGE_SUMS.items():
         dtype = {2: "float16", 4: "float32"}[size]
         worst = 0.0
         for targets, regulators in ((1, 7), (70, 33)) if arguments.smoke else ((1, 7), (113, 130), (1000, 1025)):
@@ -260,10 +261,10 @@ def trials(dtype: str, width: int, device: str) -> None:
 
     cells = Cells.draw(4, *SIZES[-1], width, DTYPES[dtype], device)
     keys = scaled(cells.k, cells.m, cells.k.dtype)[0]
-    tables = torch.zeros(2, *SIZES[-1], device=device)
-    call = partial(add_weights, cells.q, keys, inverse_norms(cells.q, keys, 1e-6).float(), *tables)
-    own = tuning.EDGE_SUMS[cells.q.element_size(), width][0]
-    for trial in dict.fromkeys([own, *(tuning.Tile(*numbers) for numbers in TRIALS)]):
+    sums = torch.zeros(2, *SIZES[-1], device=device)
+    call = partial(add_weights, cells.q, keys, inverse_norms(cells.q, keys, 1e-6).float(), *sums)
+    own = tables.EDGE_SUMS[cells.q.element_size(), width][0]
+    for trial in dict.fromkeys([own, *(BlockSizes(*numbers) for numbers in TRIALS)]):
         try:
             said = f"{median_ms(partial(call, trial), device, 3) / len(cells.q):.3f} ms/cell"
         except Exception as problem:  # too little shared memory

@@ -15,10 +15,11 @@ import sys
 import torch
 
 from flashsign.triton import small_bags
-from flashsign.triton.common import launch
+from flashsign.triton.common.tile_assignment import TileAssignment
 from flashsign.triton.moments import calls as moments
 from flashsign.triton.streaming import calls as stream
-from flashsign.tuning.split_keys import Waves
+from flashsign.triton.streaming.scaled_keys import ScaledKeys
+from flashsign.tuning.split_keys import SplitKeys
 from flashsign.tuning.tables import HOPPER
 
 KINDS = ((torch.float16, 128), (torch.bfloat16, 64), (torch.float16, 48), (torch.float32, 32))
@@ -33,12 +34,12 @@ def both_ways(q, k, v, m, grad, offsets, query_offsets) -> None:
     o, inverse = stream.forward(q, k, v, m, offsets, query_offsets, 1e-6)
     for dq_by_moments in (False, True):
         stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, 1e-6, moments=dq_by_moments)
-    for tile in HOPPER.get((q.element_size(), q.shape[-1]), []) if stream.hopper is not None else []:
-        works = launch.Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets).grid(q.shape[1])[0]
-        for left in (0, *([works // 2] if offsets is None else [])):
-            keys, out = launch.Keys.of(k, m, offsets), (torch.empty_like(q), torch.empty_like(inverse))
-            waves = Waves(works - left, left, 2 if left else 1, 0.0)
-            stream.hopper.forward(q, keys, v, m, offsets, query_offsets, 1e-6, tile, waves, *out)
+    for sizes in HOPPER.get((q.element_size(), q.shape[-1]), []) if stream.hopper is not None else []:
+        tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets).grid(q.shape[1])[0]
+        for split_tiles in (0, *([tiles // 2] if offsets is None else [])):
+            keys, out = ScaledKeys.of(k, m, offsets), (torch.empty_like(q), torch.empty_like(inverse))
+            plan = SplitKeys(tiles - split_tiles, split_tiles, 2 if split_tiles else 1, 0.0)
+            stream.hopper.forward(q, keys, v, m, offsets, query_offsets, 1e-6, sizes, plan, *out)
 
 
 def small(q, k, v, m, grad, *cut) -> None:
@@ -51,8 +52,9 @@ def by_moments(q, k, v, m, grad, *cut) -> None:
     moments.backward(grad, q, k, v, m, o, *kept, *cut, 1e-6)
 
 
-def along_weak_directions(q, k) -> None:
-    """Keys of condition 1000 and a third of the queries along what they hardly have: careful tiles, and listed rows."""
+def make_ill_conditioned(q, k) -> None:
+    """Keys of condition 1000, and a third of the queries along directions that they hardly have: for the high-precision
+    path and the lists of ill-conditioned rows."""
     width = q.shape[-1]
     basis = torch.linalg.qr(torch.randn(width, width, device="cuda"))[0]
     sizes = torch.logspace(0, -3, width, device="cuda")
@@ -69,13 +71,13 @@ def main(kinds: list[int]) -> None:
         rows = [normal(1, 4, queries, width, dtype=dtype), *(normal(1, 2, keys, width, dtype=dtype) for _ in range(2))]
         grad = normal(1, 4, queries, width, dtype=dtype)
         both_ways(*rows, m, grad, None, None)
-        rows[2][:, :, 6] = torch.nan  # an absent key: the careful passes
+        rows[2][:, :, 6] = torch.nan  # an absent key: NaN repair
         both_ways(*rows, m, grad, None, None)
         cuts = [torch.tensor(cut, device="cuda") for cut in ([0, 100, 100, 301], [0, 7, 200, 333])]
         both_ways(*rows, m, grad, *cuts)
         rows[2][:, :, 6] = 0
         by_moments(*rows, m, grad, None, None)
-        along_weak_directions(rows[0], rows[1])
+        make_ill_conditioned(rows[0], rows[1])
         by_moments(*rows, m, grad, None, None)
         by_moments(*rows, m, grad, *cuts)
         if width <= 64:

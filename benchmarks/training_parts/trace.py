@@ -22,7 +22,7 @@ LAUNCHED = {
 """Road -> flashsign's kernels that every step on it launches."""
 OURS = (
     *dict.fromkeys(name for names in LAUNCHED.values() for name in names), "moment_query_gradient", "key_moments",
-    "add_parts", "attend_weak", "small_forward", "small_backward",
+    "add_parts", "attend_rows", "small_forward", "small_backward",
 )  # fmt: skip
 
 

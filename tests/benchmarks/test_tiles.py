@@ -6,7 +6,7 @@ import pytest
 import tiles
 import torch
 
-from flashsign.tuning import tables as tuning
+from flashsign.tuning import tables
 
 pytest.importorskip("triton")
 CPU = not torch.cuda.is_available()
@@ -15,9 +15,9 @@ CPU = not torch.cuda.is_available()
 def test_every_shipped_tile_is_a_case():
     cases = list(tiles.cases())
     assert {case.kernel for case in cases} == set(tiles.KERNELS)
-    for table in (tuning.FORWARD, tuning.KEY_GRADIENTS, tuning.QUERY_GRADIENT):
+    for table in (tables.FORWARD, tables.KEY_GRADIENTS, tables.QUERY_GRADIENT):
         assert {width for _, width in table} == {16, 32, 64, 128, 256}
-        assert all(tile in [case.tile for case in cases] for found in table.values() for tile in found)
+        assert all(tile in [case.block_sizes for case in cases] for found in table.values() for tile in found)
 
 
 @pytest.mark.skipif(not CPU, reason="the interpreter is for machines without a GPU")
@@ -32,6 +32,6 @@ def test_a_right_tile_passes_and_a_wrong_result_does_not(monkeypatch):
 @pytest.mark.skipif(not CPU, reason="the interpreter is for machines without a GPU")
 def test_a_tile_that_does_not_run_is_a_row_with_the_reason():
     case = next(tiles.cases())
-    row = tiles.check(dataclasses.replace(case, tile=dataclasses.replace(case.tile, own=48)), (7,), "cpu")
+    row = tiles.check(dataclasses.replace(case, block_sizes=dataclasses.replace(case.block_sizes, own=48)), (7,), "cpu")
     assert not row["within"]
     assert row["problem"]

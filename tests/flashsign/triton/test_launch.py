@@ -1,4 +1,6 @@
-"""Launches past Triton's own look at every argument: what counts as the same kernel, on kernels that only count."""
+"""Launches without Triton's check of every argument: what counts as the same kernel, on kernels that only count."""
+
+import re
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ class Compiled:
 class Kernel:
     """As Triton's: launching compiles, and gives what was compiled."""
 
+    __name__ = "scale"
     arg_names = ["x", "y", "stride", "size", "eps", "E", "PACKED"]  # noqa: RUF012
 
     def __init__(self):
@@ -42,7 +45,14 @@ def kernel(monkeypatch):
 
 def start(kernel, x=None, y=None, stride=32, size=48, eps=1e-6, constants=None, warps=4):
     x = torch.zeros(64) if x is None else x
-    launch.start(kernel, (3, 2), (x, y), (stride, size, eps), constants or {"E": 16, "PACKED": False}, num_warps=warps)
+    launch.start(
+        kernel,
+        (3, 2),
+        tensors={"x": x, "y": y},
+        numbers={"stride": stride, "size": size, "eps": eps},
+        constants=constants or {"E": 16, "PACKED": False},
+        num_warps=warps,
+    )
     return len(kernel.compiled)
 
 
@@ -72,24 +82,55 @@ def test_what_triton_compiles_anew_for_is_compiled_anew(kernel, change):
     assert (start(kernel), start(kernel, **change), start(kernel), start(kernel, **change)) == (1, 2, 2, 2)
 
 
-def test_rows_that_are_not_a_multiple_of_16_numbers_apart_are_copied():
-    rows = torch.randn(2, 3, 5, 48)
-    assert launch.aligned(rows) is rows and launch.steps(rows) == (720, 240, 48)
-    apart = torch.randn(2, 3, 5, 40)[..., :32]
-    copy = launch.aligned(apart)
-    assert torch.equal(copy, apart) and launch.steps(copy) == (480, 160, 32)
-    for other in (rows[:1].expand(2, -1, -1, -1), rows.mT, rows.flatten()[1:-47].view(1, 1, -1, 48)):
-        assert launch.aligned(other) is not other
+def test_names_out_of_order_are_refused_where_a_kernel_is_compiled(kernel):
+    with pytest.raises(TypeError, match="passes 'PACKED' as argument 6, where its signature has 'E'"):
+        start(kernel, constants={"PACKED": False, "E": 16})
 
 
-def test_the_stride_of_an_axis_of_one_does_not_count():
-    rows = torch.randn(1000).as_strided((1, 2, 1, 16), (7, 32, 9, 1))
-    assert launch.aligned(rows) is rows and launch.steps(rows) == (0, 32, 0)
+@pytest.mark.parametrize(
+    ("tensors", "numbers", "sentence"),
+    [
+        (
+            ["y", "x"],
+            ["stride", "size", "eps"],
+            "The launch of scale passes 'y' as argument 1, where its signature has 'x'.",
+        ),
+        (
+            ["x", "y"],
+            ["size", "stride", "eps"],
+            "The launch of scale passes 'size' as argument 3, where its signature has",
+        ),
+        (["x"], ["stride", "size", "eps"], "The launch of scale leaves out argument 2, 'y'."),
+        (["x", "y"], ["stride", "size"], "The launch of scale leaves out argument 5, 'eps'."),
+        (
+            ["x", "y", "z"],
+            ["stride", "size", "eps"],
+            "The launch of scale passes 'z' as argument 3, which it does not take.",
+        ),
+        (
+            ["x", "y"],
+            ["stride", "size", "eps", "E"],
+            "The launch of scale passes 'E' as argument 7, where its signature has",
+        ),
+    ],
+    ids=["tensors out of order", "numbers out of order", "no tensor", "no number", "another tensor", "twice"],
+)
+def test_a_launch_that_does_not_name_the_signature_is_refused_with_a_sentence(kernel, tensors, numbers, sentence):
+    with pytest.raises(TypeError, match=re.escape(sentence)):
+        launch.start(
+            kernel,
+            (1,),
+            tensors=dict.fromkeys(tensors, torch.zeros(64)),
+            numbers=dict.fromkeys(numbers, 32),
+            constants={"E": 16, "PACKED": False},
+        )
+    assert kernel.compiled == []
 
 
-def test_constants_come_in_any_order(kernel):
-    assert start(kernel) == start(kernel, constants={"PACKED": False, "E": 16}) == 1
-    assert kernel.compiled[0].launches[0][1][-2:] == (16, False)
+def test_a_kernel_that_is_known_is_launched_without_a_check(kernel, monkeypatch):
+    start(kernel)
+    monkeypatch.setattr(launch, "check_names", None)
+    assert start(kernel) == 1
 
 
 def test_calls_of_like_numbers_are_not_taken_for_each_other(kernel):

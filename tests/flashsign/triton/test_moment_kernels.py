@@ -13,20 +13,20 @@ from kernel_cases import (
 from flashsign import BackendUnavailable, spherical_attention
 from flashsign.triton.moments import calls as moments
 from flashsign.triton.moments import forward as moment_forward
-from flashsign.triton.moments import ill_conditioned_rows as weak_rows
+from flashsign.triton.moments import ill_conditioned_rows
 
 
 def kernels(*tensors, **options):
     return spherical_attention(*tensors, method="moments", backend="triton", **options)
 
 
-def test_shares_of_a_bag_add_up(monkeypatch):
+def test_the_parts_of_a_bag_add_up(monkeypatch):
     """Many programs on one bag, as on a GPU: some without rows, each with multiplicities of its own size."""
     *tensors, grad = draw(keys=300, queries=290, cells=1)
     tensors[3][:, 128:256] *= 1e4
     tensors[3][:, 256:] = 0
     assert_accurate(kernels, tensors, grad)
-    monkeypatch.setattr(moments.Call, "shares", lambda *_: 7)
+    monkeypatch.setattr(moments.Call, "splits", lambda *_: 7)
     assert_accurate(kernels, tensors, grad)
 
 
@@ -42,24 +42,26 @@ def test_fewer_keys_than_the_width_of_a_head():
     assert_accurate(kernels, tensors, grad)
 
 
-def test_weak_rows_are_listed_and_no_others(monkeypatch):
+def test_ill_conditioned_rows_are_listed_and_no_others(monkeypatch):
     (q, k, v, m), _ = ill_conditioned(1e3, torch.float16)
     m = m[:, None]
-    found = []
-    monkeypatch.setattr(moments.Call, "attend_weak", lambda call, squares, o, inverse, weak: found.append(weak))
+    kept = []
+    monkeypatch.setattr(moments.Call, "attend_rows", lambda call, squares, o, inverse, listed: kept.append(listed))
     _, inverse, _, totals = moments.forward(q, k, v, m, None, None, 1e-6)
     t = totals[:, 3].sum(-1)  # of keys in units of their multiplicities
     wide = q.double()
     rho = 1 / (inverse.double() ** 2 * wide.square().sum(-1) * t.double()[None].repeat_interleave(2, 1)[..., None])
-    rows, count = found[0]
+    rows, count = kept[0]
     assert count.tolist() == (rho < 1e-4).view(2, -1).sum(1).tolist()
     for key_head, listed in enumerate(rows.view(2, -1)):
-        weak = (rho < 1e-4).view(2, -1)[key_head].nonzero()[:, 0]
-        assert listed[: len(weak)].sort().values.tolist() == weak.tolist()
+        expected = (rho < 1e-4).view(2, -1)[key_head].nonzero()[:, 0]
+        assert listed[: len(expected)].sort().values.tolist() == expected.tolist()
 
 
-def test_the_random_row_is_never_weak():
-    assert weak_rows.WEAK < moment_forward.DOUBTED / moments_widest() < 1 / moments_widest()
+def test_a_random_row_is_never_ill_conditioned():
+    assert (
+        ill_conditioned_rows.ILL_CONDITIONED < moment_forward.HIGH_PRECISION / moments_widest() < 1 / moments_widest()
+    )
 
 
 def moments_widest():

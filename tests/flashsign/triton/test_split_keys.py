@@ -6,16 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import DEVICE, draw, poison  # noqa: F401
 
+from flashsign import dispatch
 from flashsign.autotune.accuracy import Case
 from flashsign.tuning import tables
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.split_keys import MOST_SPLITS, SPLIT_COST, SplitKeys
 
 pytest.importorskip("triton")
-launch = pytest.importorskip("flashsign.triton.common.launch")
-mend = pytest.importorskip("flashsign.triton.streaming.nan_repair")
-shares = pytest.importorskip("flashsign.triton.streaming.split_keys")
-stream = pytest.importorskip("flashsign.triton.streaming.calls")
+from flashsign.triton.common.tile_assignment import TileAssignment
+from flashsign.triton.streaming import calls as stream
+from flashsign.triton.streaming.nan_repair import repair_rows
+from flashsign.triton.streaming.scaled_keys import ScaledKeys
+from flashsign.triton.streaming.split_keys import add_split_keys
 
 TALL, SHORT = BlockSizes(256, 64, 8, 5), BlockSizes(128, 64, 8, 5)
 
@@ -48,7 +50,7 @@ def test_sums_of_splits_are_the_output(dtype):
     """Of tiles of 32 queries from the third on, in three splits; the other tiles stay as they were."""
     q, k, v, m, grad = draw(queries=50, keys=40, width=16, dtype=dtype)
     expected, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6, BlockSizes(32, 16, 4, 1))
-    keys = launch.Keys.of(k, m[:, None], None)
+    keys = ScaledKeys.of(k, m[:, None], None)
     tiles, own = 2, 32
     plan = SplitKeys(2, 2 * 4 * tiles - 2, 3, 0.0)
     sums, squares = [], []
@@ -62,7 +64,7 @@ def test_sums_of_splits_are_the_output(dtype):
             squares.append(s.square().sum(1))
     sums[3][5] = torch.nan  # the second tile's first split, query 5
     o, norms = torch.full_like(expected, 7), torch.full_like(inverse, 7)
-    shares.add(q, keys, torch.cat(sums), torch.cat(squares), tiles, own, plan, 1e-6, o, norms)
+    add_split_keys(q, keys, torch.cat(sums), torch.cat(squares), tiles, own, plan, 1e-6, o, norms)
     assert (o[0, 0] == 7).all() and (norms[0, 0] == 7).all()
     o[0, 0], norms[0, 0] = expected[0, 0], inverse[0, 0]
     # That row stays marked for nan_repair.
@@ -74,7 +76,7 @@ def test_sums_of_splits_are_the_output(dtype):
 
 
 @pytest.mark.parametrize("form", ["dense", "packed"])
-def test_rows_marked_as_broken_are_mended_and_no_others(form):
+def test_marked_rows_are_repaired_and_no_others(form):
     q, k, v, m, _ = draw(cells=1, queries=300, keys=40, width=16)
     cut = (None, None)
     if form == "packed":
@@ -90,7 +92,7 @@ def test_rows_marked_as_broken_are_mended_and_no_others(form):
     broken[0, 1, 200] = torch.nan
     broken[0, 2, 160], marked[0, 2, 160] = torch.nan, -marked[0, 2, 160]
     broken[0, 3, 5], marked[0, 3, 5] = 7, marked[0, 3, 5]  # of a tile without a mark
-    mend.mend(q, launch.Keys.of(k, m, cut[0]), v, m, *cut, broken, marked)
+    repair_rows(q, ScaledKeys.of(k, m, cut[0]), v, m, *cut, broken, marked)
     torch.testing.assert_close(marked, inverse, rtol=0, atol=0)
     assert (broken[0, 3, 5] == 7).all()
     broken[0, 3, 5] = o[0, 3, 5]
@@ -105,27 +107,27 @@ hopper = pytest.mark.skipif(
 )
 
 
-def by_hopper(q, k, v, m, offsets, query_offsets, tile, of_keys):
+def by_hopper(q, k, v, m, offsets, query_offsets, sizes, splits):
     o, inverse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan, device=DEVICE)
-    works = launch.Tiles.of(q.shape[2], q.shape[0], tile.own, query_offsets).grid(q.shape[1])[0]
-    left = 0 if of_keys == 1 else min(works, 3)
-    plan = SplitKeys(works - left, left, of_keys, 0.0)
-    keys = launch.Keys.of(k, m, offsets)
-    stream.hopper.forward(q, keys, v, m, offsets, query_offsets, 1e-6, tile, plan, o, inverse)
+    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets).grid(q.shape[1])[0]
+    split_tiles = 0 if splits == 1 else min(tiles, 3)
+    plan = SplitKeys(tiles - split_tiles, split_tiles, splits, 0.0)
+    keys = ScaledKeys.of(k, m, offsets)
+    stream.hopper.forward(q, keys, v, m, offsets, query_offsets, 1e-6, sizes, plan, o, inverse)
     return o, inverse
 
 
 @hopper
 @pytest.mark.gpu
 @pytest.mark.parametrize("broken", [False, True])
-@pytest.mark.parametrize("of_keys", [1, 2, 3])
+@pytest.mark.parametrize("splits", [1, 2, 3])
 @pytest.mark.parametrize("form", ["dense", "packed"])
-@pytest.mark.parametrize("tile", [(size, tile) for size, tiles in tables.HOPPER.items() for tile in tiles], ids=str)
+@pytest.mark.parametrize("row", [(key, sizes) for key, row in tables.HOPPER.items() for sizes in row], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(dtype, tile, form, of_keys, broken):
-    (_, width), tile = tile
-    if form == "packed" and of_keys > 1:
-        pytest.skip("packed bags are not dealt out")
+def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(dtype, row, form, splits, broken):
+    (_, width), sizes = row
+    if form == "packed" and splits > 1:
+        pytest.skip("the keys of packed bags are never split")
     queries, keys = 1025, 777
     q, k, v, m, _ = draw(cells=1 if form == "packed" else 2, queries=queries, keys=keys, width=width, dtype=dtype)
     m = m[:, None]
@@ -136,10 +138,10 @@ def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(dtype, tile, form, 
     plain = stream.forward(q, k, v, m, *cut, 1e-6, BlockSizes(64, 64, 4, 2))
     if broken:  # an absent key, whatever it holds
         k[:, :, 4], v[:, :, 5], v[:, :, 6] = torch.nan, torch.nan, torch.inf
-    found = by_hopper(q, k, v, m, *cut, tile, of_keys)
+    found = by_hopper(q, k, v, m, *cut, sizes, splits)
     for x, y in zip(found, plain, strict=True):
         assert float((x.double() - y.double()).norm() / y.double().norm()) < torch.finfo(dtype).eps
-    again = by_hopper(q, k, v, m, *cut, tile, of_keys)
+    again = by_hopper(q, k, v, m, *cut, sizes, splits)
     assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
 
 
@@ -149,7 +151,8 @@ def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(dtype, tile, form, 
 def test_a_recorded_call_is_the_call(rows):
     """Kernels that begin early wait for what they need in a CUDA graph too."""
     q, k, v, m, _ = draw(cells=1, heads=8, key_heads=8, queries=rows, keys=rows, width=128, dtype=torch.float16)
-    attend = lambda: stream.forward(q, k, v, m[:, None], None, None, 1e-6)  # noqa: E731
+    kernel = dispatch.stream_kernel(q, k, None, None)
+    attend = lambda: stream.forward(q, k, v, m[:, None], None, None, 1e-6, kernel=kernel)  # noqa: E731
     expected = attend()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -160,3 +163,32 @@ def test_a_recorded_call_is_the_call(rows):
         graph.replay()
         expected = attend()
         assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("form", ["dense", "packed"])
+def test_the_hopper_launch_names_its_kernels_signature(form, splits, monkeypatch):
+    """Without a GPU: every launch of the kernel and of those after it, checked and not run."""
+    forward_hopper = pytest.importorskip("flashsign.triton.streaming.forward_hopper")
+    from flashsign.triton.common import launch
+    from flashsign.triton.streaming import nan_repair, split_keys
+
+    if form == "packed" and splits > 1:
+        pytest.skip("the keys of packed bags are never split")
+    seen = []
+
+    def check(kernel, grid, *, tensors, numbers, constants, **options):
+        launch.check_names(kernel, [*tensors, *numbers, *constants])
+        seen.append(kernel.fn.__name__)
+
+    q, k, v, m, _ = draw(cells=1, queries=300, keys=800, width=64, dtype=torch.float16)
+    cut = (None, None) if form == "dense" else (torch.tensor([0, 800]), torch.tensor([0, 300]))
+    keys = ScaledKeys.of(k, m[:, None], cut[0])
+    for module in (launch, nan_repair, split_keys):
+        monkeypatch.setattr(module, "start", check)
+    plan = SplitKeys(8, 0, 1, 0.0) if splits == 1 else SplitKeys(4, 4, splits, 0.0)
+    o, inverse = torch.empty_like(q), torch.empty(q.shape[:3])
+    forward_hopper.forward(q, keys, v, m[:, None], *cut, 1e-6, SHORT, plan, o, inverse)
+    assert seen == (["stream_forward", "stream_forward", "add_splits"] if splits > 1 else ["stream_forward"]) + [
+        "repair_tiles"
+    ]
