@@ -1,1 +1,1 @@
-"""What is done with a trained model: predictions for cells, evaluation of networks, reports."""
+"""Uses of a trained model: predictions for cells, evaluation of networks, reports."""

@@ -1,4 +1,4 @@
-"""Cell types, representations and properties of new cells, written into their AnnData or into a copy of their file.
+"""Predicts cell types, representations and properties of cells, and writes them into an AnnData or a copy of a file.
 
 Letters: C cells, D width.
 """
@@ -24,12 +24,12 @@ from grn.errors import ConfigError, RunFolderError
 from grn.files import write_anndata
 from grn.model.saved import TrainedModel
 
-BATCH = 64  # cells: their bags hold every gene of the vocabulary, or a whole transcriptome
+BATCH = 64  # cells at a time; more would take too much memory with bags of a whole transcriptome
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """representation [C, D].   probabilities [C, classes] or None.   property [C] or None, in its own unit."""
+    """representation [C, D].   probabilities [C, classes] or None.   property [C] in its own unit, or None."""
 
     representation: np.ndarray
     probabilities: np.ndarray | None
@@ -47,21 +47,21 @@ def predict(
     orientation: str | None = None,
     say: Callable[[str], None],
 ) -> None:
-    """`data` with the predictions of `model`, as the new file `output`; what it writes is listed at `add_predictions`.
+    """Writes the new file `output`: the cells in `data` with the predictions of `model` (see add_predictions).
 
-    counts, gene_key, orientation: as in DataConfig; None: as the model was trained. Raises UserError.
+    counts, gene_key, orientation: as in DataConfig; None: as in the training of the model. Raises UserError.
     """
     refuse_key(key_added)
     if output.exists():
-        raise RunFolderError(f"{output} already exists and is never overwritten; give --output another name.")
+        raise RunFolderError(f"{output} already exists and is not overwritten; give --output another name.")
     if output.suffix != ".h5ad":
-        raise ConfigError(f"--output is {output}, but an .h5ad file is written; give it a name that ends in .h5ad.")
+        raise ConfigError(f"--output is {output}, but predict writes .h5ad files; give a name that ends in .h5ad.")
     trained = TrainedModel.load(model)
     config = data_config(trained, model, data, counts=counts, gene_key=gene_key, orientation=orientation)
     adata = open_source(config)
     replaced = annotate(adata, trained, config, key_added, say)
     if replaced:
-        say(f"{output} has new values of {', '.join(replaced)}; the old ones stay in {data}.")
+        say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
     write_anndata(output, adata)
     say(f"{adata.n_obs} cells with their predictions are in {output}")
 
@@ -69,9 +69,9 @@ def predict(
 def annotate(
     adata: AnnData, trained: TrainedModel, config: DataConfig, key: str, say: Callable[[str], None]
 ) -> list[str]:
-    """Writes predictions into `adata`, of cells read as `config` says; returns the names of what it replaces.
+    """Writes predictions for the cells of `adata` into it (see add_predictions); returns the names of replaced values.
 
-    See `add_predictions` for what is written. Raises UserError before anything is.
+    config: how to read the cells. Raises UserError before anything is written.
     """
     cells = cells_for_vocabulary(
         adata,
@@ -87,16 +87,16 @@ def annotate(
     for line in (cells.counts_from, *cells.notes):
         say(line)
     if empty := int((np.diff(cells.multiplicity.indptr) == 0).sum()):
-        say(f"{empty} of {len(cells)} cells have none of the model's genes: their predictions rest on nothing.")
+        say(f"{empty} of {len(cells)} cells have none of the model's genes: their predictions are meaningless.")
     if not trained.classes:
-        say("The model knows no cell types: it was trained without labels.")
+        say("No cell types are predicted, because the model was trained without labels.")
     return add_predictions(adata, predict_cells(trained, cells), trained, key)
 
 
 def refuse_key(key: str) -> None:
-    """Raises ConfigError for a name that h5ad files cannot hold."""
+    """Raises ConfigError for a key that .h5ad files cannot store."""
     if not key or "/" in key:
-        raise ConfigError(f"--key-added is {key!r}; h5ad files need a name without '/'.")
+        raise ConfigError(f"--key-added is {key!r}; give a name without '/', which .h5ad files cannot store.")
 
 
 def data_config(
@@ -108,10 +108,10 @@ def data_config(
     gene_key: str | None = None,
     orientation: str | None = None,
 ) -> DataConfig:
-    """How to read `data` as the training data were read, by the run folder's config.yaml where there is one."""
+    """The configuration by which to read `data`: as the training data were read, by the run's config.yaml if any."""
     folder = (model / "model" if (model / "model").is_dir() else model).resolve()
     of_run = folder.parent / "config.yaml"
-    in_run = folder.name == "model" and of_run.is_file()  # a model folder may have been copied out of its run
+    in_run = folder.name == "model" and of_run.is_file()  # else the model folder was copied out of its run
     config = load_config(of_run).data if in_run else DataConfig(path=str(data))
     changes = {
         "path": str(data),
@@ -121,16 +121,16 @@ def data_config(
         "gene_key": gene_key or config.gene_key,
         "orientation": orientation or (config.orientation if is_text(data) else None),
         "genes": "all",
-        "regulators": list(trained.vocabulary),  # a text file whose cells have these names lies the other way round
+        "regulators": list(trained.vocabulary),  # known gene names, by which a transposed text file is found
         "label_key": None,
         "group_key": None,
-        "backed": False,  # the whole file is written again
+        "backed": False,  # all of the file is needed, to write it again
     }
     return config.model_copy(update=changes)
 
 
 def predict_cells(trained: TrainedModel, cells: Cells) -> Predictions:
-    """The model's word on every cell, nothing masked, on the GPU where there is one."""
+    """Predictions for every cell, without masks, on the GPU where there is one."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = trained.model.to(device).eval()
     packed = is_packed("auto", len(trained.vocabulary))
@@ -151,9 +151,9 @@ def predict_cells(trained: TrainedModel, cells: Cells) -> Predictions:
 
 
 def add_predictions(adata: AnnData, predictions: Predictions, trained: TrainedModel, key: str) -> list[str]:
-    """Writes into `adata` and returns the names of what was there before and is replaced.
+    """Writes predictions into `adata`; returns the names of values that existed before and are replaced.
 
-    obsm["X_KEY"]: representation.   uns["KEY"]: model_hash, and classes, property: what the columns are.
+    obsm["X_KEY"]: representation.   uns["KEY"]: model_hash, classes and property (the names of the columns).
     With cell types: obs["KEY_cell_type"], obs["KEY_cell_type_confidence"] (the largest probability),
     obsm["KEY_probabilities"], columns in the order of uns["KEY"]["classes"].   With a property: obs["KEY_property"].
     """

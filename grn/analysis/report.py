@@ -1,4 +1,4 @@
-"""`report.html`: what a run found, on one page that needs nothing else, no network either."""
+"""`report.html`: the results of a run on one page, which needs no other file and no internet connection."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from grn.network.signed_network import SignedNetwork, edge_list
 
 READOUT = {
     "effect": (
-        "w = attention weight per unit of the regulator * what the weight does to the predicted multiplicity of the "
+        "w = attention weight per unit of the regulator * effect of the weight on the predicted multiplicity of the "
         "target, for one sd of the regulator, in sds of the target, over the square root of the norm of the target's "
-        "row; mean over cells and members of the regulation layer, whose signs are fixed by construction; the network "
-        "of a cell type is read from its cells alone, with the sd of the regulator among them and norms of their own, "
-        "so that it is no part of the network of all: a regulator that none of them has weighs 0 there."
+        "row; mean over cells and over members of the regulation layer, whose signs are fixed by construction. The "
+        "network of a cell type is read from its cells alone, with the regulator's sd among them and with norms of its "
+        "own, so it is not a part of the network over all cells; a regulator that no cell of the type expresses has "
+        "weight 0 in it."
     ),
     "knockout": (
         "w = mean over cells of (predicted multiplicity of the target - its prediction without the regulator) / mean "
         "multiplicity of the regulator * sd of the regulator / sd of the target, over the square root of the norm of "
-        "the target's row, the target hidden from the model; the network of a cell type is the mean over its cells."
+        "the target's row, the target masked; the network of a cell type is the mean over its cells."
     ),
     "jacobian": (
         "w = mean over cells of (d predicted multiplicity of the target / d multiplicity of the regulator) * "
         "sd of the regulator / sd of the target, over the square root of the norm of the target's row, the target "
-        "hidden from the model; the network of a cell type is the mean over its cells."
+        "masked; the network of a cell type is the mean over its cells."
     ),
     "attention": (
         "w = normalised attention weight of the target on the regulator in the regulation layer, m q·k / n, whose sign "
@@ -48,8 +49,8 @@ READOUT = {
         "the blocks, m q·k / n; there is no regulation layer."
     ),
 }
-MEMBERS = "how well the members of the regulation layer agree (1: all alike)"
-BAGS = "share of the cells read in which the edge has the sign of its mean"
+MEMBERS = "agreement of the members of the regulation layer (1: all have the same weight)"
+BAGS = "share of the cells that were read in which the edge has the sign of its mean"
 CONFIDENCE = {
     "effect": MEMBERS,
     "attention": MEMBERS,
@@ -58,14 +59,14 @@ CONFIDENCE = {
     "blocks": "not measured (0.5 everywhere)",
 }
 CAUTION = (
-    "The weights say what the model predicts, not what causes what: from cells that were only observed, a cause cannot "
-    "be told from a companion. On observed blood cells, signs of plain correlations agree with curated signed pairs "
-    "(TRRUST, CollecTRI) no better than chance (balanced accuracy 0.50 to 0.52)."
+    "The weights describe what the model predicts, not what causes what: observed cells alone do not distinguish a "
+    "cause from a mere correlation. On observed blood cells, signs of plain correlations agree with curated signed "
+    "pairs (TRRUST, CollecTRI) no better than chance (balanced accuracy 0.50 to 0.52)."
 )
 
 
 class Picture(Protocol):
-    """What a matplotlib figure can do, as far as a report must know."""
+    """The part of a matplotlib figure that a report uses."""
 
     def savefig(self, file: Any, /, *, format: str) -> object: ...
 
@@ -79,11 +80,12 @@ def write_report(
     edges: pd.DataFrame,
     network: SignedNetwork,
     pictures: Mapping[str, Picture],
+    title: str | None = None,
 ) -> Path:
     """Writes `folder`/report.html and returns its path.
 
     metrics, per_class, edges: as in the result of a run.   network: from network.h5ad.
-    pictures: `confusion`, `training`, `edges`, `heatmaps`, each where there is one.
+    pictures: `confusion`, `training`, `edges`, `heatmaps`, those that exist.   title: None: the folder's name.
     """
     shown = {name: image(picture, name) for name, picture in pictures.items()}
     sections = {
@@ -98,7 +100,7 @@ def write_report(
     }
     sections = {title: body for title, body in sections.items() if body}
     page = Template(files("grn.analysis").joinpath("report.html").read_text("utf-8")).substitute(
-        title=escape(folder.name),
+        title=escape(title or folder.name),
         subtitle=escape(
             f"{config.data.path}: {len(network.genes)} genes, {edges['source'].nunique()} regulators, "
             f"{len(network.by_type)} cell types. grn {network.about['version']}, model {network.about['model_hash']}."
@@ -150,17 +152,17 @@ def meaning(network: SignedNetwork) -> str:
         "Caution": CAUTION,
     }
     return (
-        "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(said)}</dd>" for term, said in entries.items()) + "</dl>"
+        "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in entries.items()) + "</dl>"
     )
 
 
 def weights_of(network: SignedNetwork) -> str:
-    """The read-out; `blocks` where attention was asked for and there is no layer whose attention has a sign."""
+    """The read-out; `blocks` for attention of the blocks, which is read where there is no regulation layer."""
     return network.about["readout"] if network.signed else "blocks"
 
 
 def edge_tables(strongest: tuple[pd.DataFrame, pd.DataFrame], columns: Sequence[str], signed: bool) -> list[str]:
-    """One table of the positive and one of the negative edges, each where there are any."""
+    """A table of the positive edges and one of the negative edges; without edges, no table."""
     parts = []
     for title, colour, edges in zip(edge_titles(signed), ("up", "down"), strongest, strict=True):
         if len(edges):
@@ -170,7 +172,7 @@ def edge_tables(strongest: tuple[pd.DataFrame, pd.DataFrame], columns: Sequence[
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: int) -> str:
-    """The last `numbers` columns are flush right. Every text is escaped: labels and gene names are the user's."""
+    """An HTML table, its last `numbers` columns aligned right. Every text is escaped: labels may look like HTML."""
     first = len(columns) - numbers
 
     def line(tag: str, values: Sequence[object]) -> str:

@@ -1,4 +1,4 @@
-"""What a run found, as rows of tables: for the terminal and the report alike."""
+"""The results of a run as rows of tables, for the terminal and for the report."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ SCORES = {
     "accuracy": "accuracy",
     "macro_f1": "macro F1",
     "auroc": "AUROC, one type against the rest",
-    "r2": "R2 of hidden multiplicities",
+    "r2": "R2 of masked multiplicities",
 }
 LOSSES = {
     "cell_type_loss": "loss of cell types",
-    "masked_multiplicity_loss": "loss of hidden multiplicities",
+    "masked_multiplicity_loss": "loss of masked multiplicities",
     "property_loss": "loss of the property",
     "loss": "loss, weighted sum",
 }
 
 
 def score_rows(metrics: Mapping[str, float], names: Mapping[str, str] = SCORES) -> list[tuple[str, float]]:
-    """(readable name, value) of the metrics that were measured."""
-    return [(said, metrics[name]) for name, said in names.items() if not math.isnan(metrics.get(name, math.nan))]
+    """(readable name, value) of each metric that was measured."""
+    return [(title, metrics[name]) for name, title in names.items() if not math.isnan(metrics.get(name, math.nan))]
 
 
 def class_rows(per_class: pd.DataFrame) -> list[tuple[str, str, int]]:
-    """(cell type, F1, test cells). A type without a test cell has no F1."""
+    """(cell type, F1, number of test cells); a type without test cells has no F1."""
     return [
         (str(row["class"]), f"{row['f1']:.3f}" if row["cells"] else "-", int(row["cells"]))
         for _, row in per_class.iterrows()
@@ -42,7 +42,7 @@ def edge_rows(edges: pd.DataFrame) -> Iterator[tuple[str, ...]]:
 
 
 def edge_titles(signed: bool) -> tuple[str, str]:
-    """What to call the edges of positive and those of negative weight."""
+    """Titles for the edges of positive weight and for those of negative weight."""
     if signed:
         return "Strongest up-regulations", "Strongest down-regulations"
     return "Most positive weights (no sign claimed)", "Most negative weights (no sign claimed)"

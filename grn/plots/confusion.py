@@ -12,7 +12,10 @@ from grn.plots.style import SHARE, figure, ink_on, note, plain, shorten
 
 
 def confusion_matrix(confusion: pd.DataFrame) -> Figure:
-    """Rows: true type, columns: predicted. Colour: share of the row; number: cells."""
+    """Rows: true cell types, columns: predicted ones. Colour: share of the row; number: cells.
+
+    confusion: numbers of cells, with the cell types as index and columns.
+    """
     side = max(4.5, 0.48 * len(confusion) + 2.6)
     picture = figure(side + 0.6, side)
     draw_confusion(picture.subplots(), confusion)
@@ -28,9 +31,9 @@ def draw_confusion(axes: Axes, confusion: pd.DataFrame) -> None:
     share = counts / np.where(total > 0, total, 1)
     colours = matplotlib.colormaps[SHARE]
     image = axes.imshow(share, cmap=colours, vmin=0, vmax=1)
-    places = range(len(confusion))
-    axes.set_xticks(places, shorten(confusion.columns), rotation=45, ha="right", rotation_mode="anchor")
-    axes.set_yticks(places, shorten(confusion.index))
+    ticks = range(len(confusion))
+    axes.set_xticks(ticks, shorten(confusion.columns), rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(ticks, shorten(confusion.index))
     size = 9 if len(confusion) <= 20 else 6
     axes.tick_params(labelsize=size)
     for row, column in zip(*counts.nonzero(), strict=True):

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from grn.network.file_formats import strongest_edges
 from grn.plots.style import DOWN, INK, UP, figure, note, paler, plain, short
 
-UNSIGNED = "positive weight", "negative weight"  # for read-outs whose sign means nothing
+UNSIGNED = "positive weight", "negative weight"  # for read-outs whose signs have no meaning
 SIGNED = "raises the target", "lowers the target"
 
 
@@ -26,20 +26,20 @@ def strongest_regulations(edges: pd.DataFrame, count: int = 15, *, signed: bool 
 
 
 def draw_regulations(axes: Axes, edges: pd.DataFrame, count: int, *, signed: bool = True) -> None:
-    """From the top: the strongest up-regulations, a gap, the strongest down-regulations. Paler = less confident."""
+    """Bars from the top: strongest up-regulations, a gap, strongest down-regulations. Paler bars: less confident."""
     up, down = strongest_edges(edges, count)
     if up.empty and down.empty:
         note(axes, "The network has no edges.")
         return
     gap = 1 if len(up) and len(down) else 0
     shown = pd.concat([up, down[::-1]])
-    places = [*range(len(up)), *range(len(up) + gap, len(shown) + gap)]
-    for place, edge in zip(places, shown.itertuples(), strict=True):
-        # A confidence of 0.5 is a coin's; it is drawn palest.
-        doubt = min(max(2 - 2 * edge.confidence, 0), 1)
-        axes.barh(place, edge.weight, color=paler(UP if edge.weight > 0 else DOWN, 0.75 * doubt), height=0.78)
+    heights = [*range(len(up)), *range(len(up) + gap, len(shown) + gap)]
+    for height, edge in zip(heights, shown.itertuples(), strict=True):
+        # 1 at a confidence of 0.5, which is that of a coin toss; such edges are drawn palest.
+        uncertainty = min(max(2 - 2 * edge.confidence, 0), 1)
+        axes.barh(height, edge.weight, color=paler(UP if edge.weight > 0 else DOWN, 0.75 * uncertainty), height=0.78)
     labels = [f"{short(edge.source, 18)} → {short(edge.target, 18)}" for edge in shown.itertuples()]
-    axes.set_yticks(places, labels, fontsize=8.5)
+    axes.set_yticks(heights, labels, fontsize=8.5)
     axes.set_ylim(len(shown) + gap - 0.4, -0.6)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set_xlabel("weight")
@@ -51,7 +51,7 @@ def draw_regulations(axes: Axes, edges: pd.DataFrame, count: int, *, signed: boo
     axes.tick_params(axis="y", length=0)
     raises, lowers = SIGNED if signed else UNSIGNED
     middle = len(up) / 2 - 0.5, len(up) + gap + len(down) / 2 - 0.5
-    # Each side's name stands where the other side has no bars.
+    # The name of each side stands where the other side has no bars.
     if len(up):
         axes.text(0, middle[0], f"{raises}  ", ha="right", va="center", color=UP, fontsize=9)
     if len(down):

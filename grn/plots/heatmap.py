@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def network_heatmaps(weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnData, *, signed: bool = True) -> Figure:
-    """weights: a title (all cells, a cell type) -> signed weights, rows = regulators, columns = targets.
+    """One heat map for each entry of `weights`, all with one colour scale.
 
-    All have the same rows and columns. signed: the sign says whether the regulator raises or lowers its target.
+    weights: a title (all cells, a cell type) -> signed weights, rows = regulators, columns = targets; all have the same
+    rows and columns.   signed: whether the sign tells if the regulator raises or lowers its target.
     Of a network (as of a loaded run) the genes of its strongest edges are shown, and it says itself what signs mean.
     """
     if not isinstance(weights, Mapping):
@@ -36,14 +37,14 @@ def network_heatmaps(weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnDa
     picture = figure(1.4 + columns * (0.19 * targets + 0.4), 1.0 + rows * (0.19 * regulators + 0.45) + 0.6)
     grid = picture.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     values = np.abs(np.concatenate([frame.to_numpy().ravel() for frame in weights.values()]))
-    # The few largest weights would leave the rest white.
+    # With the largest weight as the limit, most of the map would be white.
     limit = float(np.quantile(values, 0.99)) or 1.0
     panels = list(grid.flat)
     for number, (panel, (title, frame)) in enumerate(zip(panels, weights.items(), strict=False)):
         image = panel.imshow(frame.to_numpy(), cmap=SIGNED, vmin=-limit, vmax=limit, aspect="auto")
         panel.set_yticks(range(regulators), shorten(frame.index, 14), fontsize=7.5)
         panel.set_xticks(range(targets), shorten(frame.columns, 14), fontsize=7.5, rotation=90)
-        # A column is labelled under its last picture. Above an empty place, the labels hang into it.
+        # A column is labelled under its last map; above an empty panel, the labels extend into it.
         panel.tick_params(labelbottom=number + columns >= len(weights), labelleft=number % columns == 0)
         for label in panel.get_xticklabels():
             label.set_in_layout(number // columns == rows - 1)
@@ -56,7 +57,9 @@ def network_heatmaps(weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnDa
     picture.supxlabel("target", fontsize=9)
     picture.supylabel("regulator", fontsize=9)
     bar = picture.colorbar(image, ax=grid, shrink=min(1.0, 2.0 / rows), aspect=16, pad=0.015, extend="both")
-    bar.set_label("weight: red lowers, blue raises the target" if signed else "weight (no sign claimed)", fontsize=9)
+    bar.set_label(
+        "weight: red lowers, blue raises the target" if signed else "weight (the sign has no meaning)", fontsize=9
+    )
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8)
     return picture

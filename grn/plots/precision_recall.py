@@ -1,4 +1,4 @@
-"""Precision against recall, of one network or of several on one universe."""
+"""Precision against recall, for one or several networks on one universe."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from grn.plots.style import INK, LINES, figure, note, plain, short
 
 
 def precision_recall_curves(curves: Mapping[str, pd.DataFrame], density: float) -> Figure:
-    """curves: by method, the first on top: columns recall, precision, at the end of each group of equal weights.
+    """One curve for each method, and a line for the density.
 
-    density: share of true edges among all pairs, the precision of guessing.
+    curves: method -> columns recall, precision, at the end of each group of equal weights; the first is drawn on top.
+    density: share of true edges among all pairs, which is the precision of guessing.
     """
     picture = figure(6.2, 4.6)
     draw_precision_recall(picture.subplots(), curves, density)
@@ -23,7 +24,7 @@ def precision_recall_curves(curves: Mapping[str, pd.DataFrame], density: float) 
 
 
 def draw_precision_recall(axes: Axes, curves: Mapping[str, pd.DataFrame], density: float) -> None:
-    """Steps: the recall between two groups is reached at the precision of the second, so the area is the AUPRC."""
+    """Draws steps: recall between two groups has the precision of the second, so that the area is the AUPRC."""
     if not any(len(curve) for curve in curves.values()):
         note(axes, "There is no network to draw.")
         return

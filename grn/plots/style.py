@@ -1,4 +1,4 @@
-"""What all pictures share: colours, fonts, and how a figure becomes bytes."""
+"""What all pictures share: colours, sizes, labels, and writing a figure as bytes or as a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def figure(width: float, height: float) -> Figure:
 
 
 def short(label: object, longest: int = LONGEST) -> str:
-    """A label that fits: its middle goes, as differences tend to be at the ends. Dollars are no formulas."""
+    """A label of at most `longest` characters, shortened in the middle, as names tend to differ at their ends.
+
+    Dollar signs are escaped, so that matplotlib does not read a formula.
+    """
     text = str(label)
     if len(text) > longest:
         text = f"{text[: longest - longest // 2 - 1]}…{text[len(text) - longest // 2 :]}"
@@ -42,7 +45,7 @@ def shorten(labels: Iterable[object], longest: int = LONGEST) -> list[str]:
 
 
 def plain(axes: Axes, title: str = "") -> None:
-    """Only the lines that are read, and a title at the left."""
+    """Removes the upper and right frame lines, and puts a title at the left."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(length=3, color=INK)
     if title:
@@ -56,18 +59,18 @@ def ink_on(colour: tuple[float, ...]) -> str:
 
 
 def paler(colour: str, amount: float) -> tuple[float, ...]:
-    """`colour` mixed with white; amount 0: as it is, 1: white. Unlike transparency, it hides what is behind."""
+    """`colour` mixed with white; amount 0: unchanged, 1: white. Unlike transparency, this covers what is behind."""
     return tuple(part + (1 - part) * amount for part in to_rgb(colour))
 
 
 def note(axes: Axes, text: str) -> None:
-    """A sentence in the place of a picture that has nothing to show."""
+    """Writes a sentence instead of a picture, for data that are empty."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, ha="center", va="center", color=INK, transform=axes.transAxes)
 
 
 def png(picture: Figure) -> bytes:
-    # Without the version of the library in it, the same figure gives the same bytes.
+    # Without the library's version in it, the same figure always gives the same bytes.
     buffer = io.BytesIO()
     with matplotlib.rc_context({"savefig.facecolor": "white"}):
         picture.savefig(buffer, format="png", metadata={"Software": None})
@@ -76,7 +79,7 @@ def png(picture: Figure) -> bytes:
 
 def save(picture: Figure, path: Path) -> None:
     """`picture` as the file `path`, in the format of its ending (png, svg, pdf), never half-written."""
-    # Without a date in it, the same figure gives the same file.
+    # Without a date in it, the same figure always gives the same file.
     undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with (
         replacing_file(path) as beside,

@@ -1,4 +1,4 @@
-"""Losses and metrics while training, from metrics.csv."""
+"""Losses and metrics during training, from metrics.csv."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ STAGES = {"train": LINES[1], "validation": LINES[0]}
 LOSSES = {
     "loss": "Loss",
     "cell_type_loss": "Loss of cell types",
-    "masked_multiplicity_loss": "Loss of hidden multiplicities",
+    "masked_multiplicity_loss": "Loss of masked multiplicities",
     "property_loss": "Loss of the property",
 }
-SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R² of hidden multiplicities"}
+SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R² of masked multiplicities"}
 
 
 def training_curves(metrics: pd.DataFrame) -> Figure:
-    """metrics: columns `step` and `<stage>/<name>`, as Lightning's CSV logger writes them, with gaps."""
+    """A panel for each loss, and one for the metrics of the validation cells.
+
+    metrics: columns `step` and `<stage>/<name>`, with gaps, as in a run's metrics.csv.
+    """
     losses = [name for name in LOSSES if f"validation/{name}" in metrics or f"train/{name}" in metrics]
-    if len(losses) == 2:  # one objective: its loss is the loss, but for its weight
+    if len(losses) == 2:  # one objective: the total loss is its loss, times a weight
         losses = losses[1:]
     scores = [name for name in SCORES if f"validation/{name}" in metrics]
     panels = len(losses) + bool(scores)
     if not panels:
         picture = figure(6, 2)
-        note(picture.subplots(), "Nothing was measured while training.")
+        note(picture.subplots(), "No metrics were recorded during training.")
         return picture
     columns = min(panels, 2)
     rows = -(-panels // columns)
@@ -45,7 +48,7 @@ def training_curves(metrics: pd.DataFrame) -> Figure:
         plain(panel, "Metrics of the validation cells")
     for panel in axes[:panels]:
         panel.set_xlabel("step")
-        # Below the axes: there, no curve runs through it.
+        # Below the axes, where no curve crosses the legend.
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False, fontsize=8)
         panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         panel.grid(axis="y", color="#dddddd", linewidth=0.6)
@@ -60,5 +63,5 @@ def curve(axes: Axes, metrics: pd.DataFrame, column: str, label: str, colour: st
     known = metrics[["step", column]].dropna()
     if known.empty:
         return
-    # Lightning counts the steps from 0.
+    # Lightning counts steps from 0.
     axes.plot(known["step"] + 1, known[column], color=colour, label=label, linewidth=1.6, marker="o", markersize=3)

@@ -20,7 +20,7 @@ ALL = np.ones(16, dtype=bool)
 EVEN = np.full(16, 1 / 16)
 
 
-class Said(list):
+class Messages(list):
     def __call__(self, line: str) -> None:
         self.append(line)
 
@@ -41,11 +41,11 @@ def data(simulated, tmp_path):
     return tmp_path / "cells.h5ad"
 
 
-def ask(model, data, output, *, key_added="grn", counts=None, gene_key=None, **options):
-    """The written file and what was said."""
-    said = Said()
-    predict(model, data, output, key_added=key_added, counts=counts, gene_key=gene_key, say=said, **options)
-    return anndata.read_h5ad(output), said
+def write_predictions(model, data, output, *, key_added="grn", counts=None, gene_key=None, **options):
+    """The written file and the messages."""
+    messages = Messages()
+    predict(model, data, output, key_added=key_added, counts=counts, gene_key=gene_key, say=messages, **options)
+    return anndata.read_h5ad(output), messages
 
 
 def saved(model, tmp_path, adata, classes=(), property_key=None):
@@ -58,7 +58,7 @@ def saved(model, tmp_path, adata, classes=(), property_key=None):
 
 def test_predictions_on_the_training_data_are_the_model_s_own(tiny_run, data, tmp_path):
     """From the training run's own multiplicities, in one dense batch, to the last digits of float32."""
-    found, _ = ask(tiny_run, data, tmp_path / "out.h5ad")
+    found, _ = write_predictions(tiny_run, data, tmp_path / "out.h5ad")
     trained = TrainedModel.load(tiny_run)
     cells, _ = load_cells(load_config(tiny_run / "config.yaml").data)
     dense = torch.from_numpy(cells.multiplicity.toarray())
@@ -75,7 +75,7 @@ def test_predictions_on_the_training_data_are_the_model_s_own(tiny_run, data, tm
 
 def test_what_was_in_the_data_stays(tiny_run, simulated, data, tmp_path):
     before = data.read_bytes()
-    found, _ = ask(tiny_run, data, tmp_path / "out.h5ad")
+    found, _ = write_predictions(tiny_run, data, tmp_path / "out.h5ad")
     assert data.read_bytes() == before
     assert (found.X != simulated.X).nnz == 0
     assert found.obs["cell_type"].tolist() == simulated.obs["cell_type"].tolist()
@@ -84,7 +84,7 @@ def test_what_was_in_the_data_stays(tiny_run, simulated, data, tmp_path):
 
 
 def test_names_follow_the_key_and_say_their_model(tiny_run, data, tmp_path):
-    found, _ = ask(tiny_run, data, tmp_path / "out.h5ad", key_added="mine")
+    found, _ = write_predictions(tiny_run, data, tmp_path / "out.h5ad", key_added="mine")
     trained = TrainedModel.load(tiny_run)
     assert set(found.obs) == {"cell_type", "mine_cell_type", "mine_cell_type_confidence"}
     assert set(found.obsm) == {"X_mine", "mine_probabilities"}
@@ -94,74 +94,78 @@ def test_names_follow_the_key_and_say_their_model(tiny_run, data, tmp_path):
 
 
 def test_the_model_folder_alone_gives_the_same(tiny_run, data, tmp_path):
-    whole, _ = ask(tiny_run, data, tmp_path / "whole.h5ad")
-    inside, _ = ask(tiny_run / "model", data, tmp_path / "inside.h5ad")
+    whole, _ = write_predictions(tiny_run, data, tmp_path / "whole.h5ad")
+    inside, _ = write_predictions(tiny_run / "model", data, tmp_path / "inside.h5ad")
     shutil.copytree(tiny_run / "model", tmp_path / "copied")
-    copied, _ = ask(tmp_path / "copied", data, tmp_path / "copied.h5ad")
+    copied, _ = write_predictions(tmp_path / "copied", data, tmp_path / "copied.h5ad")
     for other in (inside, copied):
         np.testing.assert_array_equal(other.obsm["X_grn"], whole.obsm["X_grn"])
 
 
 def test_order_and_number_of_genes_do_not_matter(tiny_run, simulated, data, tmp_path):
     """Genes in another order, with one more that the model does not know."""
-    expected, _ = ask(tiny_run, data, tmp_path / "expected.h5ad")
+    expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
     unknown = anndata.AnnData(sparse.csr_matrix(np.full((80, 1), 9.0, np.float32)), obs=simulated.obs)
     unknown.var_names = ["unknown"]
     shuffled = anndata.concat([unknown, simulated[:, ::-1]], axis=1)
     shuffled.write_h5ad(tmp_path / "shuffled.h5ad")
-    found, said = ask(tiny_run, tmp_path / "shuffled.h5ad", tmp_path / "out.h5ad")
+    found, messages = write_predictions(tiny_run, tmp_path / "shuffled.h5ad", tmp_path / "out.h5ad")
     np.testing.assert_allclose(found.obsm["X_grn"], expected.obsm["X_grn"], rtol=1e-4, atol=1e-5)
-    assert "16 of the model's 16 genes are in the data" in said.text
+    assert "16 of the model's 16 genes are in the data" in messages.text
 
 
-def test_cells_without_any_gene_are_predicted_and_said(tiny_run, simulated, tmp_path):
+def test_cells_without_any_gene_are_predicted_with_a_warning(tiny_run, simulated, tmp_path):
     counts = simulated.X.tolil()
     counts[[3, 5]] = 0
     simulated.X = counts.tocsr()
     simulated.write_h5ad(tmp_path / "cells.h5ad")
-    found, said = ask(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
-    assert "2 of 80 cells have none of the model's genes" in said.text
+    found, messages = write_predictions(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
+    assert "2 of 80 cells have none of the model's genes" in messages.text
     np.testing.assert_array_equal(found.obsm["X_grn"][3], found.obsm["X_grn"][5])
     assert np.isfinite(found.obsm["grn_probabilities"]).all()
 
 
 def test_counts_and_gene_names_may_be_elsewhere(tiny_run, simulated, data, tmp_path):
-    expected, _ = ask(tiny_run, data, tmp_path / "expected.h5ad")
+    expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
     simulated.layers["umi"] = simulated.X.copy()
     simulated.X = simulated.X.log1p()
     simulated.var["symbol"] = simulated.var_names
     simulated.var_names = [f"ENSG{number:011d}" for number in range(16)]
     moved = tmp_path / "moved.h5ad"
     simulated.write_h5ad(moved)
-    found, said = ask(tiny_run, moved, tmp_path / "out.h5ad", counts="layer:umi", gene_key="symbol")
+    found, messages = write_predictions(tiny_run, moved, tmp_path / "out.h5ad", counts="layer:umi", gene_key="symbol")
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
-    assert "layer 'umi'" in said.text
+    assert "layer 'umi'" in messages.text
     with pytest.raises(DataError, match="layer:umi"):
-        ask(tiny_run, moved, tmp_path / "no.h5ad", gene_key="symbol")
+        write_predictions(tiny_run, moved, tmp_path / "no.h5ad", gene_key="symbol")
     with pytest.raises(VocabularyMismatch, match=r"Ensembl ids \('ENSG0.*symbol"):
-        ask(tiny_run, moved, tmp_path / "no.h5ad", counts="layer:umi")
+        write_predictions(tiny_run, moved, tmp_path / "no.h5ad", counts="layer:umi")
     assert not (tmp_path / "no.h5ad").exists()
 
 
-def test_text_is_read_as_it_is_said_to_lie(tiny_run, simulated, data, tmp_path):
+def test_text_is_read_in_the_orientation_that_is_given(tiny_run, simulated, data, tmp_path):
     """By --orientation, else as in training; a model copied out of its run knows neither."""
-    expected, _ = ask(tiny_run, data, tmp_path / "expected.h5ad")
+    expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
     text = tmp_path / "cells.csv"
     simulated.to_df().T.to_csv(text)
     with pytest.raises(DataError, match=r"cells\.csv is a text file.*set data\.orientation to cells_by_genes"):
-        ask(tiny_run, text, tmp_path / "no.h5ad")
-    found, _ = ask(tiny_run, text, tmp_path / "out.h5ad", orientation="genes_by_cells")
+        write_predictions(tiny_run, text, tmp_path / "no.h5ad")
+    found, _ = write_predictions(tiny_run, text, tmp_path / "out.h5ad", orientation="genes_by_cells")
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
-    with pytest.raises(DataError, match=r"16 of its row names are known gene names.*set data\.orientation to genes_by_cells"):
-        ask(tiny_run, text, tmp_path / "no.h5ad", orientation="cells_by_genes")
+    with pytest.raises(
+        DataError, match=r"16 of its row names are known gene names.*set data\.orientation to genes_by_cells"
+    ):
+        write_predictions(tiny_run, text, tmp_path / "no.h5ad", orientation="cells_by_genes")
     with pytest.raises(ConfigError, match=r"cells\.h5ad is not a text file and needs none"):
-        ask(tiny_run, data, tmp_path / "no.h5ad", orientation="cells_by_genes")
+        write_predictions(tiny_run, data, tmp_path / "no.h5ad", orientation="cells_by_genes")
     shutil.copytree(tiny_run, tmp_path / "run")
     config = (tiny_run / "config.yaml").read_text().replace("orientation: null", "orientation: genes_by_cells")
     (tmp_path / "run" / "config.yaml").write_text(config)
-    found, _ = ask(tmp_path / "run", text, tmp_path / "as_in_training.h5ad")
+    found, _ = write_predictions(tmp_path / "run", text, tmp_path / "as_in_training.h5ad")
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
-    ask(tmp_path / "run", data, tmp_path / "from_h5ad.h5ad")  # which needs none, whatever the training data were
+    write_predictions(
+        tmp_path / "run", data, tmp_path / "from_h5ad.h5ad"
+    )  # which needs none, whatever the training data were
 
 
 def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
@@ -189,7 +193,7 @@ def test_the_kind_of_values_is_the_model_s_own(make_model, simulated, tmp_path):
     trained.save(tmp_path / "model")
     simulated.X = simulated.X * 0.37
     simulated.write_h5ad(tmp_path / "cells.h5ad")
-    found, _ = ask(tmp_path / "model", tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
+    found, _ = write_predictions(tmp_path / "model", tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
     with torch.no_grad():
         expected = model(Bags(torch.arange(16), torch.from_numpy(simulated.X.toarray()).float()))
     np.testing.assert_allclose(found.obsm["X_grn"], expected.cell.numpy(), rtol=1e-4, atol=1e-5)
@@ -197,15 +201,15 @@ def test_the_kind_of_values_is_the_model_s_own(make_model, simulated, tmp_path):
 
 def test_a_model_without_cell_types_says_so_and_writes_the_rest(make_model, simulated, data, tmp_path):
     model = saved(make_model(16, classes=0, property=False, dtype=torch.float32), tmp_path, simulated)
-    found, said = ask(model, data, tmp_path / "out.h5ad")
-    assert "The model knows no cell types" in said.text
+    found, messages = write_predictions(model, data, tmp_path / "out.h5ad")
+    assert "No cell types are predicted" in messages.text
     assert set(found.obs) == {"cell_type"} and set(found.obsm) == {"X_grn"}
     assert set(found.uns["grn"]) == {"model_hash"}
 
 
 def test_a_property_is_written_in_its_unit(make_model, simulated, data, tmp_path):
     model = saved(make_model(16, dtype=torch.float32), tmp_path, simulated, ("x", "y", "a/b"), "age/years")
-    found, _ = ask(model, data, tmp_path / "out.h5ad")
+    found, _ = write_predictions(model, data, tmp_path / "out.h5ad")
     assert found.uns["grn"]["property"] == "age/years"
     trained = TrainedModel.load(model)
     cells = cells_for_vocabulary(simulated, data_config(trained, model, data), trained.vocabulary)
@@ -214,26 +218,26 @@ def test_a_property_is_written_in_its_unit(make_model, simulated, data, tmp_path
     assert list(found.uns["grn"]["classes"]) == ["x", "y", "a/b"]
 
 
-def test_predictions_of_before_are_replaced_in_the_copy_and_said(tiny_run, data, tmp_path):
-    ask(tiny_run, data, tmp_path / "first.h5ad")
+def test_earlier_predictions_are_replaced_in_the_copy_with_a_message(tiny_run, data, tmp_path):
+    write_predictions(tiny_run, data, tmp_path / "first.h5ad")
     first = anndata.read_h5ad(tmp_path / "first.h5ad")
     first.obsm["X_grn"][:] = 0
     first.write_h5ad(tmp_path / "first.h5ad")
-    second, said = ask(tiny_run, tmp_path / "first.h5ad", tmp_path / "second.h5ad")
+    second, messages = write_predictions(tiny_run, tmp_path / "first.h5ad", tmp_path / "second.h5ad")
     assert (second.obsm["X_grn"] != 0).any()
-    (line,) = [line for line in said if "new values" in line]
+    (line,) = [line for line in messages if "new values" in line]
     assert "obs['grn_cell_type'], obs['grn_cell_type_confidence'], obsm['X_grn']" in line
     assert (anndata.read_h5ad(tmp_path / "first.h5ad").obsm["X_grn"] == 0).all()
-    _, said = ask(tiny_run, tmp_path / "first.h5ad", tmp_path / "third.h5ad", key_added="other")
-    assert "new values" not in said.text
+    _, messages = write_predictions(tiny_run, tmp_path / "first.h5ad", tmp_path / "third.h5ad", key_added="other")
+    assert "new values" not in messages.text
 
 
 def test_no_file_is_overwritten(tiny_run, data, tmp_path):
     (tmp_path / "mine.h5ad").write_text("mine")
     for output in (data, tmp_path / "mine.h5ad"):
         before = output.read_bytes()
-        with pytest.raises(RunFolderError, match="already exists and is never overwritten; give --output another name"):
-            ask(tiny_run, data, output)
+        with pytest.raises(RunFolderError, match="already exists and is not overwritten; give --output another name"):
+            write_predictions(tiny_run, data, output)
         assert output.read_bytes() == before
 
 
@@ -242,7 +246,7 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
     [
         ({"model": "nowhere"}, RunFolderError, "nowhere does not exist; give a run folder"),
         ({"data": "cell.h5ad"}, DataError, r"cell\.h5ad does not exist \(did you mean \S*cells\.h5ad\?\)"),
-        ({"output": "out.csv"}, ConfigError, r"out\.csv, but an \.h5ad file is written"),
+        ({"output": "out.csv"}, ConfigError, r"out\.csv, but predict writes \.h5ad files"),
         ({"key_added": "a/b"}, ConfigError, "--key-added is 'a/b'"),
         ({"key_added": ""}, ConfigError, "--key-added is ''"),
         ({"counts": "umi"}, ConfigError, "'umi'; it must be X, raw, layer:NAME or recover"),
@@ -254,6 +258,6 @@ def test_mistakes_are_one_sentence_and_write_nothing(tiny_run, data, tmp_path, c
     paths |= {name: tmp_path / value for name, value in changes.items() if name in paths}
     options = {name: value for name, value in changes.items() if name not in paths}
     with pytest.raises(error, match=sentence) as caught:
-        ask(*paths.values(), **options)
+        write_predictions(*paths.values(), **options)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]

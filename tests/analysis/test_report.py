@@ -134,7 +134,7 @@ def test_the_page_says_what_weight_and_confidence_of_each_read_out_are(tmp_path,
 
 def test_without_labels_there_are_no_cell_types(tmp_path):
     page = report(tmp_path, labelled=False)
-    assert ["R2 of hidden multiplicities", "0.250"] in rows(page)
+    assert ["R2 of masked multiplicities", "0.250"] in rows(page)
     assert ["cell type", "F1", "test cells"] not in rows(page)
     assert "Cell types</h2>" not in page
 

@@ -84,13 +84,15 @@ def test_curated_signs_come_with_a_caution_and_conflicts_are_counted(grn_evaluat
     _, printed, _ = grn_evaluate("network.csv", "trrust.tsv", "--permutations", 0)
     assert CAUTION in printed.splitlines()
     assert "1 pairs of the reference are listed with both signs" in printed
-    assert "1 of the universe's 4 genes are not in the network (as 'd')" in printed
+    assert "1 of the universe's 4 genes are not in the network ('d', for example)" in printed
     _, within, _ = grn_evaluate("network.csv", "trrust.tsv", "--permutations", 0, "--genes", "network")
     assert "2 regulators x 3 genes" in within and "are not in the network" not in within
     Path("unsigned.tsv").write_text("TF\ttarget\timportance\nA\tB\t1\nB\tD\t2\n")
     _, unsigned, _ = grn_evaluate("unsigned.tsv", "trrust.tsv", "--permutations", 0)
-    assert "claims no signs" in unsigned and CAUTION not in unsigned and "sign accuracy" not in unsigned
-    assert "1 of these differ from the network's in case alone (as 'd')." in unsigned
+    assert (
+        "the network has no negative weight" in unsigned and CAUTION not in unsigned and "sign accuracy" not in unsigned
+    )
+    assert "1 of these differ from the network's only in upper and lower case ('d', for example)." in unsigned
 
 
 def test_a_run_folder_is_compared_with_baselines_on_its_own_cells(grn_evaluate, tiny_run):
@@ -119,7 +121,8 @@ def test_a_run_folder_whose_data_are_missing_is_scored_without_baselines(grn_eva
     Path("run/config.yaml").write_text(text)
     code, printed, _ = grn_evaluate("run", tiny_run / "truth.csv", "--permutations", 0)
     assert code == 0 and row(printed, "score") == ["network", "p"]
-    assert "No Pearson and ridge: gone.h5ad does not exist; give --data the cells to have them." in printed.splitlines()
+    sentence = "Pearson and ridge are left out: gone.h5ad does not exist; give the cells with --data to include them."
+    assert sentence in printed.splitlines()
     code, _, wrong = grn_evaluate("run", tiny_run / "truth.csv", "--data", "run")
     assert code == 2 and "gone.h5ad does not exist; give --data a file or scanpy:" in wrong
 
@@ -132,11 +135,11 @@ def test_the_universe_of_a_run_is_the_same_without_its_data(grn_evaluate, tiny_r
     _, printed, _ = grn_evaluate(tiny_run, "truth.csv", "--permutations", 0, "--output", "with data")
     lines = printed.splitlines()
     assert f"K = {len(truth)} true edges" in lines[0]
-    assert f"2 of the reference's {len(truth) + 2} edges name genes that the data lack, and do not count." in lines
+    assert f"2 of the reference's {len(truth) + 2} edges are left out, as they name genes that the data lack." in lines
     shutil.copytree(tiny_run, "run")
     Path("run/config.yaml").write_text((tiny_run / "config.yaml").read_text().replace("'simulated:'", "gone.h5ad"))
     _, without, _ = grn_evaluate("run", "truth.csv", "--permutations", 0, "--output", "without", *data)
-    assert lines[0] in without.splitlines() and "that the network lacks, and do not count." in without
+    assert lines[0] in without.splitlines() and "are left out, as they name genes that the network lacks." in without
     written = [json.loads(Path(name, "evaluation.json").read_text()) for name in ("with data", "without")]
     assert [each["options"]["genes"] for each in written] == ["data", "network"]
     assert [each["universe"]["left_out"] for each in written] == [2, 2]
@@ -162,7 +165,9 @@ def test_signs_without_a_meaning_are_not_scored(grn_evaluate, unsigned_run, name
     code, printed, _ = grn_evaluate(
         unsigned_run / name, unsigned_run / "truth.csv", "--permutations", 5, "--output", "found"
     )
-    assert code == 0 and "No signs are judged, as the network's mean nothing: the sign of a block's" in printed
+    assert (
+        code == 0 and "Signs are not scored, as those of this network have no meaning (the sign of a block's" in printed
+    )
     table = pd.read_csv("found/evaluation.csv", index_col="score")
     assert table.loc[list(OF_SIGNS), ["network", "p"]].isna().all(axis=None)
     assert table.loc["auprc", "network"] > 0
@@ -269,8 +274,8 @@ def test_quiet_prints_nothing(grn_evaluate):
             ["network.csv", "reference.csv", "--regulators", "al"],
             "--regulators is 'al', but there is no such file",
         ),
-        (["network.csv", "reference.csv", "--genes", "data"], "--genes is data, but there are none"),
-        (["network.csv", "reference.csv", "--data", "."], "folder without config.yaml"),
+        (["network.csv", "reference.csv", "--genes", "data"], "--genes is data, but there are no cells"),
+        (["network.csv", "reference.csv", "--data", "."], "a folder with neither config.yaml nor matrix.mtx"),
         (
             ["network.csv", "reference.csv", "--data", "gone.h5ad"],
             "gone.h5ad does not exist; give --data a file or scanpy:pbmc68k_reduced, scanpy:pbmc3k, simulated:.",

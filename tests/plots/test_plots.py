@@ -75,7 +75,7 @@ def test_bars_have_the_weights_and_the_colours_of_their_signs(edges):
     assert labels == ["A/B → x", r"\$C\$ → z", "C → x", "A/B → y"]
 
 
-def test_a_readout_without_a_sign_claims_none(edges):
+def test_a_read_out_without_signs_claims_none(edges):
     signed, unsigned = (texts(strongest_regulations(edges, signed=choice)) for choice in (True, False))
     assert any("raises" in text for text in signed)
     assert not any("raises" in text or "lowers" in text for text in unsigned)
@@ -132,11 +132,11 @@ def test_training_curves_start_from_step_one_and_skip_gaps():
 def test_training_curves_without_labels_have_no_cell_types():
     metrics = pd.DataFrame({"step": [0], "validation/loss": [1.0], "validation/masked_multiplicity_loss": [1.0]})
     picture = training_curves(metrics)
-    assert [axes.get_title(loc="left") for axes in picture.axes] == ["Loss of hidden multiplicities"]
+    assert [axes.get_title(loc="left") for axes in picture.axes] == ["Loss of masked multiplicities"]
 
 
 def test_training_curves_of_nothing_say_so():
-    assert "Nothing was measured while training." in texts(training_curves(pd.DataFrame({"step": []})))
+    assert "No metrics were recorded during training." in texts(training_curves(pd.DataFrame({"step": []})))
 
 
 def test_the_same_figure_gives_the_same_bytes(confusion, edges):

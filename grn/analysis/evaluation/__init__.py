@@ -1,1 +1,1 @@
-"""A network judged against a reference, by the rules of BEELINE."""
+"""Scores of a network against a reference, by the rules of BEELINE."""

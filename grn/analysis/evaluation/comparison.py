@@ -1,4 +1,4 @@
-"""A network against a reference, beside Pearson and ridge on the same universe: of files, or of what was read."""
+"""Scores a network, and beside it Pearson and ridge, against a reference; from files or from memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CAUTION = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of two files. evaluations: as from `compare_networks`.   options: what was asked for."""
+    """The comparison of two files. evaluations: see `compare_networks`.   options: the arguments of `compare`."""
 
     network: Path
     reference: Path
@@ -65,9 +65,8 @@ def compare(
 ) -> Comparison:
     """Evaluates the file `network` against the file `reference`: see `compare_networks`.
 
-    data: cells for the baselines: a configuration, a run folder, what data.path may name (counts in X), or `none`.
-    None: those of the run, where `network` is a run folder.
-    Raises UserError.
+    data: cells for the baselines: a configuration, a run folder, anything that data.path takes (counts in X), or
+    `none`. None: the cells of the run, where `network` is a run folder. Raises UserError.
     """
     predicted, truth = open_network_file(network), open_reference_file(reference)
     expression = _find_expression(network, data, say)
@@ -94,7 +93,7 @@ def compare(
 
 
 def default_genes(predicted: PredictedNetwork, expression: Expression | None) -> str:
-    """What the universe is restricted to where nothing else is asked for: genes that were measured, where known."""
+    """The default restriction of the universe: to the genes that were measured, where these are known."""
     if expression is not None:
         return "data"
     return "network" if predicted.of_run else "reference"
@@ -111,11 +110,11 @@ def compare_networks(
     seed: int,
     say: Say,
 ) -> dict[str, Evaluation]:
-    """Evaluations by method: `network` first, then Pearson and ridge where there is expression to compute them from.
+    """Evaluations by method: `network` first, then Pearson and ridge, where there is expression to compute them from.
 
-    regulators: `reference`, `all`, names, or a file with one a line (see make_universe).
-    genes: what the universe is restricted to: `reference` (nothing), `network`, `data`, names, or a file.
-    say: takes the sentences about what the scores rest on. Raises UserError.
+    regulators: `reference`, `all`, names, or a file with one name a line (see make_universe).
+    genes: the restriction of the universe: `reference` (none), `network`, `data`, names, or a file.
+    say: receives sentences that describe the universe and what was left out. Raises UserError.
     """
     chosen = _chosen_genes(genes, predicted, expression)
     universe_options: dict[str, Any] = {"regulators": _chosen_regulators(regulators), "genes": chosen}
@@ -139,7 +138,7 @@ def compare_networks(
 def describe(
     evaluation: Evaluation, predicted: PredictedNetwork, truth: ReferenceNetwork, genes: str | Iterable[str]
 ) -> list[str]:
-    """What the scores rest on, in a few sentences. genes: what the universe is restricted to, see compare_networks."""
+    """Sentences about the universe, the network and the signs that are scored. genes: see compare_networks."""
     universe = evaluation.universe
     sign = universe.edges["sign"]
     ups, downs = int((sign > 0).sum()), int((sign < 0).sum())
@@ -148,40 +147,49 @@ def describe(
         f"K = {len(universe.edges)} true edges ({ups} +, {downs} -, {len(sign) - ups - downs} of unknown sign), "
         f"density {universe.density:.4g}.",
         f"Network: {evaluation.predicted} of these pairs have a weight; {evaluation.outside} predicted edges are "
-        f"outside the universe; early precision looks at the strongest {evaluation.cut}.",
+        f"outside the universe; early precision is computed on the strongest {evaluation.cut}.",
     ]
     if universe.left_out:
         lacks = {"data": "the data lack", "network": "the network lacks"}
         lack = lacks.get(genes, f"{genes} lacks") if isinstance(genes, str) else "the list of genes lacks"
         lines.append(
-            f"{universe.left_out} of the reference's {len(truth.edges)} edges name genes that {lack}, and do not count."
+            f"{universe.left_out} of the reference's {len(truth.edges)} edges are left out, as they name genes that "
+            f"{lack}."
         )
     if truth.conflicts:
-        lines.append(f"{truth.conflicts} pairs of the reference are listed with both signs; theirs count as unknown.")
+        lines.append(
+            f"{truth.conflicts} pairs of the reference are listed with both signs; their sign counts as unknown."
+        )
     absent = universe.genes[~universe.genes.isin(predicted.genes)]
     if len(absent):
         lines.append(
-            f"{len(absent)} of the universe's {len(universe.genes)} genes are not in the network (as {absent[0]!r}): "
-            "their pairs have weight 0; --genes network or a file of measured genes leaves them out."
+            f"{len(absent)} of the universe's {len(universe.genes)} genes are not in the network ({absent[0]!r}, for "
+            "example), so their pairs have weight 0; to leave them out, give --genes network or a file of measured "
+            "genes."
         )
         folded = {str(gene).casefold() for gene in predicted.genes}
         if twins := [str(gene) for gene in absent if str(gene).casefold() in folded]:
-            lines.append(f"{len(twins)} of these differ from the network's in case alone (as {twins[0]!r}).")
+            lines.append(
+                f"{len(twins)} of these differ from the network's only in upper and lower case ({twins[0]!r}, for "
+                "example)."
+            )
     if evaluation.signed and evaluation.silent:
         lines.append(
             f"{evaluation.silent} of the {ups + downs} signed true edges have no weight and count as wrong signs."
         )
     if predicted.signed is False:
-        lines.append(f"No signs are judged, as the network's mean {predicted.sign.replace('none: ', 'nothing: ')}.")
+        lines.append(
+            f"Signs are not scored, as those of this network have no meaning ({predicted.sign.removeprefix('none: ')})."
+        )
     elif not evaluation.signed:
-        lines.append("No weight is negative: the network claims no signs, and none are judged.")
+        lines.append("Signs are not scored, because the network has no negative weight.")
     elif truth.curated and ups + downs:
         lines.append(CAUTION)
     return lines
 
 
 def score_table(evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
-    """One row a score: columns score, network, p, and one for each baseline; NaN where undefined."""
+    """One row for each score: columns score, network, p, and one for each baseline; NaN where undefined."""
     first = evaluations["network"]
     columns: dict[str, list] = {"score": list(SCORES)}
     for name, evaluation in evaluations.items():
@@ -205,7 +213,7 @@ def printed_rows(table: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def as_json(comparison: Comparison) -> str:
-    """Everything that was found, as JSON text; null where a score is undefined."""
+    """The whole comparison as JSON text; null where a score is undefined."""
     first = comparison.evaluations["network"]
     sign = first.universe.edges["sign"]
     found = {
@@ -257,7 +265,7 @@ def _chosen_genes(
     if not isinstance(genes, str):
         return pd.Index(list(genes), dtype=object)
     if genes == "data" and expression is None:
-        raise DataError("--genes is data, but there are none; give --data or another choice.")
+        raise DataError("--genes is data, but there are no cells; give --data, or another choice of --genes.")
     match genes:
         case "reference":
             return None
@@ -275,7 +283,7 @@ def _gene_list(name: str, option: str) -> list[str]:
 
 
 def _find_expression(network: Path, data: str | None, say: Say) -> Expression | None:
-    """The cells behind `data`, as one matrix of multiplicities."""
+    """The multiplicities of the cells of --data, or of the run; None where there are none to be had."""
     if data == "none":
         return None
     if data is not None:
@@ -284,9 +292,9 @@ def _find_expression(network: Path, data: str | None, say: Say) -> Expression | 
         return None
     try:
         return read_expression(data_config(str(network)))
-    except UserError as problem:  # a run folder outlives its data; the network can be judged without them
-        found, _, _ = one_line(problem).partition("; ")  # what to do about it is said of a configuration's fields
-        say(f"No Pearson and ridge: {found}; give --data the cells to have them.")
+    except UserError as problem:  # the data may be gone, but the network can be scored without them
+        found, _, _ = one_line(problem).partition("; ")  # the advice after it is about fields of a configuration
+        say(f"Pearson and ridge are left out: {found}; give the cells with --data to include them.")
         return None
 
 
@@ -295,7 +303,7 @@ def _is_run(network: Path) -> bool:
 
 
 def data_config(data: str) -> Config:
-    """The configuration of `--data`: a run folder's, a file's, or the defaults for all genes of the cells it names."""
+    """The configuration that `--data` names: a run folder's, a file's, or for cells the defaults with all genes."""
     from grn.data.readers.registry import is_data_file
 
     path = Path(data)
@@ -305,13 +313,13 @@ def data_config(data: str) -> Config:
         return Config(data=DataConfig(path=data, genes="all"))
     if path.is_dir():
         raise RunFolderError(
-            f"--data is {path}, a folder without config.yaml and without matrix.mtx; give a run folder or cells."
+            f"--data is {path}, a folder with neither config.yaml nor matrix.mtx; give a run folder or cells."
         )
     return load_config(data)
 
 
 def read_expression(config: Config, adata: AnnData | None = None) -> Expression:
-    """The cells of a configuration, or `adata` read as it says: the genes and multiplicities that training reads."""
+    """The genes and multiplicities on which a run with `config` trains; `adata` replaces the cells of data.path."""
     from grn.data.cells import load_cells
 
     cells, _ = load_cells(config.data, seed=config.trainer.seed, adata=adata)
@@ -319,16 +327,19 @@ def read_expression(config: Config, adata: AnnData | None = None) -> Expression:
 
 
 def _baseline_networks(expression: Expression, universe: Universe, say: Say) -> dict[str, pd.DataFrame]:
-    """Pearson and ridge from the regulators of the universe to its genes, as far as the data have them."""
+    """Networks by Pearson and ridge from the regulators of the universe to its genes, as far as the data have them."""
     genes = expression.genes[expression.genes.isin(universe.genes)]
     regulators = universe.regulators[universe.regulators.isin(genes)]
     if not len(regulators) or len(genes) < 2:
         say(
-            f"No Pearson and ridge: the data have none of the universe's regulators; they name genes like "
-            f"{expression.genes[0]!r}, the reference like {universe.genes[0]!r}."
+            "Pearson and ridge are left out: the data have none of the universe's regulators; their genes are named "
+            f"like {expression.genes[0]!r}, those of the reference like {universe.genes[0]!r}."
         )
         return {}
     columns = expression.genes.get_indexer(genes)
     matrix = np.asarray(expression.matrix[:, columns].toarray(), dtype=np.float64)
-    say(f"Pearson and ridge: {len(matrix)} cells, {len(regulators)} regulators x {len(genes)} genes, multiplicities.")
+    say(
+        f"Pearson and ridge: from the multiplicities of {len(matrix)} cells, {len(regulators)} regulators x "
+        f"{len(genes)} genes."
+    )
     return {name: method(matrix, genes, regulators) for name, method in BASELINES.items()}

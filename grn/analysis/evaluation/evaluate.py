@@ -1,4 +1,4 @@
-"""A network against a reference: the rules of BEELINE (Pratapa et al. 2020), with ties, signs and chance spelled out.
+"""Evaluates a network by the rules of BEELINE (Pratapa et al. 2020), with ties, signs and p-values spelled out.
 
 Letters: U pairs of the universe, K true edges, E true edges whose sign is known.
 """
@@ -33,19 +33,19 @@ SCORES = {
 }
 RANKED = tuple(SCORES)[:6]
 OF_SIGNS = tuple(name for name in SCORES if name not in (*RANKED, "sign_majority"))
-SAME = 1e-12  # two orders of summation may differ by this much where the scores are equal
+SAME = 1e-12  # equal scores may differ by this much, because the order of summation differs
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a network is worth against a reference.
+    """The scores of a network against a reference.
 
     scores: by the names in SCORES; nan where undefined.   p_values: the same names but sign_majority, which is a
     property of the reference; nan where the score is undefined or nothing was permuted.
     predicted: pairs of the universe with a weight other than 0.   outside: other predicted pairs, not in the universe.
-    cut: pairs at or above the K-th largest |weight|, ties included: those that early precision looks at.
+    cut: number of pairs at or above the K-th largest |weight|, ties included, on which early precision is computed.
     silent: true edges of known sign without a weight, which count as wrong signs.
-    signed: whether signs were judged.   curve: columns recall, precision (see precision_recall).
+    signed: whether signs were scored.   curve: columns recall, precision (see precision_recall).
     """
 
     universe: Universe
@@ -71,24 +71,25 @@ def evaluate(
 ) -> Evaluation:
     """Scores of a network on the universe of a reference, with one-sided permutation p-values.
 
-    predicted: source, target, weight and any other columns. Self loops are dropped; of a pair listed repeatedly the
-    largest |weight| stays (of +w and -w the positive one). A pair that is missing has weight 0; weights are compared
-    as they are (BEELINE rounds to six decimals).
+    predicted: source, target, weight and any other columns. Self loops are dropped; of a pair that is listed repeatedly
+    the largest |weight| is kept (of +w and -w the positive one). A pair that is missing has weight 0. Weights are not
+    rounded (BEELINE rounds to six decimals).
     reference: source, target, sign (+1, -1, 0: unknown); a pair listed with both signs counts as unknown.
     regulators, genes: the universe, see make_universe.   None: all ordered pairs of the reference's genes.
-    signed: whether the weights' signs claim anything; None: if any weight is negative. If not, the sign scores are nan.
+    signed: whether the weights' signs have a meaning; None: if any weight is negative. If not, the sign scores are nan.
 
-    Early precision looks at all pairs at or above the K-th largest |weight|; where fewer than K pairs have a weight
-    other than 0, at those alone, as BEELINE does: few but right edges score high, so look at `cut` beside it.
-    Sign scores are taken on the E true edges of known sign; a weight of 0 counts as wrong.
+    Early precision is computed on all pairs at or above the K-th largest |weight|. Where fewer than K pairs have a
+    weight other than 0, it is computed on those, as BEELINE does: a network of few but right edges then scores high, so
+    read it together with `cut`.
+    Sign scores are computed on the E true edges of known sign; a weight of 0 counts as wrong.
 
     The p-value is (1 + scores at least as high under the null) / (1 + permutations). The null of the ranking scores
-    permutes the weights over all U pairs: it says that weights do not know which pairs are edges. The null of the sign
-    scores permutes the weights among the E true edges, that is, which of them have which sign: it says that weights do
-    not know which edges are + and which are -, whatever the majority. For early precision with the right sign, weights
-    with their signs go over all U pairs. Permutations under which a score is undefined do not count.
-    Neither null knows that pairs share genes: a small p says better than guessing, not better than a method that knows
-    hubs. The same seed repeats the p-values.
+    permutes the weights over all U pairs: weights are independent of which pairs are edges. The null of the sign scores
+    permutes the weights among the E true edges: weights are independent of which edges are + and which are -, whatever
+    the majority. For early precision with the right sign, weights with their signs are permuted over all U pairs.
+    Permutations under which a score is undefined do not count.
+    Neither null takes into account that pairs share genes: a small p means better than guessing, not better than a
+    method that uses hubs. The same seed gives the same p-values.
 
     Raises DataError: columns that are missing, weights that are not finite, no gene shared with the reference.
     """
@@ -100,7 +101,7 @@ def evaluate(
     codes, weights, outside = _strongest_per_pair(table, universe)
     ranking = rank(weights, universe.pairs)
     found = pd.Index(codes).get_indexer(universe.codes(universe.edges))
-    # Any place in the last group stands for a pair without a weight.
+    # A pair without a weight gets a place in the last group; which one makes no difference.
     places = np.where(found >= 0, found, universe.pairs - 1)
     at_edges = np.where(found >= 0, np.append(weights, 0.0)[found], 0.0)
     cut = ranking.cut(len(places))
@@ -134,13 +135,13 @@ def _checked(predicted: pd.DataFrame) -> pd.DataFrame:
         raise DataError(f"The network has no column {missing[0]!r}; it needs source, target and weight.")
     table = predicted[["source", "target", "weight"]]
     if table.empty:
-        raise DataError("The network has no edges; give one that has.")
+        raise DataError("The network has no edges; give a network with edges.")
     weights = table["weight"].to_numpy(dtype=np.float64)
     if not np.isfinite(weights).all():
         first = table.iloc[int(np.flatnonzero(~np.isfinite(weights))[0])]
         raise DataError(
-            f"The weight of {first['source']} -> {first['target']} is {first['weight']}; give finite weights, and "
-            "leave out edges that have none."
+            f"The weight of {first['source']} -> {first['target']} is {first['weight']}; correct it, or leave out the "
+            "edge: weights must be finite."
         )
     return table.assign(weight=weights)
 
@@ -154,17 +155,17 @@ def _check_names(table: pd.DataFrame, universe: Universe) -> None:
     pair = next(((str(gene), twin[str(gene).casefold()]) for gene in named if str(gene).casefold() in twin), None)
     if pair:
         raise DataError(
-            f"The network and the reference share no gene, but some differ in case alone ({pair[0]!r} and "
-            f"{pair[1]!r}), as mouse and human symbols do; give both the names of one species."
+            f"The network and the reference share no gene, but some differ only in upper and lower case ({pair[0]!r} "
+            f"and {pair[1]!r}), as mouse and human symbols do; use the names of one species in both."
         )
     raise DataError(
-        f"The network and the reference share no gene: the network's are like {ours!r}, the reference's like "
-        f"{theirs!r}; use one kind of names in both."
+        f"The network and the reference share no gene: those of the network are named like {ours!r}, those of the "
+        f"reference like {theirs!r}; use the same kind of names in both."
     )
 
 
 def _strongest_per_pair(table: pd.DataFrame, universe: Universe) -> tuple[np.ndarray, np.ndarray, int]:
-    """Codes and weights of the predicted pairs inside, by falling |weight|, and how many pairs are outside."""
+    """Codes and weights of the predicted pairs in the universe, by falling |weight|; number of pairs outside."""
     weight = table["weight"].to_numpy()
     loop = table["source"].to_numpy() == table["target"].to_numpy()
     table, weight = table[(weight != 0) & ~loop], weight[(weight != 0) & ~loop]
@@ -194,7 +195,7 @@ def _null(
     signs_above = ranking.signs[: ranking.cut(len(sign))]
     known = sign[sign != 0]
     for number in range(permutations):
-        # Weights permuted over the pairs, seen from the weights: K edges fall anywhere in the ranking.
+        # Permuting the weights over the pairs is the same as drawing K places in the ranking for the true edges.
         places = generator.choice(ranking.pairs, len(sign), replace=False, shuffle=False)
         scores = ranking_scores(ranking, places)
         if with_signs:

@@ -1,6 +1,6 @@
-"""Predicted networks as other tools and ours have them, in files and in memory.
+"""Reads predicted networks, those of grn and of other tools, from files and from memory.
 
-A new format is one more set of columns in WEIGHTED.
+To add a format, add its columns to WEIGHTED.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 WEIGHTED = (
-    ("source", "target", "weight"),  # ours, decoupler
+    ("source", "target", "weight"),  # grn, decoupler
     ("TF", "target", "importance"),  # GRNBoost2 and GENIE3 of arboreto and pySCENIC
     ("Gene1", "Gene2", "EdgeWeight"),  # BEELINE's rankedEdges
     ("regulatoryGene", "targetGene", "weight"),  # GENIE3 of Bioconductor
     ("source", "target", "mor"),  # an older name of decoupler
 )
-BARE = ("0", "1", "2")  # arboreto's tables without a header
-BESIDE = ("confidence", "q_value")  # columns of ours that stay beside the weight
+BARE = ("0", "1", "2")  # tables of arboreto, which have no header
+BESIDE = ("confidence", "q_value")  # further columns of grn's tables that are kept
 
 
 @dataclass(frozen=True)
 class PredictedNetwork:
-    """edges: source, target, weight, and the columns of BESIDE that there are.   genes: all that the network names.
+    """edges: source, target, weight, and those columns of BESIDE that exist.   genes: all genes that the network names.
 
-    sign: what the network.h5ad says of the weights' signs (see grn.network.file_formats); "" where nothing is said.
-    of_run: whether it is the network of a run, whose genes are those of its cells.
+    sign: the meaning of the weights' signs, from network.h5ad (see grn.network.file_formats); "" where it is unknown.
+    of_run: whether it is the network of a run; its genes are then those of the run's cells.
     """
 
     edges: pd.DataFrame
@@ -49,15 +49,15 @@ class PredictedNetwork:
 
     @property
     def signed(self) -> bool | None:
-        """False where signs are said to mean nothing, else None: the weights tell, as in `evaluate`."""
+        """False where signs have no meaning; None where `evaluate` decides by whether weights are negative."""
         return None if means_something(self.sign) else False
 
 
 def open_network_file(path: Path) -> PredictedNetwork:
     """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED lists its columns).
 
-    What the signs in an edges.parquet mean, the network.h5ad beside it says. Names are plain strings, weights finite
-    float64, rows in the order of the file. Raises DataError.
+    The meaning of the signs in edges.parquet is read from the network.h5ad beside it. Names are plain strings, weights
+    are finite float64, rows are in the order of the file. Raises DataError.
     """
     path = Path(path)
     check_exists(path)
@@ -95,16 +95,16 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
 
 
 def network_of_anndata(adata: AnnData, where: Path | str) -> PredictedNetwork:
-    """What varp["grn"] holds (row = target, column = regulator); `where` names it in errors. Raises DataError."""
+    """The network in varp["grn"] (row = target, column = regulator); `where` names it in errors. Raises DataError."""
     if "grn" not in adata.varp:
         held = ", ".join(map(repr, adata.varp)) or "nothing"
-        raise DataError(f"{where} holds no network: varp['grn'] is missing, varp has {held}; give a network.h5ad.")
+        raise DataError(f"{where} holds no network: varp['grn'] is missing (varp has {held}); give a network.h5ad.")
     genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
     edges = edge_list(sparse.csr_matrix(adata.varp["grn"]), genes)
     if edges.empty:
-        raise DataError(f"{where} has no edges in varp['grn']; give a network that has.")
+        raise DataError(f"{where} has no edges in varp['grn']; give a network with edges.")
     if not np.isfinite(edges["weight"]).all():
         raise DataError(f"{where} has weights in varp['grn'] that are not finite; write the network again.")
     about = adata.uns.get("grn")
-    sign = about.get("sign", "") if isinstance(about, Mapping) else ""  # a file of others may keep anything there
+    sign = about.get("sign", "") if isinstance(about, Mapping) else ""  # other tools may store anything there
     return PredictedNetwork(edges.astype({"weight": np.float64}), genes, str(sign))

@@ -1,7 +1,7 @@
 """How well a ranking of pairs finds the true edges: early precision, average precision, AUROC.
 
-The pairs are ranked by |weight|. Pairs of equal |weight| form one group, and those without a weight form the last: so
-ties and missing pairs are exact, and a universe of any size costs no more than the weights that there are.
+Pairs are ranked by |weight|. Pairs of equal |weight| form one group, and pairs without a weight form the last group, so
+that ties and missing pairs are treated exactly, at a cost that depends only on the number of weights.
 
 Letters: U pairs, P pairs with a weight, G groups, K true edges.
 """
@@ -16,7 +16,7 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Ranking:
-    """starts, ends [G]: places of each group's first pair and behind its last, in a universe of `pairs` pairs.
+    """starts, ends [G]: place of each group's first pair in the ranking, and one past its last.   pairs: U, all places.
 
     signs [P]: sign of the weight at each place.   weighted: P.
     """
@@ -37,7 +37,7 @@ class Ranking:
     def cut(self, edges: int) -> int:
         """How many pairs are at or above the `edges`-th largest |weight|, ties included.
 
-        Where fewer pairs have a weight, those that have one (as BEELINE does: the rest was not predicted).
+        Where fewer pairs have a weight, the number of those that have one (as in BEELINE: others are not predicted).
         """
         wanted = min(edges, self.weighted)
         return int(self.ends[self.group(np.array(wanted - 1))]) if wanted else 0
@@ -86,7 +86,7 @@ def ranking_scores(ranking: Ranking, places: np.ndarray) -> dict[str, float]:
 
 
 def precision_recall(ranking: Ranking, places: np.ndarray) -> pd.DataFrame:
-    """Columns recall, precision: at the end of each group with a true edge. Drawn as steps, its area is the auprc."""
+    """Columns recall, precision at the end of each group with a true edge. Drawn as steps, its area is the auprc."""
     group, hits = np.unique(ranking.group(places), return_counts=True)
     found = np.cumsum(hits)
     return pd.DataFrame({"recall": found / len(places), "precision": found / ranking.ends[group]})

@@ -1,4 +1,4 @@
-"""Reference networks, in files and in memory: the truth of a simulation, or what curators or experiments found."""
+"""Reads reference networks, from files and from memory: the truth of a simulation, curated or measured edges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grn.errors import DataError
 
 WORDS = {"+": 1, "activation": 1, "-": -1, "repression": -1, "unknown": 0, "?": 0, "": 0}
 
-# The columns of each format, the fullest first; the third holds the sign, as a word or as a number's sign.
+# The columns of each format; formats with more columns come first. The third column holds the sign, as word or number.
 TRRUST: tuple[Columns, ...] = (("TF", "Target", "Regulation"), ("0", "1", "2", "3"))
 PLANTED: tuple[Columns, ...] = (("source", "target", "sign"),)
 DECOUPLER: tuple[Columns, ...] = (("source", "target", "weight"), ("source", "target", "mor"))
@@ -38,7 +38,7 @@ class ReferenceNetwork:
 
     @property
     def curated(self) -> bool:
-        """Whether the signs were collected by curators rather than planted or measured (judged by the format)."""
+        """Whether the signs were curated rather than planted or measured, which the format shows."""
         return self.format in CURATED
 
 
@@ -51,7 +51,7 @@ def open_reference_file(path: Path) -> ReferenceNetwork:
 def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwork:
     """A table with the columns of one of FORMATS; `where` names it in errors.
 
-    A pair listed with both signs has sign 0; listed with one sign and as unknown, that sign. Raises DataError.
+    A pair that is listed with both signs has sign 0; with one sign and as unknown, it has that sign. Raises DataError.
     """
     table = table.rename(columns=str)
     found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
@@ -68,20 +68,20 @@ def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwo
         edges["sign"] = _signs(where, table[columns[2]])
     unique = unique_edges(edges)
     if unique.empty:
-        raise DataError(f"{where} has no edge between two different genes; give a reference that has.")
+        raise DataError(f"{where} has no edge between two different genes; give a reference with such edges.")
     return ReferenceNetwork(unique, name, _conflicts(edges))
 
 
 def _signs(where: Path | str, column: pd.Series) -> np.ndarray:
-    """Words of WORDS, or 1, -1 and 0 however they are written; what is missing is unknown."""
+    """Signs from the words in WORDS, or from numbers equal to 1, -1 or 0; a missing sign is unknown (0)."""
     words = column.astype(str).str.strip().str.casefold().mask(column.isna(), "")
     values = pd.to_numeric(words, errors="coerce")
     signs = words.map(WORDS).fillna(values.where(values.isin([-1, 0, 1])))
     if signs.isna().any():
         first = int(signs.isna().to_numpy().argmax())
         raise DataError(
-            f"{where}, row {first + 1}: {column.name} is {str(column.iloc[first])!r}, which is no sign; write one of "
-            f"{_listed(['+', '-', '?', 'Activation', 'Repression', 'Unknown', '1', '-1', '0'])}."
+            f"{where}, row {first + 1}: {column.name} is {str(column.iloc[first])!r}, which is not a sign; write one "
+            f"of {_listed(['+', '-', '?', 'Activation', 'Repression', 'Unknown', '1', '-1', '0'])}."
         )
     return signs.to_numpy(dtype=np.int64)
 

@@ -12,7 +12,7 @@ from scipy.stats import rankdata
 def sign_scores(weight: np.ndarray, sign: np.ndarray, top: np.ndarray) -> dict[str, float]:
     """Scores of signed weights against true signs; nan where undefined.
 
-    weight [E]: 0 where the pair has none, which counts as wrong: no sign was told.   sign [E]: +1 or -1.
+    weight [E]: 0 where the pair has none; that counts as a wrong sign.   sign [E]: +1 or -1.
     top [E]: whether the edge is among the strongest K pairs.
     Balanced accuracy is the mean of the shares of + and of - edges that are right; it needs both signs, as does
     sign_auroc, the probability that a + edge has a larger weight than a - edge, ties counting half.
@@ -29,7 +29,7 @@ def sign_scores(weight: np.ndarray, sign: np.ndarray, top: np.ndarray) -> dict[s
 
 
 def signed_early_precision(signs: np.ndarray, places: np.ndarray, true: np.ndarray) -> float:
-    """Share of true edges with the right sign among the strongest pairs; those of unknown sign are left out.
+    """Share of true edges with the right sign among the strongest pairs; edges of unknown sign are left out.
 
     signs: signs of the weights of the strongest pairs.   places [K], true [K]: rank and sign (0: unknown) of each true
     edge. nan where nothing is left.
@@ -41,7 +41,7 @@ def signed_early_precision(signs: np.ndarray, places: np.ndarray, true: np.ndarr
 
 
 def majority_share(sign: np.ndarray) -> float:
-    """What always telling the more frequent sign would score."""
+    """The accuracy of always predicting the more frequent sign."""
     return float(max((sign > 0).mean(), (sign < 0).mean())) if len(sign) else np.nan
 
 

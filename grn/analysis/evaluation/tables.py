@@ -1,4 +1,4 @@
-"""Text tables and parquet files as plain strings: genes may be called "NA" or "nan"."""
+"""Reads tables, text or parquet, with gene names as plain strings: genes may be called "NA" or "nan"."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import pandas as pd
 from grn.errors import DataError, one_line
 from grn.files import unpacked
 
-# Columns that hold a regulator, its target and a value, by the tool that names them so.
+# The names of the columns that hold regulator, target and, in most formats, a value.
 Columns = tuple[str, ...]
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table with its header; text files (csv, tsv, also .gz) as strings, the separator being read off the first line.
+    """A table with its header. Text files (csv, tsv, also .gz) give strings; the first line shows the separator.
 
-    A first line that is itself an edge, as arboreto and TRRUST write it, gives columns named 0, 1, 2, ..., and so does
-    the header 0,1,2,... that pandas gives a table without names. Rows may begin with R's row names, or end with a
-    separator; columns without a name are left out, and so is a second one of the same name. Spaces around separators do
-    not count. Raises DataError for files that are missing, empty, damaged or no table.
+    Where the first line is itself an edge, as in files of arboreto and TRRUST, the columns are named 0, 1, 2, ..., as
+    they are under the header 0,1,2,... that pandas writes for a table without names. Rows may begin with R's row names,
+    or end with a separator. Columns without a name, and the second of two columns with one name, are left out. Spaces
+    around separators are ignored. Raises DataError for files that are missing, empty, damaged or not a table.
     """
     check_exists(path)
     if path.name.lower().endswith((".parquet", ".pq")):
@@ -35,7 +35,7 @@ def read_table(path: Path) -> pd.DataFrame:
         return _read_text(path, file)
     except UnicodeDecodeError:
         raise DataError(
-            f"{path} is not text in UTF-8; save it as such, or give a parquet or h5ad file under its own ending."
+            f"{path} is not text in UTF-8; save it as UTF-8, or give a parquet or h5ad file its own ending."
         ) from None
 
 
@@ -44,24 +44,24 @@ def check_exists(path: Path) -> None:
         return
     beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, beside, n=1)
-    hint = f"did you mean {path.parent / near[0]}?" if near else "give the path of a file that does."
+    hint = f"did you mean {path.parent / near[0]}?" if near else "give the path of a file that exists."
     raise DataError(f"{path} does not exist; {hint}")
 
 
 def is_edge(row: Sequence[str]) -> bool:
-    """Whether a line is regulator, target and a number or a word of TRRUST's, not a header."""
+    """Whether a line is an edge (regulator, target and a number or a word of TRRUST) and not a header."""
     if _is_counting(row) or (_is_counting(row[1:]) and not row[0]):
         return False
     return len(row) >= 3 and (_is_number(row[2]) or row[2] in {"Activation", "Repression", "Unknown"})
 
 
 def _is_counting(row: Sequence[str]) -> bool:
-    """Whether a line is 0, 1, 2, ...: what pandas writes for columns without names (after an empty cell: its index)."""
+    """Whether a line is 0, 1, 2, ..., which pandas writes for columns without names."""
     return list(row) == [str(number) for number in range(len(row))]
 
 
 def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | None:
-    """The first of the sets that the table has, whatever their case, by the table's own names."""
+    """The first set of columns that the table has, in the table's own spelling; upper and lower case are the same."""
     own = {str(column).casefold(): str(column) for column in reversed(list(table.columns))}
     for names in accepted:
         if all(name.casefold() in own for name in names):
@@ -76,44 +76,44 @@ def unknown_columns(where: Path | str, table: pd.DataFrame, accepted: Iterable[C
 
 
 def names(where: Path | str, column: pd.Series) -> np.ndarray:
-    """Gene names as plain strings; raises DataError for one that is empty."""
+    """Gene names as plain strings. Raises DataError for an empty name."""
     missing = column.isna().to_numpy() | (column.astype(str) == "").to_numpy()
     if missing.any():
         raise DataError(
-            f"{where}, row {int(missing.argmax()) + 1}: {column.name} is empty; name the gene or remove the row."
+            f"{where}, row {int(missing.argmax()) + 1}: {column.name} is empty; name the gene, or remove the row."
         )
     return column.astype(str).to_numpy(dtype=object)
 
 
 def numbers(where: Path | str, column: pd.Series) -> np.ndarray:
-    """A column as finite float64; raises DataError with the first value that is none."""
+    """A column as finite float64. Raises DataError with the first value that is not a finite number."""
     values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     bad = ~np.isfinite(values)
     if bad.any():
         first = int(bad.argmax())
         others = f" (and {int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
         raise DataError(
-            f"{where}, row {first + 1}{others}: {column.name} is {str(column.iloc[first])!r}, which is no finite "
-            "number; correct or remove the row."
+            f"{where}, row {first + 1}{others}: {column.name} is {str(column.iloc[first])!r}, which is not a "
+            "finite number; correct or remove the row."
         )
     return values
 
 
 def _content(path: Path) -> bytes:
     with unpacked(path) as file:
-        return file.read()  # to the end, where a damaged .gz shows, before any of it is taken for text
+        return file.read()  # to the end: a damaged .gz may fail only there
 
 
 def _first_line(path: Path, file: TextIO) -> tuple[str, list[str]]:
-    """The separator, and the fields of the first line that holds something."""
+    """The separator and the fields of the first line that is not blank."""
     line = next((line.rstrip("\n") for line in file if line.strip()), None)
     if line is None:
         raise DataError(f"{path} is empty; give a table with edges.")
     separator = max("\t,;", key=line.count)
     if separator not in line:
         raise DataError(
-            f"{path} has one column, {line[:60]!r}, where regulator, target and more are expected; separate them by "
-            "tabs or commas."
+            f"{path} has a single column, {line[:60]!r}, where at least regulator and target are expected; separate "
+            "them by tabs or commas."
         )
     return separator, [field.strip() for field in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
 
@@ -126,7 +126,7 @@ def _read_text(path: Path, file: TextIO) -> pd.DataFrame:
             file,
             sep=separator,
             header=None,
-            names=range(len(first) + 1),  # one more than the first line has: pandas would shift longer rows silently
+            names=range(len(first) + 1),  # one more than in the first line: pandas would silently shift longer rows
             dtype=str,
             keep_default_na=False,
             na_filter=False,
@@ -138,7 +138,7 @@ def _read_text(path: Path, file: TextIO) -> pd.DataFrame:
     header = [str(place) for place in range(len(first))] if bare else first
     rows = rows if bare else rows.iloc[1:]
     if rows.empty:
-        raise DataError(f"{path} has a header and no rows; give a table with edges.")
+        raise DataError(f"{path} has a header but no rows; give a table with edges.")
     longer = rows[len(first)] != ""
     if not longer.any():
         header = [*header, ""]
@@ -153,14 +153,14 @@ def _read_text(path: Path, file: TextIO) -> pd.DataFrame:
 def _are_row_names(first: pd.Series, second: pd.Series) -> bool:
     """Whether the first field of rows longer than the header names them, as R's write.table does.
 
-    R's names are all different, and numbers where nobody gave others. Fields that are different are no names by that
-    alone: in a few edges every regulator may be. They are where the next field repeats, as regulators do.
+    Row names are all different, and by default R numbers the rows. But all regulators of a small table may differ, too:
+    different texts are taken for row names only where the next field repeats, as regulators do.
     """
     return first.is_unique and bool(first.str.isdecimal().all() or not second.is_unique)
 
 
 def _no_table(path: Path, file: TextIO, separator: str, width: int) -> DataError:
-    """What keeps the lines from being a table: the first of them with more than `width` fields, or an open quote."""
+    """The error for text that is not a table: names the first line with more than `width` fields, or an open quote."""
     file.seek(0)
     rows = csv.reader(file, delimiter=separator, skipinitialspace=True)
     line = following = 1
@@ -169,10 +169,10 @@ def _no_table(path: Path, file: TextIO, separator: str, width: int) -> DataError
             line, following = following, rows.line_num + 1
             if len(row) > width:
                 return DataError(
-                    f"{path} cannot be read as a table: line {line} has {len(row)} fields and the first {width}; give "
-                    "every line as many."
+                    f"{path} cannot be read as a table: line {line} has {len(row)} fields, but the first line has "
+                    f"{width}; give every line the same number."
                 )
-    except csv.Error:  # what follows an open quote is longer than a field may be
+    except csv.Error:  # the text after an open quote is longer than the limit of a field
         line = following
     return DataError(
         f"{path} cannot be read as a table: a quote is opened in line {line} and never closed; close it or remove it."
@@ -184,11 +184,12 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
     try:
         table = pd.read_parquet(path)
-    except (MemoryError, PermissionError):  # the machine's, not the file's: the boundary has sentences for them
+    except (MemoryError, PermissionError):  # faults of the machine: see cli/exit_codes.py
         raise
     except (pyarrow.ArrowException, OSError, ValueError) as problem:
         raise DataError(
-            f"{path} cannot be read as parquet ({one_line(problem)}); it is damaged or another format: write it again."
+            f"{path} cannot be read as parquet ({one_line(problem)}); it is damaged or of another format: write it "
+            "again."
         ) from None
     if table.empty:
         raise DataError(f"{path} has no rows; give a table with edges.")

@@ -1,4 +1,4 @@
-"""The pairs on which networks are judged: which regulators, which genes, which true edges among them.
+"""The universe: the pairs of regulator and gene on which networks are scored, and the true edges among them.
 
 Letters: R regulators, N genes, K true edges.
 """
@@ -20,7 +20,7 @@ class Universe:
 
     regulators [R], genes [N]: sorted names; every regulator is one of the genes.
     edges: K rows source, target, sign (+1, -1; 0: unknown), each pair once, no self loops.
-    left_out: edges of the reference with a gene that is none of those that it is restricted to.
+    left_out: number of edges of the reference with a gene outside of those to which it is restricted.
     """
 
     regulators: pd.Index
@@ -38,7 +38,7 @@ class Universe:
         return len(self.edges) / self.pairs
 
     def codes(self, table: pd.DataFrame) -> np.ndarray:
-        """A number for each row's pair (source, target), int64; -1 for pairs outside, self loops among them."""
+        """A number for the pair (source, target) of each row, int64; -1 for self loops and pairs outside."""
         source = self.regulators.get_indexer(table["source"])
         target = self.genes.get_indexer(table["target"])
         inside = (source >= 0) & (target >= 0) & (table["source"].to_numpy() != table["target"].to_numpy())
@@ -50,15 +50,16 @@ def make_universe(
 ) -> Universe:
     """The universe of a reference, as in BEELINE (Pratapa et al. 2020).
 
-    reference: source, target, sign.   genes: only true edges between these count, and only genes with such an edge (a
-    reference may name genes that were never measured).
-    regulators: None: every gene of the reference; "reference": those with an edge in it; else names, of which those
-    that are genes of the reference are taken. A true edge from any other gene is outside.
+    reference: source, target, sign.
+    genes: restricts the universe to true edges between these genes and to the genes of such edges: a reference may
+    name genes that were not measured. None: no restriction.
+    regulators: None: every gene of the reference; "reference": the genes that regulate in it; else names, of which those
+    in the reference are used. True edges from any other gene are left out.
     Raises DataError where no true edge is left.
     """
     edges = unique_edges(reference)
     if edges.empty:
-        raise DataError("The reference has no edge between two different genes; give one that has.")
+        raise DataError("The reference has no edge between two different genes; give one with such edges.")
     left_out = 0
     if genes is not None:
         measured = pd.Index(genes).unique()
@@ -80,8 +81,8 @@ def make_universe(
         kept = edges["source"].isin(chosen)
         if not kept.any():
             raise DataError(
-                f"None of the {len(listed)} regulators has an edge in the reference, whose regulators are like "
-                f"{edges['source'].iloc[0]!r}; give names as the reference writes them."
+                f"None of the {len(listed)} regulators has an edge in the reference, whose regulators are named like "
+                f"{edges['source'].iloc[0]!r}; give names as they are in the reference."
             )
         edges = edges[kept]
     return Universe(chosen, named, edges.reset_index(drop=True), left_out)
@@ -92,23 +93,26 @@ def _genes(edges: pd.DataFrame) -> pd.Index:
 
 
 def _no_edge_between(measured: pd.Index, named: pd.Index) -> DataError:
-    """measured: what the reference is restricted to.   named: its genes."""
-    said = f"No edge of the reference is between two of the {len(measured)} genes that it is restricted to"
+    """The error for a restriction to genes without edges. measured: these genes.   named: those of the reference."""
+    found = f"No edge of the reference is between two of the {len(measured)} genes to which it is restricted"
     if len(shared := named.intersection(measured)):
-        return DataError(f"{said}, of which it names {len(shared)} (as {str(shared[0])!r}); restrict it to more genes.")
+        return DataError(
+            f"{found}; it names {len(shared)} of them ({str(shared[0])!r}, for example): restrict it to more genes."
+        )
     example = str(measured[0]) if len(measured) else ""
     return DataError(
-        f"{said}; these are like {example!r}, the reference's like {str(named[0])!r}: use one kind of names in both."
+        f"{found}; these are named like {example!r}, those of the reference like {str(named[0])!r}: use the same kind "
+        "of names in both."
     )
 
 
 def unique_edges(reference: pd.DataFrame) -> pd.DataFrame:
-    """Each pair once, no self loops; listed with both signs, its sign is unknown (0)."""
+    """Each pair once, without self loops; the sign of a pair that is listed with both signs is unknown (0)."""
     missing = [name for name in ("source", "target", "sign") if name not in reference]
     if missing:
         raise DataError(f"The reference has no column {missing[0]!r}; it needs source, target and sign.")
     table = reference.loc[reference["source"] != reference["target"], ["source", "target", "sign"]]
     by_pair = table.groupby(["source", "target"], sort=False)["sign"]
-    # The smallest and the largest sign of a pair cancel where it has both; a known sign outweighs an unknown one.
+    # Where a pair has both signs, its smallest and largest sign cancel; a known sign outweighs an unknown one.
     sign = np.sign(np.sign(by_pair.min()) + np.sign(by_pair.max())).astype(np.int64)
     return sign.rename("sign").reset_index()

@@ -62,13 +62,13 @@ def test_counted_by_hand():
     assert found.scores == pytest.approx(expected)
 
 
-def test_early_precision_looks_at_predicted_pairs_alone_where_they_are_fewer_than_k():
+def test_early_precision_is_that_of_the_predicted_pairs_where_they_are_fewer_than_k():
     found = evaluate(network(("A", "B", 2), ("D", "A", 1), ("B", "D", 0)), TRUTH, permutations=0)
     assert (found.predicted, found.cut) == (2, 2)
     assert found.scores["early_precision"] == 1 / 2
 
 
-def test_a_missing_weight_is_a_wrong_sign_and_an_unknown_sign_is_not_judged():
+def test_a_missing_weight_is_a_wrong_sign_and_an_unknown_sign_is_not_scored():
     found = evaluate(network(("A", "B", 2), ("C", "D", -1), ("B", "A", -0.5)), TRUTH, permutations=0)
     assert found.silent == 2
     assert found.scores["sign_accuracy"] == 1 / 3
@@ -78,7 +78,7 @@ def test_a_missing_weight_is_a_wrong_sign_and_an_unknown_sign_is_not_judged():
     assert found.scores["signed_early_precision"] == 1 / 2, "AB is right, BA is none, CD is left out"
 
 
-def test_what_cannot_be_known_is_nan_and_never_an_exception():
+def test_undefined_scores_are_nan_and_never_an_exception():
     one_sign = reference(("A", "B", 1), ("B", "C", 1))
     found = scores(network(("A", "B", 1), ("C", "A", -1)), one_sign)
     assert math.isnan(found["sign_balanced_accuracy"]) and math.isnan(found["sign_auroc"])
@@ -94,7 +94,7 @@ def test_what_cannot_be_known_is_nan_and_never_an_exception():
     assert nothing.scores["auprc"] == pytest.approx(4 / 12) and nothing.scores["auroc"] == 0.5
 
 
-def test_signs_are_judged_where_the_network_claims_some():
+def test_signs_are_scored_where_the_network_has_signs():
     unsigned = network(("A", "B", 2), ("A", "C", 1))
     assert all(math.isnan(scores(unsigned)[name]) for name in OF_SIGNS)
     assert scores(unsigned, signed=True)["sign_accuracy"] == 1 / 3
@@ -116,7 +116,7 @@ def test_of_opposite_weights_of_one_pair_the_positive_one_stays():
         assert scores(network(*rows))["sign_accuracy"] == 1 / 3
 
 
-def test_the_universe():
+def test_the_universe_is_that_of_the_chosen_regulators_and_genes():
     everything = make_universe(TRUTH)
     assert (list(everything.regulators), everything.pairs) == (["A", "B", "C", "D"], 12)
     own = make_universe(TRUTH, "reference")
@@ -141,18 +141,26 @@ def test_a_pair_listed_with_both_signs_has_none():
 @pytest.mark.parametrize(
     ("predicted", "options", "sentence"),
     [
-        (network(("A", "B", np.nan)), {}, "weight of A -> B is nan; give finite weights"),
+        (network(("A", "B", np.nan)), {}, "weight of A -> B is nan; correct it, or leave out the edge"),
         (network(("A", "B", np.inf)), {}, "weight of A -> B is inf"),
         (network(), {}, "The network has no edges"),
         (network(("A", "B", 1)).drop(columns="weight"), {}, "no column 'weight'"),
-        (network(("x", "y", 1)), {}, "share no gene: the network's are like 'x', the reference's like 'A'"),
-        (network(("a", "b", 1)), {}, r"differ in case alone \('a' and 'A'\), as mouse and human"),
+        (
+            network(("x", "y", 1)),
+            {},
+            "share no gene: those of the network are named like 'x', those of the reference like 'A'",
+        ),
+        (network(("a", "b", 1)), {}, r"differ only in upper and lower case \('a' and 'A'\), as mouse and human"),
         (network(("A", "B", 1)), {"regulators": ["Q"]}, "None of the 1 regulators has an edge in the reference"),
-        (network(("A", "B", 1)), {"genes": ["Q"]}, "like 'Q', the reference's like 'A'"),
-        (network(("A", "B", 1)), {"genes": ["A", "D", "Q"]}, r"of which it names 2 \(as 'A'\); restrict it to"),
+        (network(("A", "B", 1)), {"genes": ["Q"]}, "like 'Q', those of the reference like 'A'"),
+        (
+            network(("A", "B", 1)),
+            {"genes": ["A", "D", "Q"]},
+            r"it names 2 of them \('A', for example\): restrict it to",
+        ),
     ],
 )
-def test_mistakes_are_one_sentence(predicted, options, sentence):
+def test_mistakes_are_refused_in_one_sentence(predicted, options, sentence):
     with pytest.raises(DataError, match=sentence) as caught:
         evaluate(predicted, TRUTH, **options)
     assert "\n" not in str(caught.value)
@@ -229,7 +237,7 @@ def test_the_truth_itself_is_perfect(case):
 
 @given(cases())
 @settings(max_examples=30)
-def test_turning_every_sign_leaves_the_ranking_and_mirrors_the_signs(case):
+def test_flipping_every_sign_keeps_the_ranking_and_mirrors_the_sign_scores(case):
     predicted, truth = case
     one = scores(predicted, truth, signed=True)
     other = scores(predicted.assign(weight=-predicted["weight"]), truth, signed=True)
@@ -279,8 +287,8 @@ def test_p_values_are_shares_of_all_permutations():
     expected = (early >= found.scores["early_precision"]).mean()
     assert found.p_values["early_precision"] == pytest.approx(expected, abs=0.02)
     at_edges = np.array([5, 3, -2, -1])
-    told = np.array([(np.sign(at_edges) == order).mean() for order in orders(signs)])
-    expected = (told >= found.scores["sign_accuracy"]).mean()
+    accuracies = np.array([(np.sign(at_edges) == order).mean() for order in orders(signs)])
+    expected = (accuracies >= found.scores["sign_accuracy"]).mean()
     assert found.p_values["sign_accuracy"] == pytest.approx(expected, abs=0.03)
     areas = np.array([roc_auc_score(order, at_edges) for order in orders(signs)])
     expected = (areas >= found.scores["sign_auroc"]).mean()
@@ -303,7 +311,7 @@ def test_the_smallest_p_value_counts_the_observation_itself():
     assert found.p_values["auprc"] == found.p_values["sign_accuracy"] == pytest.approx(1 / 100)
 
 
-def test_always_telling_the_majority_sign_is_no_better_than_chance():
+def test_always_predicting_the_majority_sign_is_no_better_than_chance():
     _, truth = random_case(10, 20, 0)
     found = evaluate(truth.assign(weight=1.0), truth, signed=True, permutations=50)
     assert found.scores["sign_balanced_accuracy"] == 0.5

@@ -1,4 +1,4 @@
-"""Networks as every tool writes them, and files that are none."""
+"""Networks as every tool writes them, and files that hold no network."""
 
 import errno
 import gzip
@@ -38,17 +38,17 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_text_tables(name, tmp_path):
+def test_text_tables_of_every_tool_are_read(name, tmp_path):
     (tmp_path / name).write_bytes(TEXTS[name].encode())
     pd.testing.assert_frame_equal(open_network_file(tmp_path / name).edges, EDGES)
 
 
-def test_genes_with_numbers_for_names_are_no_header(tmp_path):
+def test_genes_that_are_named_by_numbers_are_not_read_as_a_header(tmp_path):
     (tmp_path / "bare.csv").write_text("1,2,0.5\n0,1,3\n")
     assert open_network_file(tmp_path / "bare.csv").edges.to_numpy().tolist() == [["1", "2", 0.5], ["0", "1", 3.0]]
 
 
-def test_row_names_of_r_are_no_genes(tmp_path):
+def test_row_names_of_r_are_not_read_as_genes(tmp_path):
     (tmp_path / "named.tsv").write_text("source\ttarget\tweight\na.1\tA\tx\t1\na.2\tA\ty\t2\n")
     assert open_network_file(tmp_path / "named.tsv").edges.to_numpy().tolist() == [["A", "x", 1.0], ["A", "y", 2.0]]
 
@@ -60,7 +60,7 @@ def test_an_empty_cell_between_tabs_stays_empty(tmp_path):
 
 @pytest.mark.parametrize("problem", [MemoryError("9 TiB"), PermissionError(errno.EACCES, "Permission denied")])
 @pytest.mark.parametrize(("name", "reader"), [("a.h5ad", "anndata.read_h5ad"), ("a.parquet", "pandas.read_parquet")])
-def test_what_the_machine_refuses_is_no_damage(name, reader, problem, tmp_path, monkeypatch):
+def test_what_the_machine_refuses_is_not_reported_as_damage(name, reader, problem, tmp_path, monkeypatch):
     def refuse(path, **options):
         raise problem
 
@@ -70,7 +70,7 @@ def test_what_the_machine_refuses_is_no_damage(name, reader, problem, tmp_path, 
         open_network_file(tmp_path / name)
 
 
-def test_compressed_tables(tmp_path):
+def test_compressed_tables_are_read(tmp_path):
     path = tmp_path / "adjacencies.tsv.gz"
     path.write_bytes(gzip.compress(TEXTS["grnboost.tsv"].encode()))
     pd.testing.assert_frame_equal(open_network_file(path).edges, EDGES)
@@ -91,12 +91,14 @@ def damaged(compressed: bytes) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("rows", [3, 20_000], ids=["in the first line", "later"])
 @pytest.mark.parametrize("how", ["truncated", "flipped", "checksum", "not compressed"])
-def test_a_damaged_gz_is_one_sentence(how, rows, tmp_path):
+def test_a_damaged_gz_is_refused_in_one_sentence(how, rows, tmp_path):
     numbers = np.random.default_rng(0).random(rows)
     text = "\n".join(["TF,target,importance", *(f"R{row},G{row},{weight}" for row, weight in enumerate(numbers))])
     path = tmp_path / "adjacencies.csv.gz"
     path.write_bytes(damaged(gzip.compress(text.encode()))[how])
-    with pytest.raises(DataError, match=r"\.csv\.gz is damaged or truncated \(.*\); copy or write it again\.$") as caught:
+    with pytest.raises(
+        DataError, match=r"\.csv\.gz is damaged or truncated \(.*\); copy or write it again\.$"
+    ) as caught:
         open_network_file(path)
     assert "\n" not in str(caught.value)
 
@@ -134,40 +136,52 @@ def test_in_an_h5ad_rows_are_targets(tmp_path):
     [
         ("empty.csv", "", "is empty; give a table"),
         ("blank.csv", "\n \n", "is empty; give a table"),
-        ("header.csv", "source,target,weight\n", "a header and no rows"),
-        ("list.txt", "SOX2\nPAX6\n", "one column, 'SOX2'"),
+        ("header.csv", "source,target,weight\n", "a header but no rows"),
+        ("list.txt", "SOX2\nPAX6\n", "a single column, 'SOX2'"),
         ("other.csv", "a,b,c\nx,y,z\n", r"the columns a, b, c; name them \(source, target, weight\) or \(TF, target,"),
-        ("words.csv", "source,target,weight\nA,B,1\nA,C,high\n", "row 2: weight is 'high', which is no finite number"),
+        (
+            "words.csv",
+            "source,target,weight\nA,B,1\nA,C,high\n",
+            "row 2: weight is 'high', which is not a finite number",
+        ),
         ("nan.csv", "source,target,weight\nA,B,nan\nA,C,\n", r"row 1 \(and 1 more\): weight is 'nan'"),
         ("inf.csv", "source,target,weight\nA,B,-inf\n", "weight is '-inf'"),
         ("gap.csv", "source,target,weight\n,B,1\n", "row 1: source is empty"),
         ("ragged.csv", "source,target,weight\nA,B,1\nA,B,1,2,3\n", "cannot be read as a table: line 3 has 5 fields"),
-        ("longer.csv", "source,target,weight\nA,B,1\n\nA,B,1,2\n", "line 4 has 4 fields and the first 3; give every"),
-        ("shifted.csv", "TF,target,importance\nR6,R8,R9,0.77\n", "line 2 has 4 fields and the first 3"),
-        ("again.csv", "TF,target,importance\nR6,R8,R9,1\nR9,R4,G9,2\n", "line 2 has 4 fields and the first 3"),
-        ("repeated.csv", "source,target,weight\nA,B,1,2\nA,C,1,2\n", "line 2 has 4 fields and the first 3"),
+        (
+            "longer.csv",
+            "source,target,weight\nA,B,1\n\nA,B,1,2\n",
+            "line 4 has 4 fields, but the first line has 3; give every",
+        ),
+        ("shifted.csv", "TF,target,importance\nR6,R8,R9,0.77\n", "line 2 has 4 fields, but the first line has 3"),
+        (
+            "again.csv",
+            "TF,target,importance\nR6,R8,R9,1\nR9,R4,G9,2\n",
+            "line 2 has 4 fields, but the first line has 3",
+        ),
+        ("repeated.csv", "source,target,weight\nA,B,1,2\nA,C,1,2\n", "line 2 has 4 fields, but the first line has 3"),
         ("quote.csv", 'source,target,weight\nA,B,1\n"A,B,1\nA,C,1\n', "a quote is opened in line 3 and never closed"),
         ("long quote.csv", 'source,target,weight\n"A,B,1\n' + "A,C,1\n" * 40_000, "opened in line 2 and never closed"),
-        ("latin.csv", "source,target,weight\nA,\u00e9,1\n".encode("latin-1"), "is not text in UTF-8; save it as such"),
+        ("latin.csv", "source,target,weight\nA,\u00e9,1\n".encode("latin-1"), "is not text in UTF-8; save it as UTF-8"),
         ("late.csv", b"source,target,weight\n" + b"A,B,1\n" * 40_000 + b"A,\xe9,1\n", "is not text in UTF-8"),
         ("damaged.parquet", "PAR1 no more", "cannot be read as parquet"),
         ("damaged.h5ad", "no HDF5", r"cannot be read as \.h5ad"),
         ("binary.csv", b"\xff\xfe\x00\x01", "is not text"),
     ],
 )
-def test_what_is_no_network_is_one_sentence(name, text, sentence, tmp_path):
+def test_a_file_without_a_network_is_refused_in_one_sentence(name, text, sentence, tmp_path):
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=sentence) as caught:
         open_network_file(tmp_path / name)
     assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_places_without_a_network_say_what_is_there(tmp_path):
+def test_paths_without_a_network_are_refused_with_what_they_hold(tmp_path):
     (tmp_path / "edges.csv").touch()
     with pytest.raises(DataError, match=r"edge\.csv does not exist; did you mean \S*edges\.csv\?"):
         open_network_file(tmp_path / "edge.csv")
     with pytest.raises(DataError, match=r"a folder without edges\.parquet"):
         open_network_file(tmp_path)
     AnnData(np.zeros((1, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
-    with pytest.raises(DataError, match=r"varp\['grn'\] is missing, varp has nothing"):
+    with pytest.raises(DataError, match=r"varp\['grn'\] is missing \(varp has nothing"):
         open_network_file(tmp_path / "cells.h5ad")

@@ -1,4 +1,4 @@
-"""References of every format, and files that are none."""
+"""References of every format, and files that hold no reference."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def signs(edges):
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_signed_references(name, tmp_path):
+def test_signed_references_of_every_format_are_read(name, tmp_path):
     (tmp_path / "reference.txt").write_text(TEXTS[name])
     found = open_reference_file(tmp_path / "reference.txt")
     assert signs(found.edges) == SIGNED
@@ -75,14 +75,14 @@ def test_the_truth_of_simulated_cells(tmp_path):
     [
         ("", "is empty"),
         ("a,b\nx,y\n", r"the columns a, b; name them \(TF, Target, Regulation\) or"),
-        ("Gene1,Gene2,Type\nA,B,+\nA,C,up\n", r"row 2: Type is 'up', which is no sign; write one of \+, -, \?"),
+        ("Gene1,Gene2,Type\nA,B,+\nA,C,up\n", r"row 2: Type is 'up', which is not a sign; write one of \+, -, \?"),
         ("source,target,weight\nA,B,high\n", "weight is 'high'"),
-        ("source,target,sign\nA,B,0.5\n", "sign is '0.5', which is no sign"),
-        ("Gene1,Gene2\nR1,G17,+\n", "line 2 has 3 fields and the first 2; give every line as many"),
+        ("source,target,sign\nA,B,0.5\n", "sign is '0.5', which is not a sign"),
+        ("Gene1,Gene2\nR1,G17,+\n", "line 2 has 3 fields, but the first line has 2; give every line the same number"),
         ("Gene1,Gene2,Type\nA,A,+\n", "no edge between two different genes"),
     ],
 )
-def test_what_is_no_reference_is_one_sentence(text, sentence, tmp_path):
+def test_a_file_without_a_reference_is_refused_in_one_sentence(text, sentence, tmp_path):
     (tmp_path / "reference.csv").write_text(text)
     with pytest.raises(DataError, match=sentence) as caught:
         open_reference_file(tmp_path / "reference.csv")
