@@ -130,7 +130,7 @@ def whole_bags(
 
 
 def with_progress(samples: Sequence[Sample], what: str, say: Say) -> Iterator[Sample]:
-    """The samples; a line of progress is said every MESSAGE_EVERY_S seconds."""
+    """The samples; progress is reported every MESSAGE_EVERY_S seconds."""
     progress = at_most_every(MESSAGE_EVERY_S, say)
     for number, sample in enumerate(samples, start=1):
         yield sample

@@ -1,7 +1,6 @@
 """network.h5ad and edges.parquet: what they hold, and that they agree."""
 
 import re
-from types import SimpleNamespace
 
 import anndata
 import numpy as np
@@ -12,9 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from grn.data.cells import load_cells
 from grn.network import weights as network_weights
-from grn.network.export import bags_read
 from grn.network.file_formats import (
     RESERVED,
     edge_table,
@@ -163,24 +160,6 @@ def test_attention_is_signed_where_the_regulation_layer_is(tmp_path, layer):
     opened = open_network(tmp_path / "network.h5ad")
     assert opened.signed == layer
     assert sorted(opened.by_type) == (["x", "y"] if layer else [])
-
-
-@pytest.mark.parametrize(
-    ("members", "readout", "bags"),
-    [(2, "effect", 80), (2, "attention", 80), (0, "attention", 40), (2, "knockout", 40)],
-)
-def test_the_number_of_bags_is_that_of_those_read(make_config, members, readout, bags):
-    """80 cells of two types; network.cells is 40."""
-    config = make_config()
-    network = config.network.model_copy(update={"readout": readout})
-    config = config.model_copy(update={"network": network})
-    trained = SimpleNamespace(model=SimpleNamespace(regulation=object() if members else None))
-    cells, _ = load_cells(config.data)
-    assert bags_read(config, trained, cells) == bags
-
-
-def test_network_h5ad_has_the_number_of_bags_that_were_read(tiny_run):
-    assert open_network(tiny_run / "network.h5ad").about["parameters"]["bags"] == 80
 
 
 def test_a_row_is_a_target_and_a_column_a_regulator():

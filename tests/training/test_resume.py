@@ -200,7 +200,7 @@ def test_other_cells_are_refused_and_the_same_cells_in_another_file_are_not(cut_
 
 
 @pytest.mark.parametrize(
-    ("section", "field", "value", "said"),
+    ("section", "field", "value", "message"),
     [
         ("trainer", "learning_rate", 0.5, r"has trainer\.learning_rate: 0\.5, but the run was started with 0\.003; "),
         (
@@ -223,12 +223,12 @@ def test_other_cells_are_refused_and_the_same_cells_in_another_file_are_not(cut_
         ),
     ],
 )
-def test_another_configuration_is_refused(cut_off, section, field, value, said):
+def test_another_configuration_is_refused(cut_off, section, field, value, message):
     found = load_config(cut_off / "config.yaml").model_dump()
     found[section][field] = value
     (cut_off / "config.yaml").write_text(dump_config(Config.model_validate(found)))
     before = state(cut_off)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         resumed(cut_off)
     assert state(cut_off) == before
 
@@ -281,7 +281,7 @@ def test_a_locked_run_is_left_alone(cut_off):
     before = state(cut_off)
     with (
         locked(cut_off),
-        pytest.raises(RunFolderError, match="Another process is working on the run in .*; wait for it, or stop it"),
+        pytest.raises(RunFolderError, match=r"Another process is working on the run in .*; wait for it, or stop it"),
     ):
         resumed(cut_off)
     assert state(cut_off) == before
@@ -335,7 +335,7 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tm
         line for line in log if line.endswith(f"  The run was interrupted; grn train --resume {cut_off} resumes it.")
     ]
     assert sum("All results are in" in line for line in log) == 1 < sum("Ready to train" in line for line in log)
-    for arguments, said in (
+    for arguments, message in (
         (["--resume", "run"], "error: The run in run is complete; there is nothing to resume.\n"),
         (["--resume", "nowhere"], "error: nowhere is not the folder of a run: it has no log.txt or no config.yaml."),
         (
@@ -347,4 +347,4 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tm
     ):
         assert main(["train", *arguments]) == 2
         printed = capsys.readouterr()
-        assert said in printed.err and len(printed.err.splitlines()) == 1 and printed.out == ""
+        assert message in printed.err and len(printed.err.splitlines()) == 1 and printed.out == ""

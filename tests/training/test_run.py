@@ -162,7 +162,7 @@ def test_a_model_without_a_regulation_layer_trains_and_exports(make_config, tmp_
     assert about["sign"].startswith("none") == (readout == "attention")
     again = export(tmp_path / "run", tmp_path / "again", changes={"readout": "attention"}, say=quiet)
     assert len(again) == 4 * 15
-    with pytest.raises(ConfigError, match=r"network\.readout: effect reads the regulation layer, which"):
+    with pytest.raises(ConfigError, match=r"network\.readout: effect reads the regulation layer, but"):
         export(tmp_path / "run", tmp_path / "no", changes={"readout": "effect"}, say=quiet)
 
 

@@ -61,7 +61,7 @@ def test_means_over_classes_are_those_of_scikit_learn_over_the_classes_with_cell
     labels = [0, 3, 0, 3, 1, 1, 0, 3, 1, 0]
     logits = torch.randn(len(labels), CLASSES, generator=generator)
     truth, scores = np.array(labels), logits.softmax(-1).numpy()
-    expected = np.mean([roc_auc_score(truth == kind, scores[:, kind]) for kind in (0, 1, 3)])
+    expected = np.mean([roc_auc_score(truth == label, scores[:, label]) for label in (0, 1, 3)])
     batches = [part(labels[:4], logits[:4]), part([-1], logits[:1]), part(labels[4:], logits[4:])]
     for parts in ([part(labels, logits)], batches):
         found = evaluated(*parts)
