@@ -118,7 +118,7 @@ def test_cells(metrics: Mapping[str, float], per_class: pd.DataFrame, confusion:
     parts = [table(["metric", "value"], rows, numbers=1)] if rows else []
     if len(per_class):
         parts.append(table(["cell type", "F1", "test cells"], class_rows(per_class), numbers=2))
-    return beside(parts) + confusion
+    return side_by_side(parts) + confusion
 
 
 def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[str, str]) -> str:
@@ -128,14 +128,14 @@ def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[
         f"<p>Over all cells. Confidence: {CONFIDENCE[weights_of(network)]}; "
         "paler bars are less confident. All edges are in <code>edges.parquet</code>.</p>"
     )
-    return explained + beside(parts) + shown.get("edges", "")
+    return explained + side_by_side(parts) + shown.get("edges", "")
 
 
 def by_type_section(network: SignedNetwork, heatmaps: str) -> str:
     tables = []
     for label, weights in network.by_type.items():
         strongest = strongest_edges(edge_list(weights, network.genes, 10), 10)
-        body = beside(edge_tables(strongest, ["regulator", "target", "weight"], network.signed))
+        body = side_by_side(edge_tables(strongest, ["regulator", "target", "weight"], network.signed))
         tables.append(f"<details><summary>{escape(label)}</summary>{body}</details>")
     explained = "<p>Weights among the regulators and targets of the strongest edges over all cells, on one scale.</p>"
     return (explained + heatmaps if heatmaps else "") + "".join(tables)
@@ -176,15 +176,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: 
     first = len(columns) - numbers
 
     def line(tag: str, values: Sequence[object]) -> str:
-        kinds = [""] * first + [' class="number"'] * numbers
-        cells = [f"<{tag}{kind}>{escape(str(value))}</{tag}>" for kind, value in zip(kinds, values, strict=True)]
+        classes = [""] * first + [' class="number"'] * numbers
+        cells = [f"<{tag}{name}>{escape(str(value))}</{tag}>" for name, value in zip(classes, values, strict=True)]
         return f"<tr>{''.join(cells)}</tr>"
 
     body = "\n".join(line("td", row) for row in rows)
     return f"<table>\n<thead>{line('th', columns)}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
-def beside(parts: Sequence[str]) -> str:
+def side_by_side(parts: Sequence[str]) -> str:
+    """HTML that shows the parts in one row where the page is wide enough."""
     return '<div class="beside">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>" if parts else ""
 
 

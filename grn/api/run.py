@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.errors import RunFolderError
+from grn.errors import DataError, RunFolderError
 from grn.files import refuse_file_above, replacing_folder
-from grn.run_folder import CONFIG, LOG
+from grn.run_folder import COMPLETE, CONFIG, LOG
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,10 +33,10 @@ class Run:
 
     Examples:
         >>> import grn
-        >>> tiny = {"data.simulated.cells": 100, "regulation.steps": 20, "regulation.members": 2}
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
         >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> run
-        Run of 100 cells x 120 genes, 120 regulators, 5 cell types
+        Run of 100 cells x 30 genes, 30 regulators, 5 cell types
           ...
           folder: temporary, until save(FOLDER) keeps it
         >>> run.cell_types
@@ -44,7 +44,7 @@ class Run:
         >>> sorted(run.metrics)
         ['accuracy', 'auroc', 'cell_type_loss', 'loss', 'macro_f1', ...]
         >>> run.network.varp["grn"].shape
-        (120, 120)
+        (30, 30)
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, temporary: bool = False) -> None:
@@ -119,7 +119,7 @@ class Run:
 
         Examples:
             >>> import grn, tempfile
-            >>> tiny = {"data.simulated.cells": 100, "regulation.steps": 20, "regulation.members": 1}
+            >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
             >>> run = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
             >>> with tempfile.TemporaryDirectory() as home:
             ...     kept = run.save(f"{home}/first")
@@ -133,6 +133,8 @@ class Run:
         try:
             with replacing_folder(folder) as beside:
                 shutil.copytree(self._folder, beside, dirs_exist_ok=True)
+                if not self._only_model and not (beside / COMPLETE).exists():
+                    self._write_report(beside, title=folder.name)
         except OSError as error:  # shutil.Error, of many files, is one too
             reason = error.strerror or "its files cannot be copied"
             raise RunFolderError(f"{folder} cannot be written ({reason}); give save() another place.") from error
@@ -141,6 +143,21 @@ class Run:
             self._temporary()
             self._temporary = None
         return folder
+
+    def _write_report(self, folder: Path, title: str | None = None) -> None:
+        from grn.api.report import write_run_report
+        from grn.network.signed_network import signed_network
+
+        write_run_report(
+            folder,
+            config=self.config,
+            metrics=self.metrics,
+            history=self.history,
+            confusion=self.confusion,
+            edges=self.edges,
+            network=signed_network(self.network),
+            title=title,
+        )
 
     def __repr__(self) -> str:
         try:
@@ -206,7 +223,7 @@ def load(run: str | os.PathLike[str]) -> Run:
 
     Examples:
         >>> import grn, tempfile
-        >>> tiny = {"data.simulated.cells": 100, "regulation.steps": 20, "regulation.members": 1}
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
         >>> with tempfile.TemporaryDirectory() as home:
         ...     trained = grn.train("simulated:", output=f"{home}/first", max_steps=20, set=tiny, quiet=True)
         ...     run = grn.load(f"{home}/first")
@@ -217,7 +234,11 @@ def load(run: str | os.PathLike[str]) -> Run:
 
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:
-    return run if isinstance(run, Run) else load(run)
+    if isinstance(run, Run):
+        return run
+    if isinstance(run, (str, os.PathLike)):
+        return load(run)
+    raise DataError(f"a run is a Run or the path of one, not {type(run).__name__}; give what grn.train returned.")
 
 
 def _find(folder: Path) -> Path:

@@ -119,7 +119,9 @@ def train(
     with reworded(WORDS), _python_handles_signals():
         settings, adata, name = _settings(data, config, changes)
         if output is not None:
-            return Run(_train(settings, Path(output), adata, silent if quiet else _print))
+            run = Run(_train(settings, Path(output), adata, silent if quiet else _print))
+            run._write_report(run.folder)
+            return run
         home = Path(tempfile.mkdtemp(prefix="grn-"))
         try:
             return Run(_train(settings, home / name, adata, silent if quiet else _print_but(home)), temporary=True)
@@ -181,9 +183,7 @@ def _refuse_config(config: object) -> None:
 
 
 def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> Path:
-    """Trains, writes the report and returns the run's folder."""
-    from grn.api.report import write_run_report
-    from grn.network.signed_network import open_network
+    """Trains and returns the run's folder, in which only the report is missing."""
     from grn.training.machine import processes
     from grn.training.run import train as train_run
 
@@ -193,9 +193,7 @@ def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> P
             f"{processes(settings.trainer)}; set trainer.devices to 1, or use grn train on the command line."
         )
     with _random_states_kept():
-        result = train_run(settings, folder, adata=adata, say=say)
-        assert result is not None, "the only process is the first"
-        write_run_report(settings, result, open_network(folder / "network.h5ad"))
+        train_run(settings, folder, adata=adata, say=say)
     return folder
 
 

@@ -48,6 +48,8 @@ def command(
     # The configuration is checked before torch and Lightning are imported, which takes seconds.
     loaded = load_config(config, overrides or [])
 
+    import pandas as pd
+
     from grn.api.report import write_run_report
     from grn.cli.console import console, plain
     from grn.cli.train_result import print_result
@@ -58,6 +60,14 @@ def command(
     result = train(loaded, output, resume=resume, name=Path(config).stem, say=plain(to), terminal=to.is_terminal)
     if result:
         network = open_network(result.folder / "network.h5ad")
-        report = write_run_report(loaded, result, network)
+        report = write_run_report(
+            result.folder,
+            config=loaded,
+            metrics=result.metrics,
+            history=pd.read_csv(result.folder / "metrics.csv"),
+            confusion=result.confusion,
+            edges=result.edges,
+            network=network,
+        )
         print_result(result, network, to)
         to.print(f"\nFigures and tables: {report}", markup=False)

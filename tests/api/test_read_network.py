@@ -1,0 +1,102 @@
+"""`grn.read_network`: networks of ours and of others as decoupler takes them."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import grn
+from grn.errors import DataError
+
+EDGES = pd.DataFrame({"source": ["A", "B"], "target": ["x", "y"], "weight": [2.0, -1.0]})
+COLUMNS = {
+    "decoupler": ["source", "target", "weight"],
+    "GRNBoost2": ["TF", "target", "importance"],
+    "BEELINE": ["Gene1", "Gene2", "EdgeWeight"],
+    "GENIE3": ["regulatoryGene", "targetGene", "weight"],
+}
+
+
+@pytest.fixture
+def run(tiny_run):
+    return grn.load(tiny_run)
+
+
+@pytest.mark.parametrize("tool", COLUMNS)
+@pytest.mark.parametrize("ending", ["csv", "tsv.gz", "parquet"])
+def test_tables_of_other_tools_are_known_by_their_columns(tool, ending, tmp_path):
+    table, path = EDGES.set_axis(COLUMNS[tool], axis="columns"), tmp_path / f"edges.{ending}"
+    if ending == "parquet":
+        table.to_parquet(path)
+    else:
+        table.to_csv(path, index=False, sep="," if ending == "csv" else "\t")
+    pd.testing.assert_frame_equal(grn.read_network(str(path)), EDGES)
+
+
+def test_every_form_of_a_run_gives_the_same_table(run):
+    expected = grn.read_network(run)
+    assert expected.columns.tolist() == ["source", "target", "weight", "confidence"]
+    np.testing.assert_array_equal(expected["weight"], run.edges["weight"])
+    assert expected["weight"].dtype == np.float64 and not expected.duplicated(["source", "target"]).any()
+    for form in (run.folder, str(run.folder), run.folder / "edges.parquet"):
+        pd.testing.assert_frame_equal(grn.read_network(form), expected)
+    nonzero = expected[expected["weight"] != 0].drop(columns="confidence").sort_values(["source", "target"])
+    for form in (run.network, run.folder / "network.h5ad"):
+        found = grn.read_network(form).sort_values(["source", "target"])
+        pd.testing.assert_frame_equal(found.reset_index(drop=True), nonzero.reset_index(drop=True))
+        assert found["weight"].abs().sort_index().is_monotonic_decreasing
+
+
+def test_a_table_that_is_changed_leaves_the_run_alone(run):
+    before = run.edges.copy()
+    grn.read_network(run)["weight"] = 0.0
+    pd.testing.assert_frame_equal(run.edges, before)
+
+
+def test_cell_types_have_networks_of_their_own(run):
+    forms = (run, run.folder, run.folder / "network.h5ad", run.folder / "edges.parquet", run.network)
+    for number, label in enumerate(run.cell_types, start=1):
+        expected = run.network.varp[f"grn_type_{number}"].tocoo()
+        for form in forms:
+            found = grn.read_network(form, cell_type=label)
+            assert found.columns.tolist() == ["source", "target", "weight"] and len(found) == expected.nnz
+            assert found["weight"].abs().is_monotonic_decreasing and found["weight"].dtype == np.float64
+            target, source = (run.network.var_names.get_indexer(found[name]) for name in ("target", "source"))
+            weights = np.asarray(run.network.varp[f"grn_type_{number}"][target, source]).ravel()
+            np.testing.assert_array_equal(found["weight"], weights)
+
+
+def test_an_unknown_cell_type_is_named_with_the_nearest(run):
+    with pytest.raises(DataError, match=r"no cell type 'type 3'; did you mean 'type [12]'\?"):
+        grn.read_network(run, cell_type="type 3")
+    with pytest.raises(DataError, match=r"no cell type 'B'; it has 'type 1', 'type 2'\."):
+        grn.read_network(run, cell_type="B")
+
+
+def test_tables_have_no_cell_types(run, tmp_path):
+    EDGES.to_csv(tmp_path / "edges.csv", index=False)
+    with pytest.raises(DataError, match=r"edges\.csv has no networks of cell types; give a run"):
+        grn.read_network(tmp_path / "edges.csv", cell_type="B")
+    shutil.copy(run.folder / "edges.parquet", tmp_path)
+    with pytest.raises(DataError, match=r"no networks of cell types"):
+        grn.read_network(tmp_path, cell_type="type 1")
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("nowhere.csv", r"nowhere\.csv does not exist"),
+        (5, r"A network must be a table, a Run, an AnnData or a path, not int\."),
+    ],
+)
+def test_what_is_no_network_is_one_sentence(value, sentence):
+    with pytest.raises(DataError, match=sentence):
+        grn.read_network(value)
+
+
+def test_q_values_stay_beside_the_weights(tmp_path):
+    EDGES.assign(confidence=[0.9, 0.5], q_value=[0.01, 0.2]).to_parquet(tmp_path / "edges.parquet")
+    assert grn.read_network(tmp_path)["q_value"].tolist() == [0.01, 0.2]

@@ -1,0 +1,193 @@
+"""A run as an object: from its folder, kept, and printed."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import tempfile
+from pathlib import Path
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+
+import grn
+from grn.config.files import load_config
+from grn.errors import RunFolderError
+from grn.model.saved import TrainedModel
+from grn.training.run import train
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "temporary"
+
+
+@pytest.fixture
+def run(make_config, temporary):
+    return grn.train(make_config(), quiet=True)
+
+
+def test_a_loaded_run_has_what_training_found(make_config, tmp_path):
+    found = train(make_config(), tmp_path / "run", say=lambda line: None)
+    run = grn.load(tmp_path / "run")
+    assert run.metrics == found.metrics
+    pd.testing.assert_frame_equal(run.edges, found.edges)
+    pd.testing.assert_frame_equal(run.confusion, found.confusion, check_dtype=False)
+    assert run.config == make_config() and run.cell_types == found.trained.classes
+    assert run.network.varp["grn"].shape == (16, 16) and run.network.uns["grn"]["model_hash"] == found.trained.hash
+    assert {"step", "train/loss", "validation/loss", "test/loss"} <= set(run.history)
+    assert run.edges is run.edges, "read once"
+
+
+def test_a_run_without_labels_has_no_cell_types(make_config, temporary):
+    run = grn.train(make_config(), set={"data.label_key": None}, quiet=True)
+    assert run.cell_types == () and run.confusion.empty
+    assert "accuracy" not in run.metrics and run.metrics["r2"] < 1
+    assert "0 cell types" in repr(run)
+
+
+def test_a_run_is_printed_in_a_few_lines(tiny_run, tmp_path):
+    lines = repr(grn.load(tiny_run)).splitlines()
+    assert lines[0] == "Run of 80 cells x 16 genes, 4 regulators, 2 cell types"
+    assert lines[1].startswith("  test cells: accuracy 0.") and "R2" in lines[1]
+    assert lines[2:] == ["  data: simulated:", f"  folder: {tiny_run}"]
+
+
+def test_a_run_whose_folder_is_gone_is_still_printed(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    run = grn.load(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    assert repr(run) == f"Run in {tmp_path / 'run'}, which cannot be read (FileNotFoundError)"
+
+
+def test_a_saved_run_is_whole_and_its_temporary_folder_is_gone(run, temporary, tmp_path, tiny_run):
+    before, edges = repr(run), run.edges
+    assert run.save(tmp_path / "deep" / "kept") == run.folder == tmp_path / "deep" / "kept"
+    assert not list(temporary.iterdir())
+    assert {path.name for path in run.folder.iterdir()} == {path.name for path in tiny_run.iterdir()} | {"report.html"}
+    assert "<title>kept" in (run.folder / "report.html").read_text("utf-8").replace("\n", "")
+    assert repr(run) == before.replace("temporary, until save(FOLDER) keeps it", str(run.folder))
+    again = grn.load(run.folder)
+    pd.testing.assert_frame_equal(again.edges, edges)
+    assert again.metrics == run.metrics
+    del run, again
+    gc.collect()
+    assert (tmp_path / "deep" / "kept" / "model" / "card.json").is_file()
+
+
+def test_a_loaded_run_can_be_saved_elsewhere_and_stays_where_it_was(tiny_run, tmp_path):
+    run = grn.load(tiny_run)
+    run.save(tmp_path / "copy")
+    assert run.folder == tmp_path / "copy" and (tiny_run / "edges.parquet").is_file()
+    assert TrainedModel.load(tmp_path / "copy").hash == TrainedModel.load(tiny_run).hash
+
+
+@pytest.mark.parametrize("there", ["an empty folder", "a folder", "a file", "a link to nothing"])
+def test_nothing_is_saved_over(there, tiny_run, tmp_path):
+    target = tmp_path / "target"
+    if "folder" in there:
+        target.mkdir()
+    if there == "a folder":
+        (target / "precious").touch()
+    if there == "a file":
+        target.write_text("precious")
+    if there == "a link to nothing":
+        target.symlink_to(tmp_path / "nothing")
+    with pytest.raises(RunFolderError, match=r"target already exists and is never overwritten; give save\(\) another"):
+        grn.load(tiny_run).save(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_run_that_cannot_be_saved_whole_is_not_saved(problem, run, temporary, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise problem
+
+    expected = (RunFolderError, r"kept cannot be written \(No space left on device\); give save\(\) another place\.")
+    with monkeypatch.context() as patched:
+        patched.setattr(grn.Run, "_write_report", fail)
+        with pytest.raises(KeyboardInterrupt if isinstance(problem, KeyboardInterrupt) else expected[0]) as caught:
+            run.save(tmp_path / "kept")
+    if isinstance(problem, OSError):
+        assert caught.match(expected[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["temporary"]
+    assert run.folder.is_dir() and run.folder.is_relative_to(temporary)
+    run.save(tmp_path / "kept")
+    assert grn.load(tmp_path / "kept").metrics == run.metrics
+
+
+def test_the_report_of_a_saved_run_is_that_of_one_with_output(run, make_config, tmp_path):
+    """But for the name and, in no part of it, the folder."""
+    grn.train(make_config(), output=tmp_path / "first", quiet=True)
+    run.save(tmp_path / "second")
+    first, second = ((tmp_path / name / "report.html").read_text("utf-8") for name in ("first", "second"))
+    assert first.replace("first</", "second</") == second
+
+
+@pytest.mark.parametrize("inside", ["model", ""])
+def test_a_run_is_found_by_its_model_folder_too(inside, tiny_run):
+    assert grn.load(str(tiny_run / inside)).folder.samefile(tiny_run)
+
+
+def test_a_model_that_was_copied_out_of_its_run_has_cell_types_and_no_tables(tiny_run, tmp_path):
+    shutil.copytree(tiny_run / "model", tmp_path / "alone")
+    run = grn.load(tmp_path / "alone")
+    assert run.cell_types == ("type 1", "type 2")
+    assert repr(run).splitlines() == ["Model of 16 genes, 2 cell types", f"  folder: {tmp_path / 'alone'}"]
+    for name in ("edges", "network", "config", "metrics"):
+        with pytest.raises(RunFolderError, match="is a model without its run and has no"):
+            getattr(run, name)
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        ("", r"nowhere does not exist; give the folder of a run\."),
+        ("config.yaml", r"holds no run: it lacks config\.yaml"),
+        ("edges.parquet", r"was cut off, as edges\.parquet is missing; grn train --resume \S+ goes on with it\."),
+        ("model/card.json", r"was cut off, as model/card\.json is missing"),
+    ],
+)
+def test_what_is_no_run_is_one_sentence(missing, sentence, tiny_run, tmp_path):
+    folder = tmp_path / "run" if missing else tmp_path / "nowhere"
+    if missing:
+        shutil.copytree(tiny_run, folder)
+        (folder / missing).unlink()
+    with pytest.raises(RunFolderError, match=sentence) as caught:
+        grn.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_plot_draws_a_run(tiny_run):
+    from matplotlib.figure import Figure
+
+    run = grn.load(tiny_run)
+    curves = {"ours": pd.DataFrame({"recall": [0.5, 1.0], "precision": [1.0, 0.5]})}
+    arguments = {
+        "cell_type_regulators": (run.network,),
+        "confusion_matrix": (run.confusion,),
+        "network_heatmaps": (run.network,),
+        "precision_recall_curves": (curves, 0.1),
+        "strongest_regulations": (run.edges,),
+        "training_curves": (run.history,),
+    }
+    assert set(arguments) == set(grn.plots.__all__)
+    for name, values in arguments.items():
+        picture = getattr(grn.plots, name)(*values)
+        assert isinstance(picture, Figure) and picture.axes
+
+
+def test_the_network_of_a_run_agrees_with_its_edges(tiny_run):
+    run = grn.load(tiny_run)
+    assert isinstance(run.network, anndata.AnnData)
+    rows, columns = (run.network.var_names.get_indexer(run.edges[name]) for name in ("target", "source"))
+    weights = np.asarray(run.network.varp["grn"][rows, columns]).ravel()
+    np.testing.assert_array_equal(weights, run.edges["weight"])
+
+
+def test_the_configuration_is_that_of_the_folder(tiny_run):
+    assert grn.load(tiny_run).config == load_config(Path(tiny_run) / "config.yaml")
