@@ -5,6 +5,7 @@ Writing goes to a temporary name in the same folder, is flushed to the disk, and
 
 from __future__ import annotations
 
+import difflib
 import gzip
 import os
 import re
@@ -82,6 +83,13 @@ def remove_leftovers(folder: Path, names: Collection[str]) -> None:
     left = re.compile(rf"\.({'|'.join(map(re.escape, names))})-\w{{8}}(-old|\.\w+)?")
     for path in [path for path in folder.rglob(".*") if left.fullmatch(path.name)]:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def nearest_file(path: Path) -> Path | None:
+    """The file or folder beside `path` whose name is most like that of `path`, for messages; None where none is."""
+    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return path.parent / near[0] if near else None
 
 
 @contextmanager

@@ -21,10 +21,14 @@ def imported_by(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "code",
     [
-        "import grn",
-        "import grn.config.schema, grn.config.files",
+        "import grn; dir(grn)",
+        "import grn.plots; dir(grn.plots)",
+        "import grn.config.schema, grn.config.files, grn.config.fields, grn.config.mistakes, grn.config.strict_yaml",
+        "import grn.errors, grn.files, grn.messages, grn.run_folder",
         "from grn.cli.main import main; main(['--help'])",
         "from grn.cli.main import main; main(['train', '--help'])",
+        "from grn.cli.main import main; main(['predict', '--help'])",
+        "from grn.cli.main import main; main(['export', '--help'])",
         "from grn.cli.main import main; main(['evaluate', '--help'])",
         "from grn.cli.main import main; main(['train', '--config', 'pbm.yaml'])",
     ],

@@ -73,7 +73,7 @@ def command(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Score a network against known edges: early precision, AUPRC and signs, beside Pearson and ridge."""
+    """Score a network against known edges (early precision, AUPRC, signs), with Pearson and ridge for comparison."""
     from grn.files import refuse_file_above, refuse_used_folder
 
     if output is not None:

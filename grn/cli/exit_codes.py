@@ -57,8 +57,8 @@ def explain(error: Exception) -> tuple[int, str]:
         return USER_ERROR, str(error)
     if hasattr(error, "format_message"):  # typer's errors: unknown options, missing arguments
         message = " ".join(error.format_message().split()).rstrip(".?")
-        for theirs, ours in REPHRASED.items():
-            message = message.replace(theirs, ours)
+        for old, new in REPHRASED.items():
+            message = message.replace(old, new)
         return USER_ERROR, f"{message[:1].lower()}{message[1:]}; see {_command_path(error)} --help."
     if isinstance(error, OSError) and error.errno in REFUSALS:
         return USER_ERROR, f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}."

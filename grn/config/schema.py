@@ -160,7 +160,7 @@ class TrainerConfig(Section):
         "auto", description="auto: bf16-mixed on a GPU, 32-true on a CPU; others are passed to Lightning"
     )
     compile: bool = Field(False, description="fuse the model's small operations with torch.compile, on a GPU")
-    workers: int = Field(0, ge=0, description="processes that prepare batches beside the training; 0: none")
+    workers: int = Field(0, ge=0, description="extra processes that prepare batches; 0: none")
     seed: int = Field(0, ge=0, description="split, initialisation, order and masks")
     tensorboard: bool = Field(False, description="also log for TensorBoard (extra `tensorboard`)")
 

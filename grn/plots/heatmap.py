@@ -20,7 +20,7 @@ def network_heatmaps(weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnDa
     """One heat map for each entry of `weights`, all with one colour scale.
 
     weights: a title (all cells, a cell type) -> signed weights, rows = regulators, columns = targets; all have the same
-    rows and columns.   signed: whether the sign tells if the regulator raises or lowers its target.
+    rows and columns.   signed: whether the sign means that the regulator raises or lowers its target.
     Of a network (as of a loaded run) the genes of its strongest edges are shown, and it says itself what signs mean.
     """
     if not isinstance(weights, Mapping):

@@ -153,14 +153,14 @@ def test_labels_take_the_models_classes(adata):
 
 
 @pytest.mark.parametrize(
-    ("first", "said"),
+    ("first", "sentence"),
     [
         ("CD14", r"shares 0 of 3 genes with the model\. Its names look like 'gene0'; the model's are like 'CD14'"),
         ("gene1", r"shares 1 of 3 genes with the model\. At least half of them are needed"),
     ],
 )
-def test_strange_or_few_genes_are_a_mismatch(adata, first, said):
-    with pytest.raises(VocabularyMismatch, match=said):
+def test_unknown_or_too_few_genes_are_a_mismatch(adata, first, sentence):
+    with pytest.raises(VocabularyMismatch, match=sentence):
         cells_for_vocabulary(adata, DataConfig(path="x"), [first, "SPI1", "CD3E"])
 
 

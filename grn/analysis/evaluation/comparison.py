@@ -1,4 +1,4 @@
-"""Scores a network, and beside it Pearson and ridge, against a reference; from files or from memory."""
+"""Scores a network against a reference, and Pearson and ridge for comparison; from files or from memory."""
 
 from __future__ import annotations
 

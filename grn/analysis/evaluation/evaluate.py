@@ -150,7 +150,7 @@ def _check_names(table: pd.DataFrame, universe: Universe) -> None:
     named = pd.Index(pd.unique(pd.concat([table["source"], table["target"]])))
     if named.isin(universe.genes).any():
         return
-    ours, theirs = str(named[0]), str(universe.genes[0])
+    in_network, in_reference = str(named[0]), str(universe.genes[0])
     twin = {str(gene).casefold(): str(gene) for gene in universe.genes}
     pair = next(((str(gene), twin[str(gene).casefold()]) for gene in named if str(gene).casefold() in twin), None)
     if pair:
@@ -159,8 +159,8 @@ def _check_names(table: pd.DataFrame, universe: Universe) -> None:
             f"and {pair[1]!r}), as mouse and human symbols do; use the names of one species in both."
         )
     raise DataError(
-        f"The network and the reference share no gene: those of the network are named like {ours!r}, those of the "
-        f"reference like {theirs!r}; use the same kind of names in both."
+        f"The network and the reference share no gene: those of the network are named like {in_network!r}, those of "
+        f"the reference like {in_reference!r}; use the same kind of names in both."
     )
 
 

@@ -36,8 +36,8 @@ def signed_early_precision(signs: np.ndarray, places: np.ndarray, true: np.ndarr
     """
     inside = places < len(signs)
     found, true = signs[places[inside]], true[inside]
-    judged = len(signs) - np.count_nonzero(true == 0)
-    return float(np.count_nonzero((found == true) & (true != 0)) / judged) if judged else np.nan
+    scored = len(signs) - np.count_nonzero(true == 0)
+    return float(np.count_nonzero((found == true) & (true != 0)) / scored) if scored else np.nan
 
 
 def majority_share(sign: np.ndarray) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from grn.errors import DataError, one_line
-from grn.files import unpacked
+from grn.files import nearest_file, unpacked
 
 # The names of the columns that hold regulator, target and, in most formats, a value.
 Columns = tuple[str, ...]
@@ -42,9 +41,8 @@ def read_table(path: Path) -> pd.DataFrame:
 def check_exists(path: Path) -> None:
     if path.exists():
         return
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, beside, n=1)
-    hint = f"did you mean {path.parent / near[0]}?" if near else "give the path of a file that exists."
+    near = nearest_file(path)
+    hint = f"did you mean {near}?" if near else "give the path of a file that exists."
     raise DataError(f"{path} does not exist; {hint}")
 
 

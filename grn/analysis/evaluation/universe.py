@@ -53,8 +53,8 @@ def make_universe(
     reference: source, target, sign.
     genes: restricts the universe to true edges between these genes and to the genes of such edges: a reference may
     name genes that were not measured. None: no restriction.
-    regulators: None: every gene of the reference; "reference": the genes that regulate in it; else names, of which those
-    in the reference are used. True edges from any other gene are left out.
+    regulators: None: every gene of the reference; "reference": the genes that regulate in it; else names, of which
+    those in the reference are used. True edges from any other gene are left out.
     Raises DataError where no true edge is left.
     """
     edges = unique_edges(reference)

@@ -47,9 +47,9 @@ def recover_counts(values: sparse.csr_matrix, cells, name: str) -> Recovered:
     # Rounding leaves the first estimate of the unit too coarse for large counts, so ever larger counts refine it.
     for largest in (2, 8, 32, 128, 512, np.inf):
         count = np.maximum(np.rint(value / unit[row]), 1)
-        judged = count <= largest
-        least = np.maximum.reduceat(np.where(judged, low / count, 0), starts)
-        most = np.minimum.reduceat(np.where(judged, high / count, np.inf), starts)
+        used = count <= largest
+        least = np.maximum.reduceat(np.where(used, low / count, 0), starts)
+        most = np.minimum.reduceat(np.where(used, high / count, np.inf), starts)
         unit = (least + most) / 2
 
     error = np.abs(np.log1p(count * unit[row]) - stored)
@@ -77,8 +77,8 @@ def _rounding(stored: np.ndarray) -> float:
 
 def _chance(count: np.ndarray, unit: np.ndarray, rounding: float) -> float:
     """Mean probability that an arbitrary value lies within `rounding` of a whole count."""
-    judged = count > 1
-    if not judged.any():
+    above_one = count > 1
+    if not above_one.any():
         return 0.0
     gap = np.log1p((count + 1) * unit) - np.log1p(count * unit)
-    return float(np.minimum(1, 2 * rounding / gap[judged]).mean())
+    return float(np.minimum(1, 2 * rounding / gap[above_one]).mean())

@@ -8,7 +8,6 @@ To add a file format:
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from grn.data.readers.text_matrix import read_text
 from grn.data.readers.zarr_folder import read_zarr_folder
 from grn.data.simulated import open_simulated
 from grn.errors import ConfigError, DataError
+from grn.files import nearest_file
 
 Reader = Callable[[Path, DataConfig], AnnData]
 
@@ -52,7 +52,9 @@ def open_source(config: DataConfig) -> AnnData:
         return SCHEMES[scheme](name, config)
     path = Path(config.path)
     if not path.exists():
-        raise DataError(f"{path} does not exist{_similar(path)}; set data.path to a file or to {_known_sources()}.")
+        near = nearest_file(path)
+        hint = f" (did you mean {near}?)" if near else ""
+        raise DataError(f"{path} does not exist{hint}; set data.path to a file or to {_known_sources()}.")
     reader = _reader(path)
     if reader is None:
         raise DataError(
@@ -95,10 +97,3 @@ def _needs_no_orientation(config: DataConfig) -> ConfigError:
 
 def _known_sources() -> str:
     return ", ".join([f"scanpy:{name}" for name in DATASETS] + ["simulated:"])
-
-
-def _similar(path: Path) -> str:
-    """` (did you mean ...?)` where a file of the same folder has nearly that name, else nothing."""
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, beside, n=1)
-    return f" (did you mean {path.parent / near[0]}?)" if near else ""

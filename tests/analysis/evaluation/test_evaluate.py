@@ -83,8 +83,8 @@ def test_undefined_scores_are_nan_and_never_an_exception():
     found = scores(network(("A", "B", 1), ("C", "A", -1)), one_sign)
     assert math.isnan(found["sign_balanced_accuracy"]) and math.isnan(found["sign_auroc"])
     assert (found["sign_accuracy"], found["sign_majority"]) == (0.5, 1)
-    everything = reference(("A", "B", 0), ("B", "A", 0))
-    found = evaluate(network(("A", "B", 1), ("B", "A", -1)), everything, permutations=9)
+    all_pairs = reference(("A", "B", 0), ("B", "A", 0))
+    found = evaluate(network(("A", "B", 1), ("B", "A", -1)), all_pairs, permutations=9)
     assert found.scores["auprc"] == 1 and found.scores["early_precision"] == 1
     assert all(math.isnan(found.scores[name]) for name in ("auroc", "sign_majority", *OF_SIGNS))
     assert found.p_values["auprc"] == 1 and math.isnan(found.p_values["auroc"])
@@ -117,8 +117,8 @@ def test_of_opposite_weights_of_one_pair_the_positive_one_stays():
 
 
 def test_the_universe_is_that_of_the_chosen_regulators_and_genes():
-    everything = make_universe(TRUTH)
-    assert (list(everything.regulators), everything.pairs) == (["A", "B", "C", "D"], 12)
+    all_genes = make_universe(TRUTH)
+    assert (list(all_genes.regulators), all_genes.pairs) == (["A", "B", "C", "D"], 12)
     own = make_universe(TRUTH, "reference")
     assert (list(own.regulators), list(own.genes), own.pairs) == (["A", "B", "C"], ["A", "B", "C", "D"], 9)
     listed = make_universe(TRUTH, ["A", "D", "Z"])
@@ -127,7 +127,7 @@ def test_the_universe_is_that_of_the_chosen_regulators_and_genes():
     assert (list(measured.genes), len(measured.edges)) == (["A", "B", "C"], 3)
     alone = make_universe(TRUTH, None, ["A", "B", "D"])
     assert list(alone.genes) == ["A", "B"], "D has no edge left"
-    assert [universe.left_out for universe in (everything, listed, measured, alone)] == [0, 0, 1, 3]
+    assert [universe.left_out for universe in (all_genes, listed, measured, alone)] == [0, 0, 1, 3]
     outside = evaluate(network(("A", "B", 1), ("D", "A", 1), ("Z", "A", 2), ("Z", "A", 1)), TRUTH, regulators=["A"])
     assert (outside.predicted, outside.outside) == (1, 2)
 

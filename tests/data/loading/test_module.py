@@ -18,7 +18,7 @@ def module(num_workers: int = 0, bags: str = "dense") -> CellsDataModule:
 
 
 class Recorder(L.LightningModule):
-    """Trains nothing to speak of and remembers each training batch."""
+    """Records each training batch; it has one weight, which is not trained."""
 
     def __init__(self):
         super().__init__()

@@ -26,7 +26,7 @@ BARCODES = [f"{''.join('ACGT'[int(digit)] for digit in np.base_repr(place, 4).zf
 
 @pytest.fixture
 def plain(adata) -> AnnData:
-    """Counts with names that other readers take for missing values, numbers or comments; ids beside the symbols."""
+    """Counts with names that other readers take for missing values, numbers or comments; var has ids, too."""
     adata.var_names = NAMES
     adata.var["gene_ids"] = [f"ENSG{place:011d}" for place in range(len(NAMES))]
     adata.obs_names = BARCODES

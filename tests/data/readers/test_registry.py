@@ -53,7 +53,7 @@ def test_a_truncated_file_is_one_sentence(adata, write, tmp_path, kept, backed):
     ],
 )
 def test_what_the_machine_refuses_is_not_reported_as_damage(adata, write, monkeypatch, problem, sentence_start):
-    """Wherever in the file: AnnData adds to exceptions what it was reading."""
+    """Wherever in the file it fails: AnnData adds to the exception what it was reading."""
 
     def refuse(*arguments, **options):
         raise problem
@@ -66,7 +66,7 @@ def test_what_the_machine_refuses_is_not_reported_as_damage(adata, write, monkey
     assert code == 2 and sentence.startswith(sentence_start)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 @pytest.mark.parametrize("backed", [False, True])
 def test_a_file_that_may_not_be_read_is_named(adata, write, backed):
     path = Path(write(adata))
