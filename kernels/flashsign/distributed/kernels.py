@@ -1,8 +1,8 @@
 """Attention of bags whose genes are split over devices, by the moments' kernels: 16-bit numbers on GPUs.
 
-The passes over keys and over queries are those of one device; between them the ranks add up what their keys, and then
-their queries, sum to. What float32 moments cannot tell, weak rows, needs keys that are elsewhere: a call that has such
-a row on any rank, which random ones never do, is made again from float64 moments (distributed.moments).
+The passes over keys and over queries are those of one device; between them the ranks add up the sums of their keys, and
+then those of their queries. Ill-conditioned rows need keys that are elsewhere: a call that has such a row on any rank,
+which random ones never do, takes the high-precision path from float64 moments (distributed.moments).
 Letters: C' cells, or 1 where bags are packed, H query heads, K key heads, N queries, M keys, E head width; S squares,
 one a bag and key head; E' is E's padded width. Forms: flashsign.triton.moments.calls. Equations: kernels/README.md.
 """
@@ -38,10 +38,10 @@ def gene_parallel_kernel_attention(
     # As in gene_parallel_moments: a rank without gradients of its own has its turn in the others' collectives.
     anchor = torch.zeros((), requires_grad=torch.is_grad_enabled())
     output: Tensor
-    output, weak = _GeneParallelKernels.apply(  # type: ignore[no-untyped-call]
+    output, any_ill_conditioned = _GeneParallelKernels.apply(  # type: ignore[no-untyped-call]
         anchor, q, k, v, m, offsets, query_offsets, eps, group
     )
-    return high_precision_attention(q, k, v, m, offsets, query_offsets, eps, group) if weak else output
+    return high_precision_attention(q, k, v, m, offsets, query_offsets, eps, group) if any_ill_conditioned else output
 
 
 def high_precision_attention(
@@ -69,10 +69,10 @@ class _GeneParallelKernels(torch.autograd.Function):
         call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, eps)
         o = torch.empty_like(q)
         inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
-        weak = call.empty_lists()
-        moments = all_keys(call, call.sum_keys(weak), weak, group)
-        call.attend_moments(moments, o, inverse, weak)
-        count = weak.counts.sum()
+        lists = call.empty_lists()
+        moments = all_keys(call, call.sum_keys(lists), lists, group)
+        call.attend_moments(moments, o, inverse, lists)
+        count = lists.counts.sum()
         distributed.all_reduce(count, group=group)
         ctx.save_for_backward(q, k, v, m, o, inverse, *moments, offsets, query_offsets)
         ctx.eps, ctx.group = eps, group
@@ -91,29 +91,29 @@ class _GeneParallelKernels(torch.autograd.Function):
         grad, moments = aligned(grad), Squares(sums, totals)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
-        weak, delta = call.empty_lists(), torch.empty_like(inverse)
-        own = call.sum_queries(grad, o, inverse, moments, delta, weak)
-        gradients = all_queries(call, own, weak, ctx.group)
+        lists, delta = call.empty_lists(), torch.empty_like(inverse)
+        own = call.sum_queries(grad, o, inverse, moments, delta, lists)
+        gradients = all_queries(call, own, lists, ctx.group)
         call.key_gradients(gradients, moments, dk, dv, dm)
-        call.query_gradients(grad, inverse, delta, moments, gradients, dq, weak)
+        call.query_gradients(grad, inverse, delta, moments, gradients, dq, lists)
         shared = m.shape[1] == 1 < dm.shape[1]
         wanted = (dm.sum(1, keepdim=True) if shared else dm) if ctx.needs_input_grad[4] else None
         return None, dq, dk, dv, wanted, None, None, None, None
 
 
-def all_keys(call: Call, own: Squares, weak: IllConditionedRows, group: distributed.ProcessGroup) -> Squares:
+def all_keys(call: Call, own: Squares, lists: IllConditionedRows, group: distributed.ProcessGroup) -> Squares:
     """A and G of all ranks' keys; every rank's own come in a unit of its own."""
     scale = own.totals[:, 0, :1, None].double()
     sums = torch.cat((own.sums[:, 0] / scale, own.sums[:, 1] / scale**2), -1)
     distributed.all_reduce(sums, group=group)
     unit, total = in_a_unit(sums)
-    return call.add(torch.stack(total, 1)[None].float(), unit.reshape(1, -1).float(), weak, scaled=True)
+    return call.add(torch.stack(total, 1)[None].float(), unit.reshape(1, -1).float(), lists, scaled=True)
 
 
-def all_queries(call: Call, own: Squares, weak: IllConditionedRows, group: distributed.ProcessGroup) -> Squares:
-    """dA and 2 dG of all ranks' queries, and whether any of them needs care; all ranks have one unit for them."""
-    doubts = own.totals[:, 0, :1]
-    sums = torch.cat((own.sums.flatten(1), doubts), 1)
+def all_queries(call: Call, own: Squares, lists: IllConditionedRows, group: distributed.ProcessGroup) -> Squares:
+    """dA and 2 dG of all ranks' queries, in one unit on all ranks, and whether any of them needs high precision."""
+    high_precision = own.totals[:, 0, :1]
+    sums = torch.cat((own.sums.flatten(1), high_precision), 1)
     distributed.all_reduce(sums, group=group)
-    parts, doubts = sums[:, :-1].contiguous().reshape(1, *own.sums.shape), sums[:, -1:].mT
-    return call.add(parts, doubts.contiguous(), weak, scaled=False)
+    parts, high_precision = sums[:, :-1].contiguous().reshape(1, *own.sums.shape), sums[:, -1:].mT
+    return call.add(parts, high_precision.contiguous(), lists, scaled=False)
