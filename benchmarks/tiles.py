@@ -112,10 +112,10 @@ def dtypes(size: int) -> tuple[torch.dtype, ...]:
 
 
 def ours(case: Case, bag: Bag) -> list[Tensor]:
-    """Output, dq, dk, dv, dm by the kernels, with the case's tile in its place; of forward kernels the output alone.
+    """Output, dq, dk, dv, dm by the kernels with the case's block sizes; of forward kernels the output alone.
 
-    Small bags and moments have one tile each, which they find themselves. Where it is the stream's turn, it streams
-    small bags too.
+    Small bags and moments have one row of block sizes each, which they choose themselves. Kernels of the stream are
+    checked on small bags too.
     """
     from flashsign.triton import small_bags
     from flashsign.triton.common.layout import cdiv

@@ -13,7 +13,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 @pytest.fixture(autouse=True)
 def poison():
-    """Memory that nobody wrote holds NaN."""
+    """Uninitialised memory holds NaN."""
     torch.use_deterministic_algorithms(True)  # which fills what torch.empty gives
     yield
     torch.use_deterministic_algorithms(False)

@@ -6,7 +6,7 @@ from kernel_cases import (
     assert_accurate,
     draw,
     ill_conditioned,
-    poison,  # noqa: F401  memory that nobody wrote holds NaN here too
+    poison,  # noqa: F401  uninitialised memory holds NaN here too
     with_gradients,
 )
 

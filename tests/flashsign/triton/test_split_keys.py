@@ -1,4 +1,4 @@
-"""Tiles in plan, the last one's keys in shares: how they are dealt out, and that their sums are the whole's."""
+"""Split keys: which tiles have their keys split, that the splits' sums are those of all keys, and NaN repair."""
 
 import pytest
 import torch

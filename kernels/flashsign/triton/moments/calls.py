@@ -14,10 +14,10 @@ from torch import Tensor
 
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import aligned, cdiv, multiplicity_strides, precision, strides
-from flashsign.triton.moments import backward as moment_backward
-from flashsign.triton.moments import forward as moment_forward
 from flashsign.triton.moments import ill_conditioned_rows
-from flashsign.triton.moments import sums as moment_sums
+from flashsign.triton.moments.backward import key_gradients, query_gradients, sum_queries
+from flashsign.triton.moments.forward import attend_moments
+from flashsign.triton.moments.sums import add_parts, sum_keys
 from flashsign.tuning.block_sizes import RowBlockSizes
 from flashsign.tuning.choose import choose_row_block_sizes
 from flashsign.tuning.device import multiprocessor_count
@@ -157,7 +157,7 @@ class Call:
         splits = self.splits(self.k, sizes, FEWEST_ROWS)
         parts, scales = self.empty_parts(splits)
         start(
-            moment_sums.sum_keys,
+            sum_keys,
             (splits, key_heads, self.bags),
             tensors={
                 "k": self.k,
@@ -190,7 +190,7 @@ class Call:
         splits = self.splits(q, sizes, FEWEST_ROWS)
         parts, needs_high_precision = self.empty_parts(splits * (heads // key_heads))
         start(
-            moment_backward.sum_queries,
+            sum_queries,
             (splits, heads, self.bags),
             tensors={
                 "q": q,
@@ -226,7 +226,7 @@ class Call:
         """The parts' sum: see sums.add_parts. Empties the lists."""
         sums, totals = self.empty(*parts.shape[1:]), self.empty(parts.shape[1], 4, self.width**2 // self.block)
         start(
-            moment_sums.add_parts,
+            add_parts,
             (self.width**2 // self.block, parts.shape[1]),
             tensors={"parts": parts, "scales": scales, "out": sums, "totals": totals, "row_count": listed.counts},
             numbers={"count": len(parts)},
@@ -267,7 +267,7 @@ class Call:
     def attend_moments(self, moments: Squares, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
         q = self.q
         self.over_rows(
-            moment_forward.attend_moments,
+            attend_moments,
             "QUERIES",
             "moment_queries",
             tensors={
@@ -293,7 +293,7 @@ class Call:
     ) -> None:  # fmt: skip
         q = self.q
         self.over_rows(
-            moment_backward.query_gradients,
+            query_gradients,
             "QUERIES",
             "moment_query_gradients",
             tensors={
@@ -318,7 +318,7 @@ class Call:
 
     def key_gradients(self, gradients: Squares, moments: Squares, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
         self.over_rows(
-            moment_backward.key_gradients,
+            key_gradients,
             "KEYS",
             "moment_key_gradients",
             tensors={

@@ -26,9 +26,9 @@ from flashsign.triton.common.layout import (
     with_gaps,
 )
 from flashsign.triton.common.tile_assignment import TileAssignment
-from flashsign.triton.streaming import backward as stream_backward
-from flashsign.triton.streaming import forward as stream_forward
 from flashsign.triton.streaming import query_gradient
+from flashsign.triton.streaming.backward import key_gradients, scaled_queries, sum_of_bags
+from flashsign.triton.streaming.forward import stream_forward
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.choose import choose_block_sizes
@@ -37,9 +37,9 @@ from flashsign.tuning.head_width import padded_width
 
 hopper: ModuleType | None = None
 if triton.__version__.startswith(HOPPER_TRITON):
-    from flashsign.triton.streaming import forward_hopper as stream_forward_hopper
+    from flashsign.triton.streaming import forward_hopper
 
-    hopper = stream_forward_hopper
+    hopper = forward_hopper
 
 KEYS_PER_PROGRAM = 1024
 """Keys whose moments one program sums: few enough for float32, many enough to fill its time."""
@@ -64,7 +64,7 @@ def forward(
     sizes = sizes or choose_block_sizes("forward", q, width)
     tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets)
     start(
-        stream_forward.stream_forward,
+        stream_forward,
         tiles.grid(heads),
         tensors={
             "q": descriptor(q, sizes.own),
@@ -179,7 +179,7 @@ class Backward:
         tiles = TileAssignment.of(q.shape[2], q.shape[0], block, self.query_offsets)
         heads, key_heads = self.heads
         start(
-            stream_backward.scaled_queries,
+            scaled_queries,
             tiles.grid(heads),
             tensors={
                 "q": q,
@@ -217,7 +217,7 @@ class Backward:
         delta = UncheckedDescriptor(delta, list(delta.shape), list(delta.stride()), [1, 1, sizes.other])
         pulls = torch.empty(len(keys.totals), key_heads, device=self.k.device)
         start(
-            stream_backward.sum_of_bags,
+            sum_of_bags,
             (key_heads, len(keys.totals)),
             tensors={"rows": totals.pull, "query_offsets": self.query_offsets, "out": pulls},
             numbers={"queries_all": queries, "heads": heads, "key_heads": key_heads},
@@ -225,7 +225,7 @@ class Backward:
             num_warps=4,
         )
         start(
-            stream_backward.key_gradients,
+            key_gradients,
             tiles.grid(key_heads),
             tensors={
                 "q": descriptor(totals.rows, sizes.other),
