@@ -27,7 +27,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import grn.model.transformer
 from flashsign import spherical_attention
-from flashsign.dispatch import plan
+from flashsign.dispatch import triton_method
 from flashsign.tensor_cache import cached
 
 Attention = Callable[..., Tensor]
@@ -174,9 +174,7 @@ def methods_at(names: tuple[str, ...], bags: str, road: str) -> tuple[str, ...]:
 
 def road(q: tuple[int, ...], k: tuple[int, ...], bags: int, dtype: torch.dtype, device: torch.device) -> str:
     """What the door takes in training for gene queries of these shapes: stream or moments (kernels), torch on a CPU."""
-    packed = bags if len(q) == 3 else None
-    found = plan(q, k, dtype=dtype, bags=packed, gradients=True, device=device)
-    return found.method if found.backend == "triton" else "torch"
+    return triton_method("auto", dtype.itemsize, q, k, bags, gradients=True) if device.type == "cuda" else "torch"
 
 
 @contextmanager

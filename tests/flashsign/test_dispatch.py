@@ -171,36 +171,26 @@ def interpreter():
 
 @pytest.fixture
 def launches(interpreter, monkeypatch):
-    """Names of the modules of kernels that calls reached, forward and backward."""
+    """Names of the kernels that calls reached, forward and backward."""
     from flashsign.triton import small_bags
     from flashsign.triton.moments import calls as moments
     from flashsign.triton.streaming import calls as stream
 
     seen = []
-    for name, module, attribute in (
-        ("triton_small_bags", small_bags, "small_forward"),
-        ("triton_small_bags backward", small_bags, "small_backward"),
-        ("triton_stream", stream.stream_forward, "stream_forward"),
-        ("triton_stream backward", stream.stream_backward, "key_gradients"),
-        ("triton_moments", moments.moment_forward, "attend_moments"),
-        ("triton_moments backward", moments.moment_backward, "key_gradients"),
-    ):
-        monkeypatch.setattr(module, attribute, Spy(getattr(module, attribute), name, seen))
+
+    def watch(name, module, direction):
+        real = getattr(module, direction)
+
+        def watched(*arguments, kernel=name, **options):
+            seen.append(kernel if direction == "forward" else f"{name} backward")
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(module, direction, watched)
+
+    for name, module in (("triton_small_bags", small_bags), ("triton_stream", stream), ("triton_moments", moments)):
+        watch(name, module, "forward")
+        watch(name, module, "backward")
     return seen
-
-
-class Spy:
-    """A kernel that leaves its name when it is launched."""
-
-    def __init__(self, kernel, name, seen):
-        self.kernel, self.name, self.seen = kernel, name, seen
-
-    def __getattr__(self, attribute):
-        return getattr(self.kernel, attribute)
-
-    def __getitem__(self, grid):
-        self.seen.append(self.name)
-        return self.kernel[grid]
 
 
 def attend(draw, **options):
