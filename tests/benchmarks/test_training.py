@@ -13,7 +13,7 @@ import training
 from torch.nn.functional import scaled_dot_product_attention
 from training_parts import agree, cells, drawing, methods, steps, trace, whole
 
-import grn.model
+import grn.model.transformer
 from flashsign import spherical_attention
 
 CPU = torch.device("cpu")
@@ -53,7 +53,7 @@ def test_the_smoke_run_writes_the_table(tmp_path, capsys):
     assert (good["steps"] >= 20).all() and (good["cells_per_s"] > 0).all() and (good["kernel"] != "").all()
     assert (good.loc[good["method"] == "SDPA", "ratio_sdpa"] == 1).all()
     assert "failed" in capsys.readouterr().out  # cuDNN has no CPU, and ends nobody's run
-    assert grn.model.spherical_attention is spherical_attention
+    assert grn.model.transformer.spherical_attention is spherical_attention
 
 
 def test_dense_softmax_is_that_of_torch():
@@ -197,7 +197,7 @@ def test_a_trace_knows_the_kernels_and_misses_what_is_not_there(capsys, monkeypa
 def test_a_trace_asks_for_kernels_that_there_are():
     pytest.importorskip("triton")
     folder = Path(trace.__file__).parents[2] / "kernels" / "flashsign" / "triton"
-    source = "".join(file.read_text() for file in folder.glob("*.py"))
+    source = "".join(file.read_text() for file in folder.rglob("*.py"))
     assert all(f"def {name}(" in source for name in trace.OURS)
 
 
