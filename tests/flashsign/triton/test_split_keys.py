@@ -182,7 +182,7 @@ def test_the_hopper_launch_names_its_kernels_signature(form, splits, monkeypatch
         seen.append(kernel.fn.__name__)
 
     q, k, v, m, _ = draw(cells=1, queries=300, keys=800, width=64, dtype=torch.float16)
-    cut = (None, None) if form == "dense" else (torch.tensor([0, 800]), torch.tensor([0, 300]))
+    cut = (None, None) if form == "dense" else tuple(torch.tensor(x, device=DEVICE) for x in ([0, 800], [0, 300]))
     keys = ScaledKeys.of(k, m[:, None], cut[0])
     for module in (launch, nan_repair, split_keys):
         monkeypatch.setattr(module, "start", check)
