@@ -93,7 +93,10 @@ def test_what_the_scores_rest_on_is_printed_and_kept(capsys):
         ({"network": NETWORK[:0]}, r"The network has no edges"),
         ({"reference": TRUTH.drop(columns="Gene2")}, r"The reference has the columns Gene1, Type"),
         ({"reference": TRUTH.assign(Type="up")}, r"The reference, row 1: Type is 'up'"),
-        ({"network": NETWORK.replace({"A": "a", "B": "b", "C": "c", "Z": "z"})}, r"differ only in upper and lower case"),
+        (
+            {"network": NETWORK.replace({"A": "a", "B": "b", "C": "c", "Z": "z"})},
+            r"differ only in upper and lower case",
+        ),
         ({"reference": 5}, r"reference must be a table or a path to one, not int\."),
         ({"data": 5}, r"data must be an AnnData, a Run, a configuration or a path, not int\."),
         ({"genes": "data"}, r"^genes= is data, but there are no|^genes is data"),

@@ -89,6 +89,7 @@ def test_the_examples_run(name, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir()), "an example leaves files behind"
 
 
+@pytest.mark.slow
 def test_the_annotations_hold_for_a_type_checker(tmp_path):
     """mypy sees the functions through the lazy module, and their mistakes."""
     script = tmp_path / "script.py"

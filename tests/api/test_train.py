@@ -23,7 +23,7 @@ from scipy import sparse
 import grn
 from grn.cli.main import main
 from grn.data.simulated import simulate
-from grn.errors import ConfigError, DataError, RunFolderError
+from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
 from grn.training.loop.callbacks import ProgressLines
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -200,11 +200,12 @@ def test_random_states_signals_and_threads_are_as_before(adata, config):
     expected = random.random(), np.random.random(), torch.rand(1).item()
     random.seed(5), np.random.seed(5), torch.manual_seed(5)
     handlers = [signal.getsignal(number) for number in SIGNALS]
-    environment, threads = dict(os.environ), torch.get_num_threads()
+    threads = torch.get_num_threads()
     train(adata, config)
     assert (random.random(), np.random.random(), torch.rand(1).item()) == expected
     assert [signal.getsignal(number) for number in SIGNALS] == handlers
-    assert dict(os.environ) == environment and torch.get_num_threads() == threads
+    assert torch.get_num_threads() == threads
+    assert not [name for name in os.environ if name.startswith("PL_")], "Lightning's seed"
 
 
 @pytest.mark.parametrize("when", ["reading", "training"])
@@ -224,6 +225,18 @@ def test_ctrl_c_raises_keyboard_interrupt_and_leaves_nothing(when, adata, config
     assert not list(temporary.iterdir())
     assert [signal.getsignal(number) for number in SIGNALS] == before
     assert same(train(adata, config), tiny_run)
+
+
+def test_other_signals_end_training_and_reach_their_own_handler(adata, config, temporary, monkeypatch):
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        monkeypatch.setattr(ProgressLines, "on_validation_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(Interrupted):
+            train(adata, config)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == [signal.SIGTERM] and not list(temporary.iterdir())
 
 
 def test_after_ctrl_c_a_run_with_output_goes_on_where_its_cells_are_written(
