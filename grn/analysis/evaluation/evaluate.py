@@ -101,17 +101,17 @@ def evaluate(
     codes, weights, outside = _strongest_per_pair(table, universe)
     ranking = rank(weights, universe.pairs)
     found = pd.Index(codes).get_indexer(universe.codes(universe.edges))
-    # A pair without a weight gets a place in the last group; which one makes no difference.
-    places = np.where(found >= 0, found, universe.pairs - 1)
+    # A true edge without a weight gets a rank in the last group, whose pairs all tie: which rank makes no difference.
+    ranks = np.where(found >= 0, found, universe.pairs - 1)
     at_edges = np.where(found >= 0, np.append(weights, 0.0)[found], 0.0)
-    cut = ranking.cut(len(places))
+    cut = ranking.cut(len(ranks))
     sign = universe.edges["sign"].to_numpy()
     known = sign != 0
-    top = places[known] < cut
+    top = ranks[known] < cut
 
-    scores = ranking_scores(ranking, places)
+    scores = ranking_scores(ranking, ranks)
     if signed and known.any():
-        scores["signed_early_precision"] = signed_early_precision(ranking.signs[:cut], places, sign)
+        scores["signed_early_precision"] = signed_early_precision(ranking.signs[:cut], ranks, sign)
         scores |= sign_scores(at_edges[known], sign[known], top)
     scores = {name: scores.get(name, np.nan) for name in SCORES}
     scores["sign_majority"] = majority_share(sign[known])
@@ -125,7 +125,7 @@ def evaluate(
         cut=cut,
         silent=int(np.count_nonzero(at_edges[known] == 0)),
         signed=signed,
-        curve=precision_recall(ranking, places),
+        curve=precision_recall(ranking, ranks),
     )
 
 
@@ -195,11 +195,11 @@ def _null(
     signs_above = ranking.signs[: ranking.cut(len(sign))]
     known = sign[sign != 0]
     for number in range(permutations):
-        # Permuting the weights over the pairs is the same as drawing K places in the ranking for the true edges.
-        places = generator.choice(ranking.pairs, len(sign), replace=False, shuffle=False)
-        scores = ranking_scores(ranking, places)
+        # Permuting the weights over the pairs is the same as drawing K different ranks for the true edges.
+        ranks = generator.choice(ranking.pairs, len(sign), replace=False, shuffle=False)
+        scores = ranking_scores(ranking, ranks)
         if with_signs:
-            scores["signed_early_precision"] = signed_early_precision(signs_above, places, generator.permutation(sign))
+            scores["signed_early_precision"] = signed_early_precision(signs_above, ranks, generator.permutation(sign))
             scores |= sign_scores(at_known, generator.permutation(known), top)
         for name in wanted:
             drawn[name][number] = scores[name]

@@ -16,9 +16,10 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Ranking:
-    """starts, ends [G]: place of each group's first pair in the ranking, and one past its last.   pairs: U, all places.
+    """All pairs by falling |weight|, in groups of equal |weight|. A pair's rank is its position, from 0.
 
-    signs [P]: sign of the weight at each place.   weighted: P.
+    starts, ends [G]: rank of each group's first pair, and one past the rank of its last.   pairs: U, so many ranks.
+    signs [P]: sign of the weight at each rank.   weighted: P.
     """
 
     starts: np.ndarray
@@ -30,9 +31,9 @@ class Ranking:
     def weighted(self) -> int:
         return len(self.signs)
 
-    def group(self, places: np.ndarray) -> np.ndarray:
-        """The group of each place."""
-        return np.searchsorted(self.ends, places, side="right")
+    def group(self, ranks: np.ndarray) -> np.ndarray:
+        """The group of each rank."""
+        return np.searchsorted(self.ends, ranks, side="right")
 
     def cut(self, edges: int) -> int:
         """How many pairs are at or above the `edges`-th largest |weight|, ties included.
@@ -54,17 +55,17 @@ def rank(weights: np.ndarray, pairs: int) -> Ranking:
     return Ranking(starts.astype(np.int64), ends.astype(np.int64), np.sign(weights).astype(np.int8), pairs)
 
 
-def ranking_scores(ranking: Ranking, places: np.ndarray) -> dict[str, float]:
-    """Scores of true edges at `places` [K]; nan where undefined.
+def ranking_scores(ranking: Ranking, ranks: np.ndarray) -> dict[str, float]:
+    """Scores of the true edges, whose ranks are given [K]; nan where undefined.
 
     early_precision: share of true edges among `Ranking.cut(K)` pairs; early_precision_ratio: over the density K / U.
     auprc: average precision, sum over groups of the recall gained times the precision reached (scikit-learn's
     average_precision_score); auprc_ratio: over the density.   auprc_trapezoid: the area under straight lines between
     those points, from (0, 1), which is the figure that BEELINE publishes.   auroc: ties count half.
     """
-    edges, pairs = len(places), ranking.pairs
+    edges, pairs = len(ranks), ranking.pairs
     density = edges / pairs
-    group, hits = np.unique(ranking.group(places), return_counts=True)
+    group, hits = np.unique(ranking.group(ranks), return_counts=True)
     starts, ends = ranking.starts[group], ranking.ends[group]
     found = np.cumsum(hits)
     precision = found / ends
@@ -74,7 +75,7 @@ def ranking_scores(ranking: Ranking, places: np.ndarray) -> dict[str, float]:
     others_above, others_level = starts - (found - hits), ends - starts - hits
     others_below = others - others_above - others_level
     cut = ranking.cut(edges)
-    early = float(np.count_nonzero(places < cut) / cut) if cut else np.nan
+    early = float(np.count_nonzero(ranks < cut) / cut) if cut else np.nan
     return {
         "early_precision": early,
         "early_precision_ratio": early / density,
@@ -85,8 +86,11 @@ def ranking_scores(ranking: Ranking, places: np.ndarray) -> dict[str, float]:
     }
 
 
-def precision_recall(ranking: Ranking, places: np.ndarray) -> pd.DataFrame:
-    """Columns recall, precision at the end of each group with a true edge. Drawn as steps, its area is the auprc."""
-    group, hits = np.unique(ranking.group(places), return_counts=True)
+def precision_recall(ranking: Ranking, ranks: np.ndarray) -> pd.DataFrame:
+    """Columns recall, precision at the end of each group with a true edge. Drawn as steps, its area is the auprc.
+
+    ranks [K]: those of the true edges.
+    """
+    group, hits = np.unique(ranking.group(ranks), return_counts=True)
     found = np.cumsum(hits)
-    return pd.DataFrame({"recall": found / len(places), "precision": found / ranking.ends[group]})
+    return pd.DataFrame({"recall": found / len(ranks), "precision": found / ranking.ends[group]})

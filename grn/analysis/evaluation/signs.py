@@ -28,14 +28,14 @@ def sign_scores(weight: np.ndarray, sign: np.ndarray, top: np.ndarray) -> dict[s
     }
 
 
-def signed_early_precision(signs: np.ndarray, places: np.ndarray, true: np.ndarray) -> float:
+def signed_early_precision(signs: np.ndarray, ranks: np.ndarray, true: np.ndarray) -> float:
     """Share of true edges with the right sign among the strongest pairs; edges of unknown sign are left out.
 
-    signs: signs of the weights of the strongest pairs.   places [K], true [K]: rank and sign (0: unknown) of each true
+    signs: signs of the weights of the strongest pairs.   ranks [K], true [K]: rank and sign (0: unknown) of each true
     edge. nan where nothing is left.
     """
-    inside = places < len(signs)
-    found, true = signs[places[inside]], true[inside]
+    inside = ranks < len(signs)
+    found, true = signs[ranks[inside]], true[inside]
     scored = len(signs) - np.count_nonzero(true == 0)
     return float(np.count_nonzero((found == true) & (true != 0)) / scored) if scored else np.nan
 
