@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from grn.model.saved import TrainedModel
 
 NEEDED = (CONFIG, "metrics.csv", "edges.parquet", "network.h5ad", "model/card.json")
+SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R2 of masked multiplicities"}
 CELLS = re.compile(r"  (\d+) cells x \d+ genes \(")  # how a run's log begins
 
 
@@ -166,7 +167,7 @@ class Run:
             return f"Run in {self._folder}, which cannot be read ({type(problem).__name__})"
 
     def _described(self) -> list[str]:
-        from grn.analysis.summary import SCORES, score_rows
+        from grn.analysis.summary import score_rows
 
         genes = (self._model / "vocabulary.txt").read_bytes().count(b"\n")
         if self._only_model:

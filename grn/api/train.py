@@ -89,7 +89,8 @@ def train(
         DataError: cells, labels or genes that cannot be used: negative counts, log values given as counts, ...
         RunFolderError: `output` exists already or cannot be written.
         TrainingDiverged: the loss is no longer finite.
-        KeyboardInterrupt: after Ctrl-C; a temporary folder is gone, one that `output` names can be gone on with.
+        KeyboardInterrupt: after Ctrl-C. A temporary folder is removed; the folder `output` stays, and `grn train
+            --resume` continues the run.
 
     Source: arXiv 2505.09326.
 
@@ -141,8 +142,7 @@ def _settings(
     from grn.data.readers.memory import MEMORY
 
     if is_anndata(data):
-        if "data.path" in changes:
-            raise ConfigError("set has data.path, but the cells are an AnnData; leave one of the two out.")
+        _refuse_path(changes)
         # What describes a file is not for cells in memory, whatever the configuration says of its own.
         changes = {"data.path": MEMORY, "data.orientation": None, "data.backed": False} | changes
         return change_config(config, changes), checked_anndata(data), "run"
@@ -158,6 +158,7 @@ def _settings(
     if is_configuration(path):
         _refuse_config(config)
         return change_config(path, changes), None, Path(path).stem
+    _refuse_path(changes)
     return change_config(config, {"data.path": path} | changes), None, re.sub(r"[^\w.-]+", "_", Path(path).stem)
 
 
@@ -175,6 +176,13 @@ def is_configuration(path: str) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def _refuse_path(changes: Mapping[str, Any]) -> None:
+    if "data.path" in changes:
+        raise ConfigError(
+            "set has data.path, but the first argument already gives the cells; leave one of the two out."
+        )
 
 
 def _refuse_config(config: object) -> None:
