@@ -1,11 +1,16 @@
 """FlashSign: spherical attention over bags, one of a family of folds over commutative monoids.
 
-    spherical_attention       attention whose weights keep a sign, in torch or on the GPU
-    EdgeSums, top_edges       means of its weights over many bags, and the strongest of them
-    fold, Monoid              the algebra that it is an instance of; each fold below is a Monoid or makes one:
-    SUM, WEIGHTED_MEAN, SOFTMAX, spherical_monoid, normalised_contraction
+    spherical_attention                  attention whose weights keep a sign, in torch or on the GPU
+    edge_weights                         its weights themselves, every one of them in memory: the definition
+    EdgeSums -> EdgeMeans, TopEdges      sums of its weights over many bags, their means and the strongest edges
+    top_edges                            the strongest edges where a table of all pairs is too large for memory
+    fold, Monoid                         the algebra behind it; fold_literal is the definition of fold
+    SUM, WEIGHTED_MEAN, SOFTMAX          monoids
+    spherical_monoid, normalised_contraction                  functions that return a monoid
+    ShapeMismatch, BackendUnavailable, UnusableTiles          the errors
 
-Importing flashsign does not import Triton. The algebra is on one page in kernels/README.md.
+Which kernel runs for a call: flashsign.dispatch.plan. Importing flashsign does not import Triton. The algebra is on one
+page in kernels/README.md.
 """
 
 from flashsign.algebra.fold import fold, fold_literal

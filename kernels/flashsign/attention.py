@@ -35,32 +35,35 @@ def spherical_attention(
     backend: Backend = "auto",
     group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
-    """Attention over bags, normalised by an L2 norm instead of a softmax, so that weights keep their sign.
+    """Attention over bags whose weights keep their sign: they are normalised by an L2 norm instead of a softmax.
 
     s_ij = m_j (q_i . k_j),  o_i = sum_j s_ij v_j / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny)
 
     Dense: q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E].
     Packed: q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K] -> [T, H, E]; bag c owns the keys
     offsets[c]:offsets[c + 1] and the queries query_offsets[c]:query_offsets[c + 1] (by default the same offsets).
-    Offsets are int32 or int64, and read once: new ones come as a new tensor, or are written by torch's operations.
+    Offsets (cu_seqlens) are int32 or int64, on q's device. Their values are read once per tensor, which synchronises
+    with the GPU; to change them, pass a new tensor or write to the old one with torch operations, which are noticed.
 
-    q, k, v share one floating dtype, which the output has; sums are float32 at least. multiplicity: not negative,
-    by default all ones; 0 is a key that is absent, whatever its k and v hold (NaN too). Its derivative with
-    respect to multiplicity is the true one unless its k or v are not finite, then 0.
-    Differentiable in q, k, v, multiplicity, in reverse, forward and batched mode and more than once.
+    q, k, v share one floating dtype, which the output has too; sums are float32 at least. multiplicity: not negative,
+    by default all ones. A key of multiplicity 0 is absent, whatever its k and v hold (NaN too); its derivative with
+    respect to multiplicity is the true one, or 0 where its k or v is not finite.
+    Differentiable in q, k, v and multiplicity: in reverse, forward and batched mode, and more than once.
 
-    method: "moments" is linear in N and M; "stream" passes over the keys; "auto" takes the faster one.
-    backend: "triton" is the GPU kernels (float16, bfloat16, float32; k, v and scores q.k m / max m at most a quarter of
-    the dtype's largest number; heads of up to 128 by moments, 256 by the stream; up to 65 535 bags times key heads);
-    "torch" runs anywhere; "auto" takes the kernels where they can run. Forward mode and transforms take torch.
-    group: ranks that hold each bag's genes between them, each its own q, k, v, multiplicity, any number of genes, also
-    none; each gets its own queries' outputs (moments; kernels take 16 bits alone). All its ranks must call and
-    differentiate alike, once, in reverse, and the caller sums the gradients of shared parameters
-    (flashsign.distributed.moments). None: no other ranks.
-    Raises ShapeMismatch (tensors that do not fit), BackendUnavailable, ValueError (an unknown method or backend, or one
-    that knows no group), NotImplementedError (with a group: anything but one derivative in reverse), UnusableTiles (the
-    file that FLASHSIGN_TILES names: flashsign.autotune). What runs for a call: flashsign.dispatch.plan.
-    Source: spherical attention, arXiv 2505.09326.
+    method: "moments" takes time linear in N and M; "stream" passes over the keys; "auto" takes the faster one.
+    backend: "triton" runs the GPU kernels, "torch" runs anywhere, "auto" takes the kernels where they can run. They
+    take float16, bfloat16 and float32; k, v and scores q.k m / max m up to a quarter of the dtype's largest number;
+    heads up to 128 wide by moments and 256 by the stream; up to 65 535 bags times key heads; neither forward mode nor
+    torch.func transforms.
+    group: the ranks over which the genes of each bag are split (default: they are all here). Each rank passes its own
+    q, k, v, multiplicity, of any number of genes, also none, and gets the outputs of its own queries. The method is
+    moments; the kernels take 16-bit numbers only. All ranks make the same calls and the same backward passes, once, in
+    reverse, and the caller sums the gradients of shared parameters (rules: flashsign.distributed.moments).
+
+    What runs for a call: flashsign.dispatch.plan. Source: spherical attention, arXiv 2505.09326.
+    Raises ShapeMismatch (tensors that do not fit together), BackendUnavailable (backend="triton" cannot run),
+    ValueError (an unknown method or backend, or one that cannot be combined with group), NotImplementedError (with
+    group: any derivative but the first in reverse), UnusableTiles (the file that FLASHSIGN_TILES names cannot be used).
 
     Example:
         >>> import torch
@@ -78,12 +81,12 @@ def spherical_attention(
         torch.Size([30, 4, 16])
     """
     if method not in ("auto", "stream", "moments"):
-        raise ValueError(f"method is auto, stream or moments, not {method!r}.")
+        raise ValueError(f"method must be auto, stream or moments, not {method!r}.")
     if backend not in ("auto", "triton", "torch"):
-        raise ValueError(f"backend is auto, triton or torch, not {backend!r}.")
+        raise ValueError(f"backend must be auto, triton or torch, not {backend!r}.")
     if group is not None and (method == "stream" or backend == "triton"):
         found = 'method="stream"' if method == "stream" else 'backend="triton"'
-        raise ValueError(f"{found} cannot read other ranks' genes: with a group, leave method and backend at auto.")
+        raise ValueError(f"{found} cannot read other ranks' genes: with group=, leave method and backend at auto.")
     packed = offsets is not None
     check_tensors(q, k, v, multiplicity, packed)
     offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
@@ -106,10 +109,10 @@ def spherical_attention(
 
         def dense(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Tensor:
             queries = q.shape[1] // k.shape[1] * q.shape[2]
-            of_torch = torch_method(method, queries, k.shape[2], q.shape[3], transformed())
-            return dense_attention(q, k, v, multiplicity, eps, of_torch)
+            faster = torch_method(method, queries, k.shape[2], q.shape[3], transformed())
+            return dense_attention(q, k, v, multiplicity, eps, faster)
 
         if offsets is None or query_offsets is None:
             return dense(*wide).to(q.dtype)
-        # A method for every group of similar bags.
+        # Bags of similar size are computed together, and each such group gets its own method.
         return packed_attention(dense, *wide, offsets, query_offsets).to(q.dtype)

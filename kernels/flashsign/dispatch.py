@@ -1,9 +1,19 @@
 """Every decision which path a call takes: torch or the GPU's kernels, the stream or moments, and which kernel of each.
 
-    plan((1, 8, 3000, 64), dtype=torch.float16).kernel        # what runs for q in float16 with 3000 genes?
+What runs for q in float16 with 3000 genes?
 
-Decisions are functions of shapes, dtypes, flags and facts about a device, so that plan() answers for a device that is
-not there; calls take the same functions. Measured times are in flashsign.tuning.costs, block sizes in tuning.tables.
+    h200 = Device("cuda", capability=(9, 0), multiprocessors=132, triton="3.6.0")
+    plan((1, 8, 3000, 64), dtype=torch.float16, device=h200).kernel        # 'triton_moments'
+    plan((1, 8, 3000, 64), dtype=torch.float16).kernel                     # on this machine
+
+Decisions are made in this order, each by a function of shapes, dtypes, flags and facts about a device:
+
+    1. torch or Triton          why_not_triton: dtype, head width, device, transforms
+    2. the stream or moments    triton_method: measured times (flashsign.tuning.costs); torch_method: operations
+    3. the stream's kernel      for small bags, for Hopper or the plain one: fits_small_bags, suits_hopper, has_hopper
+
+Calls take these functions by way of choose() and stream_kernel(), plan() answers for shapes alone, also for a device
+that is not present, and only() asks for one path. Block sizes: flashsign.tuning.choose.
 Letters as in flashsign.attention. Triton is imported where a kernel is about to run, not before.
 """
 
@@ -54,24 +64,25 @@ KERNELS: dict[Kernel, tuple[Literal["triton", "torch"], Literal["stream", "momen
     "triton_moments": ("triton", "moments"),
     "triton_gene_parallel": ("triton", "moments"),
 }
-"""Every path, by its backend and method. `triton_small_bags` does a bag in one program; `triton_stream_hopper` is the
-stream whose forward is written for Hopper; `gene_parallel` is for bags whose genes are split over processes."""
+"""The backend and the method of every path. In `triton_small_bags` one program does a whole bag; the forward kernel of
+`triton_stream_hopper` is written for Hopper; the paths of gene parallelism are for bags whose genes are split over
+processes."""
 
 WIDEST = {"stream": 256, "moments": 128, "auto": 256}
 """The widest heads that the Triton kernels of a method take."""
 GRID_LIMIT = 65535
 """The most programs on the second and third axis of a grid."""
-LONG = 2048
-"""Keys from which on the kernel written for Hopper is the faster one: it takes a multiprocessor for itself."""
-STREAMED = 8
-"""From so many keys a unit of width on, dq comes from moments: two products of width E against three with every key."""
+FEWEST_HOPPER_KEYS = 2048
+"""With fewer keys the plain kernel is faster: each program of the one for Hopper takes a whole multiprocessor."""
+MOMENT_KEYS_PER_WIDTH = 8
+"""dq comes from moments where keys > this * width: two products of width E instead of three with every key."""
 HOPPER_TRITON = "3.6."
-"""The release of Triton in which the Hopper kernel was seen working: Gluon changes from release to release."""
-TORCH_PRICE = {False: 1, True: 4}
-"""What an operation of torch's moments costs beside one of its stream, outside of transforms and within: there moments
-are summed in float64 and took four times the time on a CPU."""
+"""The release of Triton with which the Hopper kernel was seen working: Gluon changes from release to release."""
+TORCH_MOMENT_COST = {False: 1, True: 4}
+"""Time of an operation of torch's moments relative to one of its stream, outside of a transform (False) and inside
+(True): inside, moments are summed in float64 and took four times as long on a CPU."""
 
-# Asked once: torch.compile cannot trace the question.
+# Found out once at import, because torch.compile cannot trace these calls.
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -81,8 +92,11 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 @dataclass(frozen=True)
 class Device:
-    """What decisions depend on. triton: the release's version, "" where there is none; interpreted: in its interpreter,
-    on a CPU."""
+    """The facts about a device on which decisions depend.
+
+    kind: "cuda", "cpu", ...; capability: CUDA's compute capability; triton: version of Triton, "" where it is not
+    installed; interpreted: whether kernels run in Triton's interpreter, on a CPU.
+    """
 
     kind: str
     capability: tuple[int, int] = (0, 0)
@@ -92,8 +106,8 @@ class Device:
 
 
 @cache
-def facts(device: torch.device) -> Device:
-    """The facts of a device of this machine."""
+def device_facts(device: torch.device) -> Device:
+    """The facts about a device of this machine."""
     if device.type == "cuda":
         return Device("cuda", capability(device), multiprocessor_count(device), _triton_version())
     return Device(device.type, triton=_triton_version() if INTERPRETED else "", interpreted=INTERPRETED)
@@ -107,18 +121,21 @@ def _triton_version() -> str:
     return str(triton.__version__)
 
 
-# What stands for a device while torch.compile traces, which cannot ask for more: one that has kernels.
+# While torch.compile traces, the facts about a device cannot be looked up; calls are planned for one that has kernels.
 _TRACED_CUDA = Device("cuda", (8, 0), triton="traced" if HAS_TRITON else "")
 _TRACED_CPU = Device("cpu", triton="traced" if HAS_TRITON else "", interpreted=INTERPRETED)
 
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+# --- the plan of a call, and a request for one path ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs for a call. kernel: a name in KERNELS; reason: why it is not a Triton kernel, "" where it is or where
-    torch was asked for; dq_from_moments: whether the backward of a Triton stream gets dq from moments."""
+    """What runs for a call.
+
+    kernel: a name in KERNELS; reason: why it is not a Triton kernel, "" where it is one or backend="torch" was given;
+    dq_from_moments: whether the backward of a Triton stream gets dq from the keys' moments.
+    """
 
     kernel: Kernel
     reason: str = ""
@@ -149,18 +166,19 @@ def plan(
 ) -> Plan:
     """What runs for a call of spherical_attention, from its shapes alone.
 
-    queries, keys: the shapes of q and k, [C, H, N, E] and [C, K, M, E] (default: as q's); packed calls have [T, H, E],
-    [S, K, E] and their number of bags, and `largest`, keys and queries of the largest bag (default: all alike), as
-    calls know once their offsets were checked. gradients: whether a gradient will be wanted; gene_parallel: with a
-    group; in_transform: under forward mode or torch.func. device: facts, or a device of this machine (default: CUDA
-    where there is one, else the CPU). Packed calls in torch choose a method for every group of similar bags: the answer
-    is that of bags of the largest size.
-    Raises BackendUnavailable as the call would.
+    queries, keys: the shapes of q and k. Dense: [C, H, N, E] and [C, K, M, E] (default: that of q). Packed: [T, H, E]
+    and [S, K, E], with `bags`, the number of bags, and `largest`, the numbers of keys and of queries of the largest bag
+    (default: all bags have one size). In torch a packed call chooses a method for every group of similar bags, and the
+    plan is that of bags of the largest size.
+    gradients: whether a backward will follow; gene_parallel: whether the call has a group; in_transform: whether it is
+    inside forward mode or a torch.func transform; device: facts, or a device of this machine (default: the current CUDA
+    device where there is one, else the CPU).
+    Raises BackendUnavailable where the call would.
     """
     q, k = tuple(queries), tuple(queries if keys is None else keys)
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    known = device if isinstance(device, Device) else facts(device)
+    known = device if isinstance(device, Device) else device_facts(device)
     count = q[0] if bags is None else bags
     if bags is None:
         largest = k[2], q[2]
@@ -173,44 +191,44 @@ def plan(
         return Plan("triton_gene_parallel" if chosen == "triton" else "torch_gene_parallel", reason)
     width = q[-1]
     if chosen == "torch":
-        of_torch = torch_method(method, q[1] // k[1] * largest[1], largest[0], width, in_transform)
-        return Plan("torch_moments" if of_torch == "moments" else "torch_stream", reason)
+        faster_method = torch_method(method, q[1] // k[1] * largest[1], largest[0], width, in_transform)
+        return Plan("torch_moments" if faster_method == "moments" else "torch_stream", reason)
     if chosen_method == "moments":
         return Plan("triton_moments")
     width += -width % ROW_STEP
     all_keys = k[0] if bags is not None else k[2]
     if fits_small_bags(dtype.itemsize, width, largest):
         return Plan("triton_small_bags")
-    hopper = suits_hopper(dtype.itemsize, width, all_keys // (1 if bags is None else max(1, bags))) and has_hopper(
-        known
-    )
+    mean_keys = all_keys if bags is None else all_keys // max(1, bags)
+    hopper = suits_hopper(dtype.itemsize, width, mean_keys) and has_hopper(known)
     from_moments = dq_from_moments(padded_width(width), all_keys)
     return Plan("triton_stream_hopper" if hopper else "triton_stream", "", from_moments)
 
 
-_ONLY: ContextVar[Kernel | None] = ContextVar("flashsign_only", default=None)
+_REQUESTED: ContextVar[Kernel | None] = ContextVar("flashsign_only", default=None)
 
 
 @contextmanager
 def only(kernel: Kernel) -> Iterator[None]:
-    """Within, calls take this path instead of the one that is faster: for tests and measurements.
+    """Within this context, calls take one path, also where another is faster: for tests and measurements.
 
-    It decides what a call leaves open: one whose method=, backend= or group= says otherwise goes its own way. A call
-    that the path cannot take raises BackendUnavailable. A backward keeps to the path of its forward, wherever it runs.
-    Compiled code keeps the backend and the method with which it was traced, and takes kernels of them as asked.
+    It decides only what a call leaves open: method=, backend= and group= of the call come first. A call that the path
+    cannot take raises BackendUnavailable. A backward takes the path of its forward, also outside of the context or in
+    another thread. Compiled code keeps the backend and the method with which it was traced; which of their kernels run
+    is decided when it runs.
     """
     if kernel not in KERNELS:
-        raise ValueError(f"only knows {', '.join(KERNELS)}, not {kernel!r}.")
-    token = _ONLY.set(kernel)
+        raise ValueError(f"only() takes one of {', '.join(KERNELS)}; found {kernel!r}.")
+    token = _REQUESTED.set(kernel)
     try:
         yield
     finally:
-        _ONLY.reset(token)
+        _REQUESTED.reset(token)
 
 
-def asked_for() -> Kernel | None:
-    """The path that `only` asks for."""
-    return _ONLY.get()
+def requested_kernel() -> Kernel | None:
+    """The path that `only` asks for, None outside of it."""
+    return _REQUESTED.get()
 
 
 # --- torch or Triton, stream or moments ------------------------------------------------------------------------------
@@ -226,21 +244,22 @@ def choose(
     backend: Backend,
     gene_parallel: bool,
 ) -> tuple[Literal["triton", "torch"], Method]:
-    """The backend of a call, and its method: chosen for Triton, as it came for torch (which takes torch_method).
+    """The backend of a call, and its method. With torch the method is returned as it came: see torch_method.
 
-    Forms as in spherical_attention. Raises BackendUnavailable where backend="triton" cannot run.
+    Tensors as in spherical_attention; bags: how many there are. Raises BackendUnavailable where backend="triton" cannot
+    run.
     """
     tracing = torch.compiler.is_compiling()
-    asked = None if tracing else _ONLY.get()
-    if asked is not None:
-        method, backend = _as_asked(asked, method, backend, gene_parallel)
+    requested = None if tracing else _REQUESTED.get()
+    if requested is not None:
+        method, backend = _as_requested(requested, method, backend, gene_parallel)
     gradients = torch.is_grad_enabled() and (
         q.requires_grad
         or k.requires_grad
         or v.requires_grad
         or (multiplicity is not None and multiplicity.requires_grad)
     )
-    device = (_TRACED_CUDA if q.is_cuda else _TRACED_CPU) if tracing else facts(q.device)
+    device = (_TRACED_CUDA if q.is_cuda else _TRACED_CPU) if tracing else device_facts(q.device)
     in_transform = not tracing and transformed()
     chosen, method, _ = _choose(
         device, q.dtype, q.shape, k.shape, bags, method, backend, gradients, gene_parallel, in_transform
@@ -248,11 +267,11 @@ def choose(
     return chosen, method
 
 
-def _as_asked(asked: Kernel, method: Method, backend: Backend, gene_parallel: bool) -> tuple[Method, Backend]:
-    """What the call leaves open, as asked; a call whose own arguments say otherwise goes its own way."""
-    of_backend, of_method = KERNELS[asked]
+def _as_requested(requested: Kernel, method: Method, backend: Backend, gene_parallel: bool) -> tuple[Method, Backend]:
+    """Method and backend of a call within `only`: the requested ones, unless its own arguments say otherwise."""
+    of_backend, of_method = KERNELS[requested]
     agrees = backend in ("auto", of_backend) and method in ("auto", of_method)
-    return (of_method, of_backend) if agrees and gene_parallel == asked.endswith("parallel") else (method, backend)
+    return (of_method, of_backend) if agrees and gene_parallel == requested.endswith("parallel") else (method, backend)
 
 
 def _choose(
@@ -267,18 +286,18 @@ def _choose(
     gene_parallel: bool,
     in_transform: bool,
 ) -> tuple[Literal["triton", "torch"], Method, str]:
-    """Backend, method (as it came for torch), and why it is not Triton; q, k: shapes."""
+    """Backend, method (with torch: as it came), and the reason why it is not Triton; q, k: shapes."""
     if backend == "torch":
         return "torch", method, ""
     of = "moments" if gene_parallel else method
     reason = why_not_triton(device, dtype, q[-1], bags * k[1], of, in_transform)
     if not reason and gene_parallel and dtype.itemsize != 2:
-        reason = f"Over several processes the kernels take 16-bit numbers alone, and q is {dtype}"
+        reason = f"With genes split over processes the kernels take 16-bit numbers only, and q is {dtype}"
     if reason and backend == "triton":
         raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
     if not reason and backend == "auto" and device.kind != "cuda":
         reason = 'Triton\'s interpreter is slow: ask for backend="triton"'
-    # All ranks must take one path: it depends on nothing of which they may have different numbers.
+    # All ranks must take the same path, so it must not depend on numbers of genes, which differ between ranks.
     if not reason and (not bags if gene_parallel else not bags or 0 in q or 0 in k):
         reason = "There is nothing to compute"
     if reason:
@@ -291,9 +310,9 @@ def _choose(
 def why_not_triton(
     device: Device, dtype: torch.dtype, width: int, bags_and_heads: int, method: Method, in_transform: bool = False
 ) -> str:
-    """Why no Triton kernel can take a call, "" where one can.
+    """The reason why no Triton kernel can take a call, "" where one can.
 
-    width: of a head; bags_and_heads: bags times key heads.
+    width: of a head; bags_and_heads: number of bags times number of key heads.
     """
     if not (device.kind == "cuda" or device.interpreted):
         return f"The Triton kernels run on CUDA devices, and q is on {device.kind}"
@@ -304,21 +323,22 @@ def why_not_triton(
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"There is no kernel for {dtype}"
     if width > WIDEST[method]:
-        of = "" if method == "auto" else f" of {method}"
-        return f"The kernels{of} take heads at most {WIDEST[method]} wide, and q's are {width}"
+        of_method = "" if method == "auto" else f" of {method}"
+        return f"The kernels{of_method} take heads at most {WIDEST[method]} wide, and q's are {width}"
     if bags_and_heads > GRID_LIMIT:
-        return f"The kernels take {GRID_LIMIT} bags times key heads, and there are {bags_and_heads}"
+        return f"The kernels take at most {GRID_LIMIT} bags times key heads, and there are {bags_and_heads}"
     if in_transform:
-        return "The kernels know neither forward mode nor torch.func transforms"
+        return "The kernels support neither forward mode nor torch.func transforms"
     return ""
 
 
 def triton_method(
     method: Method, size: int, q: Sequence[int], k: Sequence[int], bags: int, gradients: bool
 ) -> Literal["stream", "moments"]:
-    """The method that Triton's kernels take: for "auto" the one that a small measured table says is faster.
+    """The method that Triton's kernels take: for "auto" the one that is faster by the measured costs.
 
-    size: bytes of a number; q, k: shapes. Of packed bags the mean counts: the size of each is on the device.
+    size: bytes of a number; q, k: shapes. Of packed bags the mean size decides: reading the size of each would
+    synchronise with the GPU.
     """
     if method != "auto":
         return method
@@ -333,49 +353,54 @@ def triton_method(
 def torch_method(
     method: Method, queries: int, keys: int, width: int, in_transform: bool
 ) -> Literal["stream", "moments"]:
-    """The method that torch takes: moments cost (N + M) E^2 operations and the stream N M E.
+    """The method that torch takes: for "auto" the one with less work, (N + M) E^2 for moments and N M E for the stream.
 
-    queries: of all heads that share a key head.
+    queries: N, of all heads that share a key head; keys: M; width: E.
     """
     if method != "auto":
         return method
-    return "moments" if queries * keys > TORCH_PRICE[in_transform] * (queries + keys) * width else "stream"
+    return "moments" if queries * keys > TORCH_MOMENT_COST[in_transform] * (queries + keys) * width else "stream"
 
 
 # --- which kernel of Triton's stream ---------------------------------------------------------------------------------
 
 
 def stream_kernel(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> Kernel:
-    """The kernel that streams a call in the kernels' one layout: q [C', H, N, E], k [C', K, M, E].
+    """The kernel that streams a call in the kernels' layout: q [C', H, N, E], k [C', K, M, E] (operators.layout).
 
-    Raises BackendUnavailable where the one that `only` asks for cannot.
+    Raises BackendUnavailable where the one that `only` asks for cannot take it.
     """
     size, width = q.element_size(), q.shape[-1]
-    asked = _ONLY.get()
+    requested = _REQUESTED.get()
     small = fits_small_bags(size, width, largest_bag(q, k, offsets, query_offsets))
-    if asked in ("triton_small_bags", "triton_stream", "triton_stream_hopper"):
-        hopper = (size, width) in tables.HOPPER and q.is_cuda and has_hopper(facts(q.device))
+    if requested in ("triton_small_bags", "triton_stream", "triton_stream_hopper"):
+        hopper = (size, width) in tables.HOPPER and q.is_cuda and has_hopper(device_facts(q.device))
         able = {"triton_stream": True, "triton_small_bags": small, "triton_stream_hopper": hopper}
-        if not able[asked]:
-            raise BackendUnavailable(f"only({asked!r}) asks for a kernel that cannot take q {list(q.shape)} here.")
-        return asked
+        if not able[requested]:
+            raise BackendUnavailable(
+                f"only({requested!r}) asks for a kernel that cannot take q {list(q.shape)} of {q.dtype} on {q.device}."
+            )
+        return requested
     if small:
         return "triton_small_bags"
     keys = k.shape[2] if offsets is None else k.shape[2] // max(1, len(offsets) - 1)
-    if suits_hopper(size, width, keys) and q.is_cuda and has_hopper(facts(q.device)):
+    if suits_hopper(size, width, keys) and q.is_cuda and has_hopper(device_facts(q.device)):
         return "triton_stream_hopper"
     return "triton_stream"
 
 
 def fits_small_bags(size: int, width: int, largest: tuple[int, int] | None) -> bool:
-    """Whether one program can do a whole bag: numbers of `size` bytes, heads of a width, and keys and queries of the
-    largest bag (None: not known)."""
+    """Whether one program can do a whole bag.
+
+    size: bytes of a number; width: of a head; largest: keys and queries of the largest bag (None: not known).
+    """
     table = tables.SMALL_BAGS.get((size, padded_width(width)))
     return table is not None and largest is not None and largest[0] <= table.keys and largest[1] <= tables.MOST_QUERIES
 
 
 def largest_bag(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> tuple[int, int] | None:
-    """Keys and queries of the largest bag, None where the host cannot know them: while a CUDA graph is recorded."""
+    """Numbers of keys and of queries of the largest bag; None while a CUDA graph is recorded, as the host cannot read
+    offsets then."""
     if offsets is None or query_offsets is None:
         return k.shape[2], q.shape[2]
     if offsets.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -384,8 +409,9 @@ def largest_bag(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Ten
 
 
 def suits_hopper(size: int, width: int, keys: int) -> bool:
-    """Whether the Hopper kernel is the faster one for bags of so many keys (packed: on average)."""
-    return keys >= LONG and (size, width) in tables.HOPPER
+    """Whether the Hopper kernel takes numbers of `size` bytes and heads of `width`, and is faster for bags of `keys`
+    keys (packed: on average)."""
+    return keys >= FEWEST_HOPPER_KEYS and (size, width) in tables.HOPPER
 
 
 def has_hopper(device: Device) -> bool:
@@ -393,44 +419,49 @@ def has_hopper(device: Device) -> bool:
     return device.kind == "cuda" and device.capability == (9, 0) and device.triton.startswith(HOPPER_TRITON)
 
 
-def hopper_tile(q: Tensor, k: Tensor, query_offsets: Tensor | None) -> tuple[BlockSizes, SplitKeys]:
-    """The block sizes of the Hopper kernel with which it ends first, and how it splits keys."""
+def hopper_block_sizes(q: Tensor, k: Tensor, query_offsets: Tensor | None) -> tuple[BlockSizes, SplitKeys]:
+    """The block sizes with which the Hopper kernel is fastest, and how it splits keys then.
+
+    q, k and query_offsets in the kernels' layout (operators.layout).
+    """
     bags = 1 if query_offsets is None else max(1, len(query_offsets) - 1)
     keys = k.shape[2] // bags
     best = None
-    for tile in tables.HOPPER[q.element_size(), q.shape[-1]]:
-        # Packed bags have keys of their own, so many each on average, and are never split.
-        rows = -(-q.shape[2] // tile.own) * q.shape[0] if query_offsets is None else q.shape[2] // tile.own + bags
+    for sizes in tables.HOPPER[q.element_size(), q.shape[-1]]:
+        # Packed bags differ in their numbers of keys: the mean is taken, and their keys are never split.
+        tiles = -(-q.shape[2] // sizes.own) * q.shape[0] if query_offsets is None else q.shape[2] // sizes.own + bags
         most = MOST_SPLITS if query_offsets is None else 1
-        waves = SplitKeys.of(rows * q.shape[1], keys, tile, multiprocessor_count(q.device), most)
-        if best is None or waves.cost < best[1].cost:
-            best = tile, waves
+        splits = SplitKeys.of(tiles * q.shape[1], keys, sizes, multiprocessor_count(q.device), most)
+        if best is None or splits.cost < best[1].cost:
+            best = sizes, splits
     assert best is not None
     return best
 
 
 def dq_from_moments(width: int, keys: int) -> bool:
-    """Whether the stream's backward gets dq from the keys' moments, where that is less work; width: padded; keys: of
-    all bags together where they are packed."""
-    return width <= WIDEST["moments"] and keys > STREAMED * width
+    """Whether the stream's backward gets dq from the keys' moments because that is less work.
+
+    width: of a head, padded; keys: of a bag, or of all bags together where they are packed.
+    """
+    return width <= WIDEST["moments"] and keys > MOMENT_KEYS_PER_WIDTH * width
 
 
 # --- edge sums -------------------------------------------------------------------------------------------------------
 
 
 def choose_edge_sums(q: Tensor, sums: torch.dtype, backend: Backend) -> Literal["triton", "torch"]:
-    """What adds the weights of a call to edge sums of a dtype.
+    """The backend that adds the weights of a call to edge sums; sums: dtype of the sums.
 
-    Raises BackendUnavailable where backend="triton" cannot run, and ValueError for another word.
+    Raises BackendUnavailable where backend="triton" cannot run, and ValueError for an unknown backend.
     """
     if backend not in ("auto", "triton", "torch"):
-        raise ValueError(f"backend is auto, triton or torch, not {backend!r}.")
+        raise ValueError(f"backend must be auto, triton or torch, not {backend!r}.")
     if backend == "torch" or (backend == "auto" and not q.is_cuda):
         return "torch"
     if sums == torch.float32:
-        reason = why_not_triton(facts(q.device), q.dtype, q.shape[-1], 1, "stream", transformed())
+        reason = why_not_triton(device_facts(q.device), q.dtype, q.shape[-1], 1, "stream", transformed())
     else:
-        reason = f"The kernel's sums are float32, and these are {sums}"
+        reason = f"The kernel's sums are float32, and these sums are {sums}"
     if reason and backend == "triton":
         raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
     return "torch" if reason else "triton"

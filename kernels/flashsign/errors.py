@@ -1,4 +1,4 @@
-"""The errors that flashsign raises of its own: each is one sentence that says what was found."""
+"""The errors that flashsign defines. A message is a sentence that says what was found and what to do."""
 
 
 class ShapeMismatch(ValueError):
@@ -11,12 +11,12 @@ class ShapeMismatch(ValueError):
         ...     spherical_attention(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 5, 8), torch.ones(1, 2, 5, 8))
         ... except ShapeMismatch as error:
         ...     print(error)
-        q and k must have one head width; found q [1, 2, 3, 4], k [1, 2, 5, 8], v [1, 2, 5, 8].
+        q and k must have the same head width; found q [1, 2, 3, 4], k [1, 2, 5, 8], v [1, 2, 5, 8].
     """
 
 
 class BackendUnavailable(RuntimeError):
-    """Raised where a call asks for a backend by name that cannot run it; the message says why.
+    """Raised where a call asks for a backend that cannot run it, by name; the message says why.
 
     Example:
         >>> import torch
@@ -37,8 +37,8 @@ class UnusableTiles(RuntimeError):
 
     Example:
         >>> from flashsign import UnusableTiles
-        >>> raise UnusableTiles("tiles.json has tiles for NVIDIA A100, and this is NVIDIA H200.")
+        >>> raise UnusableTiles("tiles.json has block sizes for NVIDIA A100, and this GPU is NVIDIA H200.")
         Traceback (most recent call last):
         ...
-        flashsign.errors.UnusableTiles: tiles.json has tiles for NVIDIA A100, and this is NVIDIA H200.
+        flashsign.errors.UnusableTiles: tiles.json has block sizes for NVIDIA A100, and this GPU is NVIDIA H200.
     """

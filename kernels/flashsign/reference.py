@@ -1,4 +1,4 @@
-"""The definitions, written out with every weight in memory: for tests, for figures, for small bags.
+"""The definitions, written out with every weight in memory, for tests, figures and small bags.
 
 Letters: C cells, H query heads, K key heads, N queries, M keys, E head width.
 Source: spherical attention, arXiv 2505.09326; kernels/README.md.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
-    """Normalised weight of every key on every query, per cell and head (no meaning of the sign claimed).
+    """Normalised weight of every key on every query, per cell and head. Training does not identify its sign.
 
     w_ij = s_ij / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny), s_ij = m_j q_i . k_j, so
     that a row's norm is at most 1.
@@ -38,7 +38,8 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
 
 
 def reference_spherical_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
-    """Edge weights times values: q [C, H, N, E], k and v [C, K, M, E] -> [C, H, N, E]."""
+    """Edge weights times values: q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M] ->
+    [C, H, N, E], in the inputs' own dtype."""
     v, _ = _per_query_head(q, v, multiplicity)
     return edge_weights(q, k, multiplicity, eps) @ v
 

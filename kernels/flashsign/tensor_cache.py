@@ -1,4 +1,7 @@
-"""What was computed from a tensor, kept while the tensor lives unchanged: the layers of a model share their offsets."""
+"""A cache of what was computed from a tensor, valid while the tensor lives unchanged.
+
+All layers of a model get the same offsets, so what is computed from offsets is computed once a step.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ _RESULTS: MutableMapping[Tensor, dict[Hashable, Any]] = WeakIdKeyDictionary()
 
 
 def cached(tensor: Tensor, key: Hashable, compute: Callable[[], T]) -> T:
-    """The result of compute(), or the one that it gave before for the same tensor, unchanged since, and the same key.
+    """compute(), or its earlier result for the same key and the same tensor, if the tensor has not changed since.
 
-    Nothing is kept while torch.compile traces, while a CUDA graph is recorded, or of inference tensors, which do not
-    count their changes.
+    Nothing is kept while torch.compile traces, while a CUDA graph is recorded, or for inference tensors, whose changes
+    torch does not count.
     """
     if torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
         return compute()

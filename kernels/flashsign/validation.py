@@ -1,4 +1,4 @@
-"""The checks of a call before anything is computed: what does not fit is an error of one sentence.
+"""The checks of a call before anything is computed. Tensors that do not fit together raise an error of one sentence.
 
 Letters: C cells (bags), H query heads, K key heads, N queries, M keys, E head width; packed: T queries and S keys of
 all bags together.
@@ -16,7 +16,11 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, packed: bool) -> None:
-    """Raises ShapeMismatch, with what was found, unless the tensors fit together (forms: spherical_attention)."""
+    """Raises ShapeMismatch, with what was found, unless the tensors fit together.
+
+    Dense: q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M].
+    Packed: q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K].
+    """
     form, ndim = ("packed", 3) if packed else ("dense", 4)
 
     def found() -> str:
@@ -24,23 +28,23 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, 
 
     if q.ndim != ndim or k.ndim != ndim:
         expected = "q [T, H, E] and k, v [S, K, E]" if packed else "q [C, H, N, E] and k, v [C, K, M, E]"
-        hint = "" if packed else " (packed bags come with offsets)"
-        raise ShapeMismatch(f"A {form} call{hint} has {expected}; {found()}.")
+        hint = "" if packed else " For packed bags, pass offsets."
+        raise ShapeMismatch(f"A {form} call takes {expected}; {found()}.{hint}")
     if k.shape != v.shape:
-        raise ShapeMismatch(f"k and v must have one shape; {found()}.")
+        raise ShapeMismatch(f"k and v must have the same shape; {found()}.")
     if q.shape[-1] != k.shape[-1]:
-        raise ShapeMismatch(f"q and k must have one head width; {found()}.")
+        raise ShapeMismatch(f"q and k must have the same head width; {found()}.")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ShapeMismatch(f"Query heads must be a multiple of key heads; {found()}.")
+        raise ShapeMismatch(f"The number of query heads must be a multiple of the number of key heads; {found()}.")
     if not packed and q.shape[0] != k.shape[0]:
         raise ShapeMismatch(f"q and k must have the same number of cells; {found()}.")
     if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES):
         raise ShapeMismatch(
-            f"q, k and v must share one floating dtype; found {q.dtype}, {k.dtype}, {v.dtype} "
-            "(float16, bfloat16, float32 and float64 are taken)."
+            "q, k and v must share one dtype, float16, bfloat16, float32 or float64; "
+            f"found {q.dtype}, {k.dtype}, {v.dtype}."
         )
     if not (q.device == k.device == v.device):
-        raise ShapeMismatch(f"q, k and v must be on one device; found {q.device}, {k.device}, {v.device}.")
+        raise ShapeMismatch(f"q, k and v must be on the same device; found {q.device}, {k.device}, {v.device}.")
     if multiplicity is None:
         return
     per_key = k.shape[:1] if packed else (k.shape[0], k.shape[2])
@@ -57,23 +61,30 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, 
 def check_packing(
     q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Both offsets, contiguous, the queries' by default the keys'. Raises ShapeMismatch unless they cut alike."""
+    """offsets and query_offsets [C + 1], contiguous; query_offsets are offsets by default; None, None for dense calls.
+
+    Raises ShapeMismatch unless both describe the same number of bags and could cut the packed rows of k and q.
+    """
     if offsets is None:
         if query_offsets is not None:
-            raise ShapeMismatch("query_offsets came without offsets: a packed call needs the keys' offsets too.")
+            raise ShapeMismatch("query_offsets came without offsets: pass the offsets of the packed keys too.")
         return None, None
     query_offsets = offsets if query_offsets is None else query_offsets
     check_offsets("offsets", offsets, k)
     check_offsets("query_offsets", query_offsets, q)
     if len(offsets) != len(query_offsets):
         raise ShapeMismatch(
-            f"offsets describe {len(offsets) - 1} bags and query_offsets {len(query_offsets) - 1}: make them equal."
+            f"offsets and query_offsets must describe the same bags; found {len(offsets) - 1} bags and "
+            f"{len(query_offsets) - 1}."
         )
     return offsets.contiguous(), query_offsets.contiguous()
 
 
 def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
-    """Raises ShapeMismatch unless offsets [C + 1] can cut packed [T, heads, E]."""
+    """Raises ShapeMismatch unless offsets [C + 1] have a shape, dtype and device to cut packed rows [T, heads, E].
+
+    Their values are checked by check_cut, which synchronises with the GPU.
+    """
     if offsets.ndim != 1 or len(offsets) == 0 or offsets.dtype not in (torch.int32, torch.int64):
         raise ShapeMismatch(
             f"{name} must be int32 or int64 of shape [C + 1]; found {offsets.dtype} {list(offsets.shape)}."
@@ -83,13 +94,13 @@ def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
 
 
 def bag_sizes(name: str, offsets: Tensor, rows: int) -> Tensor:
-    """How many rows each bag has, [C]. Raises ShapeMismatch as check_cut."""
+    """The number of rows of each bag, [C]; offsets [C + 1]. Raises ShapeMismatch as check_cut does."""
     check_cut(name, offsets, rows)
     return offsets.diff()
 
 
 def check_cut(name: str, offsets: Tensor, rows: int) -> None:
-    """Raises ShapeMismatch unless offsets [C + 1] rise from 0 to the number of rows.
+    """Raises ShapeMismatch unless offsets [C + 1] rise from 0 to the number of rows. name: of the argument.
 
     Synchronises with the GPU the first time that it sees these offsets.
     """
@@ -101,14 +112,14 @@ def check_cut(name: str, offsets: Tensor, rows: int) -> None:
 
 
 def largest_bag_size(offsets: Tensor) -> int:
-    """Rows of the largest bag. Does not synchronise with the GPU where check_cut has seen the offsets before."""
+    """Rows of the largest bag. Does not synchronise with the GPU if check_cut has seen these offsets before."""
     return cached(offsets, "cut", lambda: _cut(offsets))[3]
 
 
 def _cut(offsets: Tensor) -> tuple[int, int, bool, int]:
-    """First, last, whether no offset is below the one before it, and the largest bag's size."""
+    """The first and the last offset, whether offsets never fall, and the size of the largest bag."""
     sizes = offsets.diff()
-    # An empty bag is added, as there may be no bags.
+    # An empty bag is added because aminmax refuses an empty tensor, and there may be no bags.
     fewest, most = torch.cat([sizes, sizes.new_zeros(1)]).aminmax()
     first, last, least, largest = torch.stack([offsets[0], offsets[-1], fewest, most]).tolist()
     return first, last, least >= 0, largest

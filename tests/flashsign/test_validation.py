@@ -13,9 +13,9 @@ Q, K = (2, 4, 7, 3), (2, 2, 9, 3)
     ("shapes", "words"),
     [
         ((Q[1:], K, K), "dense call .* found q \\[4, 7, 3\\]"),
-        ((Q, K, (2, 2, 8, 3)), "one shape"),
-        ((Q, (2, 2, 9, 5), (2, 2, 9, 5)), "one head width"),
-        ((Q, (2, 3, 9, 3), (2, 3, 9, 3)), "multiple of key heads"),
+        ((Q, K, (2, 2, 8, 3)), "the same shape"),
+        ((Q, (2, 2, 9, 5), (2, 2, 9, 5)), "the same head width"),
+        ((Q, (2, 3, 9, 3), (2, 3, 9, 3)), "multiple of the number of key heads"),
         ((Q, (1, 2, 9, 3), (1, 2, 9, 3)), "same number of cells"),
         ((Q, K, K, (2, 7)), r"multiplicity must have shape \[2, 9\] or \[2, 2, 9\].* found \[2, 7\]"),
     ],
@@ -26,7 +26,7 @@ def test_shapes_that_do_not_fit_are_named(shapes, words):
 
 
 def test_dtypes_that_differ_are_named():
-    with pytest.raises(ShapeMismatch, match=r"one floating dtype; found torch.float16, torch.float32"):
+    with pytest.raises(ShapeMismatch, match=r"share one dtype, .*; found torch.float16, torch.float32"):
         spherical_attention(torch.zeros(Q).half(), torch.zeros(K), torch.zeros(K))
 
 
@@ -44,7 +44,7 @@ def test_offsets_elsewhere_are_named():
 
 
 def test_devices_that_differ_are_named():
-    with pytest.raises(ShapeMismatch, match="one device; found meta, cpu"):
+    with pytest.raises(ShapeMismatch, match="the same device; found meta, cpu"):
         spherical_attention(torch.zeros(Q, device="meta"), torch.zeros(K), torch.zeros(K))
 
 
@@ -66,7 +66,7 @@ def test_offsets_that_do_not_cut_the_rows_are_named(offsets, words):
 
 def test_offsets_of_different_numbers_of_bags_are_named():
     rows = torch.randn(6, 2, 3)
-    with pytest.raises(ShapeMismatch, match="2 bags and query_offsets 1"):
+    with pytest.raises(ShapeMismatch, match="the same bags; found 2 bags and 1"):
         spherical_attention(rows, rows, rows, offsets=torch.tensor([0, 2, 6]), query_offsets=torch.tensor([0, 6]))
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from flashsign.autotune.search import AnyBlockSizes, Bags, Clock, Search
-from flashsign.dispatch import Method, facts, plan, why_not_triton
+from flashsign.dispatch import Method, device_facts, plan, why_not_triton
 from flashsign.errors import UnusableTiles
 from flashsign.tuning.device import device_name
 from flashsign.tuning.head_width import ROW_STEP
@@ -64,7 +64,7 @@ def bags_to_tune(bags: Bags, method: Method, device: torch.device) -> tuple[Bags
     if min(sizes.values()) < 1 or bags.heads % bags.key_heads:
         raise UnusableTiles(f"Sizes are 1 at least, and heads a multiple of key heads; found {sizes}.")
     bags = replace(bags, width=bags.width + -bags.width % ROW_STEP)
-    reason = why_not_triton(facts(device), bags.dtype, bags.width, bags.cells * bags.key_heads, method)
+    reason = why_not_triton(device_facts(device), bags.dtype, bags.width, bags.cells * bags.key_heads, method)
     if reason:
         raise UnusableTiles(f"{reason}: there are no block sizes to tune.")
     q = (bags.cells, bags.heads, bags.genes, bags.width)

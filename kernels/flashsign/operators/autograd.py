@@ -64,7 +64,7 @@ class _Attention(torch.autograd.Function):
             ctx.only = None
         else:
             found = OPERATORS[name].forward(q, k, v, m, offsets, query_offsets, eps)
-            ctx.only = dispatch.asked_for()  # a backward on a GPU runs in a thread of its own
+            ctx.only = dispatch.requested_kernel()  # kept, as a backward on a GPU runs in a thread of its own
         ctx.save_for_backward(q, k, v, m, offsets, query_offsets, *found)
         ctx.name, ctx.eps = name, eps
         o: Tensor = found[0]

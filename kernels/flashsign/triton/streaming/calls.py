@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from flashsign.dispatch import HOPPER_TRITON, Kernel, dq_from_moments, hopper_tile
+from flashsign.dispatch import HOPPER_TRITON, Kernel, dq_from_moments, hopper_block_sizes
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import (
     UncheckedDescriptor,
@@ -59,7 +59,7 @@ def forward(
     inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
     keys = ScaledKeys.of(k, m, offsets)
     if kernel == "triton_stream_hopper" and hopper is not None:
-        hopper.forward(q, keys, v, m, offsets, query_offsets, eps, *hopper_tile(q, k, query_offsets), o, inverse)
+        hopper.forward(q, keys, v, m, offsets, query_offsets, eps, *hopper_block_sizes(q, k, query_offsets), o, inverse)
         return o, inverse
     sizes = sizes or choose_block_sizes("forward", q, width)
     tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets)
