@@ -1,4 +1,4 @@
-"""Folds over items in chunks, and the gradient of a whole fold from its total alone.
+"""Folds over items in chunks, and the gradient of a fold from its total, without the totals in between.
 
 Local Gradient Theorem: if d(a.b)/da is a function D(a.b, a), the gradient of a fold for one of its items is
 D(total, item). So a fold stores its inputs and its total; items are lifted again in the backward, chunk by chunk.
@@ -22,12 +22,13 @@ Order = Literal["parallel", "sequence"]
 
 
 def fold(monoid: Monoid, items: Total, shared: Total = (), *, chunk: int = 256, order: Order = "parallel") -> Total:
-    """The total of all items, in memory for one chunk of lifted items; finish it with monoid.finish(total, shared).
+    """The total of all items: tensors as monoid.lift returns them, without [n]. monoid.finish(total, shared) ends it.
 
-    items: tensors [n, ...]; shared: tensors of any shape. order "parallel" halves a chunk until one total is left,
-    "sequence" takes one item after the other. Second derivatives, forward mode and torch.func go
-    through plain operations. Raises ValueError for a parallel fold of a monoid that is not commutative,
-    for no items tensors, for items of different lengths, and for another order or a chunk of none.
+    items: tensors [n, ...]; shared: tensors of any shape. Memory holds `chunk` lifted items at a time. order:
+    "parallel" combines the two halves of a chunk until one total is left, "sequence" takes one item after the other.
+    Differentiable once by the local gradient; second derivatives, forward mode and torch.func take plain operations.
+    Raises ValueError for a parallel fold of a monoid that is not commutative, for items that are empty or differ in
+    length, for an unknown order, and for a chunk below 1.
     Source: MonoidReduce, A. Cuba Gyllensten, 2025.
 
     Example:
@@ -39,10 +40,10 @@ def fold(monoid: Monoid, items: Total, shared: Total = (), *, chunk: int = 256, 
         True
     """
     if order not in ("parallel", "sequence") or chunk < 1:
-        raise ValueError(f"order is parallel or sequence and chunk at least 1, not {order!r} and {chunk}.")
+        raise ValueError(f"order must be parallel or sequence and chunk at least 1, not {order!r} and {chunk}.")
     lengths = {len(part) for part in items}
     if len(lengths) != 1:
-        raise ValueError(f"A fold needs items of one length; found {sorted(lengths)}.")
+        raise ValueError(f"A fold needs item tensors of one length; found lengths {sorted(lengths)}.")
     if order == "parallel" and not monoid.commutative:
         raise ValueError(f'{monoid.name} is not commutative: fold it with order="sequence".')
     if transformed():
@@ -91,7 +92,7 @@ def _nothing(monoid: Monoid, lifted: Total) -> Total:
 
 
 def _chunks(items: Total, chunk: int) -> Iterator[Total]:
-    """Slices of the items, at least one, so that a fold of nothing still has a shape."""
+    """Slices of the items, at least one, so that a fold of no items still has the shape of a total."""
     count = len(items[0])
     return (tuple(part[start : start + chunk] for part in items) for start in range(0, max(count, 1), chunk))
 
@@ -105,7 +106,7 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, monoid: Monoid, chunk: int, order: Order, count: int, *tensors: Tensor) -> Total:
         total = _fold_chunks(monoid, tensors[:count], tensors[count:], chunk, order)
-        # A total that is an input unchanged (a sum of one item) must not be returned as a view of it.
+        # The total may be an input itself (a sum of one item), and autograd forbids to return a view of an input.
         total = tuple(part.clone() for part in total)
         ctx.save_for_backward(*tensors, *total)
         ctx.how = monoid, chunk, order, count, len(tensors)
@@ -137,7 +138,7 @@ class _Fold(torch.autograd.Function):
 def _local_gradients(
     monoid: Monoid, items: Total, shared: Total, total: Total, grads: Total, chunk: int
 ) -> Iterator[Total]:
-    """Per chunk, gradients for its items and for shared: D(total, item), then autograd through the lift alone."""
+    """For each chunk, the gradients for its items and for shared: D(total, item), then autograd through lift alone."""
     assert monoid.local_gradient is not None
     for part in _chunks(items, chunk):
         part = _leaves(part, items)
@@ -151,7 +152,7 @@ def _local_gradients(
 def _chain_gradients(
     monoid: Monoid, items: Total, shared: Total, grads: Total, chunk: int, order: Order
 ) -> Iterator[Total]:
-    """The same without D: autograd through prefix . chunk . suffix, the totals on both sides held constant."""
+    """The same without D: autograd through prefix . chunk . suffix, with the totals on both sides held constant."""
     parts = list(_chunks(items, chunk))
     with torch.no_grad():
         totals = [reduce_lifted(monoid, monoid.lift(part, shared), order) for part in parts]

@@ -1,4 +1,4 @@
-"""A commutative monoid as a small table: what a streamed layer is made of.
+"""A commutative monoid: the five functions that a streamed layer is made of.
 
 Lift each item, combine in any order, finish once. Source: MonoidReduce, A. Cuba Gyllensten, 2025;
 kernels/README.md, "Folds".
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 Total = tuple[Tensor, ...]
-"""What a fold carries: the tensors of one row of the table."""
+"""The tensors that a fold accumulates, such as (u, z, t) of spherical attention."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Monoid:
     identity(like): the total of no items, shaped like the given total.
     lift(items, shared): the totals of single items. items: tensors [n, ...], one item a row; shared: tensors that
         every item meets (queries). Each tensor of the result is [n, ...].
-    combine(a, b): the total of a's and b's items; broadcasts, and meets identities without making NaN.
+    combine(a, b): the total of a's and b's items; broadcasts, and combines identities without making NaN.
     finish(total, shared): the layer's output.
-    local_gradient(combined, item, grad): D(combined, item)(grad), the gradient for `item` (or a partial total), where
-        `combined` contains it and grad is the gradient for `combined`. None: folds differentiate combine instead.
-    commutative: False refuses folds that reorder items.
+    local_gradient(combined, item, grad): D(combined, item)(grad), the gradient for `item` (a lifted item or a partial
+        total that `combined` contains), where grad is the gradient for `combined`. None: folds differentiate combine.
+    commutative: False makes fold refuse to reorder items.
 
     Example:
         >>> import torch
@@ -51,7 +51,7 @@ class Monoid:
 
 
 def constants(*values: float) -> Callable[[Total], Total]:
-    """An identity whose tensors are each filled with one number."""
+    """An identity whose tensors are each filled with one number: constants(-inf, 0) -> identity(like)."""
 
     def identity(like: Total) -> Total:
         return tuple(part.new_full(part.shape, value) for part, value in zip(like, values, strict=True))
@@ -65,10 +65,10 @@ def add(a: Total, b: Total) -> Total:
 
 
 def pass_on(combined: Total, item: Total, grad: Total) -> Total:
-    """The local gradient of a plain sum: each item gets the total's."""
+    """The local gradient of a plain sum: the gradient of each item is that of the total."""
     return grad
 
 
 def first(total: Total, shared: Total) -> Tensor:
-    """The finish of a fold whose answer is its first tensor."""
+    """The finish of a fold whose output is the first tensor of its total."""
     return total[0]

@@ -15,9 +15,10 @@ Map = Callable[[Tensor], Tensor]
 
 
 def normalised_contraction(name: str, a1: Map, a2: Map, b: Map) -> Monoid:
-    """The monoid of the two sums. Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> [N, E].
+    """The monoid of both sums. Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> output [N, E].
 
-    Scores are s = m q . k. Multiplicity 0 is absence where a1(0) = a2(0) = 0. b is never zero.
+    Scores are s = m q . k. a1, a2, b: functions of a tensor, element by element; b must not be zero. A key of
+    multiplicity 0 is absent if a1(0) = a2(0) = 0.
     Source: spherical attention, arXiv 2505.09326, theorem 1.
 
     Example: weights divided by the sum of their sizes.

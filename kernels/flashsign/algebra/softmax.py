@@ -14,7 +14,7 @@ from flashsign.algebra.monoid import Monoid, Total, constants
 
 
 def log_add(a: Tensor, b: Tensor) -> Tensor:
-    """log(e^a + e^b), which for two -inf is -inf with gradient 0 (torch.logaddexp's gradient there is NaN)."""
+    """log(e^a + e^b), element by element. For two -inf it is -inf with gradient 0, where torch.logaddexp's is NaN."""
     top = torch.maximum(a, b).detach()
     nothing = top == -math.inf
     top = torch.where(nothing, 0.0, top)
@@ -23,7 +23,7 @@ def log_add(a: Tensor, b: Tensor) -> Tensor:
 
 
 def relative_weight(part: Tensor, whole: Tensor) -> Tensor:
-    """e^(part - whole), and 0 where the whole is -inf: identity meets identity."""
+    """e^(part - whole), and 0 where the whole is -inf: there two identities are combined."""
     nothing = whole == -math.inf
     return torch.where(nothing, 0.0, (part - torch.where(nothing, 0.0, whole)).exp())
 
@@ -32,7 +32,7 @@ def _lift(items: Total, shared: Total) -> Total:
     (k, v, m), (q,) = items, shared
     absent = (m == 0)[:, None]
     z = torch.where(absent, -math.inf, k @ q.mT + torch.where(absent, 1.0, m[:, None]).log())
-    # An absent item is the identity itself, not a second nothing with a value.
+    # The lift of an absent item must be the identity, whose value is 0.
     v = torch.where(absent, 0.0, v)
     return z, v[:, None].expand(*z.shape, v.shape[-1])
 

@@ -1,4 +1,4 @@
-"""Spherical attention as a monoid: the definition that the fast paths are compared with.
+"""Spherical attention as a monoid.
 
 Letters: N queries, M keys (items), E width. Equations: kernels/README.md, "Spherical attention".
 Source: spherical attention, arXiv 2505.09326.
@@ -15,7 +15,7 @@ from flashsign.eager.streaming import inverse_norm
 def spherical_monoid(eps: float = 1e-6) -> Monoid:
     """Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> attention [N, E].
 
-    Totals are three sums, u, z and t, so each item's local gradient is the total's: that is the whole backward.
+    The total is three plain sums, u [N, E], z [N] and t, so the local gradient of each item is that of the total.
 
     Example:
         >>> import torch

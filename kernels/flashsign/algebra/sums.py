@@ -26,7 +26,7 @@ def _local_weighted(combined: Total, item: Total, grad: Total) -> Total:
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """part / whole, and 0 where the whole is 0: identity meets identity."""
+    """part / whole, and 0 where the whole is 0: there two identities are combined."""
     empty = whole == 0
     return torch.where(empty, 0.0, part / torch.where(empty, 1.0, whole))
 

@@ -1,4 +1,4 @@
-"""What every call with a group of processes needs: who may call, which derivatives there are, the one collective."""
+"""What every call with a process group needs: the checks of rank and derivative, and the sum over ranks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from torch import Tensor, distributed
 from flashsign.eager.transforms import transformed
 
 ONE_DERIVATIVE = (
-    "Attention over genes split by a group can be differentiated once, in reverse, as every further derivative would "
-    "need collectives of its own: leave forward mode, torch.func, batched and second derivatives to calls without one."
+    "Attention with group= can be differentiated once, in reverse, because any other derivative would need collectives "
+    "of its own: for forward mode, torch.func, batched and second derivatives, call it without a group."
 )
 
 
 def check_member(group: distributed.ProcessGroup) -> None:
     """Raises ValueError in a process outside of the group."""
     if distributed.get_rank(group) < 0:
-        raise ValueError("This process is not in the group: only a group's own ranks may call attention with it.")
+        raise ValueError("This process is not in the group: only ranks of the group may call attention with it.")
 
 
 def refuse_transforms() -> None:
@@ -25,6 +25,6 @@ def refuse_transforms() -> None:
 
 
 def sum_over_ranks(sums: Tensor, group: distributed.ProcessGroup) -> None:
-    """Every rank's sums become the total of all. Calls without bags are so on all ranks, and need no collective."""
+    """Adds up sums over all ranks, in place. Without bags there are none, on any rank, and no collective is made."""
     if sums.numel():
         distributed.all_reduce(sums, group=group)

@@ -1,10 +1,11 @@
-"""Attention of bags whose genes are split over devices, by the moments' kernels: 16-bit numbers on GPUs.
+"""Attention over bags whose genes are split over GPUs, by the moments' kernels, for 16-bit numbers.
 
-The passes over keys and over queries are those of one device; between them the ranks add up the sums of their keys, and
-then those of their queries. Ill-conditioned rows need keys that are elsewhere: a call that has such a row on any rank,
-which random ones never do, takes the high-precision path from float64 moments (distributed.moments).
-Letters: C' cells, or 1 where bags are packed, H query heads, K key heads, N queries, M keys, E head width; S squares,
-one a bag and key head; E' is E's padded width. Forms: flashsign.triton.moments.calls. Equations: kernels/README.md.
+The passes over keys and over queries are those of one device. Between them the ranks add up the sums of their keys, and
+in the backward those of their queries. Ill-conditioned rows would have to be streamed over keys of other ranks: if any
+rank has such a row, which random queries never are, the call is made again by the high-precision path, from float64
+moments (distributed.moments).
+Letters: C' cells, or 1 where bags are packed, H query heads, K key heads, N queries and M keys of this rank, E head
+width, E' the padded width; B bags times key heads. Layout: triton.moments.calls. Equations: kernels/README.md.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ def gene_parallel_kernel_attention(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor,
     offsets: Tensor | None, query_offsets: Tensor | None, eps: float, group: distributed.ProcessGroup,
 ) -> Tensor:  # fmt: skip
-    """This rank's outputs, like q [C', H, N, E]; k, v [C', K, M, E], m [C', 1 or K, M] float32, of this rank.
+    """Outputs of this rank's queries, like q [C', H, N, E]; k, v [C', K, M, E], m [C', 1 or K, M] float32.
 
-    Two all-reduces forward, float64 moments [S, 2, E', E'] and one number, and one backward, float32 [S, 2 E'^2 + 1].
-    Rules and errors: distributed.moments.gene_parallel_moments. There is at least one bag.
+    Two all-reduces forward, of float64 moments [B, E', 2 E'] and of one number, and one backward, of float32
+    [B, 2 E'^2 + 1]. There must be at least one bag. Rules and errors: distributed.moments.gene_parallel_moments.
     """
     check_member(group)
     refuse_transforms()
-    # As in gene_parallel_moments: a rank without gradients of its own has its turn in the others' collectives.
+    # As in gene_parallel_moments: a rank whose tensors need no gradient takes part in the backward's collective too.
     anchor = torch.zeros((), requires_grad=torch.is_grad_enabled())
     output: Tensor
     output, any_ill_conditioned = _GeneParallelKernels.apply(  # type: ignore[no-untyped-call]
@@ -48,7 +49,7 @@ def high_precision_attention(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor,
     offsets: Tensor | None, query_offsets: Tensor | None, eps: float, group: distributed.ProcessGroup,
 ) -> Tensor:  # fmt: skip
-    """The same call from float64 moments, in torch."""
+    """The same call in torch, from float64 moments; tensors as above -> like q."""
     if offsets is None:
         wide = (q.float(), k.float(), v.float(), m.expand(-1, k.shape[1], -1))
         return gene_parallel_attention(*wide, None, None, eps, group).to(q.dtype)
@@ -102,7 +103,7 @@ class _GeneParallelKernels(torch.autograd.Function):
 
 
 def all_keys(call: Call, own: Squares, lists: IllConditionedRows, group: distributed.ProcessGroup) -> Squares:
-    """A and G of all ranks' keys; every rank's own come in a unit of its own."""
+    """A and G of all ranks' keys. Each rank's own sums are in a unit of their own, which is taken out first."""
     scale = own.totals[:, 0, :1, None].double()
     sums = torch.cat((own.sums[:, 0] / scale, own.sums[:, 1] / scale**2), -1)
     distributed.all_reduce(sums, group=group)
@@ -111,7 +112,7 @@ def all_keys(call: Call, own: Squares, lists: IllConditionedRows, group: distrib
 
 
 def all_queries(call: Call, own: Squares, lists: IllConditionedRows, group: distributed.ProcessGroup) -> Squares:
-    """dA and 2 dG of all ranks' queries, in one unit on all ranks, and whether any of them needs high precision."""
+    """dA and 2 dG of all ranks' queries, in a unit that all ranks share, and whether any rank needs high precision."""
     high_precision = own.totals[:, 0, :1]
     sums = torch.cat((own.sums.flatten(1), high_precision), 1)
     distributed.all_reduce(sums, group=group)

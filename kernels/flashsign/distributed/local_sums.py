@@ -1,7 +1,7 @@
-"""What one process computes of a call whose genes are split: its keys' and queries' sums, its outputs, its gradients.
+"""What one rank computes of a gene-parallel call: the sums of its keys and queries, its outputs and its gradients.
 
 Letters: C cells, H query heads, K key heads, N queries and M keys of this rank, E head width; B = C K bags of one key
-head, B' of them in a part. Equations: kernels/README.md, "Moments" and "Genes over devices".
+head, B' of them in a part. Equations: kernels/README.md, "Moments" and "Gene parallelism".
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from flashsign.eager.dense import zero_nonfinite_absent_keys
 from flashsign.eager.moments import Moments, bags_with_rows
 
 CHUNK = 1024
-"""Rows of one product of a sum over rows: a GPU works on many in parallel, and on the rows of one in sequence."""
+"""Rows of one matrix product: a sum over more rows is made of several products, which a GPU computes in parallel."""
 
 IllConditionedRows = list[tuple[int, Tensor]]
-"""Bags with rows whose norms float32 moments lose (eager.moments.ILL_CONDITIONED), and where in the bag they are."""
+"""Bags with ill-conditioned rows (eager.moments.ILL_CONDITIONED), and which rows of the bag these are."""
 
 
 class Part(NamedTuple):
     """This rank's rows of some bags, padded to one length.
 
-    bags [B'] (numbers below B), q [B', N, E], k and v [B', M, E] (as they came), m [B', M, 1], 0 where nothing is.
+    bags [B']: their numbers, below B; q [B', N, E]; k and v [B', M, E], not scaled; m [B', M, 1], 0 for padding.
     """
 
     bags: Tensor
@@ -36,7 +36,10 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, cells: Tensor, q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Part:
-        """The dense tensors of the cells [C'] (forms: spherical_attention); a group's query heads are more queries."""
+        """The dense tensors of the cells numbered cells [C']; all query heads of a key head become queries of one bag.
+
+        q [C', H, N, E], k and v [C', K, M, E], multiplicity [C', M] or [C', K, M].
+        """
         heads, key_heads, keys, width = q.shape[1], *k.shape[1:]
         m = (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None])[..., None]
         k, v = zero_nonfinite_absent_keys(k, v, m)
@@ -52,14 +55,14 @@ class Part(NamedTuple):
 
 def key_sums(part: Part) -> Tensor:
     """(A, G) of this rank's own keys, side by side: [B', E, 2E], float64."""
-    # A product of two float32 is exact in float64: what ill-conditioned rows lose to a rounded m k is never lost here.
+    # The product of two float32 numbers is exact in float64, so m k is not rounded: ill-conditioned rows need it exact.
     scaled = part.m.double() * part.k
     rows = in_chunks(torch.cat((part.v, scaled), -1))
     return (rows[..., part.v.shape[-1] :].mT @ rows).sum(1, dtype=torch.float64)
 
 
 def in_chunks(rows: Tensor) -> Tensor:
-    """rows [B, M, F] -> [B, chunks, L, F] with L at most CHUNK; what M leaves open is zero."""
+    """rows [B, M, F] -> [B, chunks, L, F] with L at most CHUNK, padded with zeros."""
     bags, count, width = rows.shape
     chunks = max(1, -(-count // CHUNK))
     length = -(-count // chunks)
@@ -69,11 +72,11 @@ def in_chunks(rows: Tensor) -> Tensor:
 
 
 def in_a_unit(sums: Tensor) -> tuple[Tensor, Moments]:
-    """The factor [B, 1, 1] on multiplicities that takes t into [1/4, 1), and the moments in it; sums [B, E, 2E].
+    """The unit [B, 1, 1], a factor on multiplicities that brings t into [1/4, 1), and the moments in this unit.
 
-    A power of two, so that no output bit knows whether the multiplicities came in thousands or thousandths; then the
-    moments fit float32, and tiny, the one term of the norm that does not scale, is small beside all others. It comes
-    from the total, hence is the same on all ranks.
+    sums [B, E, 2E] float64: (A, G) of all ranks. The unit is a power of two, so the outputs have the same bits whatever
+    power of two multiplies all multiplicities. In it the moments fit float32, and tiny, the one term of the norm that
+    does not scale, is negligible. It depends on the total only, so it is the same on all ranks.
     """
     a, g = sums.chunk(2, -1)
     root = Moments(a, g).trace.sqrt()[:, None, None]
@@ -83,10 +86,10 @@ def in_a_unit(sums: Tensor) -> tuple[Tensor, Moments]:
 
 
 def attend(q: Tensor, total: Moments, eps: float) -> tuple[Tensor, Tensor, IllConditionedRows]:
-    """Outputs o [B', N, E], 1 / n [B', N, 1] and the ill-conditioned rows, of q [B', N, E], in q's dtype.
+    """Outputs o [B', N, E] and 1 / n [B', N, 1] of q [B', N, E], in q's dtype, and the ill-conditioned rows.
 
-    total is float64. Ill-conditioned rows, whose norms float32 moments lose, take it as it is, as their keys are
-    elsewhere. A float64 row with rho below 2e-13 has nothing better and keeps an error of 0.13 u / max(rho, eps).
+    total: float64 moments of all ranks' keys. Ill-conditioned rows are computed from them in float64, because streaming
+    would need the keys of other ranks. Float64 rows with rho below 2e-13 keep an error of 0.13 u / max(rho, eps).
     """
     o, inverse, ill_conditioned = Moments(total.a.to(q.dtype), total.g.to(q.dtype)).attend(q, eps)
     found = list(bags_with_rows(ill_conditioned))
@@ -97,7 +100,7 @@ def attend(q: Tensor, total: Moments, eps: float) -> tuple[Tensor, Tensor, IllCo
 
 
 class Rows(NamedTuple):
-    """What a query's gradient needs beside the totals: do, q, o [B', N, E] and 1 / n [B', N, 1], in one dtype."""
+    """What gradients of queries need beside the moments: grad (do), q, o [B', N, E] and 1 / n [B', N, 1], one dtype."""
 
     grad: Tensor
     q: Tensor
@@ -108,9 +111,10 @@ class Rows(NamedTuple):
 def query_gradients(
     rows: Rows, ill_conditioned: IllConditionedRows, total: Moments, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """dq [B', N, E], and (dA, 2 dG) of this rank's own queries, side by side [B', E, 2E] in float64.
+    """dq [B', N, E], and (dA, 2 dG) of this rank's own queries, side by side, [B', E, 2E] float64.
 
-    Ill-conditioned rows are differentiated in float64, like total, the others in their own dtype.
+    total: float64 moments of all ranks' keys. Ill-conditioned rows are differentiated in float64, the others in their
+    own dtype.
     """
     dtype = rows.q.dtype
     inverse = rows.inverse.clone() if ill_conditioned else rows.inverse
@@ -132,11 +136,11 @@ def _row_gradients(rows: Rows, total: Moments, eps: float) -> tuple[Tensor, Tens
     """
     grad, q, o, inverse = rows
     g = grad * inverse
-    curve = (g * o).sum(-1, keepdim=True) * inverse
+    c = (g * o).sum(-1, keepdim=True) * inverse
     width = q.shape[-1]
-    both = torch.cat((g, -curve * q), -1)
+    both = torch.cat((g, -c * q), -1)
     sums = (in_chunks(q).mT @ in_chunks(both)).sum(1, dtype=torch.float64)
-    # A view of the diagonal of 2 dG; sum_i c_i |q_i|^2 is its sum.
+    # A view of the diagonal of 2 dG, whose sum is -sum_i c_i |q_i|^2.
     diagonal = sums[..., width:].diagonal(dim1=-2, dim2=-1)
     diagonal += eps * diagonal.sum(-1, keepdim=True)
     floor = torch.diag_embed((eps * total.trace)[:, None].expand(-1, width))
@@ -144,14 +148,15 @@ def _row_gradients(rows: Rows, total: Moments, eps: float) -> tuple[Tensor, Tens
 
 
 def key_gradients(part: Part, sums: Tensor, unit: Tensor, wants_m: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
-    """dk, dv [B', M, E] and dm [B', M, 1], like part's own, from (dA, 2 dG) of all ranks, [B', E, 2E] in float64.
+    """dk, dv [B', M, E] and dm [B', M, 1], in the dtypes of the part's tensors; dm is None unless wants_m.
 
-    dk' = v dA^T + 2 k' dG,  dv = k' dA,  dk = m dk',  dm = <dk', k>, with multiplicities in the unit [B', 1, 1].
+    sums [B', E, 2E] float64: (dA, 2 dG) of all ranks; unit [B', 1, 1]: of multiplicities (in_a_unit).
+    dk' = v dA^T + 2 k' dG,  dv = k' dA,  dk = m dk',  dm = <dk', k>.
     """
     d_a, twice_d_g = sums.chunk(2, -1)
     m = part.m.double() * unit
     scaled = m * part.k
     d_scaled = torch.baddbmm(part.v.double() @ d_a.mT, scaled, twice_d_g)
-    # Multiplicities are mostly data, and their gradient costs as much as another product.
+    # Multiplicities are mostly data, which needs no gradient, and theirs costs as much as another product.
     d_m = (unit * (d_scaled * part.k).sum(-1, keepdim=True)).to(part.m.dtype) if wants_m else None
     return (m * d_scaled).to(part.k.dtype), (scaled @ d_a).to(part.v.dtype), d_m

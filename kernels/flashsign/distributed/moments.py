@@ -1,9 +1,10 @@
-"""Spherical attention of bags whose genes are split over processes, in torch: the moments of the keys travel, never the
-keys.
+"""Gene parallelism in torch: spherical attention over bags whose genes are split over processes.
+
+The processes exchange the moments of their keys, never the keys.
 
 Letters: C cells, H query heads, K key heads, N queries and M keys of this rank, E head width; packed: T queries and S
 keys of this rank. B = C K bags of one key head, B' of them in a part.
-Equations: kernels/README.md, "Moments" and "Genes over devices". Source: spherical attention, arXiv 2505.09326.
+Equations: kernels/README.md, "Moments" and "Gene parallelism". Source: spherical attention, arXiv 2505.09326.
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ def gene_parallel_attention(
     eps: float,
     group: distributed.ProcessGroup,
 ) -> Tensor:
-    """Spherical attention of this rank's queries to the keys of all ranks of `group`; packed where it has offsets.
+    """Spherical attention of this rank's queries to the keys of all ranks of `group`; packed where offsets are given.
 
-    q [C, H, N, E], k, v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E], or packed as below, in one
-    dtype, float32 or float64. N and M (T and S) are this rank's own; C, H, K, E and eps are the same on all ranks,
-    which nothing checks: it would cost another collective. Rules and errors: gene_parallel_moments.
+    q [C, H, N, E], k, v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E], or packed as in
+    gene_parallel_packed_attention; one dtype, float32 or float64. N and M (T and S) are this rank's own. C, H, K, E and
+    eps must be the same on all ranks; that is not checked, as it would cost a collective. Rules and errors:
+    gene_parallel_moments.
     """
     if offsets is not None and query_offsets is not None:
         return gene_parallel_packed_attention(q, k, v, multiplicity, offsets, query_offsets, eps, group)
@@ -61,14 +63,14 @@ def gene_parallel_packed_attention(
     eps: float,
     group: distributed.ProcessGroup,
 ) -> Tensor:
-    """Packed bags, of which every rank has all C, each with this rank's rows.
+    """The same over packed bags. Every rank passes all C bags, each with this rank's rows of it.
 
-    q [T, H, E], k, v [S, K, E], multiplicity [S] or [S, K]; offsets, query_offsets [C + 1] cut this rank's rows
-    -> [T, H, E]. Raises ShapeMismatch when they do not cut them exactly; otherwise as gene_parallel_moments.
+    q [T, H, E], k, v [S, K, E], multiplicity [S] or [S, K], offsets and query_offsets [C + 1], which cut this rank's
+    rows -> [T, H, E]. Raises ShapeMismatch unless they cut them exactly. Other rules: gene_parallel_moments.
     """
     similar = list(groups_of_bags(offsets, query_offsets, len(k), len(q)))
     parts = [Part.of(some.bags, *some.dense(q, k, v, multiplicity)) for some in similar]
-    # Ranks make different parts of the same bags, so all parts share one collective.
+    # Ranks group the same bags differently, so the collective is made for all bags at once and not part by part.
     found = gene_parallel_moments(parts, (len(offsets) - 1) * k.shape[1], eps, group)
     forms = [(len(some.bags), q.shape[1], some.queries.row.shape[1], q.shape[2]) for some in similar]
     outputs = (output.reshape(form) for output, form in zip(found, forms, strict=True))
@@ -81,25 +83,26 @@ def gene_parallel_moments(
     """Outputs [B', N, E] of every part's queries, from the moments of the keys of all ranks.
 
     One all-reduce (sum) of [B, E, 2E] in float64 forward, (A, G), and one backward, (dA, 2 dG): nothing else travels.
-    float64 moments need neither a common unit of multiplicity beforehand (a float32's fourth power fits, so the unit is
-    read off the total trace afterwards) nor the keys of other ranks for ill-conditioned rows, which read them directly.
+    In float64 the moments of float32 keys fit in any unit of multiplicity (a float32's fourth power does), so ranks
+    need not agree on a unit beforehand: it is computed from the total trace. Ill-conditioned rows are computed from the
+    float64 moments too, as streaming them would need the keys of other ranks.
 
-    Gradients are those of the sum of all ranks' losses with respect to this rank's tensors. Those of a parameter that
-    several ranks use are each rank's part of them: the caller sums them over the group (sums: an average is too small).
+    Gradients are those of the sum of all ranks' losses with respect to this rank's tensors. Where several ranks use one
+    parameter, each gets a part of its gradient, and the caller sums the parts over the group (does not average them).
 
     Every rank of the group makes the same calls in the same order, and the same backward passes through them:
-    `backward()`, or `autograd.grad` with respect to at least one of its q, k, v, multiplicity. So does a rank without
-    genes, or whose tensors need no gradient: its queries and its turn in the collective belong to the others'
-    gradients, which is why, with gradients enabled, the output always requires one. A rank that stays away or raises
-    leaves the others waiting until the group's timeout.
+    `backward()`, or `autograd.grad` with respect to at least one of its q, k, v, multiplicity. That holds for a rank
+    without genes and for one whose tensors need no gradient, because the gradients of others need its queries and its
+    part in the collective. For this reason the output always requires a gradient where gradients are enabled. If a rank
+    makes no call or raises, the others wait until the group's timeout.
 
-    Raises ValueError outside of the group, NotImplementedError for anything but one derivative in reverse.
+    Raises ValueError outside of the group, NotImplementedError for any derivative but the first in reverse.
     """
     check_member(group)
     refuse_transforms()
     if not parts:
         return ()
-    # What wants no gradient would otherwise leave this rank without a node in the graph, hence out of the collective.
+    # Without an input that requires a gradient, this rank would have no backward and be missing in its collective.
     anchor = torch.zeros((), requires_grad=torch.is_grad_enabled())
     tensors = [tensor for part in parts for tensor in part[1:]]
     outputs: tuple[Tensor, ...] = _GeneParallelMoments.apply(  # type: ignore[no-untyped-call]
@@ -109,7 +112,7 @@ def gene_parallel_moments(
 
 
 class _GeneParallelMoments(torch.autograd.Function):
-    """One node for all parts of a call and all of its tensors, so that whichever is differentiated, it runs once."""
+    """One node of the graph for all parts and tensors of a call, so that its backward runs once for any of them."""
 
     @staticmethod
     def forward(
@@ -121,7 +124,7 @@ class _GeneParallelMoments(torch.autograd.Function):
         group: distributed.ProcessGroup,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        parts = [Part(of, *four) for of, four in zip(bags_of_parts, _fours(tensors), strict=True)]
+        parts = [Part(part_bags, *four) for part_bags, four in zip(bags_of_parts, _fours(tensors), strict=True)]
         width = tensors[0].shape[-1]
         sums = tensors[0].new_zeros(bags, width, 2 * width, dtype=torch.float64)
         for part in parts:
@@ -142,7 +145,7 @@ class _GeneParallelMoments(torch.autograd.Function):
         tensors, rest = saved[: 4 * count], saved[4 * count :]
         bags_of_parts, outputs, inverses = (rest[i * count : (i + 1) * count] for i in range(3))
         unit, total = rest[-3], Moments(*rest[-2:])
-        parts = [Part(of, *four) for of, four in zip(bags_of_parts, _fours(tensors), strict=True)]
+        parts = [Part(part_bags, *four) for part_bags, four in zip(bags_of_parts, _fours(tensors), strict=True)]
         with torch.autocast(unit.device.type, enabled=False):
             sums, d_queries = torch.zeros_like(torch.cat(total, -1)), []
             for part, grad, o, inverse, ill_conditioned in zip(
@@ -162,9 +165,10 @@ class _GeneParallelMoments(torch.autograd.Function):
 
 
 def _pick(total: Moments, bags: Tensor) -> Moments:
+    """The moments of some bags [B']."""
     return Moments(total.a[bags], total.g[bags])
 
 
 def _fours(tensors: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-    """q, k, v, m of every part."""
+    """q, k, v and m of every part, from the flat list of all tensors."""
     return [tensors[i : i + 4] for i in range(0, len(tensors), 4)]

@@ -1,4 +1,4 @@
-"""Dense bags in torch: a call becomes bags of one key head, [B, N, E], which take the stream or the moments.
+"""Dense bags in torch: a call is reshaped to bags of one key head, [B, N, E], and goes to the stream or to moments.
 
 Letters: C cells (bags), H query heads, K key heads, N queries, M keys, E head width; B = C K.
 """
@@ -18,10 +18,10 @@ from flashsign.eager.transforms import transformed
 def dense_attention(
     q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float, method: Literal["stream", "moments"]
 ) -> Tensor:
-    """A dense call in the sums' dtype: query heads of a group become more queries of their key head's bag.
+    """A dense call in the dtype of its sums. All query heads of a key head become queries of one bag.
 
     q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M], one dtype, float32 or float64
-    -> [C, H, N, E]. The method is chosen in flashsign.dispatch.
+    -> [C, H, N, E]. flashsign.dispatch chooses the method.
     """
     cells, heads, queries, width = q.shape
     key_heads, keys = k.shape[1:3]
@@ -35,9 +35,10 @@ def dense_attention(
 
 
 def scale_multiplicity(m: Tensor) -> Tensor:
-    """Multiplicities [..., M] divided by a power of two near each bag's largest, which changes no output bit.
+    """Multiplicities [..., M] divided by a power of two near each bag's largest.
 
-    Then tiny, the one term of the norm that does not scale, cannot tell one unit of multiplicity from another.
+    Attention is the same for any unit of multiplicity, except for tiny, the one term of the norm that does not scale
+    with it. Divided so, the same multiplicities in another unit (of a power of two) give the same output bits.
     """
     if m.shape[-1] == 0:
         return m
@@ -48,13 +49,16 @@ def scale_multiplicity(m: Tensor) -> Tensor:
 
 
 def zero_nonfinite_absent_keys(k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-    """Zeros for absent keys whose k or v are not finite: 0 * NaN is NaN. k, v [C, K, M, E], m [C, 1 or K, M, 1]."""
+    """k and v [C, K, M, E], with zeros in absent keys where k or v is not finite, because 0 * NaN is NaN.
+
+    m [C, 1 or K, M, 1]: multiplicities.
+    """
     absent = m == 0
-    # On a GPU, to ask whether there is any would synchronise with it.
-    may_ask = not transformed() and k.device.type == "cpu"
-    if may_ask and not absent.any():
+    # On a GPU, looking whether there are any would synchronise with it.
+    can_look = not transformed() and k.device.type == "cpu"
+    if can_look and not absent.any():
         return k, v
     broken = absent & ~((k.detach() * 0 + v.detach() * 0).sum(-1, keepdim=True) == 0)
-    if may_ask and not broken.any():
+    if can_look and not broken.any():
         return k, v
     return torch.where(broken, 0, k), torch.where(broken, 0, v)

@@ -1,7 +1,7 @@
 """Spherical attention in linear time: the keys of a bag enter through two E x E moments only.
 
-Letters: B bags (cells x key heads), N queries of a bag (a group's query heads one after another, so they share the
-moments), M keys, E width. Keys arrive scaled by their multiplicity, k = m k.
+Letters: B bags (cells x key heads), N queries of a bag (those of all query heads of the key head, one head after the
+other), M keys, E width. Keys are already scaled by their multiplicity: k stands for m k.
 Equations: kernels/README.md, "Moments". Source: spherical attention, arXiv 2505.09326.
 """
 
@@ -18,11 +18,12 @@ from flashsign.eager.streaming import inverse_norm, row_floor, stream_backward, 
 from flashsign.eager.transforms import differentiable_gradients, transformed
 
 ILL_CONDITIONED = 1e-4
-"""Rows with rho = z / (|q|^2 tr G) below this are ill-conditioned: float32 moments cancel, z is off by 0.13 u / rho."""
+"""Rows with rho = z / (|q|^2 tr G) below this are ill-conditioned: float32 moments cancel, and z has a relative error
+of 0.13 u / rho, u the unit roundoff."""
 
 
 class Moments(NamedTuple):
-    """What a bag's keys are to every query: A = sum_j k_j^T v_j and G = sum_j k_j^T k_j, both [B, E, E].
+    """All that queries need of a bag's keys: a = A = sum_j k_j^T v_j and g = G = sum_j k_j^T k_j, both [B, E, E].
 
     Moments of chunks of keys add up to those of the whole bag.
     """
@@ -32,10 +33,11 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, k: Tensor, v: Tensor) -> Moments:
-        """Moments of keys (scaled by multiplicity) and values, [B, M, E] each."""
+        """The moments of keys (scaled by multiplicity) and values, [B, M, E] each."""
         return cls(k.mT @ v, k.mT @ k)
 
     def plus(self, other: Moments) -> Moments:
+        """The moments of both sets of keys."""
         return Moments(self.a + other.a, self.g + other.g)
 
     @property
@@ -44,14 +46,14 @@ class Moments(NamedTuple):
         return self.g.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     def attend(self, q: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs o [B, N, E], 1 / n [B, N, 1] and which rows are ill-conditioned [B, N, 1]; q [B, N, E]."""
+        """Outputs o [B, N, E], 1 / n [B, N, 1], and which rows are ill-conditioned, bool [B, N, 1]; q [B, N, E]."""
         width = q.shape[-1]
         both = q @ torch.cat((self.a, self.g), -1)
         u, q_g = both[..., :width], both[..., width:]
         z = (q_g * q).sum(-1, keepdim=True).clamp_min(0)
         scale = row_floor(q, self.trace, 1.0)
         inverse = inverse_norm(z, eps * scale)
-        # The bound on rho grows with the roundoff: float64 moments are trusted further down.
+        # The bound on rho is proportional to the roundoff, so it is far smaller in float64.
         ill_conditioned = z < ILL_CONDITIONED * torch.finfo(q.dtype).eps / torch.finfo(torch.float32).eps * scale
         return u * inverse, inverse, ill_conditioned
 
@@ -60,8 +62,8 @@ def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
     """Spherical attention from moments; ill-conditioned rows are streamed, forward and backward.
 
     q [B, N, E], k (scaled by multiplicity) and v [B, M, E], one dtype, float32 or float64 -> o [B, N, E].
-    8 N E^2 operations forward, nothing of size N x M. Forward mode and torch.func transforms cannot single out
-    such rows and use float64 moments for all rows instead. Source: arXiv 2505.09326.
+    8 N E^2 operations forward, and nothing of size N x M in memory. Forward mode and torch.func transforms cannot
+    single out ill-conditioned rows and use float64 moments for all rows instead. Source: arXiv 2505.09326.
     """
     if transformed():
         return plain_moment_attention(q, k, v, eps)
@@ -70,7 +72,7 @@ def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
 
 
 def plain_moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """The same in plain torch operations and float64, as no row is picked out; differentiable in any mode and order."""
+    """The same in plain torch operations, with float64 moments for all rows; differentiable in any mode and order."""
     return Moments.of(k.double(), v.double()).attend(q.double(), eps)[0].to(q.dtype)
 
 
@@ -117,19 +119,19 @@ def _moments_backward(
     width = q.shape[-1]
     eye = torch.eye(width, dtype=q.dtype, device=q.device)
     g = grad * inverse
-    curve = (g * o).sum(-1, keepdim=True) * inverse
-    rows = torch.cat((g, -curve * q), -1)
+    c = (g * o).sum(-1, keepdim=True) * inverse
+    rows = torch.cat((g, -c * q), -1)
     both = q.mT @ rows
     d_a, twice_d_g = both[..., :width], both[..., width:]
-    # sum_i c_i |q_i|^2 is the trace of what is at hand.
-    pull = twice_d_g.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
+    # -sum_i c_i |q_i|^2, which is 2 dt / eps: the trace of 2 dG before its eps term is added.
+    trace = twice_d_g.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None]
     dq = rows @ torch.cat((moments.a.mT, moments.g + eps * moments.trace[:, None, None] * eye), -2)
-    dk = v @ d_a.mT + k @ (twice_d_g + eps * pull * eye)
+    dk = v @ d_a.mT + k @ (twice_d_g + eps * trace * eye)
     return dq, dk, k @ d_a
 
 
 def bags_with_rows(marked: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Each bag that has marked rows, with their positions; marked [B, N, 1] bool."""
+    """Each bag that has marked rows, and which of its rows they are; marked [B, N, 1] bool."""
     bag_of_row, row, _ = marked.nonzero(as_tuple=True)
     bags, counts = torch.unique_consecutive(bag_of_row, return_counts=True)
     yield from zip(bags.tolist(), torch.split(row, counts.tolist()), strict=True)

@@ -1,6 +1,7 @@
-"""Packed bags as dense ones: bags of similar size are padded to one length, computed together, and put back in order.
+"""Packed bags in torch: bags of similar size are padded to one length, computed as dense ones, and put back in order.
 
-Letters: T queries and S keys of all bags, C bags, C' bags of a group, H query heads, K key heads, E head width.
+Letters: T queries and S keys of all bags, C bags, C' bags of a group, N queries and M keys of a group's largest bag,
+H query heads, K key heads, E head width.
 """
 
 from __future__ import annotations
@@ -15,25 +16,26 @@ from flashsign.validation import bag_sizes
 
 
 class Slots(NamedTuple):
-    """Where the padded rows of some bags come from: row [C', L] of the packed tensor, and whether present [C', L]."""
+    """The rows of some bags, padded to L: row [C', L], their numbers in the packed tensor, and present [C', L], False
+    for padding."""
 
     row: Tensor
     present: Tensor
 
     @classmethod
     def of(cls, starts: Tensor, sizes: Tensor) -> Slots:
-        """Slots of bags that begin at starts [C'] and have sizes [C'] rows; L is the largest size."""
+        """Slots of bags that begin at rows starts [C'] and have sizes [C'] rows; L is the largest size."""
         position = torch.arange(int(sizes.max()), device=starts.device)
         present = position < sizes[:, None]
         return cls(torch.where(present, starts[:, None] + position, 0), present)
 
     def pad(self, rows: Tensor) -> Tensor:
-        """rows [T, ...] -> [C', L, ...], zeros where no row is."""
+        """rows [T, ...] -> [C', L, ...], zeros for padding."""
         padded = rows.index_select(0, self.row.reshape(-1)).reshape(*self.row.shape, *rows.shape[1:])
         return torch.where(self.present.reshape(*self.present.shape, *[1] * (rows.ndim - 1)), padded, 0)
 
     def pad_heads(self, rows: Tensor) -> Tensor:
-        """rows [T, heads, ...] -> [C', heads, L, ...]; rows [T] of all heads alike -> [C', L]."""
+        """rows [T, heads, ...] -> [C', heads, L, ...]; rows [T], which all heads share -> [C', L]."""
         padded = self.pad(rows)
         return padded if rows.ndim == 1 else padded.transpose(1, 2)
 
@@ -44,7 +46,7 @@ class Slots(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Bags of similar size: their numbers bags [C'], and where their padded keys and queries come from."""
+    """Bags of similar size: their numbers, bags [C'], and the slots of their keys and of their queries."""
 
     bags: Tensor
     keys: Slots
@@ -67,11 +69,11 @@ def groups_of_bags(
     queries: int,
     at_once: Callable[[int, int], int] | None = None,
 ) -> Iterator[Group]:
-    """Every bag once, in groups whose sizes are similar.
+    """Groups of bags of similar size, in which every bag is once.
 
-    offsets and query_offsets [C + 1] cut `keys` and `queries` packed rows; at_once(queries, keys): the most bags of a
-    group, given the sizes of the largest bag in it (default: any number).
-    Raises ShapeMismatch when offsets do not cut the rows exactly.
+    offsets and query_offsets [C + 1] cut `keys` and `queries` packed rows into bags; at_once(queries, keys): how many
+    bags a group may have at most, given the largest numbers of queries and of keys in it (default: any number).
+    Raises ShapeMismatch unless the offsets cut the rows exactly.
     """
     sizes, query_sizes = bag_sizes("offsets", offsets, keys), bag_sizes("query_offsets", query_offsets, queries)
     for similar in similar_bags(sizes, query_sizes):
@@ -81,7 +83,10 @@ def groups_of_bags(
 
 
 def similar_bags(sizes: Tensor, query_sizes: Tensor) -> Iterator[Tensor]:
-    """Groups of bags [C'] whose sizes are within a factor of sqrt(2), so that padding stays small."""
+    """Groups of bags, each the numbers [C'] of bags whose sizes are within a factor of sqrt(2): little padding.
+
+    sizes, query_sizes [C]: numbers of keys and of queries of each bag.
+    """
     classes = torch.stack([(2 * (size + 1).log2()).ceil() for size in (sizes, query_sizes)])
     _, group = torch.unique(classes, dim=1, return_inverse=True)
     return (torch.nonzero(group == number).squeeze(-1) for number in torch.unique(group))
@@ -96,16 +101,17 @@ def packed_attention(
     offsets: Tensor,
     query_offsets: Tensor,
 ) -> Tensor:
-    """`dense(q, k, v, multiplicity)` over packed bags: q [T, H, E], k, v [S, K, E], multiplicity [S(, K)] -> [T, H, E].
+    """Attention over packed bags by `dense`, which computes dense ones: dense(q, k, v, multiplicity) -> like q.
 
-    Bags without keys read zeros. Raises ShapeMismatch when offsets do not cut the rows exactly.
+    q [T, H, E], k, v [S, K, E], multiplicity [S] or [S, K], offsets and query_offsets [C + 1] -> [T, H, E]. The queries
+    of a bag without keys get zeros. Raises ShapeMismatch unless the offsets cut the rows exactly.
     """
     groups = groups_of_bags(offsets, query_offsets, len(k), len(q))
     return unpad_in_order(((group, dense(*group.dense(q, k, v, multiplicity))) for group in groups), q)
 
 
 def unpad_in_order(outputs: Iterable[tuple[Group, Tensor]], q: Tensor) -> Tensor:
-    """Outputs [C', H, N, E] of groups that hold every bag once -> [T, H, E], in the order of the rows of q."""
+    """Outputs [C', H, N, E] of groups in which every bag is once -> [T, H, E], in the order of the rows of q."""
     found, rows = [], []
     for group, output in outputs:
         found.append(group.queries.unpad(output.transpose(1, 2)))

@@ -1,7 +1,8 @@
-"""Spherical attention as a stream over keys: keys pass by in chunks, two sums remain (the monoid: algebra.spherical).
+"""Spherical attention as a stream over keys: two sums per query, accumulated over chunks of keys (algebra.spherical).
 
-Letters: B bags (cells x key heads), N queries of a bag (a group's query heads one after another), M keys, E width.
-Keys arrive scaled by their multiplicity, k = m k. Equations: kernels/README.md, "Spherical attention".
+Letters: B bags (cells x key heads), N queries of a bag (those of all query heads of the key head, one head after the
+other), M keys, E width. Keys are already scaled by their multiplicity: k stands for m k.
+Equations: kernels/README.md, "Spherical attention".
 Source: spherical attention, arXiv 2505.09326.
 """
 
@@ -23,8 +24,8 @@ CHUNK_SCORES = 2**23
 def inverse_norm(z: Tensor, floor: Tensor) -> Tensor:
     """1 / n of every row, n = sqrt(z + floor + tiny), floor = eps |q|^2 t; z and floor [...] -> [...].
 
-    A row whose norm is exactly zero (nothing to attend to, or q = 0) gets 0: it reads zero and passes back zero,
-    where 1 / sqrt(tiny) would pass back 1e19.
+    0 where z + floor is exactly zero (no keys, or q = 0): such a row has output and gradient zero, where 1 / sqrt(tiny)
+    would make gradients of 1e19.
     """
     square = z + floor
     alive = square > 0
@@ -32,7 +33,7 @@ def inverse_norm(z: Tensor, floor: Tensor) -> Tensor:
 
 
 def stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """Spherical attention with keys in chunks: O(N E) extra memory, forward and backward.
+    """Spherical attention, a chunk of keys at a time: O(N E) extra memory, forward and backward.
 
     q [B, N, E], k (scaled by multiplicity) and v [B, M, E], one dtype, float32 or float64 -> o [B, N, E].
     Forward mode and torch.func transforms keep all scores at once. Source: arXiv 2505.09326.
@@ -44,7 +45,7 @@ def stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
 
 
 def plain_stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
-    """The same in plain torch operations, every score at once; differentiable in any mode and order."""
+    """The same in plain torch operations, with all scores in memory; differentiable in any mode and order."""
     scores = q @ k.mT
     z = scores.square().sum(-1, keepdim=True)
     return (scores @ v) * inverse_norm(z, row_floor(q, k.square().sum((-2, -1)), eps))
@@ -75,27 +76,28 @@ def stream_forward(q: Tensor, k: Tensor, v: Tensor, eps: float) -> tuple[Tensor,
 def stream_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, inverse: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Local gradients, summed: dq [B, N, E], dk and dv [B, M, E] from the rows' totals and each pair's score.
+    """dq [B, N, E], dk and dv [B, M, E], summed over pairs from each pair's score and the rows' totals.
 
-    With h_i = -delta_i / (2 n_i^2), the derivative for n_i^2:
-    ds_ij = <g_i, v_j> + 2 h_i s_ij, and through the floor eps |q|^2 t: 2 h_i eps t q_i for q_i, and
-    2 k_j sum_i h_i eps |q_i|^2 for k_j.
+    With g_i = do_i / n_i, delta_i = <do_i, o_i> and c_i = delta_i / n_i^2:
+
+        ds_ij = <g_i, v_j> - c_i s_ij      dq_i = sum_j ds_ij k_j - c_i eps t q_i      dv_j = sum_i s_ij g_i
+        dk_j = sum_i ds_ij q_i + 2 dt k_j      2 dt = -sum_i c_i eps |q_i|^2
     """
     g = grad * inverse
-    curve = (g * o).sum(-1, keepdim=True) * inverse
+    c = (g * o).sum(-1, keepdim=True) * inverse
     t = k.square().sum((-2, -1))[:, None, None]
-    dq = -eps * t * curve * q
-    pull = -eps * (curve * q.square().sum(-1, keepdim=True)).sum(1, keepdim=True)
+    dq = -eps * t * c * q
+    twice_dt = -eps * (c * q.square().sum(-1, keepdim=True)).sum(1, keepdim=True)
     # Filled in place: pieces kept from every chunk would fragment the memory that large scores leave free.
-    dk = pull * k
+    dk = twice_dt * k
     dv = torch.zeros_like(dk)
     for chunk in key_chunks(q.shape[0] * q.shape[1], k.shape[1]):
         k_chunk, v_chunk = k[:, chunk], v[:, chunk]
         scores = q @ k_chunk.mT
-        # narrow, as an indexed slice of everything is an alias, which a batched backward does not allow.
+        # narrow, because an indexed slice of all keys is an alias, which a batched backward does not allow.
         where = (1, chunk.start, chunk.stop - chunk.start)
         dv.narrow(*where).copy_(scores.mT @ g)
-        dscores = torch.addcmul(g @ v_chunk.mT, scores, curve, value=-1)
+        dscores = torch.addcmul(g @ v_chunk.mT, scores, c, value=-1)
         dq += dscores @ k_chunk
         dk.narrow(*where).add_(dscores.mT @ q)
     return dq, dk, dv

@@ -1,7 +1,7 @@
-"""The derivatives of the operators: one function of autograd for the stream and for moments.
+"""The derivatives of the operators: one autograd function for the stream and for moments.
 
-First derivatives run the backward kernels. Second ones, batched ones and transforms take the same attention in torch's
-operations, which every mode of differentiation knows.
+First derivatives run the backward kernels. Second derivatives, batched ones and transforms differentiate the same
+attention in torch operations, which support every mode of differentiation.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ def attend(
     query_offsets: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """Attention by the kernels of an operator, "stream" or "moments", in their one layout -> like q.
+    """Attention by the kernels of an operator, "stream" or "moments", in operators.layout.
 
-    Differentiable in q, k, v and m, more than once by way of torch_stream.
+    q [C', H, N, E], k and v [C', K, M, E], m [C', 1 or K, M] float32 -> like q. Differentiable in q, k, v and m; second
+    derivatives are those of torch_stream.
     """
-    # In eager mode operators are called without the dispatcher, and where nothing is differentiated without autograd:
-    # each takes as long as the rest of the way to a launch.
+    # torch's dispatcher and autograd each take as long as everything else before a launch. So eager mode calls the
+    # functions behind the operators, and without autograd where no gradient is wanted.
     wanted = q.requires_grad or k.requires_grad or v.requires_grad or m.requires_grad
     if not (wanted and torch.is_grad_enabled()) and not torch.compiler.is_compiling():
         return OPERATORS[name].forward(q, k, v, m, offsets, query_offsets, eps)[0]
@@ -87,7 +88,7 @@ class _Attention(torch.autograd.Function):
                 dq, dk, dv, dm = OPERATORS[ctx.name].backward(*arguments)
         if not ctx.needs_input_grad[4]:
             return None, dq, dk, dv, None, None, None, None
-        # Multiplicities are mostly data: the sum over the key heads that share them is a launch of its own.
+        # Mostly multiplicities are data and get here None: the sum over key heads that share them is one more launch.
         shared = m.shape[1] == 1 < dm.shape[1]
         return None, dq, dk, dv, dm.sum(1, keepdim=True) if shared else dm, None, None, None
 
@@ -95,7 +96,7 @@ class _Attention(torch.autograd.Function):
 def torch_stream(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float
 ) -> Tensor:
-    """The same attention in torch's operations; differentiable in any mode and order."""
+    """The same attention in torch operations, in the same layout; differentiable in any mode and order."""
     sums = torch.promote_types(q.dtype, torch.float32)
 
     def dense(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The way from a call of spherical_attention to the kernels and back: their device, their widths, their one layout."""
+"""From a call of spherical_attention to the kernels and back: the current device, padded heads, the one layout."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ def call_kernels(
     query_offsets: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """A call that fits together (flashsign.attention, forms and all) by `attend`, which takes the kernels' one layout.
+    """Brings a checked call of spherical_attention to the kernels' layout, runs `attend` and brings its output back.
 
-    attend(q, k, v, m, offsets, query_offsets, eps) -> like q (operators.autograd, distributed.kernels).
-    Raises ShapeMismatch when offsets do not cut the packed rows exactly.
+    q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M], or packed (see spherical_attention)
+    -> like q.
+    attend(q, k, v, m, offsets, query_offsets, eps) -> like q, in operators.layout (operators.autograd,
+    distributed.kernels). Raises ShapeMismatch unless the offsets cut the packed rows exactly.
     """
     if q.is_cuda and not torch.compiler.is_compiling() and q.get_device() != torch.cuda.current_device():
-        with torch.cuda.device(q.device):  # kernels start on the current one
+        with torch.cuda.device(q.device):  # kernels start on the current device
             return call_kernels(attend, q, k, v, multiplicity, offsets, query_offsets, eps)
     packed = offsets is not None
     width = q.shape[-1]
@@ -39,7 +41,7 @@ def call_kernels(
     if padding:
         q, k, v = (F.pad(x, (0, padding)) for x in (q, k, v))
     if offsets is not None and query_offsets is not None:
-        # This synchronises with the GPU, which cannot be while calls are traced or recorded.
+        # The check synchronises with the GPU, which is impossible while a call is traced or a graph is recorded.
         if not (torch.compiler.is_compiling() or (q.is_cuda and torch.cuda.is_current_stream_capturing())):
             check_cut("offsets", offsets, len(k))
             check_cut("query_offsets", query_offsets, len(q))

@@ -1,4 +1,4 @@
-"""The one layout of the kernels, to which calls of either form are brought, and from which their outputs come back.
+"""The one layout of the kernels: dense and packed calls are brought to it, and outputs are brought back from it.
 
     q [C', H, N, E], k and v [C', K, M, E], multiplicity [C', 1 or K, M]
 
@@ -16,7 +16,7 @@ def heads_first(rows: Tensor) -> Tensor:
 
 
 def rows_first(rows: Tensor) -> Tensor:
-    """The way back: [1, heads, T, E] -> packed rows [T, heads, E], a view."""
+    """The inverse of heads_first: [1, heads, T, E] -> packed rows [T, heads, E], a view."""
     return rows[0].transpose(0, 1)
 
 
@@ -28,11 +28,11 @@ def multiplicity_heads_first(m: Tensor, packed: bool) -> Tensor:
 
 
 def multiplicity_rows_first(m: Tensor) -> Tensor:
-    """Of packed bags, back: [1, 1 or K, S] -> [S, 1 or K], a view."""
+    """The inverse of multiplicity_heads_first for packed bags: [1, 1 or K, S] -> [S, 1 or K], a view."""
     return m[0].mT
 
 
 def has_contiguous_rows(x: Tensor) -> bool:
-    """Whether the numbers of a row [..., E] are adjacent and no rows overlap: then those of empty_like are so too."""
+    """Whether the numbers of each row [..., E] are adjacent and no rows overlap. Then so are those of empty_like(x)."""
     *steps, along = x.stride()
     return along == 1 and all(n == 1 or step >= x.shape[-1] for n, step in zip(x.shape, steps, strict=False))

@@ -1,9 +1,9 @@
-"""The Triton kernels as operators of torch, so that torch.compile sees one node where they run.
+"""The Triton kernels as operators of torch, so that torch.compile sees a call as one node.
 
-    flashsign::stream, flashsign::moments                       q, k, v, m -> o, 1 / n, and what else a backward takes
-    flashsign::stream_backward, flashsign::moments_backward     and a gradient of o -> dq, dk, dv, dm
+    flashsign::stream, flashsign::moments                       q, k, v, m -> o, 1 / n, and the totals of `Operator`
+    flashsign::stream_backward, flashsign::moments_backward     do, q, k, v, m and those outputs -> dq, dk, dv, dm
 
-In the one layout of operators.layout, m float32. Importing this module imports no Triton.
+All in operators.layout, m float32. Importing this module does not import Triton.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _stream_backward(
 
 
 def _moments(*call: Tensor | float | None) -> Tensors:
-    """o like q, 1 / n [C', H, N] float32, and the moments of each bag's keys, sums and totals."""
+    """o like q, 1 / n [C', H, N] float32, and the moments of each bag's keys: sums and totals (_empty_moments)."""
     found: Tensors = _kernels("moments.calls").forward(*call)
     return found
 
@@ -84,16 +84,16 @@ def _no_totals(q: Tensor, k: Tensor, offsets: Tensor | None) -> Tensors:
 
 
 def _empty_moments(q: Tensor, k: Tensor, offsets: Tensor | None) -> Tensors:
-    """sums [bags K, 2, E', E'] and totals [bags K, 4, .], float32, of each bag's keys; E' is E's padded width."""
-    squares = (q.shape[0] if offsets is None else offsets.shape[0] - 1) * k.shape[1]
+    """sums [bags K, 2, E', E'] and totals [bags K, 4, blocks], float32, of each bag's keys; E' is the padded width."""
+    bags_and_heads = (q.shape[0] if offsets is None else offsets.shape[0] - 1) * k.shape[1]
     width = padded_width(q.shape[-1])
-    sums = q.new_empty(squares, 2, width, width, dtype=torch.float32)
-    return sums, q.new_empty(squares, 4, width**2 // moment_block(width), dtype=torch.float32)
+    sums = q.new_empty(bags_and_heads, 2, width, width, dtype=torch.float32)
+    return sums, q.new_empty(bags_and_heads, 4, width**2 // moment_block(width), dtype=torch.float32)
 
 
 class Operator(NamedTuple):
-    """forward and backward: what runs. totals: names of the tensors that forward returns after o and 1 / n, which a
-    backward takes too; empty_totals: those tensors, empty, of a call (q, k, offsets)."""
+    """forward, backward: the functions that run. totals: names of the tensors that forward returns after o and 1 / n
+    and that backward takes; empty_totals(q, k, offsets): those tensors, uninitialised."""
 
     forward: Callable[..., Tensors]
     backward: Callable[..., Tensors]
@@ -106,7 +106,7 @@ OPERATORS = {
     "moments": Operator(_moments, _moments_backward, ("sums", "totals"), _empty_moments),
 }
 
-# Defined by schema rather than by decorator: a decorated operator took 100 microseconds a call, this one 10.
+# Defined by schema and not by torch's decorator: a decorated operator took 100 microseconds a call, this one takes 10.
 LIBRARY = torch.library.Library("flashsign", "DEF")  # type: ignore[no-untyped-call]
 
 

@@ -42,7 +42,7 @@ def test_the_parallel_fold_refuses_what_does_not_commute():
 
 
 def test_items_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match=r"one length; found \[3, 4\]"):
+    with pytest.raises(ValueError, match=r"one length; found lengths \[3, 4\]"):
         fold(SOFTMAX, (normal(3, 2), normal(4, 2), torch.ones(4)), (normal(2, 2),))
 
 
@@ -92,7 +92,7 @@ def test_an_item_that_is_shared_as_well_has_each_derivative_once(monoid):
 
 def test_words_and_chunks_that_mean_nothing_are_refused():
     for wrong in ({"order": "paralel"}, {"chunk": 0}, {"chunk": -1}):
-        with pytest.raises(ValueError, match="order is parallel or sequence and chunk at least 1"):
+        with pytest.raises(ValueError, match="order must be parallel or sequence and chunk at least 1"):
             fold(SOFTMAX, (torch.ones(3, 4), torch.ones(3, 4), torch.ones(3)), (torch.ones(2, 4),), **wrong)
 
 
