@@ -1,13 +1,15 @@
-"""flashsign's kernels against every softmax kernel, on a GPU.
+"""How fast and how exact is flashsign's attention beside PyTorch's softmax kernels and spherical attention in torch?
 
-    PYTHONPATH=.:kernels python benchmarks/attention.py                     # an H200: 7 minutes
-    PYTHONPATH=.:kernels python benchmarks/attention.py --quick             # one minute
-    PYTHONPATH=.:kernels python benchmarks/attention.py --packed --small    # the other parts; --dense adds the first
-    PYTHONPATH=.:kernels python benchmarks/attention.py --from-csv benchmarks/results/attention.csv
-    PYTHONPATH=.:kernels python benchmarks/attention.py --device cpu --smoke
+    PYTHONPATH=.:kernels python benchmarks/attention.py                     # 7 minutes on an H200
+    PYTHONPATH=.:kernels python benchmarks/attention.py --quick             # two sizes in fp16: 1 minute
+    PYTHONPATH=.:kernels python benchmarks/attention.py --packed --small    # packed bags and small bags alone: minutes
+    PYTHONPATH=.:kernels python benchmarks/attention.py --from-csv benchmarks/results/attention.csv     # picture alone
+    PYTHONPATH=.:kernels python benchmarks/attention.py --device cpu --smoke    # tiny sizes, without a GPU: seconds
 
-Prints a table, and writes `attention.csv` (after every point) and the picture `docs/img/attention.png`; the other parts
-write `attention_packed.csv` and `attention_small.csv`. What was not measured, and why, stands below the table.
+Prints a table of times, with the times of cuDNN, FlashAttention-2 and eager torch in the same run as ratios. Writes
+`attention.csv` after every point and the picture `docs/img/attention.png`. `--packed` and `--small` write
+`attention_packed.csv` and `attention_small.csv`; with `--dense` they run beside the main part. What was not measured is
+printed below the table, with the reason.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ HERE = Path(__file__).resolve().parent
 
 
 def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -> None:
-    """The table of all points, line by line as they are measured; what is known so far is in the CSV."""
+    """Measures all points; prints a row when it is measured, and writes the CSV after every point."""
     begun = time.monotonic()
     known = versions(device)
     print(", ".join(f"{name} {value}" for name, value in known.items() if value))
     if device.type == "cuda":
-        print(f"estimated on an H200: {estimate(plan) / 60:.1f} minutes")
+        print(f"This takes about {estimate(plan) / 60:.1f} minutes on an H200.")
     rates = device_rates(DTYPES, device, *((64, plan.budget_s) if arguments.smoke else (8192, 1.0)))
     products = ", ".join(f"{name} {rate:.0f} TFLOP/s" for name, rate in rates.matmul.items())
     print(f"matrix product: {products}; copy: {rates.copy:.2f} TB/s")
@@ -47,7 +49,7 @@ def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -
     gone: set[str] = set()
     for point in plan.points():
         if time.monotonic() - begun > arguments.limit_s:
-            remarks[f"from {point} on"] = f"not measured: --limit-s {arguments.limit_s:.0f} is over"
+            remarks[f"from {point} on"] = f"not measured, because --limit-s {arguments.limit_s:.0f} had passed"
             break
         names = tuple(name for name in plan.methods_at(point) if name not in gone)
         rows, failed = rows_at(point, plan, names, arguments.backend, device, rates)
@@ -71,7 +73,7 @@ def run_dense(arguments: argparse.Namespace, plan: Plan, device: torch.device) -
 
 
 def run_part(title: str, rows: object, path: Path) -> None:
-    """A part whose rows are printed as they are."""
+    """Prints the rows of a part as a table, and writes them."""
     table = pd.DataFrame(rows)
     shown = table.assign(status=table["status"].str.slice(0, 60))
     print(f"\n{title}\n{shown.to_string(index=False, float_format='{:.4g}'.format, na_rep='')}")
@@ -93,26 +95,28 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     print(f"wrote {path}")
 
 
-def parsed(words: list[str] | None) -> argparse.Namespace:
+def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dense", action="store_true", help="one bag a head, all sizes (the default part)")
+    parser.add_argument("--dense", action="store_true", help="one bag, all sizes (the default part)")
     parser.add_argument("--packed", action="store_true", help="packed bags of uneven sizes against equal ones")
-    parser.add_argument("--small", action="store_true", help="many small bags: CUDA graphs and overhead per call")
-    parser.add_argument("--quick", action="store_true", help="two sizes, fp16: a minute")
+    parser.add_argument(
+        "--small", action="store_true", help="many small bags: time in a CUDA graph, overhead of a call"
+    )
+    parser.add_argument("--quick", action="store_true", help="two sizes in fp16: a minute")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--sizes", nargs="+", type=int, metavar="N")
     parser.add_argument("--widths", nargs="+", type=int, metavar="E")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES)
     parser.add_argument("--methods", nargs="+", choices=EXPECTED_MS)
     parser.add_argument("--directions", nargs="+", choices=DIRECTIONS)
-    parser.add_argument("--budget-s", type=float, metavar="S", help="of a method in one direction at a point")
-    parser.add_argument("--limit-s", type=float, default=480, metavar="S", help="no new point after this")
+    parser.add_argument("--budget-s", type=float, metavar="S", help="time for a method in one direction at a point")
+    parser.add_argument("--limit-s", type=float, default=480, metavar="S", help="start no new point after this time")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--backend", choices=("triton", "torch", "auto"), help="of flashsign; default: by device")
+    parser.add_argument("--backend", choices=("triton", "torch", "auto"), help="default: triton on a GPU, else torch")
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
     parser.add_argument("--picture", type=Path, metavar="FILE")
-    parser.add_argument("--from-csv", type=Path, metavar="FILE", help="only draw the picture again")
-    arguments = parser.parse_args(words)
+    parser.add_argument("--from-csv", type=Path, metavar="FILE", help="draw this table, and measure nothing")
+    arguments = parser.parse_args(argv)
     arguments.backend = arguments.backend or ("triton" if arguments.device.startswith("cuda") else "torch")
     if arguments.smoke and not arguments.from_csv:
         arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="attention-"))
@@ -122,20 +126,20 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def main(words: list[str] | None = None) -> None:
-    arguments = parsed(words)
+def main(argv: list[str] | None = None) -> None:
+    arguments = parsed(argv)
     if not (arguments.smoke or arguments.from_csv) and not arguments.device.startswith("cuda"):
-        raise SystemExit("Full sizes need a GPU, and none was chosen; --smoke runs tiny ones anywhere.")
+        raise SystemExit(f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones anywhere.")
     if arguments.from_csv:
         return draw(pd.read_csv(arguments.from_csv), arguments.picture)
     plan = Plan.of(arguments)
     device = torch.device(arguments.device)
     common = (arguments.backend, device, plan.budget_s, arguments.smoke)
     if arguments.packed:
-        title = "Packed bags (8 heads, E = 128); ratio: rate over that of equal dense bags with as many pairs"
+        title = "Packed bags (8 heads, E = 128); ratio: TFLOP/s over those of equal dense bags with as many pairs"
         run_part(title, packed_rows(plan.dtypes, *common), arguments.output / "attention_packed.csv")
     if arguments.small:
-        title = "Small bags, microseconds a call; overhead: calls in a row minus the same in a CUDA graph"
+        title = "Small bags, microseconds per call; overhead: a call in a loop minus a call in a CUDA graph"
         run_part(title, small_rows(plan.dtypes, plan.methods, *common), arguments.output / "attention_small.csv")
     if arguments.dense or not (arguments.packed or arguments.small):
         run_dense(arguments, plan, device)

@@ -1,12 +1,13 @@
-"""Where moments become faster than the stream, and whether the door's choice is the faster one.
+"""From how many genes on are moments faster than the stream, and does `method="auto"` choose the faster one?
 
-    PYTHONPATH=.:kernels python benchmarks/crossing.py            # an H200: two minutes
-    PYTHONPATH=.:kernels python benchmarks/crossing.py --quick    # fewer sizes
-    PYTHONPATH=.:kernels python benchmarks/crossing.py --picture docs/img/crossing.png    # of what the table holds
+    PYTHONPATH=.:kernels python benchmarks/crossing.py            # 2 minutes on an H200
+    PYTHONPATH=.:kernels python benchmarks/crossing.py --quick    # fewer sizes: less than a minute
+    PYTHONPATH=.:kernels python benchmarks/crossing.py --picture docs/img/crossing.png    # draws the table alone
 
-Both kernels' time in a CUDA graph (the device's time, not the host's), forward alone and forward with backward, for
-N = M from 64 to 65 536 (many cells: to 4096), E = 16 to 128, and what `method="auto"` takes. A choice is right where it
-is within 10 % or 5 microseconds of the faster one. Writes `results/crossing.csv`; COLUMNS below.
+Times both methods in a CUDA graph, so that the host's time does not count: forward alone, and forward with backward,
+for N = M from 64 to 65 536 (of many cells to 4096) and E from 16 to 128. The choice is that of flashsign.dispatch.plan
+for these shapes. It counts as right where it takes at most 10 % or 5 microseconds longer than the faster method.
+Prints and writes a row for every point (`results/crossing.csv`, columns: COLUMNS below).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ COLUMNS = {
     "direction": "forward, or both: forward and backward",
     "stream_us": "microseconds of the device: median of 20 replays of a CUDA graph",
     "moments_us": "",
-    "choice": "what auto takes",
-    "lost": "time of the choice over that of the faster one, minus one",
+    "choice": "the method that auto takes",
+    "lost": "time of the choice over that of the faster method, minus one",
     "right": "lost is at most a tenth, or five microseconds",
 }
 Point = tuple[int, int, torch.dtype, int, int, int, bool, str]
@@ -62,6 +63,7 @@ def points(quick: bool) -> Iterator[Point]:
 
 
 def call(point: Point, method: str) -> Callable[[], Any]:
+    """A call of one method at a point, on random inputs."""
     genes, width, dtype, bags, heads, key_heads, packed, direction = point
     random = torch.Generator("cuda").manual_seed(0)
 
@@ -71,17 +73,17 @@ def call(point: Point, method: str) -> Callable[[], Any]:
 
     q, k, v, grad = draw(heads), draw(key_heads), draw(key_heads), draw(heads)
     m = torch.rand(bags * genes if packed else (bags, genes), generator=random, device="cuda") + 0.1  # type: ignore[arg-type]
-    cut = {"offsets": torch.arange(bags + 1, device="cuda") * genes} if packed else {}
+    packing = {"offsets": torch.arange(bags + 1, device="cuda") * genes} if packed else {}
     if direction == "forward":
-        return torch.no_grad()(lambda: spherical_attention(q, k, v, m, method=method, **cut))  # type: ignore[arg-type]
+        return torch.no_grad()(lambda: spherical_attention(q, k, v, m, method=method, **packing))  # type: ignore[arg-type]
     leaves = [x.requires_grad_() for x in (q, k, v)]
-    return lambda: torch.autograd.grad(spherical_attention(*leaves, m, method=method, **cut), leaves, grad)  # type: ignore[arg-type]
+    return lambda: torch.autograd.grad(spherical_attention(*leaves, m, method=method, **packing), leaves, grad)  # type: ignore[arg-type]
 
 
 def graph_us(function: Callable[[], Any], replays: int = 20) -> float:
-    """Median microseconds of a recorded call."""
-    aside = torch.cuda.Stream()
-    with torch.cuda.stream(aside):
+    """Median microseconds of a call in a CUDA graph."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
         for _ in range(2):
             function()
     torch.cuda.synchronize()
@@ -92,7 +94,7 @@ def graph_us(function: Callable[[], Any], replays: int = 20) -> float:
         graph.replay()
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(replays)]
     torch.cuda.synchronize()
-    torch.cuda._sleep(2_000_000)  # the host is ahead of the device from here on
+    torch.cuda._sleep(2_000_000)  # from here on the host is ahead of the device
     for begin, end in pairs:
         begin.record()
         graph.replay()
@@ -102,6 +104,7 @@ def graph_us(function: Callable[[], Any], replays: int = 20) -> float:
 
 
 def choice_at(point: Point) -> str:
+    """The method that method="auto" takes on this device."""
     genes, width, dtype, bags, heads, key_heads, packed, direction = point
     rows = (bags * genes,) if packed else (bags,)
     sizes = [(*rows, h, width) if packed else (*rows, h, genes, width) for h in (heads, key_heads)]
@@ -127,25 +130,33 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--quick", action="store_true", help="every other size")
     options.add_argument("--output", type=Path, default=HERE / "results" / "crossing.csv")
-    options.add_argument("--picture", type=Path, help="draw the table in --output, and measure nothing")
+    options.add_argument("--picture", type=Path, help="draw the table --output, and measure nothing")
     chosen = options.parse_args()
     if chosen.picture:
         from crossing_picture import crossing
 
         softmax = pd.read_csv(HERE / "results" / "attention.csv")
         crossing(pd.read_csv(chosen.output), softmax).savefig(chosen.picture, dpi=150)
+        print(f"wrote {chosen.picture}")
         return 0
     if not torch.cuda.is_available():
-        print("This compares the GPU's kernels, and there is no GPU.", file=sys.stderr)
+        print(
+            "This benchmark times kernels of a GPU, and this machine has none; --picture draws a table without one.",
+            file=sys.stderr,
+        )
         return 2
     rows = []
+    print(*COLUMNS)
     for point in points(chosen.quick):
         row = row_of(point)
         rows.append(row | {"device": torch.cuda.get_device_name()})
         print(" ".join(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values()), flush=True)
     write(chosen.output, pd.DataFrame(rows))
     wrong = sum(not row["right"] for row in rows)
-    print(f"auto is the faster one, or within 10 % or 5 us of it, at {len(rows) - wrong} of {len(rows)} points")
+    print(
+        f'method="auto" takes the faster method, or one within 10 % or 5 microseconds of it, at {len(rows) - wrong} of '
+        f"{len(rows)} points. Wrote {chosen.output}."
+    )
     return 0
 
 

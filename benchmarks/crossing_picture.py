@@ -1,4 +1,4 @@
-"""Microseconds of the stream and of moments against genes, and where they cross; cuDNN's softmax beside them."""
+"""Picture: microseconds of the stream and of moments against the number of genes, beside cuDNN's softmax."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINES = {"moments": "-", "stream": "--", "SDPA cuDNN": ":"}
 
 
 def crossing(table: pd.DataFrame, softmax: pd.DataFrame) -> Figure:
-    """table: crossing.csv. softmax: attention.csv, whose rows of cuDNN in fp16 are drawn as far as it has them."""
+    """table: crossing.csv. softmax: attention.csv, of which the rows of cuDNN in fp16 are drawn."""
     rows = table[(table["dtype"] == "float16") & (table["bags"] == 1)]
     peer = softmax[(softmax["method"] == "SDPA cuDNN") & (softmax["dtype"] == "fp16")]
     picture = figure(9, 4.4)
@@ -23,8 +23,8 @@ def crossing(table: pd.DataFrame, softmax: pd.DataFrame) -> Figure:
             own = here[here["width"] == width]
             for method in ("moments", "stream"):
                 panel.plot(own["genes"], own[f"{method}_us"], LINES[method], color=colour, linewidth=1.8)
-            its = peer[(peer["direction"] == direction) & (peer["E"] == width)].sort_values("N")
-            panel.plot(its["N"], 1000 * its["ms"], LINES["SDPA cuDNN"], color=colour, linewidth=1.4)
+            softmax_rows = peer[(peer["direction"] == direction) & (peer["E"] == width)].sort_values("N")
+            panel.plot(softmax_rows["N"], 1000 * softmax_rows["ms"], LINES["SDPA cuDNN"], color=colour, linewidth=1.4)
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
         panel.xaxis.set_major_formatter("{x:g}")

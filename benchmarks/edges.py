@@ -1,12 +1,12 @@
-"""Mean weights of every pair of a target and a regulator over cells and heads: edge sums against tables of weights.
+"""What does the mean weight of every target and regulator over cells and heads cost, by edge sums and materialised?
 
-    PYTHONPATH=.:kernels python benchmarks/edges.py                    # an H200: about half a minute
-    PYTHONPATH=.:kernels python benchmarks/edges.py --tiles            # every tile against float64, and others' times
-    PYTHONPATH=.:kernels python benchmarks/edges.py --smoke --device cpu
+    PYTHONPATH=.:kernels python benchmarks/edges.py                    # half a minute on an H200
+    PYTHONPATH=.:kernels python benchmarks/edges.py --block-sizes      # checks shipped block sizes, and times others
+    PYTHONPATH=.:kernels python benchmarks/edges.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
 
-Prints a table and writes `edges.csv` (columns: COLUMNS), where rows of other devices stay. The cells are made up:
+Prints a table and writes `edges.csv` (columns: COLUMNS), where rows of other devices stay. The cells are simulated:
 normal q and k, multiplicities of which a third are 0. Every method adds to one signed and one absolute table;
-`materialised` writes the weights of one cell and head out before it adds them, which is the least without tiles.
+`materialised` stores all weights of one cell and head before it adds them, the least that is possible without tiles.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from machine import versions
 from results_file import merged, ordered, write
 from torch import Tensor
 
-# Without a GPU the kernel runs in Triton's interpreter, which has to be known before anything imports it.
+# Without a GPU the kernel runs in Triton's interpreter; the variable must be set before Triton is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -47,17 +47,17 @@ KEYS = ("targets", "regulators", "width", "dtype", "method", "device")
 COLUMNS = {
     "targets": "",
     "regulators": "",
-    "width": "of a head; there are 4 query and 2 key heads",
+    "width": "of a head; 4 query heads and 2 key heads",
     "dtype": "of q and k; sums are float32",
-    "method": "kernel; kernel signed: no absolute table (float32 alone); torch: the fold without it; materialised",
+    "method": "kernel; kernel signed: no absolute table (float32 alone); torch: the same fold in torch; materialised",
     "cells": "added in one call",
-    "ms_per_cell": "median, norms included",
-    "norms_ms": "of a cell: the first pass",
-    "peak_gib": "most memory beyond q, k and multiplicities, the tables included",
+    "ms_per_cell": "median milliseconds, norms included",
+    "norms_ms": "milliseconds per cell of the first pass, over the norms",
+    "peak_gib": "peak memory beyond q, k and multiplicities, the tables included",
     "tables_gib": "of the tables alone",
     "error": "relative, of the signed mean against float64, over some rows of targets",
     "error_absolute": "of the absolute mean",
-    "status": "ok, OOM, or why there is no number",
+    "status": "ok, OOM, or the reason why nothing was measured",
     "device": "",
     "torch": "",
     "triton": "",
@@ -81,7 +81,7 @@ class Cells:
         return cls(q.to(dtype), k.to(dtype), torch.where(m < 1, 0, m))
 
     def means_of(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Signed and absolute means of some targets in float64."""
+        """Signed and absolute mean weights of some targets in float64, [rows, R] each."""
         q, k, m = self.q[:, :, rows].double(), self.k.double(), self.m.double()
         each = [edge_weights(q[cell : cell + 1], k[cell : cell + 1], m[cell : cell + 1]) for cell in range(len(q))]
         signed = sum(weights.mean((0, 1)) for weights in each) / len(each)
@@ -95,7 +95,7 @@ def fold(cells: Cells, backend: str, absolute: bool) -> EdgeSums:
 
 
 def materialised(cells: Cells) -> EdgeSums:
-    """All weights of one cell and head at a time, in the inputs' dtype but for the sums."""
+    """All weights of one cell and head at a time; they have the inputs' dtype, the sums are float32."""
     targets, regulators = cells.q.shape[2], cells.k.shape[2]
     sums = EdgeSums(targets, regulators, pairs=False, device=cells.q.device)
     for cell in range(len(cells.q)):
@@ -123,7 +123,7 @@ def synchronise(device: str) -> None:
 
 
 def median_ms(call: Callable[[], object], device: str, runs: int) -> float:
-    """Of runs after one that compiles."""
+    """Median milliseconds of a call, after a first one that compiles."""
     call()
     found = []
     for _ in range(runs):
@@ -147,14 +147,17 @@ def peak_gib(call: Callable[[], object], device: str) -> float:
 
 
 def errors(sums: EdgeSums, true: dict[int, tuple[Tensor, Tensor]], rows: int) -> tuple[float, float]:
-    """Relative errors of the signed and the absolute means over the tiles of targets in `true`."""
+    """Relative errors of the signed and the absolute means over some rows of targets.
+
+    true: first row of a block of `rows` targets -> their signed and absolute means in float64.
+    """
     squares = [[0.0, 0.0], [0.0, 0.0]]
     for start, expected in true.items():
-        for place, found in enumerate(sums.mean(slice(start, start + rows), over="targets")):
+        for kind, found in enumerate(sums.mean(slice(start, start + rows), over="targets")):
             if found is None:
                 continue
-            squares[place][0] += float((found.double() - expected[place]).square().sum())
-            squares[place][1] += float(expected[place].square().sum())
+            squares[kind][0] += float((found.double() - expected[kind]).square().sum())
+            squares[kind][1] += float(expected[kind].square().sum())
     signed, absolute = (math.sqrt(off / whole) if whole else math.nan for off, whole in squares)
     return signed, absolute
 
@@ -164,8 +167,8 @@ def rows_at(
 ) -> list[dict[str, object]]:
     device = arguments.device
     cells = Cells.draw(arguments.cells, targets, regulators, width, DTYPES[dtype], device)
-    tile = min(32, targets)
-    true = {start: cells.means_of(slice(start, start + tile)) for start in (0, (targets - tile) // 2, targets - tile)}
+    rows = min(32, targets)
+    true = {start: cells.means_of(slice(start, start + rows)) for start in (0, (targets - rows) // 2, targets - rows)}
     keys = scaled(cells.k, cells.m, cells.k.dtype)[0]
     norms = median_ms(partial(inverse_norms, cells.q, keys, 1e-6), device, arguments.runs) / arguments.cells
     found = []
@@ -178,14 +181,14 @@ def rows_at(
         row["tables_gib"] = targets * regulators * 4 * (1 if name == "kernel signed" else 2) / 2**30
         try:
             call = METHODS[name]
-            row["error"], row["error_absolute"] = errors(call(cells), true, tile)
+            row["error"], row["error_absolute"] = errors(call(cells), true, rows)
             runs = arguments.runs if name.startswith("kernel") else 1
             row["ms_per_cell"] = median_ms(partial(call, cells), device, runs) / arguments.cells
             row["peak_gib"] = peak_gib(partial(call, cells), device)
             row["status"] = "ok"
         except torch.OutOfMemoryError:
             row["status"] = "OOM"
-        except Exception as problem:  # one method that fails must not hide the others
+        except Exception as problem:  # a method that fails must not end the run of the others
             row["status"] = repr(problem)[:200]
         if device.startswith("cuda"):
             torch.cuda.empty_cache()
@@ -223,7 +226,7 @@ def measure(arguments: argparse.Namespace) -> None:
     sizes = sorted(set(table["regulators"]))
     write(path, ordered(table, regulators=sizes, width=list(WIDTHS), dtype=list(DTYPES), method=list(METHODS)))
     print(f"{time.monotonic() - begun:.0f} s; wrote {path}")
-    # float32 sums of products as exact as float32's; a 16-bit key is rounded once when it is scaled.
+    # Sums and products are as exact as float32; a 16-bit key is rounded once, when it is scaled.
     limits = {"float32": 1e-5, "float16": 5e-3}
     ours = [row for row in found if row["status"] == "ok" and row["method"] != "materialised"]
     wrong = [row for row in ours if not row["error"] <= limits[str(row["dtype"])]]
@@ -234,8 +237,8 @@ def measure(arguments: argparse.Namespace) -> None:
 TRIALS = [(64, 64, 4, 3), (64, 128, 4, 3), (64, 128, 8, 3), (128, 128, 8, 3), (128, 128, 4, 2), (128, 256, 8, 3)]
 
 
-def tiles(arguments: argparse.Namespace) -> None:
-    """Every tile of the table against float64 on uneven sizes; the times of some others beside it."""
+def check_block_sizes(arguments: argparse.Namespace) -> None:
+    """Checks all shipped block sizes against float64 on uneven sizes, then times them beside a few others."""
     wrong, device = [], arguments.device
     for (size, width), (shipped, *_) in tables.EDGE_SUMS.items():
         dtype = {2: "float16", 4: "float32"}[size]
@@ -256,7 +259,7 @@ def tiles(arguments: argparse.Namespace) -> None:
 
 
 def trials(dtype: str, width: int, device: str) -> None:
-    """Times of the tile that ships and of others, 20 000 x 20 000."""
+    """Prints the times of the shipped block sizes and of others at 20 000 x 20 000."""
     from flashsign.triton.edge_sums import add_weights
 
     cells = Cells.draw(4, *SIZES[-1], width, DTYPES[dtype], device)
@@ -266,35 +269,35 @@ def trials(dtype: str, width: int, device: str) -> None:
     own = tables.EDGE_SUMS[cells.q.element_size(), width][0]
     for trial in dict.fromkeys([own, *(BlockSizes(*numbers) for numbers in TRIALS)]):
         try:
-            said = f"{median_ms(partial(call, trial), device, 3) / len(cells.q):.3f} ms/cell"
+            outcome = f"{median_ms(partial(call, trial), device, 3) / len(cells.q):.3f} ms/cell"
         except Exception as problem:  # too little shared memory
-            said = type(problem).__name__
-        print(f"{dtype} width {width} {trial}: {said}{' (shipped)' if trial == own else ''}", flush=True)
+            outcome = type(problem).__name__
+        print(f"{dtype} width {width} {trial}: {outcome}{' (shipped)' if trial == own else ''}", flush=True)
 
 
-def parsed(words: list[str] | None) -> argparse.Namespace:
+def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tiles", action="store_true", help="check the kernel's tiles instead, and time others")
+    parser.add_argument("--block-sizes", action="store_true", help="check the shipped block sizes, and time others")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS), metavar="E")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--cells", type=int, metavar="C", help="of a call; default 8, with --smoke 2")
-    parser.add_argument("--runs", type=int, default=3, help="timed runs of a method")
+    parser.add_argument("--cells", type=int, metavar="C", help="cells of a call (default: 8, with --smoke 2)")
+    parser.add_argument("--runs", type=int, default=3, help="timed runs of flashsign's kernel (default: 3)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     arguments.cells = arguments.cells or (2 if arguments.smoke else 8)
     if arguments.output is None:
         arguments.output = Path(tempfile.mkdtemp(prefix="edges-")) if arguments.smoke else HERE / "results"
     return arguments
 
 
-def main(words: list[str] | None = None) -> None:
-    arguments = parsed(words)
+def main(argv: list[str] | None = None) -> None:
+    arguments = parsed(argv)
     if not arguments.smoke and not arguments.device.startswith("cuda"):
-        raise SystemExit("Full sizes need a GPU, and none was chosen; --smoke runs tiny ones anywhere.")
-    (tiles if arguments.tiles else measure)(arguments)
+        raise SystemExit(f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones anywhere.")
+    (check_block_sizes if arguments.block_sizes else measure)(arguments)
 
 
 if __name__ == "__main__":

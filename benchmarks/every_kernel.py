@@ -1,16 +1,17 @@
-"""Every kernel once, on small bags with ragged ends: what to put under a sanitizer.
+"""Does any kernel read or write outside of its tensors? Runs every kernel once, on small bags, for a sanitizer.
 
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1 PYTHONPATH=.:kernels
-    compute-sanitizer --tool memcheck python benchmarks/every_kernel.py         # and --tool racecheck
+    python benchmarks/every_kernel.py                                           # compiles: minutes on an H200
+    compute-sanitizer --tool memcheck python benchmarks/every_kernel.py         # minutes; also with --tool racecheck
 
-All kinds, or those of KINDS whose numbers are given. Compiling is most of the time, and a sanitizer slows it: run once
-without, a process a kind, and Triton keeps what was compiled. Without torch's cache every tensor is an allocation of
-its own, so that a step over its end is seen.
+The sizes are such that tiles are partly empty. Compiling takes most of the time, and a sanitizer slows it down: the
+first command compiles without one, and Triton keeps the result. Without torch's cache of memory every tensor is an
+allocation of its own, so that the sanitizer sees an access behind its end.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import torch
 
@@ -29,8 +30,8 @@ def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(*shape, device="cuda").to(dtype)
 
 
-def both_ways(q, k, v, m, grad, offsets, query_offsets) -> None:
-    """Forward, and backward with dq from the stream and from moments."""
+def by_stream(q, k, v, m, grad, offsets, query_offsets) -> None:
+    """The stream: forward by every kernel, and backward with dq from the stream and from moments."""
     o, inverse = stream.forward(q, k, v, m, offsets, query_offsets, 1e-6)
     for dq_by_moments in (False, True):
         stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, 1e-6, moments=dq_by_moments)
@@ -42,19 +43,21 @@ def both_ways(q, k, v, m, grad, offsets, query_offsets) -> None:
             stream.hopper.forward(q, keys, v, m, offsets, query_offsets, 1e-6, sizes, plan, *out)
 
 
-def small(q, k, v, m, grad, *cut) -> None:
-    o, inverse = small_bags.forward(q, k, v, m, *cut, 1e-6)
-    small_bags.backward(grad, q, k, v, m, o, inverse, *cut, 1e-6)
+def by_small_bags(q, k, v, m, grad, *offsets) -> None:
+    o, inverse = small_bags.forward(q, k, v, m, *offsets, 1e-6)
+    small_bags.backward(grad, q, k, v, m, o, inverse, *offsets, 1e-6)
 
 
-def by_moments(q, k, v, m, grad, *cut) -> None:
-    o, *kept = moments.forward(q, k, v, m, *cut, 1e-6)
-    moments.backward(grad, q, k, v, m, o, *kept, *cut, 1e-6)
+def by_moments(q, k, v, m, grad, *offsets) -> None:
+    o, *kept = moments.forward(q, k, v, m, *offsets, 1e-6)
+    moments.backward(grad, q, k, v, m, o, *kept, *offsets, 1e-6)
 
 
 def make_ill_conditioned(q, k) -> None:
-    """Keys of condition 1000, and a third of the queries along directions that they hardly have: for the high-precision
-    path and the lists of ill-conditioned rows."""
+    """Changes keys and queries so that the high-precision path and the lists of ill-conditioned rows are used.
+
+    The keys get condition number 1000, and a third of the queries point where the keys hardly vary.
+    """
     width = q.shape[-1]
     basis = torch.linalg.qr(torch.randn(width, width, device="cuda"))[0]
     sizes = torch.logspace(0, -3, width, device="cuda")
@@ -70,25 +73,27 @@ def main(kinds: list[int]) -> None:
         m[..., 5:9] = 0
         rows = [normal(1, 4, queries, width, dtype=dtype), *(normal(1, 2, keys, width, dtype=dtype) for _ in range(2))]
         grad = normal(1, 4, queries, width, dtype=dtype)
-        both_ways(*rows, m, grad, None, None)
+        by_stream(*rows, m, grad, None, None)
         rows[2][:, :, 6] = torch.nan  # an absent key: NaN repair
-        both_ways(*rows, m, grad, None, None)
-        cuts = [torch.tensor(cut, device="cuda") for cut in ([0, 100, 100, 301], [0, 7, 200, 333])]
-        both_ways(*rows, m, grad, *cuts)
+        by_stream(*rows, m, grad, None, None)
+        offsets = [torch.tensor(bounds, device="cuda") for bounds in ([0, 100, 100, 301], [0, 7, 200, 333])]
+        by_stream(*rows, m, grad, *offsets)
         rows[2][:, :, 6] = 0
         by_moments(*rows, m, grad, None, None)
         make_ill_conditioned(rows[0], rows[1])
         by_moments(*rows, m, grad, None, None)
-        by_moments(*rows, m, grad, *cuts)
+        by_moments(*rows, m, grad, *offsets)
         if width <= 64:
             few = [x[:, :, :61] for x in rows]
-            small(*few, m[..., :61], grad[:, :, :61], None, None)
-            cuts = [torch.tensor(cut, device="cuda") for cut in ([0, 33, 33, 61], [0, 7, 40, 61])]
-            small(*few, m[..., :61], grad[:, :, :61], *cuts)
+            by_small_bags(*few, m[..., :61], grad[:, :, :61], None, None)
+            offsets = [torch.tensor(bounds, device="cuda") for bounds in ([0, 33, 33, 61], [0, 7, 40, 61])]
+            by_small_bags(*few, m[..., :61], grad[:, :, :61], *offsets)
         torch.cuda.synchronize()
-        print(f"{dtype}, heads of {width}: done", flush=True)
-    print("every kernel ran")
+        print(f"{dtype}, heads of width {width}: every kernel ran", flush=True)
 
 
 if __name__ == "__main__":
-    main([int(word) for word in sys.argv[1:]] or list(range(len(KINDS))))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    listed = ", ".join(f"{number}: {dtype} with heads of {width}" for number, (dtype, width) in enumerate(KINDS))
+    parser.add_argument("kinds", nargs="*", type=int, metavar="KIND", help=f"{listed} (default: all)")
+    main(parser.parse_args().kinds or list(range(len(KINDS))))

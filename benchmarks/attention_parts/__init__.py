@@ -1,1 +1,1 @@
-"""What `benchmarks/attention.py` is made of: the points, the methods, the clock, the tables and the picture."""
+"""The parts of `benchmarks/attention.py`: points, methods, timing, tables and the picture."""

@@ -1,4 +1,4 @@
-"""How far an output is from float64, on a sample of its rows."""
+"""The error of an output against float64, on a sample of its rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ NEAR = 0.01
 
 
 def accuracy(output: Tensor, inputs: Inputs, eps: float, *, head: int = -1, seed: int = 0) -> dict[str, float]:
-    """Share of elements within 0.01, and ||o - ref|| / ||ref||, over 256 queries of one head of the first cell.
+    """Fraction of elements within 0.01, and ||o - ref|| / ||ref||, over 256 queries of one head of the first cell.
 
-    The reference has the inputs as they are (rounded to their dtype), so this is the error of the computation alone.
+    The reference reads the same rounded inputs, so this is the error of the computation alone.
     """
     random = torch.Generator().manual_seed(seed)
     rows = torch.randperm(output.shape[2], generator=random)[:ROWS].to(output.device)

@@ -1,4 +1,4 @@
-"""Time, memory and rates of calls on a device; on a CPU there is time alone, for trying things out."""
+"""Time, memory and rates of calls on a device. On a CPU only the time is measured, to try a benchmark out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import torch
 
 Call = Callable[[], Any]
-MOST = 100  # runs, warm-up and timed, as published
+MOST = 100  # warm-up runs, and timed runs
 CHUNK = 20  # calls that are issued before the host waits for them
-SHORT_MS = 2.0  # calls below this may be faster than the host issues them
+SHORT_MS = 2.0  # a GPU may finish shorter calls faster than the host issues them
 
 
 class Timing(NamedTuple):
-    """Milliseconds: the median and the quantiles at 20 and 80 %; and how many runs there were."""
+    """Milliseconds (median, quantiles at 20 and 80 %), and the numbers of runs."""
 
     ms: float
     ms_20: float
@@ -29,41 +29,41 @@ class Timing(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What the device reaches: a large matrix product in TFLOP/s by dtype, a copy in TB/s (read and written)."""
+    """Rates that the device reaches: a large matrix product in TFLOP/s per dtype, a copy in TB/s (read and written)."""
 
     matmul: dict[str, float]
     copy: float
 
 
 def run_counts(ms: float, budget_s: float) -> tuple[int, int]:
-    """Warm-up and timed runs that fit: a third and two thirds of the budget; at least 5 and 10, at most 100 each."""
+    """Warm-up and timed runs that fit a third and two thirds of the budget: at least 5 and 10, at most 100 each."""
     fit = 1000 * budget_s / max(ms, 1e-6)
     return int(min(max(fit / 3, 5), MOST)), int(min(max(fit * 2 / 3, 10), MOST))
 
 
 def measure(calls: Sequence[Call], device: torch.device, budget_s: float) -> Timing:
-    """Times the calls in turn; several calls of one kind, on inputs of their own, keep each other out of the cache."""
-    turns = itertools.cycle(calls)
-    for call in calls:  # compiles, plans and allocates
+    """Times the calls one after the other, again and again. Calls on other inputs evict each other from the cache."""
+    repeated = itertools.cycle(calls)
+    for call in calls:  # compiles and allocates
         call()
     synchronise(device)
-    rough = times(turns, 2, device)
+    rough = times(repeated, 2, device)
     warmups, runs = run_counts(min(rough), budget_s)
-    issue_s = _issue_seconds(turns, device) if device.type == "cuda" and min(rough) < SHORT_MS else 0.0
-    times(turns, warmups, device, issue_s)
-    found = torch.tensor(times(turns, runs, device, issue_s), dtype=torch.float64)
+    issue_s = _issue_seconds(repeated, device) if device.type == "cuda" and min(rough) < SHORT_MS else 0.0
+    times(repeated, warmups, device, issue_s)
+    found = torch.tensor(times(repeated, runs, device, issue_s), dtype=torch.float64)
     low, middle, high = torch.quantile(found, torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)).tolist()
     return Timing(middle, low, high, warmups, runs)
 
 
-def times(turns: Iterator[Call], count: int, device: torch.device, issue_s: float = 0.0) -> list[float]:
+def times(repeated: Iterator[Call], count: int, device: torch.device, issue_s: float = 0.0) -> list[float]:
     """Milliseconds of `count` calls, each between two events of its own.
 
-    issue_s: the host's time for one call. Short calls are queued behind a pause of the device, so that what is timed
-    is the device's work and not its waiting for the host (`--small` measures that).
+    issue_s: the host's time for one call. Short calls are queued while the device pauses, so that the device's work is
+    timed without the time that it waits for the host (`--small` measures that).
     """
     if device.type != "cuda":
-        return [_host_ms(next(turns)) for _ in range(count)]
+        return [_host_ms(next(repeated)) for _ in range(count)]
     found: list[float] = []
     while len(found) < count:
         chunk = min(CHUNK, count - len(found))
@@ -71,7 +71,7 @@ def times(turns: Iterator[Call], count: int, device: torch.device, issue_s: floa
         if issue_s:
             torch.cuda._sleep(int(2e9 * issue_s * chunk))  # cycles of a clock of about 2 GHz
         for start, end in pairs:
-            call = next(turns)
+            call = next(repeated)
             start.record()
             call()
             end.record()
@@ -86,19 +86,19 @@ def _host_ms(call: Call) -> float:
     return 1000 * (time.perf_counter() - begun)
 
 
-def _issue_seconds(turns: Iterator[Call], device: torch.device) -> float:
-    """What one call takes of the host's time, and a little more."""
+def _issue_seconds(repeated: Iterator[Call], device: torch.device) -> float:
+    """Seconds of the host for one call, with a margin."""
     torch.cuda.synchronize(device)
     begun = time.perf_counter()
     for _ in range(CHUNK):
-        next(turns)()
-    issue_s = 1.2 * (time.perf_counter() - begun) / CHUNK + 2e-5  # two events
+        next(repeated)()
+    issue_s = 1.2 * (time.perf_counter() - begun) / CHUNK + 2e-5  # 2e-5: two events
     torch.cuda.synchronize(device)
     return min(issue_s, 5e-3)
 
 
 def peak_mib(call: Call, device: torch.device) -> float:
-    """Extra memory at the call's peak, its output included: the peak minus what was allocated before (CPU: nan)."""
+    """MiB that the call allocates at its peak, its output included (CPU: nan)."""
     if device.type != "cuda":
         return math.nan
     synchronise(device)
@@ -115,7 +115,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def release(device: torch.device, *, collect: bool = False) -> None:
-    """Hands the memory that nothing uses any more back; collect: also what an exception may hold in a circle."""
+    """Returns cached memory to the device. collect: first frees what an exception holds in a reference cycle."""
     if collect:
         gc.collect()
     if device.type == "cuda":
@@ -123,7 +123,7 @@ def release(device: torch.device, *, collect: bool = False) -> None:
 
 
 def device_rates(dtypes: dict[str, torch.dtype], device: torch.device, side: int, budget_s: float) -> Rates:
-    """The ceilings, in the same run as everything else, since cards and clocks differ."""
+    """The highest rates to be expected, measured in the same run as all else, since devices and clock rates differ."""
     matmul = {name: 2 * side**3 / _product_ms(side, dtype, device, budget_s) / 1e9 for name, dtype in dtypes.items()}
     source = torch.randint(0, 255, (2 * side, 8 * side), device=device, dtype=torch.uint8)
     target = torch.empty_like(source)

@@ -26,7 +26,7 @@ Row = dict[str, Any]
 def rows_at(
     point: Point, plan: Plan, methods: tuple[str, ...], backend: str, device: torch.device, rates: Rates
 ) -> tuple[list[Row], dict[str, str]]:
-    """A row a method and direction, with ratios; and what did not run, with the reason."""
+    """A row for each method and direction, with ratios; and for each method that did not run, the reason."""
     shape, bags = (1, HEADS, point.size, point.width), (1, point.size)
     sets = [Inputs.draw(shape, bags, point.dtype, device, seed) for seed in (0, 1)]
     rows: list[Row] = []
@@ -60,20 +60,20 @@ def _accuracy(method: Method, attend: Attend, inputs: Inputs, device: torch.devi
 def _timed(
     method: Method, attend: Attend, sets: list[Inputs], direction: str, budget_s: float, device: torch.device
 ) -> Row:
-    """Two sets of inputs in turn; one where the scores alone drive everything else out of the cache."""
+    """Alternates between two sets of inputs; takes one where stored scores already evict all else from the cache."""
     calls = [call_of(attend, inputs, direction) for inputs in (sets[:1] if method.stores_scores else sets)]
     timing = measure(calls, device, budget_s)
     return {**timing._asdict(), "memory_mib": peak_mib(calls[0], device)}
 
 
 def _filled(row: Row, rows: list[Row], point: Point, rates: Rates) -> Row:
-    """The row with all columns: the point, rates and ratios to the peers' rows of the same direction."""
+    """The row with all columns: the point, rates, and ratios to the peers' times in the same direction."""
     ms = row.get("ms", math.nan)
     tflops = operations(row["direction"], point.size, point.size, point.width) / ms / 1e9
     peers = {other["key"]: other.get("ms", math.nan) for other in rows if other["direction"] == row["direction"]}
-    place = {"method": METHODS[row["key"]].name, "N": point.size, "E": point.width, "dtype": point.dtype}
+    columns = {"method": METHODS[row["key"]].name, "N": point.size, "E": point.width, "dtype": point.dtype}
     ceiling = rates.matmul[point.dtype]
     ratios = {f"ratio_{peer}": peers.get(peer, math.nan) / ms for peer in PEERS}
     known = {"tflops": tflops, "matmul_share": tflops / ceiling, "matmul_tflops": ceiling, "copy_tbs": rates.copy}
-    everything = {**place, **row, **ratios, **known}
+    everything = {**columns, **row, **ratios, **known}
     return {column: everything.get(column, math.nan) for column in COLUMNS}

@@ -1,4 +1,4 @@
-"""Rates and memory over the number of genes, as one picture."""
+"""Times, rates and memory against the number of genes, as one picture."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ TITLES = {"forward": "forward", "backward": "backward", "both": "forward + backw
 
 
 def curves(table: pd.DataFrame) -> Figure:
-    """table: the benchmark's CSV -> a row a width; times, rates forward, rates of both directions, memory of both.
+    """table: the benchmark's CSV -> a row of panels for each width: times, rates forward and of both, and memory.
 
     One dtype, the first of the table. Sizes that 16 does not divide are hollow marks beside the lines of rates. The
-    dashed line is what a matrix product of that dtype reached in the same run.
+    dashed line is the rate of a matrix product of that dtype in the same run.
     """
     dtype = table["dtype"].iloc[0]
     table = table[(table["dtype"] == dtype) & (table["status"] == "ok")]
@@ -66,7 +66,7 @@ def _rate(panel: Axes, rows: pd.DataFrame) -> None:
     if rows.empty:
         note(panel, "not measured")
         return
-    # Moments do far less than the nominal work, so their rates have no place on this scale.
+    # Moments do far less than the nominal work: their rates would leave this scale.
     rows = rows[rows["method"] != "flashsign moments"]
     _lines(panel, rows, "tflops", 1)
     ceiling = rows["matmul_tflops"].max()
@@ -97,8 +97,8 @@ def _logarithmic(panel: Axes) -> None:
 
 def _lines(panel: Axes, rows: pd.DataFrame, column: str, unit: float) -> None:
     for name, (colour, marker) in LINES.items():
-        mine = rows[rows["method"] == name].sort_values("N")
-        even, odd = mine[mine["N"] % 16 == 0], mine[mine["N"] % 16 != 0]
+        own = rows[rows["method"] == name].sort_values("N")
+        even, odd = own[own["N"] % 16 == 0], own[own["N"] % 16 != 0]
         style = {"color": colour, "marker": marker, "markersize": 6 if name == OURS else 5}
         if len(even):
             panel.plot(even["N"], unit * even[column], linewidth=2.2 if name == OURS else 1.5, label=name, **style)

@@ -1,4 +1,4 @@
-"""The kernels that are compared, each as a function of (q, k, v, multiplicity); softmax has no use for the last.
+"""The kernels that are compared, each as a function of (q, k, v, multiplicity); softmax ignores the multiplicity.
 
 Letters: C cells, H heads, N queries, M keys, E head width.
 """
@@ -22,14 +22,15 @@ from flashsign import BackendUnavailable, spherical_attention
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 EPS = 1e-6  # flashsign's own default
 NO_COLUMN = (
-    "FlexAttention: no column, since it cannot express an L2 norm: it changes the scores, its normaliser is a softmax"
+    "FlexAttention: no column, because it cannot express an L2 norm: it can change the scores, but always normalises "
+    "them by a softmax"
 )
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 T = TypeVar("T")
 
 
 class Inputs(NamedTuple):
-    """Leaves that want a gradient, multiplicities that do not (they are data), and a gradient for the output."""
+    """q, k and v that need a gradient, multiplicities that need none (they are data), and a gradient of the output."""
 
     q: Tensor
     k: Tensor
@@ -51,21 +52,21 @@ class Inputs(NamedTuple):
 def materialised(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     """Spherical attention with all its scores in memory, in the inputs' dtype, normalised after the sum over the keys.
 
-    That saves a pass over the scores against dividing them. Neither q's scale nor eps matters to the norm of random
-    rows; an eighth of q, which is exact, keeps the sums within fp16.
+    That saves the pass over the scores that dividing them takes. Random rows are insensitive to q's scale and to eps;
+    q / 8 is exact and keeps the sums within fp16's range.
     """
     scores = (q / 8) @ k.mT * m.to(q.dtype)[:, None, None]
     return (scores @ v) / torch.linalg.vector_norm(scores, dim=-1, keepdim=True)
 
 
 def materialised_weights(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
-    """The same by the letter: every weight is written out before it meets its value."""
+    """The same as the formula is written: every weight is stored before it is multiplied by its value."""
     scores = (q / 8) @ k.mT * m.to(q.dtype)[:, None, None]
     return (scores / torch.linalg.vector_norm(scores, dim=-1, keepdim=True)) @ v
 
 
 def compiled(function: Attend) -> Attend:
-    """Compiled anew, for one shape; buffers are kept so that a backward can be timed more than once."""
+    """Compiled for one shape; buffers are kept so that a backward can be timed more than once."""
     import torch._functorch.config
 
     torch._functorch.config.donated_buffer = False
@@ -77,8 +78,8 @@ def softmax(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     return scaled_dot_product_attention(q, k, v)
 
 
-def door(**options: Any) -> Attend:
-    """The public door of flashsign with these options."""
+def public_call(**options: Any) -> Attend:
+    """flashsign's public entry point with these options."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
         return spherical_attention(q, k, v, m, **options)
@@ -88,7 +89,7 @@ def door(**options: Any) -> Attend:
 
 @dataclass(frozen=True)
 class Method:
-    """make(backend) gives the function anew at every point; context is what it runs in; eps is for its reference."""
+    """make(backend): makes the function, once for every point; context: what it runs in; eps: that of its reference."""
 
     name: str
     make: Callable[[str], Attend]
@@ -109,14 +110,14 @@ METHODS = {
     "compile": Method("spherical torch.compile", lambda _: compiled(materialised), stores_scores=True),
     "flash": _sdpa("SDPA FlashAttention-2", SDPBackend.FLASH_ATTENTION),
     "cudnn": _sdpa("SDPA cuDNN", SDPBackend.CUDNN_ATTENTION),
-    "stream": Method("flashsign stream", lambda backend: door(method="stream", backend=backend), eps=EPS),
-    "moments": Method("flashsign moments", lambda backend: door(method="moments", backend=backend), eps=EPS),
-    "sdpa": _sdpa("SDPA default"),  # of the small bags only
+    "stream": Method("flashsign stream", lambda backend: public_call(method="stream", backend=backend), eps=EPS),
+    "moments": Method("flashsign moments", lambda backend: public_call(method="moments", backend=backend), eps=EPS),
+    "sdpa": _sdpa("SDPA default"),  # for small bags only
 }
 
 
 def call_of(attend: Attend, inputs: Inputs, direction: str) -> Call:
-    """One call of a direction. backward: the graph is made here, once, and kept."""
+    """One call in a direction. For "backward" the forward pass runs here, once, and its graph is kept."""
     q, k, v, m, grad = inputs
     if direction == "forward":
         return torch.no_grad()(partial(attend, q, k, v, m))
@@ -127,14 +128,14 @@ def call_of(attend: Attend, inputs: Inputs, direction: str) -> Call:
 
 
 def attempt(call: Callable[[], T], device: torch.device) -> tuple[T | None, str]:
-    """What the call returns, and "ok" or why there is nothing: one method that fails must not end the others' run."""
+    """The call's result and "ok", or None and the reason: a method that fails must not end the run of the others."""
     try:
         return call(), "ok"
     except torch.OutOfMemoryError:
         status = "OOM"
     except BackendUnavailable as error:
         status = f"unavailable: {error}"
-    except torch.AcceleratorError:  # nothing runs on a device after that
+    except torch.AcceleratorError:  # after this error nothing runs on the device
         raise
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]

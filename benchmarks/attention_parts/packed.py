@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attention_parts.clock import measure, release
-from attention_parts.methods import Attend, Inputs, attempt, call_of, door
+from attention_parts.methods import Attend, Inputs, attempt, call_of, public_call
 from attention_parts.plan import OPERATIONS
 
 HEADS, WIDTH, BAGS = 8, 128, 64
@@ -30,27 +30,27 @@ def bag_sizes(kind: str, bags: int = BAGS, seed: int = 0, largest: int = LARGEST
 
 
 def equal_sizes(sizes: Tensor) -> Tensor:
-    """As many bags, all of one size, with the same sum of N^2 as near as whole genes allow."""
+    """As many bags of one size, with the same sum of N^2 as closely as whole genes allow."""
     return torch.full_like(sizes, int(sizes.double().square().mean().sqrt().round()))
 
 
 def packed_rows(
     dtypes: tuple[str, ...], backend: str, device: torch.device, budget_s: float, smoke: bool
 ) -> Iterator[dict[str, Any]]:
-    """A row a kind of sizes, dtype, direction and layout; ratio: its rate over that of equal dense bags."""
+    """A row for each kind of sizes, dtype, direction and layout; ratio: its rate over that of equal dense bags."""
     for kind in ("lognormal", "uniform"):
         sizes = bag_sizes(kind, 3, largest=50) if smoke else bag_sizes(kind)
         for dtype in dtypes:
             found: list[dict[str, Any]] = []
             for layout in ("equal, dense", "equal, packed", "uneven, packed"):
-                mine = sizes if layout.startswith("uneven") else equal_sizes(sizes)
-                attend, inputs = _layout(layout, mine, dtype, backend, device)
+                chosen = sizes if layout.startswith("uneven") else equal_sizes(sizes)
+                attend, inputs = _layout(layout, chosen, dtype, backend, device)
                 for direction in DIRECTIONS:
                     calls = [call_of(attend, one, direction) for one in inputs]
                     timing, status = attempt(partial(measure, calls, device, budget_s), device)
-                    pairs = int(mine.square().sum())
+                    pairs = int(chosen.square().sum())
                     row = {"sizes": kind, "layout": layout, "dtype": dtype, "direction": direction, "status": status}
-                    row |= {"bags": len(mine), "genes": int(mine.sum()), "pairs": pairs}
+                    row |= {"bags": len(chosen), "genes": int(chosen.sum()), "pairs": pairs}
                     if timing is not None:
                         row |= timing._asdict()
                         row["tflops"] = OPERATIONS[direction] * pairs * HEADS * WIDTH / timing.ms / 1e9
@@ -64,7 +64,10 @@ def packed_rows(
 
 
 def _layout(layout: str, sizes: Tensor, dtype: str, backend: str, device: torch.device) -> tuple[Attend, list[Inputs]]:
-    """The door, and two sets of inputs. Packed: [T, H, E], multiplicity [T], offsets [C + 1]; dense: [C, H, N, E]."""
+    """flashsign's call and two sets of inputs.
+
+    Packed: q, k, v [T, H, E], multiplicity [T], offsets [C + 1]; dense: [C, H, N, E], multiplicity [C, N].
+    """
     options: dict[str, Any] = {"method": "stream", "backend": backend}
     if layout.endswith("dense"):
         size = int(sizes[0])
@@ -72,4 +75,4 @@ def _layout(layout: str, sizes: Tensor, dtype: str, backend: str, device: torch.
     else:
         options["offsets"] = torch.cat((sizes.new_zeros(1), sizes.cumsum(0))).to(device)
         shape, bags = (int(sizes.sum()), HEADS, WIDTH), (int(sizes.sum()),)
-    return door(**options), [Inputs.draw(shape, bags, dtype, device, seed) for seed in (0, 1)]
+    return public_call(**options), [Inputs.draw(shape, bags, dtype, device, seed) for seed in (0, 1)]

@@ -1,4 +1,4 @@
-"""Which points are timed, how much arithmetic each is, and how long all of them will take."""
+"""The points that are timed, the operations of each, and how long all of them will take."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import NamedTuple
 from attention_parts.clock import run_counts
 
 HEADS = 8  # cells x heads of every point
-WAVE = 132 * 128  # rows that an H200 starts at once: 132 multiprocessors, tiles of 128 queries
+WAVE = 132 * 128  # queries that an H200 starts at once: 132 multiprocessors, tiles of 128 queries
 SIZES = (2048, 4096, 8191, 8192, 13824, WAVE, 27648, 2 * WAVE, 41472)
-FEW = {"weights": (41472,), "compile": (4096, 13824, 41472)}  # a second form of another method; one slow to prepare
+# The sizes of methods that are not measured at all sizes: weights is eager in another form, compile prepares for long.
+FEW = {"weights": (41472,), "compile": (4096, 13824, 41472)}
 WIDTHS = (128, 64)
 DTYPES = ("fp16", "bf16")
 DIRECTIONS = ("forward", "backward", "both")
 DEFAULT_METHODS = ("eager", "weights", "compile", "flash", "cudnn", "stream", "moments")
-BUDGET_S = 0.1  # of one method in one direction: the default run took 7 minutes
+BUDGET_S = 0.1  # for a method in one direction at a point: the default run took 7 minutes
 
-# Scores and weighted values are 4 N M E operations a head. A backward that keeps no scores needs five such products
-# instead of two; 10 N M E is the nominal count for every method, whatever it really does: rates compare as times do.
+# Scores and weighted values are 4 N M E operations per head, two products. A backward that stores no scores needs five
+# such products. The nominal 10 N M E counts for every method, whatever it really does, so that rates compare as times.
 OPERATIONS = {"forward": 4, "backward": 10, "both": 14}
 
 # Expected milliseconds at N = 41472, E = 128 on an H200, for the estimate alone.
@@ -33,8 +34,8 @@ EXPECTED_MS = {
     "stream": (11, 35, 46),
     "moments": (1, 2, 3),
 }
-# Seconds before the first timed run of a method at a point: compilation, plans, the first allocations. Triton kernels
-# are compiled once a width and dtype (and once more for a size that 16 does not divide): an average.
+# Seconds before the first timed run of a method at a point, on average: compilation, cuDNN's plans, first allocations.
+# Triton kernels are compiled once for a width and dtype, and once more for a size that 16 does not divide.
 PREPARE_S = {"compile": 5.0, "cudnn": 0.7, "stream": 1.5, "moments": 1.5}
 
 
@@ -55,11 +56,11 @@ class Plan:
     methods: tuple[str, ...]
     directions: tuple[str, ...]
     budget_s: float
-    everywhere: bool = False  # methods of FEW too
+    everywhere: bool = False  # whether the methods of FEW are measured at every size
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Plan:
-        """What was asked for, and for the rest what belongs to --smoke, --quick or neither."""
+        """The options that were given, and for others the defaults of --smoke, of --quick or of the full run."""
         if arguments.smoke:
             default = cls((32, 33), (16,), DTYPES, ("eager", "flash", "cudnn", "stream", "moments"), DIRECTIONS, 0.02)
         elif arguments.quick:
@@ -80,7 +81,7 @@ class Plan:
                 yield from (Point(size, width, dtype) for size in self.sizes)
 
     def methods_at(self, point: Point) -> tuple[str, ...]:
-        """Those of FEW run at a few sizes only, unless --sizes named the sizes."""
+        """Methods of FEW are measured at their own sizes only, unless --sizes is given."""
         return tuple(name for name in self.methods if self.everywhere or point.size in FEW.get(name, (point.size,)))
 
 
@@ -89,11 +90,11 @@ def operations(direction: str, queries: int, keys: int, width: int, heads: int =
 
 
 def expected_ms(method: str, point: Point, direction: str) -> float:
-    """Time goes with N^2 (moments: N); half the width takes 0.6 of a stream's time, 0.9 where scores are written."""
+    """Time grows with N^2 (moments: N); half the width takes 0.6 of the time, or 0.9 where scores are stored."""
     whole = EXPECTED_MS[method][DIRECTIONS.index(direction)]
-    share = (point.size / 41472) ** (1 if method == "moments" else 2)
+    growth = (point.size / 41472) ** (1 if method == "moments" else 2)
     narrow = 0.9 if method in ("eager", "weights", "compile") else 0.6
-    return max(whole * share * (narrow if point.width < 128 else 1), 0.02)
+    return max(whole * growth * (narrow if point.width < 128 else 1), 0.02)
 
 
 def estimate(plan: Plan) -> float:

@@ -1,4 +1,4 @@
-"""Many small bags, where launching costs more than the arithmetic: device time in a CUDA graph, and time per call."""
+"""Many small bags, where launches take longer than the arithmetic: time in a CUDA graph, and time of a plain call."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from attention_parts.methods import METHODS, Inputs, attempt, call_of
 CELLS, GENES, WIDTH, HEADS = 256, 64, 32, 4
 DIRECTIONS = ("forward", "both")
 PEERS = ("sdpa", "flash", "cudnn")
-IN_GRAPH = 20  # calls of one graph, so that its own launch does not count
+IN_GRAPH = 20  # calls in one graph, so that the launch of the graph itself hardly counts
 IN_A_ROW = 200
 
 
 def small_rows(
     dtypes: tuple[str, ...], methods: tuple[str, ...], backend: str, device: torch.device, budget_s: float, smoke: bool
 ) -> Iterator[dict[str, Any]]:
-    """A row a method, dtype and direction, in microseconds; overhead: what a call takes beyond the device's work."""
+    """A row for each method, dtype and direction, in microseconds; overhead: a call's time beyond the device's work."""
     cells, in_a_row = (4, 10) if smoke else (CELLS, IN_A_ROW)
     ours = tuple(name for name in methods if name in ("stream", "moments"))
     for dtype in dtypes:
@@ -47,7 +47,7 @@ def small_rows(
 
 
 def wall_us(call: Call, device: torch.device, count: int) -> float:
-    """Microseconds a call, of calls in a row that the host does not wait for, until the last is done."""
+    """Microseconds per call, of many calls in a loop that synchronises with the GPU once, after the last."""
     for _ in range(5):
         call()
     synchronise(device)
@@ -59,13 +59,13 @@ def wall_us(call: Call, device: torch.device, count: int) -> float:
 
 
 def graph_us(call: Call, device: torch.device, budget_s: float) -> float:
-    """Microseconds a call inside a CUDA graph, where nothing waits for the host."""
-    beside = torch.cuda.Stream(device)
-    beside.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(beside):
+    """Microseconds per call inside a CUDA graph, where the device does not wait for the host."""
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
         for _ in range(3):
             call()
-    torch.cuda.current_stream(device).wait_stream(beside)
+    torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(IN_GRAPH):

@@ -1,4 +1,4 @@
-"""The attention benchmark on a CPU: its files, its arithmetic, its reasons. Never a time."""
+"""The attention benchmark on a CPU: its files, its arithmetic, its messages. Times are not tested."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ RATES = clock.Rates({"fp16": 700.0, "bf16": 700.0}, 4.0)
 SMOKE = ["--device", "cpu", "--backend", "torch", "--smoke", "--budget-s", "0.001"]
 
 
-def planned(*words: str) -> plan.Plan:
-    return plan.Plan.of(attention.parsed([*SMOKE, "--output", "unused", *words]))
+def planned(*options: str) -> plan.Plan:
+    return plan.Plan.of(attention.parsed([*SMOKE, "--output", "unused", *options]))
 
 
-def rows(point: plan.Point, *words: str) -> tuple[list[dense.Row], dict[str, str]]:
-    chosen = planned(*words)
+def rows(point: plan.Point, *options: str) -> tuple[list[dense.Row], dict[str, str]]:
+    chosen = planned(*options)
     return dense.rows_at(point, chosen, chosen.methods_at(point), "torch", CPU, RATES)
 
 
@@ -87,7 +87,7 @@ def test_distance_of_a_known_error():
     assert found["relative_error"] == pytest.approx(math.hypot(0.009, 0.02) / 5, rel=1e-6)
 
 
-def test_the_reference_is_that_of_the_rows_looked_at():
+def test_the_reference_is_that_of_the_sampled_rows():
     inputs = methods.Inputs.draw((1, 2, 300, 8), (1, 300), "fp16", CPU)
     exact = reference_spherical_attention(*(x.detach().double() for x in inputs[:4]))
     found = accuracy.accuracy(exact, inputs, methods.EPS)
@@ -111,7 +111,7 @@ def test_every_direction_can_be_called_again(direction):
     assert inputs.q.grad is None and (direction != "forward" or not first.requires_grad)
 
 
-def test_what_fails_says_why():
+def test_a_failure_gives_its_reason():
     def raises(error):
         raise error
 
@@ -136,7 +136,7 @@ def test_a_missing_backend_is_a_remark_and_no_row(monkeypatch):
     assert failed == {"stream": "unavailable: no kernel"}
 
 
-def test_no_memory_is_a_row(monkeypatch):
+def test_running_out_of_memory_is_a_row(monkeypatch):
     def too_large(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -168,10 +168,10 @@ def test_equal_bags_do_the_work_of_uneven_ones():
         assert equal.square().sum() == pytest.approx(int(sizes.square().sum()), rel=1e-3)
 
 
-def test_the_claims_stand_beside_our_numbers(fake):
+def test_the_published_numbers_stand_beside_ours(fake):
     text = tables.claims(fake)
     assert "99.990 %" in text and "0.95      4.00      4.00      4.00" in text and "nan" not in text
-    assert "nothing of ours" in tables.claims(fake, width=64)
+    assert "was not measured at N = 41472, E = 64" in tables.claims(fake, width=64)
 
 
 def test_the_picture_is_drawn_from_a_file(fake, tmp_path):
@@ -180,7 +180,7 @@ def test_the_picture_is_drawn_from_a_file(fake, tmp_path):
     assert (tmp_path / "again.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_picture_knows_every_method(fake):
+def test_the_picture_has_a_line_for_every_method(fake):
     picture = drawing.curves(fake)
     assert len(picture.axes) == len(drawing.PANELS)
     labels = {text.get_text() for text in picture.legends[0].get_texts()}
