@@ -1,27 +1,27 @@
-"""The one rule that says whether a kernel is right: its errors against float64 are within an a-priori bound.
+"""The acceptance rule for kernels: their errors against float64 are within an a-priori bound.
 
-The bound follows from the numbers of the call, the dtype and the lengths of the sums. It is computed in float64, so it
-is the same on every machine, and it does not ask what torch loses in the same dtype (float16 overflows there). The
+The bound follows from the inputs, the dtype and the lengths of the sums. It is computed in float64, so it is the same
+on every machine, and it does not depend on what torch loses in the same dtype (in float16 torch overflows). The
 autotuner, benchmarks/tiles.py and the tests share it.
 
 Unit roundoffs: u of the kernel's dtype, s of its sums (float32). With q~_i = q_i / n_i, k'_j = m_j k_j and the rest as
-in MATH.md 1, a row's condition number is kappa_i = |q~_i| sqrt(t), 1 / sqrt(rho_i) of MATH.md 2: where queries and
-keys cancel, a weight keeps s |q~_i| |k'_j| of absolute error, and only u |w_ij| of it may come from 16-bit numbers.
+in kernels/README.md, a row's condition number is kappa_i = |q~_i| sqrt(t) = 1 / sqrt(rho_i). Where queries and keys
+cancel, a weight has an absolute error of s |q~_i| |k'_j|, to which 16-bit numbers may add u |w_ij| only.
 To first order, independent errors added as squares, N queries, M keys, E wide:
 
-    weight      a_ij = (u^2 + s^2 L) w_ij^2 + s^2 |q~_i|^2 |k'_j|^2               L = M (o) or N (dv): sum's length
+    weight      a_ij = (u^2 + s^2 L) w_ij^2 + s^2 |q~_i|^2 |k'_j|^2               L = M (o) or N (dv): terms of the sum
     norm        b_i = s^2 (kappa_i^2 + (0.13 min(kappa_i^2, 1 / LEAST_RHO))^2)     relative, of all weights of a row
     o           |err o_i|^2 = sum_j a_ij |v_j|^2 + (b_i + u^2) |o_i|^2
-    pair        p_ij = <do_i, v_j> - w_ij delta_i, what ds_ij n_i is
+    pair        p_ij = <do_i, v_j> - w_ij delta_i, which is ds_ij n_i
     its factor  c_ij = u^2 p_ij^2 + w_ij^2 ((b_i + u^2) delta_i^2 + |do_i|^2 |err o_i|^2)
-    its sums    f_ij = s^2 (|do_i|^2 |v_j|^2 + delta_i^2 |q~_i|^2 |k'_j|^2 + L p_ij^2)  in a direction of their own
+    its sums    f_ij = s^2 (|do_i|^2 |v_j|^2 + delta_i^2 |q~_i|^2 |k'_j|^2 + L p_ij^2)  in any direction
     dq          |err dq_i|^2 = sum_j (c_ij + f_ij) |k'_j|^2 / n_i^2
     dk          |err dk_j|^2 = m_j^2 sum_i (c_ij + f_ij) |q~_i|^2
     dv          |err dv_j|^2 = sum_i (a_ij + b_i w_ij^2) |do_i|^2
     dm          (err dm_j)^2 = sum_i c_ij (q~_i . k_j)^2 + f_ij |q~_i|^2 |k_j|^2 / E
 
-dq, dk and dv are rounded to u at last, dm to m's own roundoff. Factors are exact multiples of q~_i and k'_j, so dm sees
-them times the true q~_i . k_j; errors of sums point anywhere, and a product with k_j leaves 1 / sqrt(E) of them.
+Last, dq, dk and dv are rounded to u, and dm to the roundoff of m. An error c_ij multiplies q~_i or k'_j exactly, so in
+dm it multiplies the true q~_i . k_j. An error f_ij has any direction: 1 / sqrt(E) of it remains in a product with k_j.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from torch import Tensor
 from flashsign.reference import reference_spherical_attention
 
 SIZES = (1, 7, 113, 1000, 1025)
-"""Genes of the bags that block sizes are checked on."""
+"""Numbers of genes of the bags on which block sizes are checked."""
 TENSORS = ("o", "dq", "dk", "dv", "dm")
+"""Names of a call's results, in the order of this module's tuples."""
 MARGIN = 2.0
-"""The bound over the first-order error. Right kernels reach half of the bound at most, sabotaged ones exceed it."""
+"""The bound in units of the first-order error. Right kernels reach at most half of it, sabotaged ones exceed it."""
 SUMS = 2.0**-24
-"""Unit roundoff of float32, which three TF32 products keep."""
+"""s, the unit roundoff of float32, which three TF32 products keep."""
 SQUARES = 0.13
-"""Error of a norm that comes from moments, in units of s kappa^2 (MATH.md 2, Precision)."""
+"""Error of a norm that comes from moments, in units of s kappa^2 (kernels/README.md, Moments, Accuracy)."""
 LEAST_RHO = {2: 1e-4, 4: 1e-3}
 """By bytes of a number: rows whose rho is smaller are streamed, so their norms do not come from moments."""
 LARGEST_DIFFERENCE = 8
@@ -59,18 +60,19 @@ class Verdict(NamedTuple):
 
     @property
     def good(self) -> bool:
-        return self.error <= self.bound  # NaN is not
+        """Whether the error is within the bound; False for NaN."""
+        return self.error <= self.bound
 
     @property
     def of_bound(self) -> float:
-        """The error in units of its bound."""
+        """The error in units of its bound; infinite for NaN."""
         return math.inf if math.isnan(self.error) else self.error / self.bound
 
 
 class Case:
-    """Inputs of one call, the true results, and how far a kernel may be from them.
+    """The inputs of one call, its true results, and the bounds of a kernel's errors.
 
-    q, grad [C, H, N, E], k, v [C, K, M, E] in the kernel's dtype, m [C, M] or [C, K, M]; grad: of the output.
+    q, grad [C, H, N, E], k, v [C, K, M, E] in the kernel's dtype, m [C, M] or [C, K, M]; grad: do, of the output.
     """
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, m: Tensor, grad: Tensor, eps: float = 1e-6) -> None:
@@ -79,10 +81,11 @@ class Case:
 
     @cached_property
     def true(self) -> dict[str, Tensor]:
+        """Results in float64, by the names of TENSORS."""
         return self.computed_in(torch.float64)
 
     def computed_in(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Output and gradients, by the names of TENSORS, of attention whose weights are stored."""
+        """Results of attention with all weights in memory, computed in a dtype, by the names of TENSORS."""
         leaves = [x.to(dtype, copy=True).requires_grad_() for x in (self.q, self.k, self.v, self.m)]
         q, k, v, m = leaves
         output = reference_spherical_attention(q, k, v, m, self.eps)
@@ -91,7 +94,7 @@ class Case:
 
     @cached_property
     def bounds(self) -> dict[str, float]:
-        """Largest relative error of each of TENSORS: the formulas above, every quantity squared."""
+        """The bounds of the results' relative errors. Variables are squares of the quantities in the module's docstring."""
         u, s = (torch.finfo(self.q.dtype).eps / 2) ** 2, SUMS**2
         q, grad, o = self.q.double(), self.grad.double(), self.true["o"]
         group = q.shape[1] // self.k.shape[1]
@@ -141,11 +144,12 @@ class Case:
         }
 
     def judge(self, found: Mapping[str, Tensor]) -> dict[str, Verdict]:
+        """The verdict on each of a kernel's results, by the names of TENSORS."""
         return {name: Verdict(error(result, self.true[name]), self.bounds[name]) for name, result in found.items()}
 
 
 class Bag(Case):
-    """Two cells of some genes, four query heads over two key heads, every tenth gene absent; seeded by the size."""
+    """Two cells with `genes` genes, four query heads, two key heads, and every tenth gene absent; seeded by `genes`."""
 
     def __init__(self, genes: int, width: int, dtype: torch.dtype, device: torch.device | str) -> None:
         random = torch.Generator().manual_seed(genes)
@@ -158,10 +162,10 @@ class Bag(Case):
 
 
 def error(found: Tensor, true: Tensor) -> float:
-    """||found - true|| / ||true||, Frobenius norms over the whole tensor; true is float64."""
+    """||found - true|| / ||true||, Frobenius norms over tensors of one shape; true is float64."""
     return float((found.double() - true).norm() / true.norm().clamp_min(1e-30))
 
 
 def table(verdicts: Mapping[str, Verdict]) -> str:
-    """One sentence of all verdicts, for messages."""
+    """All verdicts as one sentence, for messages."""
     return ", ".join(f"{name} is off by {x.error:.2e} ({x.of_bound:.2f} of its bound)" for name, x in verdicts.items())

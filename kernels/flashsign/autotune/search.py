@@ -1,4 +1,4 @@
-"""The search for faster block sizes: steps from neighbour to neighbour, each of which has to be right.
+"""The search for faster block sizes: steps from neighbour to neighbour, each of which must give right results.
 
 Letters: C cells, H query heads, K key heads, N queries, M keys, E head width.
 """
@@ -23,16 +23,17 @@ from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, 
 from flashsign.tuning.head_width import padded_width
 
 GAIN = 0.97
-"""What the time of block sizes must be of the others' to replace them: a smaller gain is within the scatter."""
+"""Block sizes replace others if their time is below this times the others': a smaller gain is within the scatter."""
 
 AnyBlockSizes = BlockSizes | RowBlockSizes
 Clock = Callable[[Callable[[], object]], float]
+"""A function from a call to its time in milliseconds."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Bags:
-    """The bags to be fast on: `cells` dense ones of `genes` queries and `keys` keys each."""
+    """The bags to tune for: `cells` dense ones of `genes` queries and `keys` keys each."""
 
     cells: int
     heads: int
@@ -43,7 +44,7 @@ class Bags:
     dtype: torch.dtype
 
     def draw(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """q, k, v, m and a gradient in the kernels' one form: normal numbers, all keys present."""
+        """q, k, v, m and a gradient of the output, in operators.layout: normal numbers, and all keys are present."""
 
         def normal(heads: int, rows: int) -> Tensor:
             return torch.randn(self.cells, heads, rows, self.width, device=device).to(self.dtype)
@@ -55,8 +56,8 @@ class Bags:
 
 @dataclass(frozen=True)
 class Found:
-    """Of one kernel: the block sizes that it had and the fastest right ones, their milliseconds (infinite: they do not
-    run or are wrong), how many were tried, and what was wrong with the last that did not run."""
+    """What the search found for a kernel: its block sizes before and the fastest right ones after, milliseconds of both
+    (infinite: they do not run or are wrong), how many were tried, and the error of the last ones that did not run."""
 
     kernel: Kernel
     before: AnyBlockSizes
@@ -70,9 +71,9 @@ class Found:
 class Search:
     """The search for block sizes for some bags and one method, "stream" or "moments".
 
-    Block sizes are right where they give what those before gave for these bags, and are near enough to float64 on
-    others of `sizes` genes, dense and packed; not of one gene, as moments of a single key miss the bound with any
-    (docs/log.md). clock: milliseconds of a call.
+    Block sizes are right if they give the results of the first ones for these bags, and results within the bounds of
+    autotune.accuracy for other bags, of `sizes` genes, dense and packed. Bags of one gene are left out, because moments
+    of a single key miss the bound with any block sizes (docs/log.md). clock: gives the milliseconds of a call.
     """
 
     def __init__(
@@ -86,13 +87,14 @@ class Search:
         self.checks = [Bag(genes, self.width, dtype, device) for dtype in dtypes for genes in sizes]
 
     def __iter__(self) -> Iterator[Found]:
-        """One kernel after the other, each with the block sizes in use that were found before."""
+        """Tunes one kernel after the other, each with what was found for those before it in use."""
         names = FORWARD[self.method] + BACKWARD[self.method]
         if stream_kernel(*self.rows[:2], None, None) == "triton_stream_hopper":  # whose block sizes are fixed
             names = tuple(name for name in names if name != "forward")
         return map(self.tune, names)
 
     def tune(self, name: str) -> Found:
+        """Searches for block sizes of the kernel `name` and leaves the best in use (tuning.choose.own_block_sizes)."""
         q, k, *_ = self.rows
         kernel, own = Kernel(name, self.size, self.width), own_block_sizes(self.device)
         choose = choose_row_block_sizes if self.method == "moments" else choose_block_sizes
@@ -118,34 +120,35 @@ class Search:
         return Found(kernel, start, best, times[start], times[best], len(times), self.problem)
 
     def call_of(self, name: str) -> Callable[[], tuple[Tensor, ...]]:
-        """The call with a kernel in it on the bags to be fast on, and its results: the output, or all gradients."""
+        """The pass that kernel `name` is a part of, on the bags to tune for. It returns the output or all gradients."""
         q, k, v, m, grad = self.rows
         if name in FORWARD[self.method]:
             return lambda: forward(self.method, q, k, v, m)[:1]
         return partial(backward, self.method, grad, q, k, v, m, forward(self.method, q, k, v, m))
 
     def attempt(self, call: Callable[[], T], blocks: AnyBlockSizes, otherwise: T) -> T:
-        """What the call returns; `otherwise` where it needs more than the device has or the compiler takes."""
+        """What the call returns; `otherwise` if it fails, as it needs more than the device has or does not compile."""
         try:
             return call()
         except Exception as problem:
             try:
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
-            except RuntimeError:  # nothing works any more
+            except RuntimeError:  # after such a failure nothing runs on the GPU in this process
                 raise UnusableTiles(
-                    f"The GPU failed at {blocks} ({problem}); the file keeps earlier ones."
+                    f"The GPU failed with {blocks} ({problem}); what was found before is in the file: run it again."
                 ) from problem
             self.problem = f"{type(problem).__name__}: {problem}".splitlines()[0]
             return otherwise
 
     def is_right(self, name: str) -> bool:
+        """Whether results with the block sizes in use are within their bounds, on all bags of self.checks."""
         trials = ((bag, packed) for bag in self.checks for packed in (False, True))
         return all(verdict.good for trial in trials for verdict in verdicts(self.method, name, *trial))
 
 
 def alike(found: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> bool:
-    """Whether results are those that other block sizes gave, if these ran."""
+    """Whether results are those of other block sizes up to rounding; True where these did not run (None)."""
     limit = LARGEST_DIFFERENCE * torch.finfo(found[0].dtype).eps
     return before is None or all(error(x, y.double()) <= limit for x, y in zip(found, before, strict=True))
 
@@ -153,9 +156,10 @@ def alike(found: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> bool:
 def climb(
     start: AnyBlockSizes, ms: Callable[[Any], float], right: Callable[[Any], bool]
 ) -> tuple[Any, dict[Any, float]]:
-    """The fastest right block sizes that steps from `start` lead to, and the milliseconds of all that were tried.
+    """The fastest right block sizes that steps from `start` reach, and the milliseconds of all that were tried.
 
-    ms: infinite for what does not run; a start that is not right counts as such.
+    ms(blocks): infinite where they do not run. right(blocks): whether results are right; start counts as infinite if
+    they are not.
     """
     best, times = start, {start: ms(start) if right(start) else math.inf}
     while True:
@@ -171,7 +175,7 @@ def climb(
 
 
 def neighbours(blocks: AnyBlockSizes) -> Iterator[AnyBlockSizes]:
-    """Block sizes that differ in one number: half of it or twice, of stages one less or more."""
+    """Block sizes that differ in one number: half of it or twice, for stages one less or more."""
     for name, now in vars(blocks).items():
         for other in (now - 1, now + 1) if name == "stages" else (now // 2, now * 2):
             if LEAST[name] <= other <= MOST[name]:
@@ -179,6 +183,7 @@ def neighbours(blocks: AnyBlockSizes) -> Iterator[AnyBlockSizes]:
 
 
 def device_ms(call: Callable[[], object]) -> float:
+    """Median milliseconds of a call on the GPU, in a CUDA graph."""
     from triton.testing import do_bench_cudagraph
 
     return float(do_bench_cudagraph(call, return_mode="median"))

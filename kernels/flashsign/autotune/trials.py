@@ -26,7 +26,8 @@ EPS = 1e-6
 def forward(
     method: str, q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None = None
 ) -> tuple[Tensor, ...]:
-    """The output, and what the backward wants of it; by the stream's own kernels, of few genes too."""
+    """The output and what the backward takes of it, in the kernels' layout. The stream is its plain kernel, never those
+    for small bags or for Hopper."""
     from flashsign.triton.moments import calls as moments
     from flashsign.triton.streaming import calls as stream
 
@@ -41,7 +42,7 @@ def backward(
     method: str, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, saved: Sequence[Tensor],
     offsets: Tensor | None = None, dq_by_moments: bool | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """dq, dk, dv, dm; saved: what forward gave."""
+    """dq, dk, dv, dm in the kernels' layout; saved: what forward returned."""
     from flashsign.triton.moments import calls as moments
     from flashsign.triton.streaming import calls as stream
 
@@ -55,7 +56,7 @@ def backward(
 
 
 def verdicts(method: str, name: str, bag: Bag, packed: bool) -> Iterator[Verdict]:
-    """Of all results of the launches that kernel `name` is a part of; packed: the bag's two cells behind each other."""
+    """Verdicts on all results of the launches that kernel `name` is a part of; packed: the bag's two cells packed."""
     rows, offsets = [bag.q, bag.k, bag.v, bag.m[:, None], bag.grad], None
     if packed:
         rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
@@ -71,7 +72,7 @@ def verdicts(method: str, name: str, bag: Bag, packed: bool) -> Iterator[Verdict
     saved = forward(method, q, k, v, m, offsets)
     yield from judged(TENSORS[:1], saved[:1])
     if name in BACKWARD[method]:
-        # Two kernels for dq have the same block sizes.
+        # Both kernels of dq, by the stream and by moments, are launched with these block sizes.
         both = name == "query_gradient" and padded_width(q.shape[-1]) <= WIDEST["moments"]
         for dq_by_moments in (False, True) if both else (None,):
             yield from judged(TENSORS[1:], backward(method, grad, q, k, v, m, saved, offsets, dq_by_moments))

@@ -1,4 +1,4 @@
-"""Tuning as a whole: what there is to tune, the search for it, and the file that keeps what was found."""
+"""Tuning from beginning to end: what there is to tune, the search, and the file to which its results are written."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from flashsign.tuning.tile_file import VARIABLE, write
 
 
 def described(blocks: AnyBlockSizes) -> str:
+    """Block sizes in words, as in "own 128, other 64, warps 8, stages 4"."""
     return ", ".join(f"{name} {number}" for name, number in vars(blocks).items())
 
 
 def tune_into(path: Path, bags: Bags, method: str, device: torch.device, clock: Clock) -> bool:
-    """Tunes, prints what was found, and writes to the file, kernel by kernel, what goes before the tables.
+    """Tunes all kernels of a method; prints and writes to the file, kernel by kernel, what was found.
 
     Returns whether every kernel has block sizes that run and are right.
     """
     gpu, complete = device_name(device), True
-    if write(path, gpu, {}):  # and a path that cannot be written is found before the search
+    if write(path, gpu, {}):  # before the search, so that a path that cannot be written is an error at once
         print(
-            f"{path} had block sizes for {gpu} that were checked with another Triton or other kernels: they are gone."
+            f"{path} had block sizes for {gpu} that were checked with another Triton or other kernels: "
+            "they were removed from it."
         )
     print(
         f"{gpu}, {method}: {bags.cells} x {bags.genes} queries in {bags.heads} heads, {bags.keys} keys in "
@@ -40,29 +42,30 @@ def tune_into(path: Path, bags: Bags, method: str, device: torch.device, clock: 
         name, ended = found.kernel.name, f"{found.tried} tried"
         if math.isinf(found.ms_after):
             complete = False
-            why = found.problem or "results are not near enough to float64's"
+            why = found.problem or "results are not within their bounds of float64"
             print(f"{name}: no block sizes run and are right ({why}), {ended}", flush=True)
             continue
         changed = found.after != found.before
         write(path, gpu, {found.kernel: found.after if changed else None})
         if math.isinf(found.ms_before):
-            result = f"it does not run or is wrong with {described(found.before)}; {found.ms_after:.4f} ms"
+            result = f"does not run or is wrong with {described(found.before)}; {found.ms_after:.4f} ms"
         else:
             gain = f"{found.ms_before / found.ms_after:.2f} times as fast"
             result = f"{found.ms_before:.4f} ms with {described(found.before)}; {gain if changed else 'nothing faster'}"
         print(f"{name}: {result}{f' with {described(found.after)}' if changed else ''}, {ended}", flush=True)
-    print(f"Kernels take the block sizes of the file where {VARIABLE}={path.absolute()} is set.")
+    print(f"To use these block sizes, set {VARIABLE}={path.absolute()}.")
     return complete
 
 
 def bags_to_tune(bags: Bags, method: Method, device: torch.device) -> tuple[Bags, Literal["stream", "moments"]]:
-    """The bags with heads as wide as the kernels take them, and the method that training takes for them.
+    """The bags with heads padded to a multiple of ROW_STEP, and the method that training takes for them.
 
-    Raises UnusableTiles where they are no bags, or where there is nothing to tune.
+    method: the one to tune, or "auto". Raises UnusableTiles for sizes that make no call, and where there is nothing to
+    tune.
     """
     sizes = {name: size for name, size in vars(bags).items() if name != "dtype"}
     if min(sizes.values()) < 1 or bags.heads % bags.key_heads:
-        raise UnusableTiles(f"Sizes are 1 at least, and heads a multiple of key heads; found {sizes}.")
+        raise UnusableTiles(f"Sizes must be at least 1, and heads a multiple of key heads; found {sizes}.")
     bags = replace(bags, width=bags.width + -bags.width % ROW_STEP)
     reason = why_not_triton(device_facts(device), bags.dtype, bags.width, bags.cells * bags.key_heads, method)
     if reason:
@@ -72,6 +75,6 @@ def bags_to_tune(bags: Bags, method: Method, device: torch.device) -> tuple[Bags
     chosen = plan(q, k, dtype=bags.dtype, method=method, backend="triton", gradients=True, device=device)
     if chosen.kernel == "triton_small_bags":
         raise UnusableTiles(
-            f"Bags of {bags.genes} queries and {bags.keys} keys are done by one program each: there is nothing to tune."
+            f"Bags of {bags.genes} queries and {bags.keys} keys take one program each, whose block sizes are not tuned."
         )
     return bags, chosen.method

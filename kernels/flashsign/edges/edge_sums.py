@@ -1,11 +1,11 @@
 """Edges over many bags: the mean signed and absolute weight of every (target, regulator) pair, tile by tile.
 
-    w_ij = s_ij / n_i of every bag and head, s_ij = m_j q_i.k_j, is lifted to (w, |w|, 1), added up, divided once.
+    w_ij = s_ij / n_i, s_ij = m_j q_i.k_j, of each bag and head is lifted to (w, |w|, 1), added up, and divided once.
 
-A fold over a commutative monoid, so bags may come in any batches and order, from any devices. What is in memory is the
-sums, [N, R], and some weights of a few bags: never heads x bags x N x R.
-Letters: C bags, H query heads, K key heads, E head width; N targets and R regulators: the sums' rows and columns; n
-queries and m keys of a bag; T queries and S keys of all packed bags.
+This is a fold over a commutative monoid, so bags may come in any batches, in any order and from any devices. Memory
+holds the sums, [N, R], and the weights of a few bags at a time: never heads x bags x N x R.
+Letters: C bags, H query heads, K key heads, E head width; N targets and R regulators, the rows and columns of the sums;
+n queries and m keys of a bag; T queries and S keys of all packed bags.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flashsign.edges.results import EdgeMeans, TopEdges, stacked, taken
 from flashsign.errors import ShapeMismatch
 
 WEIGHTS = 2**22
-"""Most weights that exist at one time (16 MiB in float32: more was slower, on a CPU)."""
+"""Most weights that are in memory at one time (16 MiB in float32; more was slower on a CPU)."""
 
 Over = Literal["pairs", "targets"]
 By = Literal["absolute", "signed"]
@@ -32,12 +32,12 @@ By = Literal["absolute", "signed"]
 class EdgeSums:
     """Sums over bags of each pair's weight (a mean over heads), with counts: a commutative monoid under `plus`.
 
-    signed, absolute [N, R]: sums of w and of |w|.   listed [N] int64: bags in which the target was a query.
-    pairs [N, R] int32: those in which the regulator was present too (m > 0).
+    signed, absolute [N, R]: sums of w and of |w|. listed [N] int64: number of bags that list the target as a query.
+    pairs [N, R] int32: number of bags that list the target and in which the regulator is present (m > 0).
 
-    Memory: N x R numbers for each of signed, absolute and pairs, of which the last two can be left out, beside WEIGHTS
-    weights, the call's own tensors and the buffers of edges.parts. 20 000 targets x 20 000 regulators in float32 are
-    1.6 GB a table; where that is too much, see `top_edges`.
+    Memory: N x R numbers for each of signed, absolute and pairs (the last two can be left out), WEIGHTS weights, the
+    call's own tensors and the buffers of edges.parts. A table of 20 000 targets x 20 000 regulators takes 1.6 GB in
+    float32; where that is too much, use `top_edges`.
 
     Example:
         >>> import torch
@@ -62,10 +62,14 @@ class EdgeSums:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ):
-        """targets: how many, or which ones (a range of step 1): some rows of a larger table.   dtype: of the sums."""
+        """Sums of zero bags.
+
+        targets: how many, or a range of step 1 for these rows of a larger table; regulators: how many; absolute, pairs:
+        whether these tables are kept; dtype: of signed and absolute.
+        """
         self.targets = range(targets) if isinstance(targets, int) else targets
         if self.targets.step != 1:
-            raise ShapeMismatch(f"targets must follow each other; found {self.targets}.")
+            raise ShapeMismatch(f"targets must be a number or a range of step 1; found {self.targets}.")
         shape = (len(self.targets), regulators)
         self.signed = torch.zeros(shape, dtype=dtype, device=device)
         self.absolute = torch.zeros(shape, dtype=dtype, device=device) if absolute else None
@@ -87,20 +91,22 @@ class EdgeSums:
         eps: float = 1e-6,
         backend: Backend = "auto",
     ) -> EdgeSums:
-        """Adds the weights of some bags, in two passes: the norms of every bag and head, then tiles of weights.
+        """Adds the weights of some bags in two passes, the norms of all rows and then tiles of weights; returns self.
 
         Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m] (default: ones). Query i is target
         targets[i] and key j is regulator regulators[j]; by default i and j themselves.
         Packed: q [T, H, E], k [S, K, E], multiplicity [S] or [S, K], targets [T], regulators [S], where bag c owns the
         keys offsets[c]:offsets[c + 1] and the queries query_offsets[c]:query_offsets[c + 1] (default: the same).
 
-        A query or key whose number is not in these sums (-1, say) counts in the norms alone; a bag lists no number
-        twice. heads [H]: what each head's weights count, not negative (default: alike). inverse, of the form of q's
-        first three (packed: two) axes: 1 / n_i, where it is known; else from the keys' moments. Not differentiable.
+        A query or key whose number is not in these sums (-1, say) counts in the norms only. A bag lists no number
+        twice. heads [H]: the weight of each head in the mean over heads, not negative (default: equal). inverse
+        [C, H, n], packed [T, H]: 1 / n_i where it is known already; by default it is computed from the keys' moments.
+        Not differentiable.
 
-        backend: "triton" is the GPU's kernel (float16, bfloat16, float32 with float32 sums), "torch" runs anywhere,
-        "auto" takes the kernel where it can run. Each gives the same bits for the same call. Returns these sums.
-        Raises ShapeMismatch, BackendUnavailable, ValueError (head weights). Source: spherical attention, 2505.09326.
+        backend: "triton" is the GPU's kernel (float16, bfloat16 and float32, with float32 sums), "torch" runs anywhere,
+        "auto" takes the kernel where it can run. The same call gives the same bits again on each of them.
+        Raises ShapeMismatch (tensors that do not fit), BackendUnavailable (backend="triton" cannot run), ValueError
+        (head weights, an unknown backend). Source: spherical attention, arXiv 2505.09326.
         """
         if q.device != self.signed.device:
             raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
@@ -121,10 +127,10 @@ class EdgeSums:
         return self
 
     def plus(self, other: EdgeSums) -> EdgeSums:
-        """The sums over both's bags. Raises ShapeMismatch unless targets, regulators and tables are the same."""
+        """The sums over the bags of both. Raises ShapeMismatch unless targets, regulators and tables are the same."""
         mine, others = self._form(), other._form()
         if mine != others:
-            raise ShapeMismatch(f"Sums of one table can be added; found {mine} and {others}.")
+            raise ShapeMismatch(f"Edge sums can be added only for the same tables; found {mine} and {others}.")
         total = EdgeSums(self.targets, 0, absolute=False, pairs=False)
         for name in ("signed", "absolute", "pairs", "listed"):
             a, b = getattr(self, name), getattr(other, name)
@@ -132,11 +138,11 @@ class EdgeSums:
         return total
 
     def mean(self, rows: slice = slice(None), *, over: Over = "pairs") -> EdgeMeans:
-        """Means of some rows. NaN where no bag counts.
+        """Means over bags and heads for some rows (default: all), [rows, R]; NaN where no bag counts.
 
-        over: "pairs", the bags in which the target is listed and the regulator present; "targets", all bags in which
-        the target is listed, the weight of an absent regulator being 0.
-        Raises ValueError where pairs were not counted.
+        over: "pairs" counts bags that list the target and in which the regulator is present; "targets" counts all bags
+        that list the target, where an absent regulator has weight 0.
+        Raises ValueError for another `over`, and for "pairs" where these sums do not count pairs.
         """
         count = self._counts(rows, over)
         count = torch.where(count > 0, count, torch.nan)
@@ -144,15 +150,16 @@ class EdgeSums:
         return EdgeMeans(self.signed[rows] / count, absolute)
 
     def top(self, k: int, *, by: By = "absolute", over: Over = "pairs", same: Tensor | None = None) -> TopEdges:
-        """The k strongest regulators of every target, by the mean |w| or by |mean w|; ties in any order.
+        """The k strongest regulators of every target, [N, k]; ties in any order.
 
-        same [R]: the target that each regulator is (-1: none); no target is its own regulator then. Pairs of which no
-        bag is counted are left out. Raises ValueError where what `by` or `over` asks for was not kept.
+        by: "absolute" ranks by the mean of |w|, "signed" by |mean of w|; over: as in mean. same [R]: the number of the
+        target that each regulator is (-1: none); then no target is its own regulator. Pairs without a bag are left out.
+        Raises ValueError for an unknown `by` or `over`, and where these sums do not keep what they need.
         """
         if by not in ("absolute", "signed"):
-            raise ValueError(f"by is absolute or signed, not {by!r}.")
+            raise ValueError(f"by must be absolute or signed, not {by!r}.")
         if by == "absolute" and self.absolute is None:
-            raise ValueError('These sums have no absolute weights: ask by="signed", or keep absolute=True.')
+            raise ValueError('These sums have no absolute weights: pass by="signed", or make them with absolute=True.')
         regulators = self.signed.shape[1]
         found = []
         for rows in _tiles(len(self.targets), max(1, regulators)):
@@ -170,7 +177,7 @@ class EdgeSums:
         return stacked(found, min(k, regulators), self.absolute is not None, self.signed)
 
     def _add_weights(self, part: Part) -> None:
-        """Tiles of weights of as many bags, or as many targets, as WEIGHTS allows."""
+        """Adds signed and absolute weights, for as many bags or targets at a time as WEIGHTS allows."""
         bags, heads, queries, width = part.q.shape
         key_heads, keys = part.k.shape[1:3]
         if self.absolute is None:
@@ -188,7 +195,7 @@ class EdgeSums:
                 _add_at(self.absolute, at, part.columns, w.abs_().sum((0, 1, 2)))
 
     def _add_signed(self, part: Part) -> None:
-        """Without absolute weights, the sum over bags and heads is the inner axis of one product."""
+        """Adds signed weights only: the sum over bags and heads is then the inner axis of one matrix product."""
         k = part.k.repeat_interleave(part.q.shape[1] // part.k.shape[1], 1).mT.flatten(0, 2)
         for rows in _tiles(part.q.shape[2], max(1, k.shape[1])):
             q = part.q[:, :, rows] * part.inverse[:, :, rows, None].to(part.q.dtype)
@@ -208,11 +215,11 @@ class EdgeSums:
 
     def _counts(self, rows: slice, over: Over) -> Tensor:
         if over not in ("pairs", "targets"):
-            raise ValueError(f"over is pairs or targets, not {over!r}.")
+            raise ValueError(f"over must be pairs or targets, not {over!r}.")
         if over == "targets":
             return self.listed[rows, None]
         if self.pairs is None:
-            raise ValueError('These sums did not count pairs: ask over="targets", or keep pairs=True.')
+            raise ValueError('These sums do not count pairs: pass over="targets", or make them with pairs=True.')
         return self.pairs[rows]
 
     def _form(self) -> str:
@@ -221,19 +228,20 @@ class EdgeSums:
 
 
 def _tiles(rows: int, width: int) -> Iterator[slice]:
-    """Slices of the rows within WEIGHTS numbers, width to a row."""
+    """Slices of `rows` rows of `width` numbers each, so that a slice has at most WEIGHTS numbers."""
     step = max(1, WEIGHTS // width)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def _within(index: Index, rows: slice) -> Index:
+    """index[rows], for an index that is a tensor or itself a slice."""
     if isinstance(index, Tensor):
         return index[rows]
     return slice(index.start + rows.start, index.start + rows.stop)
 
 
 def _add_at(table: Tensor, rows: Index, columns: Index, part: Tensor) -> None:
-    """table[rows, columns] += part, for rows and columns that have no number twice."""
+    """table[rows, columns] += part, for rows and columns in which no number occurs twice."""
     if isinstance(rows, slice):
         view = table[rows]
         view[:, columns] += part

@@ -1,4 +1,4 @@
-"""Calls of any form as parts that edge sums can take: dense bags, scaled keys, norms, and where each row belongs.
+"""A call of EdgeSums.add, cut into parts: dense bags with scaled keys, norms, and their rows and columns in the sums.
 
 Letters: C bags, H query heads, K key heads, n queries and m keys of a bag, E head width; N x R: the sums' table.
 """
@@ -19,18 +19,19 @@ from flashsign.edges.call import Call
 from flashsign.errors import ShapeMismatch
 
 NUMBERS = 2**24
-"""Most numbers of queries and keys that are widened or padded at one time (128 MiB in float64)."""
+"""Most numbers of queries and keys that are converted to float64 or padded at one time (128 MiB in float64)."""
 LAID_OUT = 2**27
-"""Most numbers of queries and keys that are laid out by gene at one time (512 MiB in float32)."""
+"""Most numbers of queries and keys that are laid out by target and regulator at one time (512 MiB in float32)."""
 
 Index = slice | Tensor
+"""Row or column numbers of the sums: a slice where they follow each other, else an int64 tensor."""
 
 
 class Part(NamedTuple):
-    """Some bags as one dense call, of which query i belongs into row rows[i] of the sums, and key j into columns[j].
+    """Some bags as one dense call. Query i belongs to row rows[i] of the sums, and key j to column columns[j].
 
-    q [C, H, n, E], k [C, K, m, E] (scaled by its multiplicity), one dtype.   inverse [C, H, n]: 1 / n_i times the
-    weight of its head.   listed [C, n], present [C, m] bool: which queries and keys the bags have.
+    q [C, H, n, E], k [C, K, m, E] (scaled by its multiplicity), one dtype. inverse [C, H, n]: 1 / n_i times the weight
+    of its head. listed [C, n], present [C, m] bool: which queries and keys the bags have.
     """
 
     q: Tensor
@@ -45,9 +46,9 @@ class Part(NamedTuple):
 def inverse_norms(q: Tensor, k: Tensor, eps: float) -> Tensor:
     """1 / n_i of every query, from float64 moments: q [C, H, n, E], k (scaled) [C, K, m, E] -> [C, H, n] float64.
 
-    z = q G q^T, G = sum_j k_j^T k_j, costs (H n + K m) E^2 where a pass over the keys costs H n m E. A product of two
-    float32 is exact in float64, so their moments serve ill-conditioned rows too; such a row of float64 keeps a relative
-    error of 0.13 u / max(rho, eps) (kernels/README.md).
+    z = q G q^T, G = sum_j k_j^T k_j, takes (H n + K m) E^2 operations where a pass over the keys takes H n m E. The
+    product of two float32 numbers is exact in float64, so these moments are right for ill-conditioned rows too. Where
+    the inputs are float64, such a row keeps a relative error of 0.13 u / max(rho, eps) (kernels/README.md).
     """
     bags, heads, queries, width = q.shape
     found = []
@@ -62,10 +63,11 @@ def inverse_norms(q: Tensor, k: Tensor, eps: float) -> Tensor:
 
 
 def parts(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
-    """Parts of the call for sums [N, R] of the targets from `first` on; others count in norms alone.
+    """The parts of a call for sums of shape [N, R] = shape, whose first target is number `first`.
 
-    whole: every part must fill rows and columns that lie side by side, as the kernel's tables do.
-    Raises ShapeMismatch: offsets that do not cut the rows, a gene that a bag lists twice.
+    Queries and keys that are not in the sums count in the norms only. whole: rows and columns of every part must be
+    slices, as the Triton kernel adds to contiguous tables.
+    Raises ShapeMismatch for offsets that do not cut the rows, and for a bag that lists a gene twice.
     """
     if call.offsets is None or call.query_offsets is None:
         yield from _dense(call, first, shape, whole)
@@ -85,18 +87,19 @@ def _slices(count: int, step: int) -> Iterator[slice]:
 
 
 def _numbers(call: Call, queries: int, keys: int) -> int:
+    """How many numbers q and k of one bag have."""
     return call.q.shape[-1] * (call.q.shape[1] * queries + call.k.shape[1] * keys)
 
 
 def _dense(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
     k, present, unit = scaled(call.k, call.multiplicity, call.dtype)
     q = call.q.to(call.dtype)
-    mine, rows = _rows_within("targets", call.targets, q.shape[2], first, shape[0])
-    read, columns = _rows_within("regulators", call.regulators, k.shape[2], 0, shape[1])
-    given = None if call.inverse is None else call.inverse[:, :, mine]
-    inverse = _inverse(call, given, q[:, :, mine], k, unit)
+    queries, rows = _rows_within("targets", call.targets, q.shape[2], first, shape[0])
+    keys, columns = _rows_within("regulators", call.regulators, k.shape[2], 0, shape[1])
+    given = None if call.inverse is None else call.inverse[:, :, queries]
+    inverse = _inverse(call, given, q[:, :, queries], k, unit)
     listed = present.new_ones(len(q), inverse.shape[2])
-    part = Part(q[:, :, mine], k[:, :, read], inverse, listed, present[:, read], rows, columns)
+    part = Part(q[:, :, queries], k[:, :, keys], inverse, listed, present[:, keys], rows, columns)
     if not whole or (isinstance(rows, slice) and isinstance(columns, slice)):
         yield part
         return
@@ -108,7 +111,10 @@ def _dense(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Itera
 
 
 def _inverse(call: Call, given: Tensor | None, q: Tensor, k: Tensor, unit: Tensor) -> Tensor:
-    """1 / n of every query in the unit of the scaled keys, times what its head counts: [C, H, n] float64."""
+    """1 / n of every query in the unit of the scaled keys, times the weight of its head: [C, H, n] float64.
+
+    given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit [C, K].
+    """
     if given is None:
         found = inverse_norms(q, k, call.eps)
     else:
@@ -117,7 +123,7 @@ def _inverse(call: Call, given: Tensor | None, q: Tensor, k: Tensor, unit: Tenso
 
 
 class _Padded(NamedTuple):
-    """As Part, but each bag has rows and columns of its own: rows [C, n], columns [C, m], -1 where there is none."""
+    """As Part, but each bag has its own rows [C, n] and columns [C, m] of the sums, -1 for what is not in them."""
 
     q: Tensor
     k: Tensor
@@ -129,7 +135,7 @@ class _Padded(NamedTuple):
 
 
 def _padded(call: Call, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]) -> _Padded:
-    """Some packed bags of similar size as a dense call."""
+    """Some packed bags of similar size, padded to dense ones."""
     assert call.targets is not None and call.regulators is not None
     k, present, unit = scaled(keys.pad_heads(call.k), keys.pad_heads(call.multiplicity), call.dtype)
     q = queries.pad_heads(call.q).to(call.dtype)
@@ -141,16 +147,16 @@ def _padded(call: Call, queries: Slots, keys: Slots, first: int, shape: tuple[in
 
 
 def _one_by_one(padded: _Padded) -> Iterator[Part]:
-    """A part for every bag, with the rows that are in the sums."""
+    """A part for every bag, with those of its queries and keys that are in the sums."""
     for bag in range(len(padded.q)):
-        own, mine, read = slice(bag, bag + 1), *(x[bag].nonzero()[:, 0] for x in (padded.listed, padded.present))
-        q, k, inverse = padded.q[own][:, :, mine], padded.k[own][:, :, read], padded.inverse[own][:, :, mine]
-        there = padded.listed[own][:, mine], padded.present[own][:, read]
-        yield Part(q, k, inverse, *there, padded.rows[bag, mine], padded.columns[bag, read])
+        own, queries, keys = slice(bag, bag + 1), *(x[bag].nonzero()[:, 0] for x in (padded.listed, padded.present))
+        q, k, inverse = padded.q[own][:, :, queries], padded.k[own][:, :, keys], padded.inverse[own][:, :, queries]
+        masks = padded.listed[own][:, queries], padded.present[own][:, keys]
+        yield Part(q, k, inverse, *masks, padded.rows[bag, queries], padded.columns[bag, keys])
 
 
 def _laid_out(padded: _Padded, shape: tuple[int, int]) -> Part:
-    """One part in which query i belongs to target i and key j to regulator j; zeros where a bag does not list them."""
+    """One part whose queries are all targets and whose keys are all regulators: zeros for what a bag does not list."""
     q, inverse, listed = (
         _by_number(x, padded.rows, shape[0]) for x in (padded.q, padded.inverse, padded.listed[:, None])
     )
@@ -159,7 +165,7 @@ def _laid_out(padded: _Padded, shape: tuple[int, int]) -> Part:
 
 
 def _by_number(rows: Tensor, at: Tensor, size: int) -> Tensor:
-    """rows [C, heads, n, ...] -> [C, heads, size, ...]: row i of a bag at number at[C, n]; those at -1 are left out."""
+    """rows [C, heads, n, ...] -> [C, heads, size, ...]: row i of bag c goes to number at[c, i]; -1 leaves it out."""
     bag, row = (at >= 0).nonzero(as_tuple=True)
     out = rows.new_zeros(len(rows), size, rows.shape[1], *rows.shape[3:])
     out[bag, at[bag, row]] = rows.transpose(1, 2)[bag, row]
@@ -167,9 +173,10 @@ def _by_number(rows: Tensor, at: Tensor, size: int) -> Tensor:
 
 
 def scaled(k: Tensor, multiplicity: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys times multiplicities near 1 [C, K, m, E], which of them are present [C, m], and the unit taken out [C, K].
+    """Keys scaled by multiplicities [C, K, m, E], which keys are present [C, m], and the unit of multiplicity [C, K].
 
-    k [C, K, m, E], multiplicity [C, m] or [C, K, m]. Absent keys are zeros, whatever they held.
+    k [C, K, m, E], multiplicity [C, m] or [C, K, m]; multiplicities are divided by the unit, a power of two near the
+    bag's largest. Absent keys are zeros, whatever they held.
     """
     wide = torch.promote_types(dtype, torch.float32)
     m = (multiplicity if multiplicity.ndim == 3 else multiplicity[:, None]).to(wide)
@@ -181,7 +188,10 @@ def scaled(k: Tensor, multiplicity: Tensor, dtype: torch.dtype) -> tuple[Tensor,
 
 
 def _rows_within(name: str, ids: Tensor | None, count: int, first: int, size: int) -> tuple[Index, Index]:
-    """Which of `count` rows are among the `size` numbers from `first` on, and which numbers less `first` they have."""
+    """Which of `count` queries or keys have a number from `first` to first + size - 1, and these numbers less `first`.
+
+    ids [count]: their numbers, None for 0, 1, 2, ...; name: of the argument, for errors.
+    """
     if ids is None:
         stop = max(first, min(count, first + size))
         return slice(first, stop), slice(0, stop - first)
@@ -190,9 +200,12 @@ def _rows_within(name: str, ids: Tensor | None, count: int, first: int, size: in
     return _run(kept), _run(at[kept])
 
 
-def _inside(name: str, ids: Tensor, there: Tensor, first: int, size: int) -> Tensor:
-    """ids [C, n] less `first`, -1 outside of the size and where `there` is False. Raises ShapeMismatch on a double."""
-    at = torch.where(there & (ids >= first) & (ids < first + size), ids - first, -1)
+def _inside(name: str, ids: Tensor, listed: Tensor, first: int, size: int) -> Tensor:
+    """ids [C, n] less `first`, and -1 where that is outside of `size` or `listed` [C, n] is False.
+
+    Raises ShapeMismatch where a bag has a number twice; name: of the argument.
+    """
+    at = torch.where(listed & (ids >= first) & (ids < first + size), ids - first, -1)
     ordered = at.sort(1).values
     double = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     if double.any():
@@ -202,7 +215,7 @@ def _inside(name: str, ids: Tensor, there: Tensor, first: int, size: int) -> Ten
 
 
 def _run(ids: Tensor) -> Index:
-    """ids as a slice where they follow each other: the sums are then changed in place."""
+    """ids as a slice where they follow each other, so that the sums are indexed without a copy."""
     if not len(ids):
         return slice(0, 0)
     first = int(ids[0])
@@ -211,4 +224,5 @@ def _run(ids: Tensor) -> Index:
 
 
 def _range(index: Index, device: torch.device) -> Tensor:
+    """The numbers of an index as a tensor."""
     return index if isinstance(index, Tensor) else torch.arange(index.start, index.stop, device=device)

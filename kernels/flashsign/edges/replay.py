@@ -1,6 +1,4 @@
-"""The strongest edges of tables that are too large for memory: the bags are replayed for one tile of targets after the
-other.
-"""
+"""The strongest edges where a table of all pairs does not fit in memory: bags are replayed for each tile of targets."""
 
 from __future__ import annotations
 
@@ -25,12 +23,12 @@ def top_edges(
     same: Tensor | None = None,
     device: torch.device | str | None = None,
 ) -> TopEdges:
-    """The k strongest regulators of every target without a table of all pairs, at the price of replaying the bags.
+    """The k strongest regulators of every target, without a table of all pairs; the bags are replayed instead.
 
-    replay(sums) adds every bag to the sums that it is given; it is called once for each tile of `rows` targets, and a
-    bag's rows outside of the tile cost nothing but their padding. In memory: targets x k edges and rows x regulators
-    sums (by default within 2^28 numbers). Returns TopEdges of [targets, k] each; k, by, over, same [regulators]: see
-    EdgeSums.top. Use EdgeSums where its tables fit: one pass.
+    replay(sums) adds every bag to the sums that it gets. It is called once for each tile of `rows` targets; queries of
+    other targets cost nothing but their padding. Memory holds targets x k edges and rows x regulators sums (by default
+    at most 2^28 numbers). k, by, over, same [regulators]: as in EdgeSums.top. Returns TopEdges of [targets, k] each.
+    Where the tables fit in memory, EdgeSums needs one pass only.
 
     Example:
         >>> import torch

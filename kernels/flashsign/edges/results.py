@@ -1,4 +1,4 @@
-"""What edge sums are read as: means of every pair, and the strongest regulators of every target.
+"""Results of edge sums: the means of every pair, and the strongest regulators of every target.
 
 Letters: N targets, R regulators.
 """
@@ -12,9 +12,9 @@ from torch import Tensor
 
 
 class EdgeMeans(NamedTuple):
-    """Means over bags and heads, [N, R] each: of w, and of |w| (None where only signed sums are kept).
+    """Means over bags and heads, [N, R] each: signed, of w; absolute, of |w| (None where only signed sums are kept).
 
-    The absolute mean is the same for every choice of signs of q and k; the signed one changes sign with them.
+    A change of sign of q or of k leaves the absolute mean as it is and changes the sign of the signed one.
 
     Example:
         >>> import torch
@@ -30,7 +30,9 @@ class EdgeMeans(NamedTuple):
 
 
 class TopEdges(NamedTuple):
-    """The strongest regulators of every target, strongest first, [N, k] each; regulator -1 and means 0: no more.
+    """The strongest regulators of every target, strongest first, [N, k] each, with their means.
+
+    Where a target has fewer than k, the rest has regulator -1 and means 0. absolute: None where it was not kept.
 
     Example:
         >>> import torch
@@ -46,7 +48,7 @@ class TopEdges(NamedTuple):
 
 
 def stacked(found: list[TopEdges], k: int, absolute: bool, like: Tensor) -> TopEdges:
-    """The edges of all targets, tile after tile."""
+    """The edges of all targets from those of consecutive tiles, [rows, k] each; like: dtype and device of the means."""
     empty = like.new_zeros(0, k)
     found = [TopEdges(empty.long(), empty, empty if absolute else None), *found]
     sizes = [edges.absolute for edges in found if edges.absolute is not None]
@@ -59,5 +61,5 @@ def taken(table: Tensor, at: Tensor) -> Tensor: ...
 @overload
 def taken(table: Tensor | None, at: Tensor) -> Tensor | None: ...
 def taken(table: Tensor | None, at: Tensor) -> Tensor | None:
-    """Number at[i, r] of row i, 0 where that is -1."""
+    """table[i, at[i, r]] for at [N, k], 0 where at is -1; None for no table."""
     return None if table is None else torch.where(at >= 0, table.gather(1, at.clamp_min(0)), 0)

@@ -1,1 +1,1 @@
-"""Measured numbers: block sizes, costs of the methods, split keys, and the facts about a device that they depend on."""
+"""Block sizes, costs of the methods and split keys, all measured, and the facts about a device that they depend on."""

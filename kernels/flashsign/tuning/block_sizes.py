@@ -1,4 +1,4 @@
-"""Block sizes: the numbers that a kernel is launched with, and the range in which they must lie."""
+"""Block sizes: the numbers with which a kernel is launched, and the range in which they must lie."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Kernel(NamedTuple):
-    """A kernel of tables.TABLES or tables.PASSES, for numbers of so many bytes and heads of a padded width."""
+    """A kernel for numbers of `bytes` bytes and heads of a padded width; name: as in tables.TABLES or tables.PASSES."""
 
     name: str
     bytes: int
@@ -16,8 +16,11 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """Of a kernel whose program keeps one tile while others stream by: rows of its own tile, rows of the tiles that
-    stream by, warps of a program, stages of the pipeline."""
+    """Block sizes of a kernel whose program keeps one tile of rows and loops over the tiles of another tensor.
+
+    own: rows of the tile that it keeps; other: rows of the tiles that it loops over; warps: of a program; stages: of
+    the loop's pipeline.
+    """
 
     own: int
     other: int
@@ -25,13 +28,14 @@ class BlockSizes:
     stages: int
 
     def shared(self, kept: int, row: int) -> int:
-        """Bytes of shared memory for `kept` own tiles and two tensors' tiles streaming by; row: bytes of one row."""
+        """Bytes of shared memory for `kept` own tiles and the pipeline's tiles of two tensors; row: bytes of a row."""
         return (kept * self.own + 2 * self.stages * self.other) * row
 
 
 @dataclass(frozen=True)
 class RowBlockSizes:
-    """Of a kernel that passes over rows: rows of a tile, warps, stages, and programs per multiprocessor."""
+    """Block sizes of a kernel that passes over rows once: rows of a tile, warps of a program, stages of the pipeline,
+    and programs per multiprocessor."""
 
     rows: int
     warps: int
@@ -41,8 +45,8 @@ class RowBlockSizes:
 
 @dataclass(frozen=True)
 class SmallBagBlockSizes:
-    """Of a kernel whose program does a whole bag: the most queries in a tile, warps, and the most scores (queries times
-    keys) in a tile."""
+    """Block sizes of a kernel whose program does a whole bag: the most queries in a tile, warps of a program, and the
+    most scores (queries times keys) in a tile."""
 
     queries: int
     warps: int
@@ -51,7 +55,8 @@ class SmallBagBlockSizes:
 
 LEAST = {"own": 16, "other": 16, "rows": 16, "warps": 2, "stages": 1, "programs": 1}
 MOST = {"own": 256, "other": 256, "rows": 256, "warps": 8, "stages": 6, "programs": 8}
-"""Tiles with more rows than triton.common.layout.GAP would reach from one packed bag into the next."""
+"""The range of each number. A tile with more rows than triton.common.layout.GAP would reach from one packed bag into
+the next."""
 
 TUNABLE: dict[str, type[BlockSizes] | type[RowBlockSizes]] = {
     "forward": BlockSizes,

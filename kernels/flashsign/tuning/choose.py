@@ -1,4 +1,4 @@
-"""Which block sizes a launch takes on a device: those of the tile file where it lists the kernel, else the tables'."""
+"""Which block sizes a launch takes on a device: those of the tile file if it lists the kernel, else of the tables."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from flashsign.tuning.tile_file import VARIABLE, read
 
 @cache
 def own_block_sizes(device: torch.device) -> dict[Kernel, BlockSizes | RowBlockSizes]:
-    """Block sizes that override the tables on a device: of the file that FLASHSIGN_TILES names, and those being tried.
+    """Block sizes that override the tables on a device: those of the file that FLASHSIGN_TILES names.
 
-    Raises UnusableTiles where that file cannot be used.
+    The dictionary is one object per device, into which flashsign.autotune writes the block sizes that it tries.
+    Raises UnusableTiles where the file cannot be used.
     """
     path = os.environ.get(VARIABLE)
     return read(Path(path), device_name(device)) if path else {}
 
 
 def choose_block_sizes(name: str, rows: Tensor, width: int) -> BlockSizes:
-    """Block sizes of a kernel of TABLES for rows [C', heads, rows, E], width padded.
+    """Block sizes of a kernel of TABLES whose own tiles are of rows [C', heads, rows, E]; width: E, padded.
 
-    The device's own where it has some. Otherwise, of the table's rows that fit into shared memory, the first with a
-    tile for every multiprocessor, or the last; FALLBACK where none fits.
+    Those of own_block_sizes if they list the kernel. Otherwise, of the table's entries that fit into shared memory, the
+    first that makes a tile for every multiprocessor, or the last; FALLBACK where none fits.
     """
     size = rows.element_size()
     own = own_block_sizes(rows.device).get(Kernel(name, size, width))
@@ -44,6 +45,9 @@ def choose_block_sizes(name: str, rows: Tensor, width: int) -> BlockSizes:
 
 
 def choose_row_block_sizes(name: str, rows: Tensor, width: int) -> RowBlockSizes:
-    """Block sizes of a kernel of PASSES for rows [C', heads, rows, E], width padded: the device's or the table's."""
+    """Block sizes of a kernel of PASSES over rows [C', heads, rows, E]: of own_block_sizes or of the table.
+
+    width: E, padded.
+    """
     own = own_block_sizes(rows.device).get(Kernel(name, rows.element_size(), width))
     return own if isinstance(own, RowBlockSizes) else PASSES[name][rows.element_size(), width]

@@ -1,4 +1,4 @@
-"""What attention costs by the stream and by moments on an H200: how `method="auto"` knows which is faster."""
+"""The times of attention by the stream and by moments on an H200, by which `method="auto"` takes the faster one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from flashsign.tuning.tables import MOST_QUERIES
 
 
 class Costs(NamedTuple):
-    """Microseconds of a call. stream: (of its launches, per 1e9 pairs of query and key times E); moments: (of its
-    launches, per 1e6 queries and keys times E)."""
+    """Microseconds of a call by each method: a fixed time, and a time per unit of work. The unit of the stream is 1e9
+    pairs of a query and a key times E, that of moments 1e6 queries and keys times E."""
 
     stream: tuple[float, float]
     moments: tuple[float, float]
@@ -36,11 +36,11 @@ BOTH_COSTS: dict[tuple[int, int], Costs] = {
     (4, 64): Costs((105, 435), (81, 24)),
     (4, 128): Costs((200, 1000), (247, 26)),
 }
-"""Of a forward alone, and of a forward with its backward, by (bytes of a number, padded head width). Measured by
+"""Costs of a forward alone, and of a forward with its backward, by (bytes of a number, padded head width). Measured by
 benchmarks/crossing.py."""
 
 PACKED_COST = 40.0
-"""Additional microseconds that packed bags cost the stream: a schedule of tiles, and zeros between the bags."""
+"""Microseconds that the stream takes longer for packed bags: it makes a schedule of tiles, and zeros between bags."""
 
 
 def faster(
@@ -54,11 +54,11 @@ def faster(
     gradients: bool,
     packed: bool,
 ) -> Literal["stream", "moments"]:
-    """Which kernels take less time for `bags` bags of `queries` queries and `keys` keys (packed: on average).
+    """The method whose kernels take less time for bags of so many queries and keys (packed: on average).
 
     size: bytes of a number; width: of a head, not padded, at most 128; gradients: whether a backward follows.
     """
-    if max(queries, keys) <= MOST_QUERIES:  # one launch, at any width
+    if max(queries, keys) <= MOST_QUERIES:  # the stream has the fewest launches, at any width
         return "stream"
     padded = padded_width(width)
     costs = (BOTH_COSTS if gradients else FORWARD_COSTS)[size, padded]

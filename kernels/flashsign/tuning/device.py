@@ -9,7 +9,7 @@ import torch
 
 @cache
 def device_limits(device: torch.device) -> tuple[int, int]:
-    """Number of multiprocessors, and bytes of shared memory that a program may have. Of a CPU: 1 and 1 GiB."""
+    """The number of multiprocessors, and the bytes of shared memory that a program may have; for a CPU 1 and 1 GiB."""
     if device.type != "cuda":
         return 1, 2**30
     limits = torch.cuda.get_device_properties(device)
@@ -18,6 +18,7 @@ def device_limits(device: torch.device) -> tuple[int, int]:
 
 
 def multiprocessor_count(device: torch.device) -> int:
+    """The number of multiprocessors of a device; 1 for a CPU."""
     return device_limits(device)[0]
 
 
@@ -28,5 +29,5 @@ def device_name(device: torch.device) -> str:
 
 @cache
 def capability(device: torch.device) -> tuple[int, int]:
-    """Compute capability of a CUDA device. Cached, as torch.compile cannot trace the question."""
+    """Compute capability of a CUDA device. Cached, because torch.compile cannot trace the call."""
     return torch.cuda.get_device_capability(device)

@@ -1,4 +1,4 @@
-"""How wide the kernels make a head: padded to a multiple of ROW_STEP in memory, to a power of two in tiles."""
+"""How the kernels pad a head: to a multiple of ROW_STEP in memory, to a power of two in tiles."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def padded_width(width: int) -> int:
 
 
 def moment_block(width: int) -> int:
-    """How many entries of a moment [width, width] one program sums, width padded: see triton.moments.sums.add_parts."""
+    """How many entries of a moment [width, width] a program of triton.moments.sums.add_parts sums; width: padded."""
     return min(1024, width**2)

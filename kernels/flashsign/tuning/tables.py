@@ -1,9 +1,9 @@
-"""Block sizes measured on an H200: what a kernel is launched with, by bytes of a number and padded head width.
+"""Block sizes measured on an H200, by (bytes of a number, padded head width).
 
-A table and not an autotuner, as an autotuner costs every user seconds at the first call. benchmarks/tiles.py checks
-every row against float64 on the GPU that it runs on. GPUs with less shared memory take the first row that fits; none
-was at hand. To find block sizes for another GPU, run `python -m flashsign.autotune` and name its file in
-FLASHSIGN_TILES. flashsign.tuning.choose picks the row for a launch.
+They are tables because an autotuner would take seconds of every user's first call. benchmarks/tiles.py checks every
+entry against float64 on the GPU on which it runs. GPUs with less shared memory take the first entry that fits, which
+was not measured on such a GPU. To find block sizes for another GPU, run `python -m flashsign.autotune` and name its
+file in FLASHSIGN_TILES. flashsign.tuning.choose picks the entry for a launch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes, SmallBagBlockSizes
 
 FALLBACK = BlockSizes(32, 16, 4, 1)
-"""For GPUs whose shared memory is too small for every measured row."""
+"""Block sizes for GPUs whose shared memory is too small for every measured entry."""
 
 FORWARD: dict[tuple[int, int], list[BlockSizes]] = {
     (2, 16): [BlockSizes(128, 128, 4, 4)],
@@ -27,16 +27,16 @@ FORWARD: dict[tuple[int, int], list[BlockSizes]] = {
     (4, 128): [BlockSizes(32, 32, 4, 2)],
     (4, 256): [BlockSizes(32, 16, 4, 1)],
 }
-"""(bytes of a number, padded head width) -> tiles of queries by tiles of keys; the rows for long bags come first."""
+"""The plain forward kernel: tiles of queries by tiles of keys. Entries for long bags come first."""
 
 HOPPER: dict[tuple[int, int], list[BlockSizes]] = {
     (2, 64): [BlockSizes(256, 128, 8, 5), BlockSizes(128, 128, 8, 5)],
     (2, 128): [BlockSizes(256, 64, 8, 5), BlockSizes(128, 64, 8, 5)],
 }
-"""The forward kernel written for Hopper, tiles of queries by tiles of keys; other widths take the plain kernel."""
+"""The forward kernel for Hopper: tiles of queries by tiles of keys. Other widths and dtypes take the plain kernel."""
 
 NAN_REPAIR = BlockSizes(128, 32, 8, 1)
-"""Of triton/streaming/nan_repair.py: little shared memory, as nearly all programs end at once."""
+"""triton/streaming/nan_repair.py: little shared memory, as nearly all of its programs end at once."""
 
 KEY_GRADIENTS: dict[tuple[int, int], list[BlockSizes]] = {
     (2, 16): [BlockSizes(64, 64, 4, 4)],
@@ -50,7 +50,7 @@ KEY_GRADIENTS: dict[tuple[int, int], list[BlockSizes]] = {
     (4, 128): [BlockSizes(64, 32, 4, 2)],
     (4, 256): [BlockSizes(16, 16, 4, 1)],
 }
-"""Tiles of keys by tiles of queries."""
+"""The backward pass for keys and values: tiles of keys by tiles of queries."""
 
 QUERY_GRADIENT: dict[tuple[int, int], list[BlockSizes]] = {
     (2, 16): [BlockSizes(128, 64, 4, 3)],
@@ -64,7 +64,7 @@ QUERY_GRADIENT: dict[tuple[int, int], list[BlockSizes]] = {
     (4, 128): [BlockSizes(32, 32, 4, 1)],
     (4, 256): [BlockSizes(16, 16, 4, 1)],
 }
-"""Tiles of queries by tiles of keys."""
+"""The backward pass for queries: tiles of queries by tiles of keys."""
 
 
 EDGE_SUMS: dict[tuple[int, int], list[BlockSizes]] = {
@@ -79,7 +79,7 @@ EDGE_SUMS: dict[tuple[int, int], list[BlockSizes]] = {
     (4, 128): [BlockSizes(64, 64, 4, 2)],
     (4, 256): [BlockSizes(32, 32, 4, 2)],
 }
-"""Tiles of targets by tiles of regulators, at most as tall as wide: registers hold two sums of a tile."""
+"""Edge sums: tiles of targets by tiles of regulators, at most as tall as wide. Registers hold two sums of a tile."""
 
 
 MOMENT_KEYS: dict[tuple[int, int], RowBlockSizes] = {
@@ -92,7 +92,7 @@ MOMENT_KEYS: dict[tuple[int, int], RowBlockSizes] = {
     (4, 64): RowBlockSizes(32, 4, 3, 1),
     (4, 128): RowBlockSizes(16, 8, 2, 1),
 }
-"""Moments, forward: the pass over keys. (bytes of a number, padded head width) -> block sizes."""
+"""Moments, forward: the pass over keys, which sums A and G."""
 
 MOMENT_QUERIES: dict[tuple[int, int], RowBlockSizes] = {
     (2, 16): RowBlockSizes(128, 4, 3, 4),
@@ -104,7 +104,7 @@ MOMENT_QUERIES: dict[tuple[int, int], RowBlockSizes] = {
     (4, 64): RowBlockSizes(64, 4, 2, 2),
     (4, 128): RowBlockSizes(32, 4, 1, 2),
 }
-"""Moments, forward: the pass over queries."""
+"""Moments, forward: the pass over queries, which computes o."""
 
 MOMENT_QUERY_SUMS: dict[tuple[int, int], RowBlockSizes] = {
     (2, 16): RowBlockSizes(64, 4, 3, 3),
@@ -116,7 +116,7 @@ MOMENT_QUERY_SUMS: dict[tuple[int, int], RowBlockSizes] = {
     (4, 64): RowBlockSizes(32, 4, 1, 1),
     (4, 128): RowBlockSizes(16, 8, 1, 1),
 }
-"""Moments, backward: the pass over queries that sums dA and D."""
+"""Moments, backward: the pass over queries that sums dA and D = 2 dG."""
 
 MOMENT_QUERY_GRADIENTS: dict[tuple[int, int], RowBlockSizes] = {
     (2, 16): RowBlockSizes(64, 4, 3, 4),
@@ -128,7 +128,7 @@ MOMENT_QUERY_GRADIENTS: dict[tuple[int, int], RowBlockSizes] = {
     (4, 64): RowBlockSizes(32, 4, 1, 2),
     (4, 128): RowBlockSizes(32, 4, 1, 2),
 }
-"""Moments, backward: the pass over queries that gives dq."""
+"""Moments, backward: the pass over queries that computes dq."""
 
 MOMENT_KEY_GRADIENTS: dict[tuple[int, int], RowBlockSizes] = {
     (2, 16): RowBlockSizes(64, 4, 3, 4),
@@ -140,12 +140,12 @@ MOMENT_KEY_GRADIENTS: dict[tuple[int, int], RowBlockSizes] = {
     (4, 64): RowBlockSizes(32, 4, 1, 2),
     (4, 128): RowBlockSizes(32, 8, 1, 1),
 }
-"""Moments, backward: the pass over keys."""
+"""Moments, backward: the pass over keys, which computes dk, dv and dm."""
 
 
 @dataclass(frozen=True)
 class SmallBags:
-    """The most keys of a bag that one program does, and its block sizes. 64 KiB of shared memory are enough."""
+    """The most keys of a bag that one program can do, and its block sizes. 64 KiB of shared memory are enough."""
 
     keys: int
     forward: SmallBagBlockSizes
@@ -159,20 +159,21 @@ SMALL_BAGS: dict[tuple[int, int], SmallBags] = {
     (4, 16): SmallBags(64, SmallBagBlockSizes(64, 4), SmallBagBlockSizes(32, 4)),
     (4, 32): SmallBags(64, SmallBagBlockSizes(64, 4), SmallBagBlockSizes(16, 4)),
 }
-"""(bytes of a number, padded head width) -> bags that one program does. With aligned rows none spills 3 registers."""
+"""The kernels in which one program does a whole bag. With aligned rows none of them spills even 3 registers."""
 
 MOST_QUERIES = 128
-"""The most queries of such a bag: with more, the other kernels start more programs and are faster."""
+"""The most queries of a small bag: with more, the other kernels are faster, as they start more programs."""
 
 
 KEPT = {"forward": 1, "key_gradients": 2, "query_gradient": 2, "edge_sums": 0}
-"""How many own tiles a program keeps in shared memory, one of each of so many tensors."""
+"""From how many tensors a program keeps its own tile in shared memory."""
 TABLES: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
     "forward": FORWARD,
     "key_gradients": KEY_GRADIENTS,
     "query_gradient": QUERY_GRADIENT,
     "edge_sums": EDGE_SUMS,
 }
+"""The tables of kernels whose program keeps one tile and loops over others."""
 PASSES: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
     "moment_keys": MOMENT_KEYS,
     "moment_queries": MOMENT_QUERIES,
@@ -180,3 +181,4 @@ PASSES: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
     "moment_query_gradients": MOMENT_QUERY_GRADIENTS,
     "moment_key_gradients": MOMENT_KEY_GRADIENTS,
 }
+"""The tables of kernels that pass over rows once."""

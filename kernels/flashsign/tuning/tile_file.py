@@ -2,8 +2,7 @@
 
     {"NVIDIA H200": {"checked_with": "Triton 3.6.0, kernels 0f3a", "tiles": [{"kernel": "forward", "bytes": 2, ...}]}}
 
-Block sizes were checked with one compiler's output for one version of a kernel on one kind of GPU, and are used only
-there.
+Block sizes were checked with one Triton, one version of the kernels and one kind of GPU, and are used only with these.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ ADVICE = f"`python -m flashsign.autotune` writes such files; without {VARIABLE},
 
 
 def read(path: Path, device: str) -> dict[Kernel, BlockSizes | RowBlockSizes]:
-    """Block sizes for a device. Raises UnusableTiles where the file has none that can be used there."""
+    """The file's block sizes for a device, by kernel. Raises UnusableTiles where it has none that can be used there."""
     everything = _read_all(path)
     if device not in everything:
         known = ", ".join(everything) or "no GPU"
-        raise UnusableTiles(f"{path} has tiles for {known}, and this is {device}. {ADVICE}")
+        raise UnusableTiles(f"{path} has block sizes for {known}, and this is {device}. {ADVICE}")
     entry = everything[device]
     if entry["checked_with"] != checked_with():
-        found = f"were checked with {entry['checked_with']}, and this is {checked_with()}"
-        raise UnusableTiles(f"{path}: the tiles for {device} {found}. {ADVICE}")
+        found = f"were checked with {entry['checked_with']}, and these are {checked_with()}"
+        raise UnusableTiles(f"{path}: the block sizes for {device} {found}. {ADVICE}")
     try:
         return dict(map(_block_sizes, entry["tiles"]))
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise UnusableTiles(f"{path}: an entry for {device} cannot be used ({problem!r}). {ADVICE}") from problem
+        raise UnusableTiles(f"{path}: an entry for {device} is not valid ({problem!r}). {ADVICE}") from problem
 
 
 def write(path: Path, device: str, changes: dict[Kernel, BlockSizes | RowBlockSizes | None]) -> bool:
-    """Sets a device's block sizes (None: removes them, so that the tables' are used), and keeps the file's other rows.
+    """Writes block sizes of some kernels on a device (None: removes them, so that the tables are used).
 
-    Replaces the file in one step. Block sizes of the device that were checked with another compiler or other kernels
-    are removed; returns whether there were any.
+    What the file holds for other kernels and devices stays. Block sizes of the device that were checked with another
+    Triton or other kernels are removed; returns whether there were any. The file is replaced in one step.
     """
     everything = _read_all(path) if path.exists() else {}
     old = everything.get(device, {"checked_with": checked_with(), "tiles": []})
@@ -53,7 +52,7 @@ def write(path: Path, device: str, changes: dict[Kernel, BlockSizes | RowBlockSi
     rows = [kernel._asdict() | vars(sizes) for kernel, sizes in sorted(kept.items(), key=lambda pair: pair[0])]
     rows = [{"kernel": row.pop("name"), **row} for row in rows]
     everything[device] = {"checked_with": checked_with(), "tiles": rows}
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # so that a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -82,7 +81,7 @@ def kernel_digest(folder: Path = KERNELS) -> str:
 
 @cache
 def checked_with() -> str:
-    """What block sizes of today are checked with: the compiler and the kernels' source."""
+    """What block sizes are checked with here: the version of Triton and the digest of the kernels' source."""
     import triton
 
     return f"Triton {triton.__version__}, kernels {kernel_digest()}"
@@ -102,6 +101,7 @@ def _read_all(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _block_sizes(row: dict[str, Any]) -> tuple[Kernel, BlockSizes | RowBlockSizes]:
+    """The kernel and the block sizes of an entry of "tiles". Raises KeyError, TypeError or ValueError for others."""
     numbers = dict(row)
     kernel = Kernel(numbers.pop("kernel"), numbers.pop("bytes"), numbers.pop("width"))
     if kernel.bytes not in (2, 4) or kernel.width not in (16, 32, 64, 128, 256):

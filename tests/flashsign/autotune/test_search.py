@@ -304,7 +304,7 @@ def changed(**changes):
         (lambda text: None, "No such file"),
         (lambda text: text[:-5], "cannot be read"),
         (lambda text: "[1]", "is not a tile file"),
-        (lambda text: text.replace('"cpu"', '"NVIDIA A100"'), "has tiles for NVIDIA A100, and this is cpu"),
+        (lambda text: text.replace('"cpu"', '"NVIDIA A100"'), "has block sizes for NVIDIA A100, and this is cpu"),
         (lambda text: text.replace("Triton ", "Triton 2.0, not "), "checked with Triton 2.0"),
         (lambda text: text.replace(", kernels ", ", kernels f"), "kernels f"),
         (lambda text: text.replace('"kernel"', '"name"'), "kernel"),
@@ -341,7 +341,7 @@ def test_arguments_that_leave_nothing_to_tune_are_one_sentence(fresh, capsys, mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("sys.argv", ["autotune", "tiles.json", "--width", "64", "--genes", "2000"])
     assert command.main() == 2
-    assert "there is none" in capsys.readouterr().err
+    assert "this machine has none" in capsys.readouterr().err
 
 
 @interpreted
@@ -352,7 +352,7 @@ def test_arguments_that_leave_nothing_to_tune_are_one_sentence(fresh, capsys, mo
         ({"cells": 40000}, "65535 bags times key heads"),
         ({"key_heads": 3}, "multiple of key heads"),
         ({"width": 300}, "heads at most 256 wide"),
-        ({"genes": 50, "keys": 50}, "done by one program each"),
+        ({"genes": 50, "keys": 50}, "take one program each"),
     ],
 )
 def test_bags_without_block_sizes_to_tune_are_one_sentence(changes, words):

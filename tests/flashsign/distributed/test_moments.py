@@ -444,7 +444,7 @@ def test_autocast_changes_nothing(ranks):
 @pytest.mark.parametrize("ask", ["second", "batched", "forward", "vmap"])
 def test_more_than_one_derivative_in_reverse_is_refused(ranks, ask):
     for rank in ranks:
-        assert rank["refused"][ask].startswith("NotImplementedError: Attention over genes split by a group can be")
+        assert rank["refused"][ask].startswith("NotImplementedError: Attention with group= can be differentiated once")
         assert rank["refused"]["calls"] == 1
 
 
