@@ -1,13 +1,14 @@
-"""Genes of every cell shared by several GPUs (`trainer.gene_parallel`): the same answers, and how much faster.
+"""Is gene parallelism (`trainer.gene_parallel`) right, and how much faster are two GPUs than one?
 
-    PYTHONPATH=.:kernels torchrun --standalone --nproc-per-node 2 benchmarks/gene_parallel.py       # two H200: a minute
+    PYTHONPATH=.:kernels torchrun --standalone --nproc-per-node 2 benchmarks/gene_parallel.py    # 1 minute on two H200
     PYTHONPATH=.:kernels torchrun --standalone --nproc-per-node 2 benchmarks/gene_parallel.py --device cpu --smoke
 
-First attention alone, outputs and every gradient, and 30 steps of training against one device that has all genes; then
-training steps at 60 000 genes a cell on one device and on all. Prints tables and writes `gene_parallel.csv`, whose
-columns are COLUMNS below. A disagreement, or a speed-up on two GPUs below BAR, is the exit status, in the end.
-Cells are made up and wait on the device; steps are those of benchmarks/training.py, with DistributedDataParallel around
-the loss, as Lightning has it.
+The genes of every cell are split over the GPUs. First part: attention with all its gradients, and 30 training steps,
+against one device that has all genes. Second part: seconds per training step at 60 000 genes per cell, on one device
+and on all. Prints tables and writes `gene_parallel.csv` (columns: COLUMNS below). The exit status is 1 where results
+differ, or where two GPUs are less than BAR times as fast as one.
+The cells are simulated and already on the device. Steps are those of benchmarks/training.py, with
+DistributedDataParallel around the loss, as under Lightning.
 """
 
 from __future__ import annotations
@@ -26,67 +27,67 @@ import pandas as pd
 import torch
 from attention_parts.clock import release, synchronise
 from gene_parallel_parts.agree import attention_agrees, training_agrees
-from gene_parallel_parts.shared import SharedTraining
+from gene_parallel_parts.steps import GeneParallelTraining
 from results_file import merged, write
 from torch import distributed
 from training_parts.cells import Point, batches
 from training_parts.steps import BATCHES, PRECISIONS, Measured, Training, measure
 
 HERE = Path(__file__).resolve().parent
-BAR = 1.7
+BAR = 1.7  # the least speed-up on two GPUs
 GENES = 60_000
-CELLS = 64  # trainer.batch_size, as it is
+CELLS = 64  # the default of trainer.batch_size
 POINTS = (
     ("dense", "all", CELLS), ("dense", "5 %", CELLS), ("packed", "5 %", CELLS), ("packed", "all", CELLS),
     ("dense", "5 %", 16), ("dense", "5 %", 4),
 )  # fmt: skip
 COLUMNS = {
-    "bags": "dense: every cell over the same genes; packed: each over its own, of 1.25 times as many",
-    "genes": "of a cell; packed: on average",
-    "keys": "the genes that gene queries read: 5 % of them, as data.regulators lists them, or all",
-    "cells": "of a batch, on one device as on several",
-    "precision": "bf16-mixed (what grn train takes on a GPU) or 32-true",
-    "devices": "that share the genes of each cell",
+    "bags": "dense: all cells have the same genes; packed: each has its own, of a vocabulary 1.25 times as large",
+    "genes": "of a cell; packed: the mean",
+    "keys": "the genes that gene queries read: all, or the 5 % that data.regulators lists",
+    "cells": "of a batch, the same on one device and on several",
+    "precision": "bf16-mixed (the default of grn train on a GPU) or 32-true",
+    "devices": "over which the genes of each cell are split",
     "s_per_step": "median seconds of a training step",
     "s_20": "quantile at 20 %",
     "s_80": "quantile at 80 %",
     "steps": "timed steps",
     "cells_per_s": "cells / s_per_step",
     "memory_gib": "torch.cuda.max_memory_allocated of the first device over the timed steps, in GiB",
-    "speedup": "s_per_step on one device over this one's",
+    "speedup": "s_per_step on one device over that on these devices",
     "device": "",
     "torch": "",
     "collectives": "nccl or gloo",
 }
 KEYS = list(COLUMNS)[:6]
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def point_of(bags: str, genes: int, keys: str, cells: int) -> Point:
-    """No regulation layer: its scores of 60 000 genes are more than grn train accepts (regulation.members: 0)."""
+    """A point without a regulation layer, whose scores of 60 000 genes are too large for grn train."""
     return Point(bags, genes, keys, cells, genes if bags == "dense" else genes * 5 // 4, 0)
 
 
 def speeds(
     point: Point, precision: str, steps: int, group: distributed.ProcessGroup, device: torch.device
 ) -> dict[int, Measured]:
-    """Number of devices -> what a step takes there. While the first works alone the others wait."""
+    """Number of devices -> times of a step. While the first device works alone, the others wait."""
     made, found = batches(point, BATCHES), {}
     if group.rank() == 0:
         found[1] = measure(Training(point, made, device, precision), 0, steps)
         release(device, collect=True)
     distributed.barrier()
-    # Not by a budget of time: all must take the same number of steps.
-    found[group.size()] = measure(SharedTraining(point, made, device, precision, group), 0, steps)
+    # No time budget, since all processes must take the same number of steps.
+    found[group.size()] = measure(GeneParallelTraining(point, made, device, precision, group), 0, steps)
     release(device, collect=True)
     return found
 
 
 def rows_of(point: Point, precision: str, found: dict[int, Measured]) -> list[dict[str, Any]]:
-    place = {name: getattr(point, name) for name in KEYS[:4]} | {"precision": precision}
+    setting = {name: getattr(point, name) for name in KEYS[:4]} | {"precision": precision}
     return [
-        place
+        setting
         | {"devices": devices, **each._asdict()}
         | {"cells_per_s": point.cells / each.s_per_step, "speedup": found[1].s_per_step / each.s_per_step}
         for devices, each in found.items()
@@ -106,47 +107,49 @@ def line(row: dict[str, Any]) -> str:
 
 
 def faster(
-    arguments: argparse.Namespace, group: distributed.ProcessGroup, device: torch.device, begun: float, say: Say
+    arguments: argparse.Namespace, group: distributed.ProcessGroup, device: torch.device, begun: float, report: Report
 ) -> list[str]:
-    """The table, line by line, in the CSV too; returns complaints."""
+    """Measures all points: reports a row when it is measured, and writes the CSV; returns complaints."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     known = {"device": name, "torch": torch.__version__, "collectives": distributed.get_backend()}
-    say(f"training steps, {arguments.precision}, {', '.join(known.values())}\n{HEADER}")
+    report(f"training steps, {arguments.precision}, {', '.join(known.values())}\n{HEADER}")
     table, bad = [], []
     most = arguments.cells or CELLS
     for point in dict.fromkeys(point_of(bags, arguments.genes, keys, min(cells, most)) for bags, keys, cells in POINTS):
         late = torch.tensor(float(time.monotonic() - begun > arguments.limit_s), device=device)
-        distributed.all_reduce(late)  # all stop, or none
+        distributed.all_reduce(late)  # all processes stop, or none
         if late:
-            say(f"from {point} on: not measured, --limit-s {arguments.limit_s:.0f} is over")
+            report(f"from {point} on: not measured, because --limit-s {arguments.limit_s:.0f} had passed")
             break
         found = speeds(point, arguments.precision, arguments.steps, group, device)
         if group.rank() > 0:
             continue
         rows = rows_of(point, arguments.precision, found)
         for row in rows:
-            say(line(row))
+            report(line(row))
         table += [row | known for row in rows]
         path = arguments.output / "gene_parallel.csv"
         write(path, merged(path, pd.DataFrame(table, columns=list(COLUMNS)), KEYS))
         judged = device.type == "cuda" and group.size() == 2 and point.cells * point.genes >= 16 * GENES
         if judged and rows[-1]["speedup"] < BAR:
-            bad.append(f"{rows[-1]['speedup']:.2f} times as fast, where {BAR} is the bar: {point}.")
+            bad.append(
+                f"Two GPUs are {rows[-1]['speedup']:.2f} times as fast as one; it should be {BAR} at least: {point}."
+            )
     return bad
 
 
-def parsed(words: list[str] | None) -> argparse.Namespace:
+def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("agree", "speed"), help="one of the two parts; default: both")
+    parser.add_argument("--only", choices=("agree", "speed"), help="run one of the two parts (default: both)")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
-    parser.add_argument("--genes", type=int, metavar="N", help=f"of a cell, default: {GENES}")
-    parser.add_argument("--cells", type=int, metavar="C", help="at most so many a batch")
-    parser.add_argument("--steps", type=int, metavar="S", help="timed steps, default: 20")
+    parser.add_argument("--genes", type=int, metavar="N", help=f"genes of a cell (default: {GENES})")
+    parser.add_argument("--cells", type=int, metavar="C", help="at most so many cells per batch")
+    parser.add_argument("--steps", type=int, metavar="S", help="timed steps (default: 20)")
     parser.add_argument("--precision", choices=PRECISIONS, help="default: bf16-mixed on a GPU, 32-true on a CPU")
-    parser.add_argument("--limit-s", type=float, default=80, metavar="S", help="no new point after this")
+    parser.add_argument("--limit-s", type=float, default=80, metavar="S", help="start no new point after this time")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     arguments.precision = arguments.precision or PRECISIONS[arguments.device != "cuda"]
     arguments.genes = arguments.genes or (80 if arguments.smoke else GENES)
     arguments.steps = arguments.steps or (3 if arguments.smoke else 20)
@@ -156,31 +159,31 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def main(words: list[str] | None = None) -> None:
-    begun, arguments = time.monotonic(), parsed(words)
+def main(argv: list[str] | None = None) -> None:
+    begun, arguments = time.monotonic(), parsed(argv)
     if "RANK" not in os.environ:
-        raise SystemExit("Several processes are needed: start this with torchrun --nproc-per-node 2.")
+        raise SystemExit("This benchmark needs several processes: start it with torchrun --nproc-per-node 2.")
     if not arguments.smoke and arguments.device == "cpu":
-        raise SystemExit("Full sizes need GPUs, and none was chosen; --smoke runs tiny ones anywhere.")
+        raise SystemExit("Full sizes need GPUs, and --device is cpu; --smoke runs tiny ones anywhere.")
     cuda = arguments.device == "cuda"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=120))
     group = distributed.new_group()
-    say = print_at_once if group.rank() == 0 else silent
+    report = print_at_once if group.rank() == 0 else ignore
     complaints: list[str] = []
     if arguments.only != "speed":
-        complaints += attention_agrees(50 if arguments.smoke else 3000, group, device, say)
-        # With a handful of regulators, weights that turn over make any two roundings drift apart.
+        complaints += attention_agrees(50 if arguments.smoke else 3000, group, device, report)
+        # With a handful of regulators a weight may change its sign by rounding, and the losses drift apart.
         genes = 400 if arguments.smoke else 3000
         points = [point_of(bags, genes, keys, 4) for bags in ("dense", "packed") for keys in ("5 %", "all")]
-        complaints += training_agrees(points, group, device, say)
-        say(f"{time.monotonic() - begun:.0f} s")
+        complaints += training_agrees(points, group, device, report)
+        report(f"{time.monotonic() - begun:.0f} s")
     if arguments.only != "agree":
-        complaints += faster(arguments, group, device, begun, say)
+        complaints += faster(arguments, group, device, begun, report)
     synchronise(device)
-    say(f"{time.monotonic() - begun:.0f} s; tables go to {arguments.output}")
+    report(f"{time.monotonic() - begun:.0f} s; tables go to {arguments.output}")
     distributed.destroy_process_group()
     if complaints and int(os.environ["RANK"]) == 0:
         raise SystemExit("\n".join(complaints))
@@ -190,7 +193,7 @@ def print_at_once(text: str) -> None:
     print(text, flush=True)
 
 
-def silent(text: str) -> None:
+def ignore(text: str) -> None:
     pass
 
 

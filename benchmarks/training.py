@@ -1,20 +1,23 @@
-"""Training steps of the model that `grn train` trains, with flashsign's attention and with softmax in its place.
+"""How many cells a second does `grn train` train, with flashsign's attention and with softmax in its place?
 
-    PYTHONPATH=.:kernels python benchmarks/training.py                 # an H200: four minutes
-    PYTHONPATH=.:kernels python benchmarks/training.py --genes 5000    # one size: a minute and a half
-    PYTHONPATH=.:kernels python benchmarks/training.py --whole         # whole transcriptomes, to training_whole.csv
-    PYTHONPATH=.:kernels python benchmarks/training.py --picture docs/img/whole.png  # of training_whole.csv
-    PYTHONPATH=.:kernels python benchmarks/training.py --trace         # which CUDA kernels take the time
-    PYTHONPATH=.:kernels python benchmarks/training.py --agree         # losses on the CPU and on the GPU
-    PYTHONPATH=.:kernels python benchmarks/training.py --smoke --device cpu
+    PYTHONPATH=.:kernels python benchmarks/training.py                 # 4 minutes on an H200
+    PYTHONPATH=.:kernels python benchmarks/training.py --genes 5000    # one size: 1.5 minutes
+    PYTHONPATH=.:kernels python benchmarks/training.py --whole         # whole transcriptomes: minutes
+    PYTHONPATH=.:kernels python benchmarks/training.py --picture docs/img/whole.png    # draws training_whole.csv alone
+    PYTHONPATH=.:kernels python benchmarks/training.py --trace         # which CUDA kernels take the time: a minute
+    PYTHONPATH=.:kernels python benchmarks/training.py --agree         # losses on the CPU and on the GPU: minutes
+    PYTHONPATH=.:kernels python benchmarks/training.py --smoke --device cpu    # tiny sizes, without a GPU: seconds
 
---agree, --trace, --whole and --measure may stand together and run in this order; --measure is what runs without any of
-them. --whole (training_parts/whole.py) has the rates at 20 000 genes a cell, of the default model and of a wider one,
-and time and memory against genes. --compile has torch.compile fuse the small operations, for every method alike.
-What the first two have to complain of is the exit status, after everything has run. --measure prints a table and writes
-`training.csv` after every point, whose columns are COLUMNS below. The cells are made up and wait on the device: times
-are those of forward, objectives, backward, clipping and AdamW (training_parts/steps.py). How softmax is put in
-flashsign's place, and how that favours softmax, stands in training_parts/methods.py.
+--agree, --trace, --whole and --measure can be combined and run in this order; without any of them --measure runs.
+- --measure prints a table with cells/s over those of softmax in the same run, and writes `training.csv` after every
+  point (columns: COLUMNS below).
+- --whole (training_parts/whole.py) measures rates at 20 000 genes per cell, for the default model and a wider one, and
+  time and memory against the number of genes. It writes `training_whole.csv`.
+- --agree and --trace end with exit status 1, after all parts have run, where losses differ or kernels did not run.
+- --compile lets torch.compile fuse the small operations, for all methods.
+
+The cells are simulated and already on the device: a step is forward, objectives, backward, clipping and AdamW
+(training_parts/steps.py). training_parts/methods.py says how softmax replaces flashsign, and how that favours softmax.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from results_file import merged, write
 from training_parts.agree import STEPS, agree
 from training_parts.cells import MODELS, Point, batches
 from training_parts.methods import METHODS, attending, methods_at
-from training_parts.steps import BATCHES, LEAST, PRECISIONS, measured, road_of
+from training_parts.steps import BATCHES, LEAST, PRECISIONS, flashsign_path, measured
 from training_parts.trace import trace
 from training_parts.whole import PARTS, describe, points_of_whole
 
@@ -44,18 +47,18 @@ HERE = Path(__file__).resolve().parent
 BAGS, KEYS = ("dense", "packed"), ("5 %", "all")
 SIZES = (2000, 5000, 20000)
 COLUMNS = {
-    "bags": "dense: every cell over the same genes; packed: each over its own, of 40000",
-    "genes": "of a cell; packed: on average, sizes vary by 20 %",
-    "keys": "the genes that gene queries read: 5 % of them, as data.regulators lists them, or all",
+    "bags": "dense: all cells have the same genes; packed: each has its own, of a vocabulary of 40 000",
+    "genes": "of a cell; packed: the mean, sizes vary by 20 %",
+    "keys": "the genes that gene queries read: all, or the 5 % that data.regulators lists",
     "cells": "of a batch",
-    "members": "of the (frozen) regulation layer, which is a part of the model: grn/model/regulation_layer.py",
+    "members": "ensemble members of the frozen regulation layer in the model (grn/model/regulation_layer.py)",
     "model": "default: configs/own_data.yaml; wide: width 256, 4 query heads of 64, 2 key heads, hidden width 512",
     "vocabulary": "genes that the model knows",
-    "precision": "bf16-mixed (what grn train takes on a GPU) or 32-true, as Lightning calls them",
+    "precision": "bf16-mixed (the default of grn train on a GPU) or 32-true, Lightning's names",
     "compiled": "whether torch.compile fused the small operations (trainer.compile)",
-    "method": "flashsign: its door as the model calls it; flashsign stream: the kernels where the door takes moments;"
-    " SDPA: torch's choice; SDPA cuDNN: forced; varlen: FlashAttention on packed bags without padding",
-    "kernel": "what gene queries ran on",
+    "method": "flashsign: as the model calls it; flashsign stream: the stream where flashsign chooses moments; SDPA: "
+    "backend chosen by torch; SDPA cuDNN: cuDNN forced; varlen: FlashAttention on packed bags without padding",
+    "kernel": "flashsign's method for gene queries (stream, moments, or torch on a CPU), or the backend of SDPA",
     "s_per_step": "median seconds of a training step",
     "s_20": "quantile at 20 %",
     "s_80": "quantile at 80 %",
@@ -64,7 +67,7 @@ COLUMNS = {
     "memory_gib": "torch.cuda.max_memory_allocated over the timed steps, in GiB",
     "ratio_sdpa": "cells_per_s over that of SDPA at the same point: above 1 is faster",
     "ratio_fastest": "cells_per_s over that of the fastest softmax at the same point",
-    "status": "ok, OOM, or why there is no number",
+    "status": "ok, OOM, or the reason why nothing was measured",
     "device": "",
     "torch": "",
     "triton": "",
@@ -82,19 +85,19 @@ def rows_at(
     least: int = LEAST,
     count: int = BATCHES,
 ) -> list[dict[str, Any]]:
-    """A row a method; one that fails leaves the others be. least: steps.   count: batches."""
+    """A row for each method; one that fails does not stop the others. least: fewest steps.   count: batches."""
     made = batches(point, count)
     timing = {"least": least, "compiled": compiled}
-    road = road_of(point, precision, device)
+    path = flashsign_path(point, precision, device)
     rows = []
-    for name in methods_at(names, point.bags, road):
+    for name in methods_at(names, point.bags, path):
         make = METHODS[name]
         attention = make() if make else None
         with attending(attention):
             found, status = attempt(partial(measured, point, made, device, precision, budget_s, **timing), device)
         row = dict.fromkeys(COLUMNS, math.nan) | {name: getattr(point, name) for name in list(COLUMNS)[:7]}
         row |= {"precision": precision, "compiled": compiled, "method": name, "status": status}
-        row["kernel"] = getattr(attention, "kernel", road if name == "flashsign" else "stream")
+        row["kernel"] = getattr(attention, "kernel", path if name == "flashsign" else "stream")
         if found is not None:
             row |= found._asdict() | {"cells_per_s": point.cells / found.s_per_step}
         rows.append(row)
@@ -102,7 +105,7 @@ def rows_at(
 
 
 def with_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of one point, each with its rate over SDPA's and over the fastest softmax's (nan: there is none)."""
+    """The rows of one point, each with its rate over SDPA's and over that of the fastest softmax (nan: none ran)."""
     softmax = {row["method"]: row["cells_per_s"] for row in rows if "flashsign" not in row["method"]}
     measured_rates = [rate for rate in softmax.values() if not math.isnan(rate)]
     fastest = max(measured_rates, default=math.nan)
@@ -130,18 +133,20 @@ def line(row: dict[str, Any]) -> str:
 def measure(
     arguments: argparse.Namespace, points: list[Point], device: torch.device, path: Path, grows: bool, **counts: int
 ) -> list[dict[str, Any]]:
-    """The table, line by line; what is known so far is in the CSV, a growing one keeps rows of earlier calls.
-    counts: see rows_at."""
+    """Measures all points; prints a row when it is measured, and writes the CSV after every point.
+
+    grows: whether the CSV keeps rows of earlier runs.   counts: see rows_at.
+    """
     begun, known = time.monotonic(), versions(device)
     print(", ".join(f"{name} {value}" for name, value in known.items() if value) + f", {arguments.precision}")
     print(
-        f"x SDPA, x best: cells/s over those of SDPA and of the fastest softmax, above 1 is faster\n{HEADER}",
+        f"x SDPA, x best: cells/s over those of SDPA and of the fastest softmax; above 1: faster\n{HEADER}",
         flush=True,
     )
     found: list[dict[str, Any]] = []
     for point in points:
         if time.monotonic() - begun > arguments.limit_s:
-            print(f"from {point} on: not measured, --limit-s {arguments.limit_s:.0f} is over")
+            print(f"from {point} on: not measured, because --limit-s {arguments.limit_s:.0f} had passed")
             break
         methods, compiled = tuple(arguments.methods), arguments.compile
         options = {"compiled": compiled, **counts}
@@ -157,7 +162,7 @@ def measure(
 
 
 def draw(table: pd.DataFrame, file: Path) -> None:
-    """The series of `--whole genes`: the rows of one model and number of cells with the most different sizes."""
+    """Draws the series of `--whole genes`: the model and number of cells of which the table has most sizes."""
     from training_parts.drawing import against_genes
 
     series = max(
@@ -168,29 +173,31 @@ def draw(table: pd.DataFrame, file: Path) -> None:
     print(f"wrote {file}")
 
 
-def parsed(words: list[str] | None) -> argparse.Namespace:
+def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--measure", action="store_true", help="seconds a step and memory (the default part)")
+    parser.add_argument("--measure", action="store_true", help="seconds per step and memory (the default part)")
     parser.add_argument("--trace", action="store_true", help="CUDA kernels of three steps at one point")
     parser.add_argument(
         "--whole", nargs="*", choices=PARTS, metavar="PART", help=f"20 000 genes and more: {', '.join(PARTS)}"
     )
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="of time and memory in training_whole.csv")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="default: with --whole alone")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw time and memory of training_whole.csv")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="default: only with --whole")
     parser.add_argument("--model", choices=MODELS, default="default")
-    parser.add_argument("--agree", action="store_true", help="losses on the CPU against those on the device")
+    parser.add_argument("--agree", action="store_true", help="losses on the device against those on the CPU")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--genes", nargs="+", type=int, metavar="N")
     parser.add_argument("--bags", nargs="+", choices=BAGS)
     parser.add_argument("--keys", nargs="+", choices=("regulators", "all"))
     parser.add_argument("--cells", type=int, metavar="C", help="of a batch; default: 32, 16 or 4 by size")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, help="default: all; --whole: ours, cuDNN, varlen")
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, help="default: all; with --whole: flashsign, cuDNN and varlen"
+    )
     parser.add_argument("--precision", choices=PRECISIONS, help="default: bf16-mixed on a GPU, 32-true on a CPU")
-    parser.add_argument("--budget-s", type=float, metavar="S", help="of a method at a point, after its 20 steps")
-    parser.add_argument("--limit-s", type=float, default=480, metavar="S", help="no new point after this")
+    parser.add_argument("--budget-s", type=float, metavar="S", help="time for a method at a point; 20 steps at least")
+    parser.add_argument("--limit-s", type=float, default=480, metavar="S", help="start no new point after this time")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     whole = arguments.whole is not None
     arguments.compile = whole if arguments.compile is None else arguments.compile
     arguments.methods = arguments.methods or (["flashsign", "SDPA cuDNN", "varlen"] if whole else list(METHODS))
@@ -202,7 +209,7 @@ def parsed(words: list[str] | None) -> argparse.Namespace:
 
 
 def points_of(arguments: argparse.Namespace, sizes: tuple[int, ...], **more: int) -> list[Point]:
-    """All that was asked for; what was not named is everything."""
+    """The points of all options given; an option that is not given takes all its values."""
     keys = [KEYS[name == "all"] for name in arguments.keys or ("regulators", "all")]
     more |= {"cells": arguments.cells} if arguments.cells else {}
     return [
@@ -213,12 +220,12 @@ def points_of(arguments: argparse.Namespace, sizes: tuple[int, ...], **more: int
     ]
 
 
-def main(words: list[str] | None = None) -> None:
-    arguments = parsed(words)
+def main(argv: list[str] | None = None) -> None:
+    arguments = parsed(argv)
     whole_csv = arguments.output / "training_whole.csv"
     only_a_picture = arguments.picture is not None and arguments.whole is None and not arguments.measure
     if not (arguments.smoke or only_a_picture or arguments.device.startswith("cuda")):
-        raise SystemExit("Full sizes need a GPU, and none was chosen; --smoke runs tiny ones anywhere.")
+        raise SystemExit(f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones anywhere.")
     device = torch.device(arguments.device)
     tiny = {"cells": 3, "vocabulary": 80} if arguments.smoke else {}
     complaints: list[str] = []

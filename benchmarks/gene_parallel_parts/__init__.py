@@ -1,1 +1,1 @@
-"""What `benchmarks/gene_parallel.py` is made of: training with shared genes, and its agreement with one device."""
+"""The parts of `benchmarks/gene_parallel.py`: training with gene parallelism, and its agreement with one device."""

@@ -1,4 +1,4 @@
-"""Shared genes against one device that has them all: attention with its gradients, and training.
+"""Compares gene parallelism with one device that has all genes: attention with its gradients, and training.
 
 Letters: C cells, N genes of a bag (queries and keys), H query heads, K key heads, E head width.
 """
@@ -13,13 +13,17 @@ from training_parts.cells import Point, batches
 from training_parts.steps import BATCHES, Training
 
 from flashsign import spherical_attention
-from gene_parallel_parts.shared import SharedTraining, mean_over_processes
+from gene_parallel_parts.steps import GeneParallelTraining, mean_over_processes
 from grn.bags import Bags
 
 NAMES = ("output", "dq", "dk", "dv", "dm")
-# Largest |found - true| / |true| over all genes. bf16: what rounding the output and the gradients to 8 bits loses.
+# Largest |found - true| / |true| over all genes. For bf16: the error of rounding outputs and gradients to 8 bits.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2}
-STEPS, LOSS, GRADIENT = 30, 1e-3, 1e-3  # of training in float32; the gradient is that of the first step
+STEPS, LOSS, GRADIENT = (
+    30,
+    1e-3,
+    1e-3,
+)  # training in float32: steps, and bounds for the loss and for the gradients of the first step
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,9 @@ class Case:
         return f"{form}, {self.cells} x {self.genes} genes, {str(self.dtype).removeprefix('torch.')}"
 
     def tensors(self) -> tuple[Bags, dict[str, Tensor]]:
-        """Packed, in the dtype of the case: q and the output's gradient [T, H, E], k, v [T, K, E]; the same anywhere.
+        """Bags, and q and the output's gradient [T, H, E], k and v [T, K, E] in the dtype of the case.
 
-        bags: where they are; a third of the genes is absent.
+        Packed, on the CPU, and the same in every process. A third of the genes is absent.
         """
         random = torch.Generator().manual_seed(0)
         sizes = torch.full((self.cells,), self.genes)
@@ -54,7 +58,7 @@ class Case:
         return Bags(torch.arange(rows), m.to(self.dtype), offsets), found
 
     def call(self, tensors: dict[str, Tensor], m: Tensor, offsets: Tensor, **more) -> list[Tensor]:
-        """Output and gradients of packed tensors, called in the form of the case; rows as they came."""
+        """Output and gradients of packed tensors, by a call in the form of the case (packed or dense)."""
         leaves = [x.detach().requires_grad_() for x in (tensors["q"], tensors["k"], tensors["v"], m)]
         if self.packed:
             output = spherical_attention(*leaves, offsets=offsets, **more)
@@ -72,12 +76,12 @@ def errors(case: Case, group: distributed.ProcessGroup, device: torch.device) ->
     wide = {name: tensor.double() for name, tensor in tensors.items()}
     true = case.call(wide, bags.multiplicity.double(), bags.offsets, method="stream", backend="torch")
 
-    place = group.rank(), group.size()
-    mine, share = bags.part_positions(*place), bags.part_of_genes(*place)
-    own = {name: tensor[mine] for name, tensor in tensors.items()}
-    found = case.call(own, share.multiplicity, share.offsets, group=group)
+    part = group.rank(), group.size()
+    positions, own_bags = bags.part_positions(*part), bags.part_of_genes(*part)
+    own = {name: tensor[positions] for name, tensor in tensors.items()}
+    found = case.call(own, own_bags.multiplicity, own_bags.offsets, group=group)
     squares = [
-        torch.stack([(f.double() - t[mine]).square().sum(), t[mine].square().sum()])
+        torch.stack([(f.double() - t[positions]).square().sum(), t[positions].square().sum()])
         for f, t in zip(found, true, strict=True)
     ]
     sums = torch.stack(squares)
@@ -85,42 +89,42 @@ def errors(case: Case, group: distributed.ProcessGroup, device: torch.device) ->
     return dict(zip(NAMES, (sums[:, 0] / sums[:, 1]).sqrt().tolist(), strict=True))
 
 
-def attention_agrees(genes: int, group: distributed.ProcessGroup, device: torch.device, say) -> list[str]:
-    """A line a case; returns complaints."""
+def attention_agrees(genes: int, group: distributed.ProcessGroup, device: torch.device, report) -> list[str]:
+    """Reports the errors of every case; returns complaints."""
     bad: list[str] = []
-    say(f"attention, genes over {group.size()} processes against one in float64: |found - true| / |true|")
+    report(f"attention, genes over {group.size()} processes against one in float64: |found - true| / |true|")
     for case in [Case(packed, dtype, genes) for dtype in TOLERANCES for packed in (False, True)]:
         found, tolerance = errors(case, group, device), TOLERANCES[case.dtype]
         good = max(found.values()) <= tolerance  # not true of nan
         shown = "  ".join(f"{name} {error:.1e}" for name, error in found.items())
-        say(f"  {case!s:<42}{shown}  {'within' if good else 'NOT WITHIN'} {tolerance:g}")
+        report(f"  {case!s:<42}{shown}  {'within' if good else 'NOT WITHIN'} {tolerance:g}")
         bad += [] if good else [f"Attention differs too much: {case}."]
     return bad
 
 
-def training_agrees(points: list[Point], group: distributed.ProcessGroup, device: torch.device, say) -> list[str]:
-    """Losses of STEPS steps and the first step's gradients, float32, no dropout; returns complaints."""
+def training_agrees(points: list[Point], group: distributed.ProcessGroup, device: torch.device, report) -> list[str]:
+    """Compares the losses of STEPS steps and the first step's gradients, float32, no dropout; returns complaints."""
     bad: list[str] = []
-    say(f"training, {STEPS} steps in float32: largest relative difference of a loss, and of a parameter's gradient")
+    report(f"training, {STEPS} steps in float32: largest relative difference of a loss, and of a parameter's gradient")
     for point in points:
         made, options = batches(point, BATCHES), {"total": STEPS, "dropout": 0.0}
         alone = Training(point, made, device, "32-true", **options)
-        shared = SharedTraining(point, made, device, "32-true", group, **options)
+        parallel = GeneParallelTraining(point, made, device, "32-true", group, **options)
         loss = gradient = 0.0
         for step in range(STEPS):
-            true, found = alone.step(), mean_over_processes(shared.step())
+            true, found = alone.step(), mean_over_processes(parallel.step())
             loss = max(loss, float((found - true).abs() / true))
             if step == 0:
-                gradient, name = largest_difference(shared, alone)
+                gradient, name = largest_difference(parallel, alone)
         good = loss <= LOSS and gradient <= GRADIENT
         verdict = f"{'within' if good else 'NOT WITHIN'} {LOSS:g} and {GRADIENT:g}"
-        say(f"  {point!s:<68}{loss:.1e}  {gradient:.1e} ({name})  {verdict}")
+        report(f"  {point!s:<68}{loss:.1e}  {gradient:.1e} ({name})  {verdict}")
         bad += [] if good else [f"Training differs too much: {point}."]
     return bad
 
 
 def largest_difference(found: Training, true: Training) -> tuple[float, str]:
-    """Of the gradients of a parameter, |found - true| / |true|; and the parameter. Both are clipped, by whole norms."""
+    """Largest |found - true| / |true| of a parameter's gradient, and its name. Both are clipped, by whole norms."""
     pairs = zip(found.task.named_parameters(), true.task.parameters(), strict=True)
     differences = [
         (float((one.grad - other.grad).norm() / other.grad.norm().clamp_min(1e-12)), name)

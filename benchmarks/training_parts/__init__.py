@@ -1,1 +1,1 @@
-"""What `benchmarks/training.py` is made of: made-up cells, the attentions, training steps, trace and agreement."""
+"""The parts of `benchmarks/training.py`: simulated cells, attention methods, training steps, trace and agreement."""

@@ -1,4 +1,4 @@
-"""The points of the benchmark, and made-up batches of cells in the two forms that `grn train` knows.
+"""The points of the benchmark, and batches of simulated cells in the two forms that `grn train` takes.
 
 Letters: C cells of a batch, N genes of a dense bag, V genes of the vocabulary, R regulators.
 """
@@ -13,11 +13,15 @@ from torch import Tensor
 from grn.bags import Bags, Batch
 from grn.config.schema import Config
 
-VOCABULARY = 40000  # of packed bags
-CELLS = {2000: 32, 5000: 16, 20000: 4}  # a batch: about as many genes in all; see Point.of
-REGULATORS = 0.05  # share of the genes
-EXPRESSED = 0.6  # share of a dense bag's genes
-SPREAD = 0.2  # sizes of packed bags: uniform, up to so much below and above the mean
+VOCABULARY = 40000  # genes that the model knows, for packed bags
+CELLS = {
+    2000: 32,
+    5000: 16,
+    20000: 4,
+}  # genes of a cell -> cells of a batch, so that batches have about as many genes in all
+REGULATORS = 0.05  # fraction of the genes
+EXPRESSED = 0.6  # fraction of a dense bag's genes
+SPREAD = 0.2  # sizes of packed bags are uniform between 1 - SPREAD and 1 + SPREAD times the mean
 CLASSES = 10
 DEFAULTS = Config.model_validate({"data": {"path": "made up"}})  # those of configs/own_data.yaml
 MODELS = {
@@ -28,9 +32,9 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Point:
-    """bags: dense (every cell over the same genes) | packed (genes of a cell on average, of `vocabulary`).
-    keys: what gene queries read, "5 %" of the genes or "all".   members: of the regulation layer.
-    model: of MODELS.   spread: of the sizes of packed bags.
+    """bags: dense (all cells have the same genes) or packed (cells have `genes` on average, of `vocabulary`).
+    keys: the genes that gene queries read, "5 %" or "all".   members: ensemble members of the regulation layer.
+    model: a name in MODELS.   spread: of the sizes of packed bags, see SPREAD.
     """
 
     bags: str
@@ -44,9 +48,11 @@ class Point:
 
     @classmethod
     def of(cls, bags: str, genes: int, keys: str, cells: int | None = None, vocabulary: int = VOCABULARY) -> Point:
-        """As many members as the configurations have: own_data.yaml's five where regulators are listed and the genes
-        are the same in every cell, none as in whole_transcriptome.yaml for the rest, whose tables of scores would be
-        too large for most sizes (grn/training/run.py refuses them)."""
+        """The members are those of the shipped configurations.
+
+        Five as in own_data.yaml where regulators are listed and all cells have the same genes, else none as in
+        whole_transcriptome.yaml: grn train refuses a regulation layer whose scores are too large.
+        """
         dense = bags == "dense"
         members = DEFAULTS.regulation.members if dense and keys != "all" else 0
         cells = cells or CELLS.get(genes) or max(1, 80000 // genes)
@@ -65,7 +71,7 @@ def regulators(point: Point, seed: int = 0) -> Tensor | None:
 
 
 def batches(point: Point, count: int, seed: int = 0) -> list[Batch]:
-    """Training batches as grn/data/loading/batches.py makes them, of random cells; on the CPU."""
+    """Training batches like those of grn/data/loading/batches.py, of simulated cells; on the CPU."""
     random = torch.Generator().manual_seed(seed)
     chosen = regulators(point, seed)
     programs = torch.randn(CLASSES, point.vocabulary, generator=random)
@@ -73,7 +79,7 @@ def batches(point: Point, count: int, seed: int = 0) -> list[Batch]:
 
 
 def _batch(point: Point, chosen: Tensor | None, programs: Tensor, random: torch.Generator) -> Batch:
-    """programs [classes, V]: log levels of the genes, so that there is something to learn."""
+    """programs [classes, V]: log levels of the genes per class, which the model can learn."""
     masked_fraction = DEFAULTS.objectives.masked_multiplicity.fraction
     absent_fraction = DEFAULTS.data.absent_fraction
     cells, shape = point.cells, (point.cells, point.vocabulary)
@@ -101,7 +107,7 @@ def _batch(point: Point, chosen: Tensor | None, programs: Tensor, random: torch.
 
 
 def _present(point: Point, listed_absent: float, random: torch.Generator) -> Tensor:
-    """Genes that packed cells express, bool [C, V]: so many that a bag, with its absent genes, has the size wanted."""
+    """Genes that packed cells express, bool [C, V], so many that bags with their absent genes have the right sizes."""
     sizes = point.genes * (1 + point.spread * (2 * torch.rand(point.cells, generator=random) - 1))
     counts = ((sizes - listed_absent * point.vocabulary) / (1 - listed_absent)).round().clamp(1, point.vocabulary)
     rank = torch.rand(point.cells, point.vocabulary, generator=random).argsort(1).argsort(1)

@@ -1,4 +1,4 @@
-"""Time and memory of a training step against the genes of a cell, a line a method."""
+"""Picture: time and memory of a training step against the genes of a cell, one line per method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINES = {
     "SDPA cuDNN": ("#0072b2", "o", "softmax, cuDNN"),
     "flashsign": ("black", "D", "spherical, flashsign"),
 }
-PANELS = (("s_per_step", 1000.0, "milliseconds a step"), ("memory_gib", 1.0, "peak memory, GiB"))
+PANELS = (("s_per_step", 1000.0, "milliseconds per step"), ("memory_gib", 1.0, "peak memory, GiB"))
 
 
 def against_genes(table: pd.DataFrame) -> Figure:
@@ -40,6 +40,6 @@ def against_genes(table: pd.DataFrame) -> Figure:
     )
     fused = "small operations compiled" if one["compiled"] else "nothing compiled"
     picture.suptitle(
-        f"{one['device']}, {one['cells']} cells a step, {one['precision']}, {fused}", fontsize=9, color=INK
+        f"{one['device']}, {one['cells']} cells per step, {one['precision']}, {fused}", fontsize=9, color=INK
     )
     return picture

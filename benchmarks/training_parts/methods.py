@@ -1,12 +1,11 @@
-"""The attentions that are compared, each in the place of the one call that grn/model/transformer.py makes.
+"""The attention methods that are compared; each replaces the one call that grn/model/transformer.py makes.
 
-The softmax ones are as cheap as softmax can be, in their favour:
-- No multiplicity. Keys would have to be weighted by a bias log m on the scores, and with a bias torch's
-  FlashAttention is out of the question.
+Softmax is given the cheapest form that it can have:
+- It ignores multiplicities. They would be a bias log m on the scores, and torch's FlashAttention takes no bias.
 - Packed bags are padded to the longest of their batch, and the padding is not masked, for the same reason: it takes
-  part as keys of zeros. What is computed is thus no softmax over the bag; its time is that of one. `varlen`
-  (FlashAttention's own form of packed bags) needs no padding and is exact.
-- The same few batches come again and again: cuDNN, which makes a plan for every new length, has made all of them.
+  part as keys of zeros. The result is not the softmax over the bag, but takes as long. `varlen` (FlashAttention's own
+  form of packed bags) needs no padding and is exact.
+- The same few batches return again and again, so that cuDNN's plans, one per length, are all made in the warm-up.
 
 Letters as in flashsign.attention: packed T queries and S keys, C bags, H query heads, K key heads, E head width.
 """
@@ -27,15 +26,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import grn.model.transformer
 from flashsign import spherical_attention
-from flashsign.dispatch import triton_method
 from flashsign.tensor_cache import cached
 
 Attention = Callable[..., Tensor]
-REFUSED = ("No available kernel", "No viable backend")  # how torch says that a forced backend does not take a call
+REFUSED = ("No available kernel", "No viable backend")  # torch's messages where a forced backend cannot take a call
 
 
 class Taken(torch.autograd.Function):
-    """rows[slots] for slots that all differ: the gradient is a copy, where index_select's adds up in atomics."""
+    """rows[slots] for slots that all differ, so that the gradient is a copy; index_select's adds with atomics."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, slots: Tensor) -> Tensor:
@@ -50,7 +48,10 @@ class Taken(torch.autograd.Function):
 
 
 def slots_of(offsets: Tensor, rows: int) -> tuple[int, Tensor]:
-    """Length L of the longest bag, and for each of the packed rows its place among bags of L rows; one look a batch."""
+    """Length L of the longest bag, and for each packed row its slot among bags of L rows.
+
+    Cached for each `offsets`, because it synchronises with the GPU.
+    """
 
     def find() -> tuple[int, Tensor]:
         sizes = offsets.diff()
@@ -63,10 +64,10 @@ def slots_of(offsets: Tensor, rows: int) -> tuple[int, Tensor]:
 
 
 class Softmax:
-    """scaled_dot_product_attention as a spherical_attention that ignores multiplicities.
+    """scaled_dot_product_attention with the signature of spherical_attention; ignores multiplicities.
 
-    forced: the backend of gene queries. The summary asks one query a cell, which not every backend takes, and which
-    costs next to nothing: it has torch's choice. kernel: what gene queries got, once there was a call.
+    forced: the backend of gene queries. The summary is one query per cell, which not every backend takes and which
+    costs next to nothing: torch chooses its backend. kernel: the backend of gene queries, after the first call.
     """
 
     def __init__(self, forced: SDPBackend | None = None):
@@ -105,16 +106,15 @@ class Softmax:
                 except RuntimeError as error:
                     if not force or not str(error).startswith(REFUSED):
                         raise
-            found = scaled_dot_product_attention(
-                q, *_repeated(q, k, v)
-            )  # where this backend wants a key per query head
+            # This backend needs a key head for every query head.
+            found = scaled_dot_product_attention(q, *_repeated(q, k, v))
             if not self.repeat:
                 self.repeat, self.kernel = True, f"{self.kernel}, keys repeated"
             return found
 
 
 class Varlen:
-    """FlashAttention over packed bags as they are; on a GPU, in half precision."""
+    """FlashAttention over packed bags without padding; on a GPU, in half precision."""
 
     kernel = "FLASH_ATTENTION"
 
@@ -132,9 +132,9 @@ class Varlen:
 
 
 def _pad(rows: Tensor, longest: int, slots: Tensor, shape: tuple[int, int]) -> Tensor:
-    """[T, heads, E] -> [C, heads, L, E]."""
-    room = rows.new_zeros(shape[0] * longest, *rows.shape[1:]).index_copy_(0, slots, rows)
-    return room.unflatten(0, shape).transpose(1, 2)
+    """Packed rows [T, heads, E] -> [C, heads, L, E], zeros where a bag is shorter."""
+    padded = rows.new_zeros(shape[0] * longest, *rows.shape[1:]).index_copy_(0, slots, rows)
+    return padded.unflatten(0, shape).transpose(1, 2)
 
 
 def _repeated(q: Tensor, k: Tensor, v: Tensor, axis: int = 1) -> tuple[Tensor, Tensor]:
@@ -147,7 +147,7 @@ def _choice(q: Tensor, k: Tensor, v: Tensor) -> str:
     try:
         chosen = torch._fused_sdp_choice(q, k, v, None, 0.0, False, enable_gqa=True)
         return next((name for name, each in SDPBackend.__members__.items() if int(each) == chosen), str(chosen))
-    except (AttributeError, TypeError):  # a private function: it may go
+    except (AttributeError, TypeError):  # a private function of torch, which may change
         return "not known"
 
 
@@ -156,7 +156,7 @@ def _starts(offsets: Tensor) -> tuple[int, Tensor]:
     return cached(offsets, "benchmark: starts", lambda: (int(offsets.diff().max()), offsets.int()))
 
 
-# Name of a method -> what stands in the attention's place, made anew for every point; None: nothing, the door itself.
+# Name of a method -> makes what replaces spherical_attention, once for every point; None: nothing is replaced.
 METHODS: dict[str, Callable[[], Any] | None] = {
     "flashsign": None,
     "flashsign stream": lambda: partial(spherical_attention, method="stream"),
@@ -166,19 +166,14 @@ METHODS: dict[str, Callable[[], Any] | None] = {
 }
 
 
-def methods_at(names: tuple[str, ...], bags: str, road: str) -> tuple[str, ...]:
-    """varlen is for packed bags; a forced stream is worth a row where the door would not take the kernels."""
-    left_out = {"varlen": bags != "packed", "flashsign stream": road in ("stream", "torch")}
+def methods_at(names: tuple[str, ...], bags: str, path: str) -> tuple[str, ...]:
+    """The methods of a point: varlen for packed bags alone, a forced stream where flashsign would choose moments."""
+    left_out = {"varlen": bags != "packed", "flashsign stream": path in ("stream", "torch")}
     return tuple(name for name in names if not left_out.get(name))
-
-
-def road(q: tuple[int, ...], k: tuple[int, ...], bags: int, dtype: torch.dtype, device: torch.device) -> str:
-    """What the door takes in training for gene queries of these shapes: stream or moments (kernels), torch on a CPU."""
-    return triton_method("auto", dtype.itemsize, q, k, bags, gradients=True) if device.type == "cuda" else "torch"
 
 
 @contextmanager
 def attending(attention: Attention | None) -> Iterator[None]:
-    """The model with this attention in the place of its own."""
+    """Within, models attend by this function (None: by their own)."""
     with mock.patch.object(grn.model.transformer, "spherical_attention", attention) if attention else nullcontext():
         yield

@@ -1,7 +1,7 @@
-"""Training steps as Lightning takes them with grn's Task, without a Trainer around them.
+"""Training steps as Lightning takes them with grn's Task, without a Trainer.
 
-The model, its losses, gradient clipping, AdamW and its schedule are the Task's own; the loop between them is here. What
-`grn train` has besides and this leaves out: reading cells, the moving average of the weights, logs and validation.
+The model, its losses, gradient clipping, AdamW and its schedule are the Task's own; the loop that calls them is here.
+Left out: reading cells, the moving average of the weights, logs and validation.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from attention_parts.clock import release, synchronise, times
 from torch import Tensor
 
+from flashsign.dispatch import Device, plan
 from grn.bags import Batch
 from grn.model.compile import fuse
 from grn.model.objectives import mean_losses, total_loss
@@ -21,15 +22,14 @@ from grn.model.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 from grn.training.loop.task import Task
 from training_parts.cells import CLASSES, DEFAULTS, MODELS, Point, regulators
-from training_parts.methods import road
 
 PRECISIONS = ("bf16-mixed", "32-true")
-WARMUPS, LEAST, MOST = 8, 20, 200  # steps; every batch is met in the warm-up, so that nothing compiles later
+WARMUPS, LEAST, MOST = 8, 20, 200  # steps; the warm-up takes every batch, so that nothing compiles later
 BATCHES = 4
 
 
 class Training:
-    """A model in training on some batches, over and over."""
+    """A model in training on some batches, again and again."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Training:
         self.task = Task(model, DEFAULTS.objectives, DEFAULTS.trainer, total).to(device).train()
         built = self.task.configure_optimizers()
         self.optimizer, self.schedule = built["optimizer"], built["lr_scheduler"]["scheduler"]
-        self.turns = itertools.cycle([batch.to(device) for batch in batches])
+        self.batches = itertools.cycle([batch.to(device) for batch in batches])
 
     def autocast(self) -> AbstractContextManager:
         if self.precision == "32-true":
@@ -61,8 +61,8 @@ class Training:
         return total_loss(mean_losses(losses), self.task.weights)
 
     def step(self) -> Tensor:
-        """Forward, objectives, backward, clipping, AdamW; the loss."""
-        batch = next(self.turns)
+        """Forward, objectives, backward, clipping and AdamW; returns the loss."""
+        batch = next(self.batches)
         self.task.on_train_batch_start(batch, 0)
         with self.autocast():
             loss = self.loss(batch)
@@ -76,7 +76,7 @@ class Training:
 
 
 def build_model(point: Point, batch: Batch, dropout: float | None, seed: int) -> Model:
-    """As grn/training/building.py builds it, with a regulation layer that was never fitted: it costs the same."""
+    """As grn/training/building.py builds it, with a regulation layer that was not fitted, which costs as much."""
     settings = MODELS[point.model]
     settings = settings if dropout is None else settings.model_copy(update={"dropout": dropout})
     chosen, layer = regulators(point), None
@@ -91,22 +91,25 @@ def build_model(point: Point, batch: Batch, dropout: float | None, seed: int) ->
     return model
 
 
-def road_of(point: Point, precision: str, device: torch.device) -> str:
-    """What flashsign's door takes for the gene queries of a point."""
+def flashsign_path(point: Point, precision: str, device: torch.device | Device) -> str:
+    """The path of gene queries in training at a point: "stream" or "moments" (of Triton), or "torch"."""
     heads, key_heads = MODELS[point.model].query_heads, MODELS[point.model].key_heads
     width = MODELS[point.model].width // heads
     chosen = regulators(point)
     listed = 1.0 if chosen is None else len(chosen) / point.vocabulary
-    keys = round(listed * point.genes) + 1  # of a cell, and its basal gene
+    keys = round(listed * point.genes) + 1  # of a cell, with its basal gene
     dtype = torch.bfloat16 if precision == "bf16-mixed" else torch.float32
     cells, genes = point.cells, point.genes
     if point.bags == "packed":
-        return road((cells * genes, heads, width), (cells * keys, key_heads, width), cells, dtype, device)
-    return road((cells, heads, genes, width), (cells, key_heads, keys, width), cells, dtype, device)
+        q, k, bags = (cells * genes, heads, width), (cells * keys, key_heads, width), cells
+    else:
+        q, k, bags = (cells, heads, genes, width), (cells, key_heads, keys, width), None
+    chosen = plan(q, k, dtype=dtype, bags=bags, gradients=True, device=device)
+    return "torch" if chosen.backend == "torch" else chosen.method
 
 
 class Measured(NamedTuple):
-    """Seconds a step (median, quantiles at 20 and 80 %), how many were timed, peak memory in GiB (CPU: nan)."""
+    """Seconds per step (median, quantiles at 20 and 80 %), how many were timed, peak memory in GiB (CPU: nan)."""
 
     s_per_step: float
     s_20: float
@@ -116,18 +119,20 @@ class Measured(NamedTuple):
 
 
 def measure(training: Training, budget_s: float, least: int = LEAST, warmups: int = WARMUPS) -> Measured:
-    """At least `least` steps, more as long as they fit the budget. Times are those between two events around a step,
-    the host's share included: what a step of training takes."""
+    """Times at least `least` steps, and more as long as they fit the budget.
+
+    A time is that between two events around a step, the time that the GPU waits for the host included.
+    """
     device = training.device
     for _ in range(warmups):
         training.step()
     synchronise(device)
-    turns = itertools.repeat(training.step)
-    rough = min(times(turns, 2, device)) / 1000
+    repeated = itertools.repeat(training.step)
+    rough = min(times(repeated, 2, device)) / 1000
     count = int(min(max(budget_s / max(rough, 1e-6), least), max(MOST, least)))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    found = torch.tensor(times(turns, count, device), dtype=torch.float64) / 1000
+    found = torch.tensor(times(repeated, count, device), dtype=torch.float64) / 1000
     peak = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else float("nan")
     low, middle, high = torch.quantile(found, torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)).tolist()
     return Measured(middle, low, high, count, peak)
@@ -142,6 +147,6 @@ def measured(
     least: int = LEAST,
     compiled: bool = False,
 ) -> Measured:
-    """A new model, measured with the attention that is in its place."""
+    """The steps of a new model, with the attention that `attending` sets."""
     release(device, collect=True)
     return measure(Training(point, batches, device, precision, compiled=compiled), budget_s, least, 2 * len(batches))

@@ -1,4 +1,4 @@
-"""Three training steps under torch's profiler: which CUDA kernels take the time, and how much of it is flashsign's."""
+"""Three training steps under torch's profiler: which CUDA kernels take the time, and which fraction is flashsign's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from training_parts.cells import Point, batches
 from training_parts.methods import attending
-from training_parts.steps import BATCHES, WARMUPS, Training, road_of
+from training_parts.steps import BATCHES, WARMUPS, Training, flashsign_path
 
 STEPS, SHOWN = 3, 15
 LAUNCHED = {
@@ -19,22 +19,22 @@ LAUNCHED = {
     "moments": ("sum_keys", "attend_moments", "sum_queries", "query_gradients", "key_gradients"),
     "torch": (),
 }
-"""Road -> flashsign's kernels that every step on it launches."""
+"""Path -> flashsign's kernels that every step on it launches."""
 OURS = (
     *dict.fromkeys(name for names in LAUNCHED.values() for name in names), "moment_query_gradient", "key_moments",
     "add_parts", "attend_rows", "small_forward", "small_backward",
 )  # fmt: skip
 
 
-def share(kernels: dict[str, float], wanted: tuple[str, ...]) -> tuple[float, list[str]]:
-    """kernels: name -> time. flashsign's share of all time, and the wanted kernels that are not there."""
+def fraction(kernels: dict[str, float], wanted: tuple[str, ...]) -> tuple[float, list[str]]:
+    """flashsign's fraction of the kernels' time, and the wanted kernels that did not run. kernels: name -> time."""
     ours = sum(time for name, time in kernels.items() if any(each in name for each in OURS))
     missing = [each for each in wanted if not any(each in name for name in kernels)]
     return ours / max(sum(kernels.values()), 1e-12), missing
 
 
 def trace(point: Point, device: torch.device, precision: str, compiled: bool = False) -> list[str]:
-    """Prints the kernels; returns a complaint where one of flashsign's is missing on a GPU."""
+    """Prints the kernels; returns a complaint where one of flashsign's did not run on a GPU."""
     cuda = device.type == "cuda"
     with attending(None):
         training = Training(point, batches(point, BATCHES), device, precision, compiled=compiled)
@@ -47,7 +47,7 @@ def trace(point: Point, device: torch.device, precision: str, compiled: bool = F
                 training.step()
             synchronise(device)
     where = DeviceType.CUDA if cuda else DeviceType.CPU
-    # Marks such as "Optimizer.step" span kernels that are listed themselves.
+    # Annotations such as "Optimizer.step" span kernels that are listed themselves.
     events = [
         event
         for event in found.key_averages()
@@ -60,13 +60,13 @@ def trace(point: Point, device: torch.device, precision: str, compiled: bool = F
         kernels[event.key] = kernels.get(event.key, 0.0) + getattr(event, time)
         calls[event.key] = calls.get(event.key, 0) + event.count
     total = sum(kernels.values())
-    ours, missing = share(kernels, LAUNCHED[road_of(point, precision, device)])
-    print(f"{STEPS} steps, {precision}: {point}\n{'ms a step':>10}{'share':>8}{'calls':>8}  kernel")
+    ours, missing = fraction(kernels, LAUNCHED[flashsign_path(point, precision, device)])
+    print(f"{STEPS} steps, {precision}: {point}\n{'ms/step':>10}{'of all':>8}{'calls':>8}  kernel")
     for name in sorted(kernels, key=lambda each: -kernels[each])[:SHOWN]:
         ms, calls_a_step = kernels[name] / 1000 / STEPS, calls[name] / STEPS
         print(f"{ms:>10.3f}{kernels[name] / total:>8.1%}{calls_a_step:>8.1f}  {name[:90]}")
     print(f"{total / 1000 / STEPS:>10.3f}{1:>8.1%}{sum(calls.values()) / STEPS:>8.1f}  all {len(kernels)}")
-    print(f"a step without the profiler takes {wall:.3f} ms; flashsign's kernels: {ours:.1%} of the kernels' time")
+    print(f"A step without the profiler takes {wall:.3f} ms. flashsign's kernels take {ours:.1%} of the kernels' time:")
     for each in OURS:
         ms = sum(spent for name, spent in kernels.items() if each in name) / 1000 / STEPS
         print(f"{ms:>10.3f}{'':>16}  {each}")

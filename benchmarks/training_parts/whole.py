@@ -1,7 +1,7 @@
-"""Whole transcriptomes: the points of `--whole`, and what they say about the bars.
+"""Whole transcriptomes: the points of `--whole`, and a summary of their rows.
 
-Every cell of a batch has as many genes as the next, so that softmax, which pads packed bags to the longest, pays for no
-padding. Batches are as large as they have to be for the GPU, and not the host, to set the pace.
+All cells of a batch have about as many genes, so that softmax, which pads packed bags to the longest, loses no time to
+padding. Batches are so large that the GPU, and not the host, limits the rate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTS = {
 
 
 def points_of_whole(parts: list[str], cells: int | None = None, *, tiny: bool = False) -> list[Point]:
-    """Packed, all of one size. cells: of a batch, instead of CELLS and SERIES_CELLS."""
+    """Points with packed cells of one size. cells: of a batch, instead of CELLS and SERIES_CELLS."""
     found: list[Point] = []
     genes, vocabulary = (40, 80) if tiny else (GENES, VOCABULARY)
     if "rates" in parts:
@@ -40,25 +40,26 @@ def points_of_whole(parts: list[str], cells: int | None = None, *, tiny: bool = 
 
 
 def describe(rows: list[dict[str, Any]]) -> str:
-    """Sentences about the two bars: cells/s over cuDNN's at 20 000 genes, and how straight memory's line is."""
+    """Lines with flashsign's cells/s over cuDNN's, and with a linear fit of memory to the number of genes."""
     rates: dict[tuple, dict[str, float]] = {}
     memory: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for row in rows:
-        place = row["model"], row["keys"], row["genes"], row["cells"], row["vocabulary"]
-        rates.setdefault(place, {})[row["method"]] = row["cells_per_s"]
+        setting = row["model"], row["keys"], row["genes"], row["cells"], row["vocabulary"]
+        rates.setdefault(setting, {})[row["method"]] = row["cells_per_s"]
         if row["vocabulary"] in (SERIES_VOCABULARY, 80) and not math.isnan(row["memory_gib"]):
             memory.setdefault((row["method"], row["cells"]), []).append((row["genes"], row["memory_gib"]))
-    said = []
+    lines = []
     for (model, keys, genes, cells, _), found in rates.items():
         ratio = found.get("flashsign", math.nan) / found.get("SDPA cuDNN", math.nan)
-        said.append(f"{model} model, {genes} genes x {cells} cells, {keys} as keys: {ratio:.2f} x cuDNN's cells/s")
+        if not math.isnan(ratio):
+            lines.append(f"{model} model, {genes} genes x {cells} cells, {keys} as keys: {ratio:.2f} x cuDNN's cells/s")
     for (method, cells), points in memory.items():
         genes, gib = np.array(points).T
         if len(points) > 2:
             slope, rest = np.polyfit(genes, gib, 1)
             off = np.abs(slope * genes + rest - gib).max() / gib.max()
-            said.append(
-                f"{method}, {cells} cells: {rest:.2f} GiB + {slope * 2**20 / cells:.2f} KiB a gene and cell, "
-                f"at most {off:.1%} of the largest off that line"
+            lines.append(
+                f"{method}, {cells} cells: {rest:.2f} GiB + {slope * 2**20 / cells:.2f} KiB per gene and cell, "
+                f"at most {off:.1%} of the largest value off that line"
             )
-    return "\n".join(said)
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The benchmark of shared genes in a group of one process on a CPU. Never a time; two processes: tests/training."""
+"""The benchmark of gene parallelism in a group of one process on a CPU. Two processes: tests/training."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def test_attention_is_compared_with_one_device_in_float64(group, packed, dtype):
 
 
 def test_a_wrong_answer_is_a_complaint(group, monkeypatch):
-    """The genes of a group count for more and more."""
+    """With a group, later genes get larger multiplicities."""
     real = agree.spherical_attention
 
     def wrong(q, k, v, m, *, group=None, **more):
         return real(q, k, v, m if group is None else m * torch.linspace(1, 2, m.shape[-1]), group=group, **more)
 
     monkeypatch.setattr(agree, "spherical_attention", wrong)
-    said: list[str] = []
-    complaints = agree.attention_agrees(20, group, CPU, said.append)
-    assert len(complaints) == len(said) - 1 == 6 and all("NOT WITHIN" in line for line in said[1:])
+    reported: list[str] = []
+    complaints = agree.attention_agrees(20, group, CPU, reported.append)
+    assert len(complaints) == len(reported) - 1 == 6 and all("NOT WITHIN" in line for line in reported[1:])
 
 
 def test_training_is_compared_step_by_step(group, monkeypatch):
     monkeypatch.setattr(agree, "STEPS", 2)
-    said: list[str] = []
+    reported: list[str] = []
     points = [gene_parallel.point_of("packed", 40, "all", 3)]
-    assert agree.training_agrees(points, group, CPU, said.append) == []
-    assert "within" in said[1]
+    assert agree.training_agrees(points, group, CPU, reported.append) == []
+    assert "within" in reported[1]
 
 
 def test_the_smoke_run_writes_the_table(monkeypatch, tmp_path, capsys):
@@ -60,13 +60,13 @@ def test_the_smoke_run_writes_the_table(monkeypatch, tmp_path, capsys):
     assert "speed-up" in capsys.readouterr().out
 
 
-def test_it_says_how_it_is_started(monkeypatch):
+def test_without_torchrun_it_names_torchrun(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SystemExit, match="torchrun"):
         gene_parallel.main(["--device", "cpu", "--smoke"])
 
 
-def test_full_sizes_ask_for_gpus(monkeypatch):
+def test_full_sizes_need_gpus(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(SystemExit, match="--smoke"):
         gene_parallel.main(["--device", "cpu"])

@@ -1,4 +1,4 @@
-"""Training steps whose cells' genes are shared by the processes of a group, as `trainer.gene_parallel` shares them."""
+"""Training steps with the genes of each cell split over the processes of a group, as `trainer.gene_parallel` does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grn.training.loop.task import Task
 
 
 class Loss(nn.Module):
-    """What DistributedDataParallel wraps: this process's share of a batch's loss."""
+    """What DistributedDataParallel wraps: the loss of this process's genes of a batch."""
 
     def __init__(self, task: Task):
         super().__init__()
@@ -27,8 +27,8 @@ class Loss(nn.Module):
         return total_loss(mean_losses(losses, mean_over_processes), self.task.weights)
 
 
-class SharedTraining(Training):
-    """A model in training on this process's share of some batches; `batches` are whole, the same on all processes."""
+class GeneParallelTraining(Training):
+    """A model in training on this process's genes of some batches; `batches` have all genes, in every process."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class SharedTraining(Training):
         **more,
     ):
         super().__init__(point, batches, device, precision, **more)
-        shares = [batch.part_of_genes(group.rank(), group.size()).to(device) for batch in batches]
-        self.turns = itertools.cycle(shares)
+        parts = [batch.part_of_genes(group.rank(), group.size()).to(device) for batch in batches]
+        self.batches = itertools.cycle(parts)
         self.task.model.group = group
-        # DDP's own collectives keep to the default group, as under Lightning (grn/training/loop/gene_parallel.py).
+        # DDP's own collectives use the default group, as under Lightning (grn/training/loop/gene_parallel.py).
         self.whole = DistributedDataParallel(Loss(self.task), device_ids=[device] if device.type == "cuda" else None)
 
     def loss(self, batch: Batch) -> Tensor:
