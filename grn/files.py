@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def refuse_used_folder(output: Path | None) -> None:
     """Raises RunFolderError where `output` exists and is not an empty folder. Called before anything is read."""
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunFolderError(f"{output} already exists and is not an empty folder; give --output another name.")
+        raise RunFolderError(f"{output} already exists and is not an empty folder; choose another output folder.")
 
 
 def refuse_file_above(path: Path) -> None:
@@ -34,7 +35,7 @@ def refuse_file_above(path: Path) -> None:
     for above in path.absolute().parents:
         if above.exists():
             if not above.is_dir():
-                raise RunFolderError(f"{path} cannot be made, because {above} is a file; give --output another name.")
+                raise RunFolderError(f"{path} cannot be made, because {above} is a file; choose another output.")
             return
 
 
@@ -112,8 +113,10 @@ def read_anndata(path: Path, *, backed: bool = False) -> AnnData:
     import anndata
 
     try:
-        path.open("rb").close()  # a refusal names the file here, HDF5's own message does not
-        adata = anndata.read_h5ad(path, backed="r" if backed else None)
+        path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
+            adata = anndata.read_h5ad(path, backed="r" if backed else None)
         adata.X  # noqa: B018  (backed files read X late; damage must be found here)
         return adata
     except (MemoryError, PermissionError):  # faults of the machine: see cli/exit_codes.py

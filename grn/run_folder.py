@@ -1,4 +1,4 @@
-"""The folder of a run: `runs/<config>-<date>-<n>` unless the user names one; never a folder with files in it."""
+"""The run folder: `runs/<config>-<date>-<n>` unless the user names one; never a folder with files in it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ LOG, CONFIG, COMPLETE = "log.txt", "config.yaml", "report.html"  # in the order 
 WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion", "report")
 
 
-def config_of(run: Path) -> Path:
-    """The configuration file in the folder of a run. Raises RunFolderError where no run has begun there."""
-    if not all((run / name).is_file() for name in (LOG, CONFIG)):
-        raise RunFolderError(f"{run} is not the folder of a run: it has no {LOG} or no {CONFIG}. Give that of a run.")
+def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
+    """The configuration file in a run folder. Raises RunFolderError where a `needed` file is missing."""
+    if not run.exists():
+        raise RunFolderError(f"{run} does not exist; give a run folder.")
+    missing = [name for name in needed if not (run / name).is_file()]
+    if missing:
+        raise RunFolderError(f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made.")
     return run / CONFIG
 
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Locks the folder of a run; the lock also ends with this process, however that ends.
+    """Locks a run folder; the lock also ends with this process, however that ends.
 
-    Raises RunFolderError where another process has locked it."""
+    Raises RunFolderError where another process has locked it.
+    """
     with (run / LOG).open("a") as log:
         try:
             import fcntl
@@ -62,8 +66,10 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = Path("ru
         except OSError as error:
             raise RunFolderError(_refused(folder, error)) from None
         return folder
-    raise RunFolderError(f"{root} has 100000 runs of {config_name} from today; give --output the name of a folder.")
+    raise RunFolderError(
+        f"{root} has 100000 runs of {config_name} from today; choose an output folder with another name."
+    )
 
 
 def _refused(folder: Path, error: OSError) -> str:
-    return f"{folder} cannot be made ({error.strerror}); give --output a place to write."
+    return f"{folder} cannot be made ({error.strerror}); choose an output folder that can be written to."

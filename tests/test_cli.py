@@ -119,8 +119,23 @@ def test_an_output_below_a_file_is_refused_before_anything_is_read(
     Path("FILE").touch()
     path = Path("FILE", *between, output)
     assert cli.main([*command, "--output", str(path)]) == 2
-    sentence = f"error: {path} cannot be made, because {tmp_path / 'FILE'} is a file; give --output another name.\n"
+    sentence = f"error: {path} cannot be made, because {tmp_path / 'FILE'} is a file; choose another output.\n"
     assert capsys.readouterr().err == sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "cells.h5ad"], "write grn train --config own_data.yaml --set data.path=cells.h5ad."),
+        (["train", "mine.yaml"], "write grn train --config mine.yaml."),
+        (["train", "--confg", "pbmc.yaml"], "no such option: --confg, did you mean --config; see grn train --help."),
+        (["export", "run", "cells"], "there are more arguments than the command takes (cells); see grn export --help."),
+    ],
+)
+def test_wrong_arguments_are_one_sentence_that_says_what_to_write(arguments, sentence, capsys):
+    assert cli.main([*arguments, "--output", "OUT"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.endswith(f"{sentence}\n") and len(printed.splitlines()) == 1
 
 
 def test_memory_that_runs_out_names_what_to_lower(capsys):

@@ -32,7 +32,7 @@ def test_an_empty_output_is_taken(tmp_path):
 
 def test_an_output_that_holds_something_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match=r"already exists and is not an empty folder; give --output another name"):
+    with pytest.raises(RunFolderError, match=r"already exists and is not an empty folder; choose another"):
         make_run_folder(tmp_path, "pbmc")
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
@@ -46,6 +46,6 @@ def test_an_output_that_is_a_file_is_refused(tmp_path):
 def test_a_folder_that_cannot_be_made_is_named_in_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     for output, root in ((tmp_path / "file" / "run", tmp_path), (None, tmp_path / "file" / "runs")):
-        with pytest.raises(RunFolderError, match=r"cannot be made \(Not a directory\); give --output a place to write"):
+        with pytest.raises(RunFolderError, match=r"cannot be made \(Not a directory\); choose an output folder that"):
             make_run_folder(output, "pbmc", root)
     assert os.listdir(tmp_path) == ["file"]

@@ -10,7 +10,7 @@ import pandas as pd
 SCORES = {
     "accuracy": "accuracy",
     "macro_f1": "macro F1",
-    "auroc": "AUROC, one type against the rest",
+    "auroc": "AUROC (one type against the rest)",
     "r2": "R2 of masked multiplicities",
 }
 LOSSES = {

@@ -7,6 +7,7 @@ All other code raises UserError with a complete sentence, and catches only excep
 from __future__ import annotations
 
 import errno
+import re
 import signal
 import sys
 import threading
@@ -22,8 +23,15 @@ INTERNAL_ERROR, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 REFUSALS |= {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}  # the name is taken or impossible
 
-# Parts of typer's messages, and what makes them one sentence.
-REPHRASED = {". Did you mean": ", did you mean", "Value error, ": "", "Input should be": "it must be"}
+# Patterns in typer's messages, and what makes them one sentence.
+REPHRASED = {
+    r"\. Did you mean": ", did you mean",
+    r" \(Possible options: (.+)\)": r", did you mean one of \1",
+    r"did you mean one of (\S+)$": r"did you mean \1",
+    "Value error, ": "",
+    "Input should be": "it must be",
+    r"^Got unexpected extra argument(?:s|\(s\))? \((.+)\)": r"there are more arguments than the command takes (\1)",
+}
 
 
 def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
@@ -58,7 +66,7 @@ def explain(error: Exception) -> tuple[int, str]:
     if hasattr(error, "format_message"):  # typer's errors: unknown options, missing arguments
         message = " ".join(error.format_message().split()).rstrip(".?")
         for old, new in REPHRASED.items():
-            message = message.replace(old, new)
+            message = re.sub(old, new, message)
         return USER_ERROR, f"{message[:1].lower()}{message[1:]}; see {_command_path(error)} --help."
     if isinstance(error, OSError) and error.errno in REFUSALS:
         return USER_ERROR, f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}."

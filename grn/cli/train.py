@@ -11,6 +11,7 @@ from grn.cli.options import Debug, Quiet
 
 
 def command(
+    context: typer.Context,
     config: Annotated[
         str | None,
         typer.Option("--config", help="A configuration: a file, or the name of one that comes with grn (pbmc.yaml)."),
@@ -37,6 +38,10 @@ def command(
     from grn.errors import ConfigError
     from grn.run_folder import config_of
 
+    for argument in context.args:
+        is_config = argument.lower().endswith((".yaml", ".yml"))
+        options = f"--config {argument}" if is_config else f"--config own_data.yaml --set data.path={argument}"
+        raise ConfigError(f"grn train takes options only, and {argument!r} is none; write grn train {options}.")
     if resume is not None:
         if config is not None or overrides or output is not None:
             raise ConfigError(f"--resume continues {resume} as it was started; leave out --config, --set and --output.")

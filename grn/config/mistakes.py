@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ OVERRIDE = ("--set ", "set ")  # how the origins begin of fields that were set o
 
 def sentences(error: ValidationError, origins: Origins, name: str) -> str:
     """One line for each mistake that pydantic found. name: of the configuration, for fields without an origin."""
-    lines = [f"{_origin(field, origins, name)}{problem.rstrip('.')}" for field, problem in _problems(error)]
+    lines = [f"{_origin(field, problem, origins, name)}{problem.rstrip('.')}" for field, problem in _problems(error)]
     return "\n".join(line if line.endswith("?") else f"{line}." for line in lines)
 
 
@@ -26,14 +27,24 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _origin(field: str, origins: Origins, name: str) -> str:
-    """Where `field` was written: itself, an override of a field inside it, or the innermost section around it."""
+def _origin(field: str, problem: str, origins: Origins, name: str) -> str:
+    """Where the mistake was made: in the only override that the sentence names, else where `field` was written.
+
+    Where `field` was not written: in an override of a field inside it, else in the innermost section around it.
+    """
+    prefix = f"{field}." if field else ""
+    inside = {
+        each.removeprefix(prefix): origin
+        for each, origin in origins.items()
+        if each.startswith(prefix) and origin.startswith(OVERRIDE)
+    }
+    named = [origin for each, origin in inside.items() if re.search(rf"\b{re.escape(each)}\b", problem)]
+    if len(named) == 1:
+        return named[0]
     if not field:
         return f"{name}: "
-    inside = [
-        origin for each, origin in origins.items() if each.startswith(f"{field}.") and origin.startswith(OVERRIDE)
-    ]
-    return origins.get(field) or "".join(inside[-1:]) or _origin(field.rpartition(".")[0], origins, name)
+    last = list(inside.values())[-1:]
+    return origins.get(field) or "".join(last) or _origin(field.rpartition(".")[0], problem, origins, name)
 
 
 def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:

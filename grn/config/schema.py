@@ -18,10 +18,12 @@ class Section(BaseModel):
 class SimulatedConfig(Section):
     """The generator behind `path: "simulated:"`: cells with a planted signed network."""
 
-    cells: Positive = Field(1500, description="cells in all, spread evenly over the cell types")
-    genes: Positive = Field(120, description="genes, regulators included")
-    regulators: Positive = Field(12, description="genes that regulate others")
-    cell_types: Positive = Field(5, description="cell types, each with its own levels of the master regulators")
+    cells: Positive = Field(1500, description="number of cells, spread evenly over the cell types")
+    genes: Positive = Field(120, description="number of genes, regulators included")
+    regulators: Positive = Field(12, description="number of genes that regulate others")
+    cell_types: Positive = Field(
+        5, description="number of cell types, each with its own levels of the master regulators"
+    )
     regulators_per_target: Positive = Field(3, description="most regulators that one target has")
     repression: Fraction = Field(0.35, description="share of edges that repress")
     noise: float = Field(0.3, ge=0, description="sd of the log-normal noise on each gene's production")
@@ -86,7 +88,9 @@ class DataConfig(Section):
 
 class ModelConfig(Section):
     width: Positive = Field(64, description="width of a gene's representation")
-    layers: Positive = Field(2, description="blocks; each is a successive regulatory network")
+    layers: Positive = Field(
+        2, description="blocks of attention and feed-forward; each reads the output of the one before"
+    )
     query_heads: Positive = Field(2, description="query heads; head width = width / query_heads; few and wide do best")
     key_heads: Positive = Field(1, description="key and value heads, each shared by a group of query heads")
     hidden: Positive = Field(128, description="hidden width of the feed-forward map")
@@ -94,14 +98,18 @@ class ModelConfig(Section):
         2, description="times that the shared feed-forward map is applied, each time with a residual"
     )
     dropout: Fraction = Field(0.1, description="share of genes whose output of a residual branch is dropped in a step")
-    eps: float = Field(1e-6, gt=0, description="relative guard under the root of the L2 normaliser")
+    eps: float = Field(
+        1e-6, gt=0, description="added under the root of the L2 normaliser, relative to its largest value"
+    )
 
     @model_validator(mode="after")
     def _heads_divide(self):
         if self.width % self.query_heads:
-            raise ValueError(f"width {self.width} is not a multiple of query_heads {self.query_heads}")
+            raise ValueError(f"width {self.width} is not a multiple of query_heads {self.query_heads}; change one")
         if self.query_heads % self.key_heads:
-            raise ValueError(f"query_heads {self.query_heads} is not a multiple of key_heads {self.key_heads}")
+            raise ValueError(
+                f"query_heads {self.query_heads} is not a multiple of key_heads {self.key_heads}; change one"
+            )
         return self
 
 
@@ -126,7 +134,10 @@ class PropertyConfig(Section):
     @model_validator(mode="after")
     def _key_when_on(self):
         if self.weight and not self.key:
-            raise ValueError("objectives.property.weight is set, but objectives.property.key names no column of obs")
+            raise ValueError(
+                "objectives.property.weight is above 0, but objectives.property.key names no column of obs; set the "
+                "key to a numeric column, or the weight to 0"
+            )
         return self
 
 
@@ -137,8 +148,10 @@ class ObjectivesConfig(Section):
 
 
 class TrainerConfig(Section):
-    max_epochs: Positive | None = Field(None, description="passes over the training cells; null: only max_steps ends")
-    max_steps: Positive = Field(1000, description="optimiser steps; the first of the two limits ends training")
+    max_epochs: Positive | None = Field(
+        None, description="passes over the training cells; null: max_steps alone limits training"
+    )
+    max_steps: Positive = Field(1000, description="optimiser steps; training ends at whichever limit comes first")
     batch_size: Positive = Field(64, description="cells per step and process (or group of gene_parallel processes)")
     learning_rate: float = Field(3e-3, gt=0, description="peak of the warm-up and cosine schedule")
     weight_decay: float = Field(0.3, ge=0, description="AdamW's decoupled decay, matrices only")
@@ -152,7 +165,7 @@ class TrainerConfig(Section):
     accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="passed to Lightning")
     devices: Positive | Literal["auto"] = Field(1, description="processes on this machine, passed to Lightning")
     num_nodes: Positive = Field(1, description="machines, passed to Lightning")
-    strategy: str = Field("auto", description="passed to Lightning (ddp, ...)")
+    strategy: str = Field("auto", description="how processes share the work (ddp, ...), passed to Lightning")
     gene_parallel: Positive = Field(
         1, description="processes that share the genes of each cell; divides devices x num_nodes"
     )
@@ -168,13 +181,13 @@ class TrainerConfig(Section):
     def _genes_have_their_processes(self):
         if isinstance(self.devices, int) and self.devices * self.num_nodes % self.gene_parallel:
             raise ValueError(
-                f"gene_parallel {self.gene_parallel} does not divide the {self.devices * self.num_nodes} processes of "
-                f"devices x num_nodes: set devices to a multiple of it, or gene_parallel to 1"
+                f"gene_parallel {self.gene_parallel} does not divide the number of processes, devices x num_nodes = "
+                f"{self.devices * self.num_nodes}; set devices to a multiple of it, or gene_parallel to 1"
             )
         if self.gene_parallel > 1 and self.strategy != "auto" and not self.strategy.startswith("ddp"):
             raise ValueError(
                 f"gene_parallel {self.gene_parallel} needs whole gradients in every process, which strategy "
-                f"{self.strategy!r} may divide: set strategy to ddp"
+                f"{self.strategy!r} may divide; set strategy to ddp"
             )
         return self
 

@@ -14,7 +14,7 @@ from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
 from grn.data.loading.batches import is_packed
 from grn.devices import own_device
-from grn.errors import VocabularyMismatch
+from grn.errors import RunFolderError, VocabularyMismatch
 from grn.files import refuse_used_folder
 from grn.messages import Say
 from grn.model.saved import TrainedModel
@@ -24,7 +24,7 @@ from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import ATTENTION_CELLS, WHOLE_MODEL, read_networks
 from grn.regulation.knockoffs import fit_with_knockoffs
 from grn.regulation.training_cells import TrainingCells
-from grn.run_folder import make_run_folder
+from grn.run_folder import CONFIG, config_of, make_run_folder
 
 
 def write_network_files(config: Config, trained: TrainedModel, cells: Cells, folder: Path, say: Say) -> pd.DataFrame:
@@ -107,11 +107,14 @@ def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = p
     changes: fields of the configuration's network section, by name. Raises RunFolderError, ConfigError, DataError, and
     VocabularyMismatch where the cells no longer have the model's genes.
     """
+    config_file = config_of(run, needed=(CONFIG,))
+    if not (run / "model").exists():
+        raise RunFolderError(f"The run in {run} has no model yet; finish it with grn train --resume {run}.")
     trained = TrainedModel.load(run / "model")
     changes = changes or {}
     if changes.get("readout", "effect") != "effect":
         changes = {**changes, "false_discovery": "false"}  # q-values are about effects alone
-    config = load_config(run / "config.yaml", [f"network.{name}={value}" for name, value in changes.items()])
+    config = load_config(config_file, [f"network.{name}={value}" for name, value in changes.items()])
     refuse_used_folder(output)
     cells, _ = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
     if cells.vocabulary != trained.vocabulary:

@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import sparse
 
 from grn.errors import UserError
-from grn.files import damaged_h5ad
+from grn.files import damaged_h5ad, read_anndata
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -31,15 +31,15 @@ class SignedNetwork:
 
     @property
     def signed(self) -> bool:
-        """Whether the sign of a weight means anything (see means_something)."""
-        return means_something(self.about["sign"])
+        """Whether the sign of a weight has a meaning (see sign_has_meaning)."""
+        return sign_has_meaning(self.about["sign"])
 
-    def everything(self) -> dict[str, sparse.csr_matrix]:
+    def by_title(self) -> dict[str, sparse.csr_matrix]:
         """The weights over all cells, then those of each cell type, by title."""
         return {"all cells": self.weights} | {label: weights for label, weights in self.by_type.items()}
 
 
-def means_something(sign: str) -> bool:
+def sign_has_meaning(sign: str) -> bool:
     """Whether uns["grn"]["sign"] gives the signs of the weights a meaning."""
     return not sign.startswith("none")
 
@@ -59,18 +59,21 @@ def read_sign(path: Path) -> str:
 
 
 def open_network(path: Path) -> SignedNetwork:
-    """Reads a network.h5ad of `grn train` or `grn export`."""
-    import anndata
-
-    return signed_network(anndata.read_h5ad(path))
+    """Reads a network.h5ad of `grn train` or `grn export`. Raises DataError, UserError."""
+    return signed_network(read_anndata(path))
 
 
 def signed_network(adata: AnnData) -> SignedNetwork:
-    """The network in an AnnData that was read from a network.h5ad. Raises UserError where it holds none of ours."""
+    """The network in an AnnData that was read from a network.h5ad of grn. Raises UserError for anything else."""
+    if not (hasattr(adata, "uns") and hasattr(adata, "varp")):
+        raise UserError(
+            f"A network is needed as an AnnData, not as {type(adata).__name__}; give the network of a loaded run "
+            "(run.network), or read the network.h5ad of a run folder."
+        )
     if "grn" not in adata.uns or "grn" not in adata.varp:
         raise UserError(
-            'This AnnData holds no network: uns["grn"] or varp["grn"] is missing. '
-            "Read the network.h5ad of a run folder, or use the network of a loaded run."
+            'This AnnData holds no network: uns["grn"] or varp["grn"] is missing; give the network of a loaded run '
+            "(run.network), or read the network.h5ad of a run folder."
         )
     about = dict(adata.uns["grn"])
     types = about["cell_types"].iloc[np.argsort(-adata.obs["cells"].to_numpy(), kind="stable")]
@@ -113,7 +116,7 @@ def heatmap_blocks(
         return {}
     blocks = {
         title: block(weights, network.genes, rows, columns)
-        for title, weights in list(network.everything().items())[: types + 1]
+        for title, weights in list(network.by_title().items())[: types + 1]
     }
     overall = blocks["all cells"].to_numpy()
     row_order, column_order = similarity_order(overall), similarity_order(overall.T)

@@ -15,8 +15,9 @@ SIGNED = "raises the target", "lowers the target"
 
 
 def strongest_regulations(edges: pd.DataFrame, count: int = 15, *, signed: bool = True) -> Figure:
-    """edges: columns source, target, weight, confidence, sorted by |weight|; the first `count` of each sign.
+    """The first `count` edges of each sign as bars.
 
+    edges: columns source, target, weight and, where it is known, confidence, sorted by |weight|.
     signed: the sign says whether the regulator raises or lowers its target.
     """
     up, down = strongest_edges(edges, count)
@@ -36,7 +37,7 @@ def draw_regulations(axes: Axes, edges: pd.DataFrame, count: int, *, signed: boo
     heights = [*range(len(up)), *range(len(up) + gap, len(shown) + gap)]
     for height, edge in zip(heights, shown.itertuples(), strict=True):
         # 1 at a confidence of 0.5, which is that of a coin toss; such edges are drawn palest.
-        uncertainty = min(max(2 - 2 * edge.confidence, 0), 1)
+        uncertainty = min(max(2 - 2 * getattr(edge, "confidence", 1.0), 0), 1)
         axes.barh(height, edge.weight, color=paler(UP if edge.weight > 0 else DOWN, 0.75 * uncertainty), height=0.78)
     labels = [f"{short(edge.source, 18)} → {short(edge.target, 18)}" for edge in shown.itertuples()]
     axes.set_yticks(heights, labels, fontsize=8.5)

@@ -116,7 +116,8 @@ def fit_regulation_layer(
         say=say,
     )
     say(
-        f"Fitted the regulation layer on {len(rows)} cells in {time.monotonic() - started:.0f} s: {members} members, "
-        f"penalty {fitted.penalty:g}, held-out error {float(fitted.error.mean()):.4f} (the genes' means: 1)."
+        f"Fitted the regulation layer on {len(rows)} cells in {time.monotonic() - started:.0f} s: {members} "
+        f"{'member' if members == 1 else 'members'}, penalty {fitted.penalty:g}, held-out error "
+        f"{float(fitted.error.mean()):.4f} (predicting each gene's mean: 1)."
     )
     return replace(fitted, layer=fitted.layer.cpu())

@@ -269,7 +269,7 @@ def test_quiet_prints_nothing(grn_evaluate):
     [
         (["networks.csv", "reference.csv"], "networks.csv does not exist; did you mean network.csv?"),
         (["network.csv", "network.tsv"], "network.tsv does not exist"),
-        (["reference.csv", "reference.csv"], "reference.csv has the columns Gene1, Gene2, Type; name them"),
+        (["reference.csv", "reference.csv"], "reference.csv has the columns Gene1, Gene2, Type; name them as"),
         (
             ["network.csv", "reference.csv", "--regulators", "al"],
             "--regulators is 'al', but there is no such file",
@@ -278,7 +278,7 @@ def test_quiet_prints_nothing(grn_evaluate):
         (["network.csv", "reference.csv", "--data", "."], "a folder with neither config.yaml nor matrix.mtx"),
         (
             ["network.csv", "reference.csv", "--data", "gone.h5ad"],
-            "gone.h5ad does not exist; give --data a file or scanpy:pbmc68k_reduced, scanpy:pbmc3k, simulated:.",
+            "gone.h5ad does not exist; give --data a file or scanpy:pbmc68k_reduced, scanpy:pbmc3k or simulated:.",
         ),
         (["network.csv", "reference.csv", "--data", "pbm.yaml"], "did you mean pbmc.yaml?"),
         (

@@ -186,10 +186,11 @@ def test_the_last_override_of_a_field_holds():
         ("data.path.x=1", "data.path is not a section and has no fields."),
         ("regulation.penalties=[]", "regulation.penalties must be a list that is not empty, not []."),
         ("regulation.penalties=[0]", "item 1 of regulation.penalties must be above 0, not 0."),
-        ("model.width=31", "model: width 31 is not a multiple of query_heads 2."),
+        ("model.width=31", "model: width 31 is not a multiple of query_heads 2; change one."),
         (
             "objectives.property.weight=1",
-            "objectives.property.weight is set, but objectives.property.key names no column of obs.",
+            "objectives.property.weight is above 0, but objectives.property.key names no column of obs; set the key to "
+            "a numeric column, or the weight to 0.",
         ),
         ("data.regulators=[A", "this is not valid YAML (expected ',' or ']', but got '<stream end>'); correct it."),
     ],
@@ -198,12 +199,21 @@ def test_a_wrong_override_is_one_sentence_that_quotes_it(override, sentence):
     assert refusal(override) == f"--set {override}: {sentence}"
 
 
+def test_a_mistake_of_several_fields_quotes_the_override_that_made_it(tmp_path):
+    (tmp_path / "run.yaml").write_text("data:\n  path: x.h5ad\nmodel:\n  width: 64\n")
+    with pytest.raises(ConfigError, match=r"^--set model\.width=31: model: width 31 is not"):
+        load_config(tmp_path / "run.yaml", ["model.width=31", "model.hidden=9"])
+    with pytest.raises(ConfigError, match=r"run\.yaml, line 3: model: width 31 is not"):
+        (tmp_path / "run.yaml").write_text("data:\n  path: x.h5ad\nmodel:\n  width: 31\n")
+        load_config(tmp_path / "run.yaml", ["model.hidden=9"])
+
+
 def test_the_read_out_effect_needs_the_regulation_layer():
     sentence = (
         "network.readout: effect reads the regulation layer, but regulation.members: 0 trains none; "
         "set regulation.members to 1 or more, or network.readout to knockout."
     )
-    assert refusal("regulation.members=0") == f"simulated.yaml: {sentence}"
+    assert refusal("regulation.members=0") == f"--set regulation.members=0: {sentence}"
     assert load_config("simulated.yaml", ["regulation.members=0", "network.readout=knockout"]).regulation.members == 0
 
 

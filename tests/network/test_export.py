@@ -1,11 +1,13 @@
 """The files of a network say how they were read."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from grn.data.cells import load_cells
-from grn.network.export import bags_read
+from grn.errors import RunFolderError
+from grn.network.export import bags_read, export
 from grn.network.signed_network import open_network
 
 
@@ -21,6 +23,24 @@ def test_the_number_of_bags_is_that_of_those_read(make_config, members, readout,
     trained = SimpleNamespace(model=SimpleNamespace(regulation=object() if members else None))
     cells, _ = load_cells(config.data)
     assert bags_read(config, trained, cells) == bags
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ((), "run does not exist; give a run folder."),
+        (("model/card.json",), "run is not a run folder: it has no config.yaml; give a folder that grn train made."),
+        (("config.yaml",), "The run in run has no model yet; finish it with grn train --resume run."),
+    ],
+)
+def test_only_finished_runs_are_exported(files, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in files:
+        Path("run", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("run", name).touch()
+    with pytest.raises(RunFolderError) as caught:
+        export(Path("run"), Path("out"))
+    assert str(caught.value) == sentence
 
 
 def test_network_h5ad_has_the_number_of_bags_that_were_read(tiny_run):

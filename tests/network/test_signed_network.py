@@ -8,14 +8,15 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
-from grn.errors import DataError
+from grn.errors import DataError, UserError
 from grn.network.signed_network import (
     SignedNetwork,
     edge_list,
     heatmap_blocks,
-    means_something,
     open_network,
     read_sign,
+    sign_has_meaning,
+    signed_network,
     similarity_order,
 )
 
@@ -57,7 +58,7 @@ def test_blocks_are_cut_from_the_matrices_and_share_their_names():
     assert list(blocks) == ["all cells", "T/0", "T/1"]
     first = blocks["all cells"]
     assert first.shape == (5, 7)
-    for frame, weights in zip(blocks.values(), network.everything().values(), strict=False):
+    for frame, weights in zip(blocks.values(), network.by_title().values(), strict=False):
         assert frame.index.equals(first.index) and frame.columns.equals(first.columns)
         expected = weights.toarray()[np.ix_(GENES.get_indexer(frame.columns), GENES.get_indexer(frame.index))].T
         np.testing.assert_array_equal(frame, expected)
@@ -67,13 +68,21 @@ def test_blocks_are_cut_from_the_matrices_and_share_their_names():
 
 def test_what_signs_mean_is_read_without_the_matrices(tiny_run, tmp_path):
     path = tiny_run / "network.h5ad"
-    assert read_sign(path) == open_network(path).about["sign"] and means_something(read_sign(path))
+    assert read_sign(path) == open_network(path).about["sign"] and sign_has_meaning(read_sign(path))
     AnnData(np.zeros((1, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
     assert read_sign(tmp_path / "cells.h5ad") == ""
     (tmp_path / "cut.h5ad").write_bytes(path.read_bytes()[:5000])
     with pytest.raises(DataError, match=r"cut\.h5ad cannot be read as \.h5ad") as caught:
         read_sign(tmp_path / "cut.h5ad")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("other", "found"), [(pd.DataFrame(), "not as DataFrame"), (AnnData(np.zeros((1, 2), np.float32)), "holds no")]
+)
+def test_what_is_not_a_network_is_refused_with_where_to_find_one(other, found):
+    with pytest.raises(UserError, match=rf"{found}.*give the network of a loaded run \(run\.network\)"):
+        signed_network(other)
 
 
 def test_no_edges_give_no_blocks():

@@ -75,6 +75,11 @@ def test_bars_have_the_weights_and_the_colours_of_their_signs(edges):
     assert labels == ["A/B → x", r"\$C\$ → z", "C → x", "A/B → y"]
 
 
+def test_edges_without_a_confidence_have_the_full_colour(edges):
+    bars = strongest_regulations(edges.drop(columns="confidence"), count=2).axes[0].patches
+    assert [to_hex(bar.get_facecolor()) for bar in bars] == [UP, UP, DOWN, DOWN]
+
+
 def test_a_read_out_without_signs_claims_none(edges):
     signed, unsigned = (texts(strongest_regulations(edges, signed=choice)) for choice in (True, False))
     assert any("raises" in text for text in signed)

@@ -292,7 +292,7 @@ def test_a_folder_of_the_user_is_no_run(cells_file, tmp_path):
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "config.yaml").write_text("# mine\n" + dump_config(cells_file[0]))
     before = state(tmp_path)
-    with pytest.raises(RunFolderError, match=r"is not the folder of a run: it has no log\.txt"):
+    with pytest.raises(RunFolderError, match=r"is not a run folder: it has no log\.txt"):
         resumed(tmp_path / "project")
     assert state(tmp_path) == before
 
@@ -337,11 +337,8 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tm
     assert sum("All results are in" in line for line in log) == 1 < sum("Ready to train" in line for line in log)
     for arguments, message in (
         (["--resume", "run"], "error: The run in run is complete; there is nothing to resume.\n"),
-        (["--resume", "nowhere"], "error: nowhere is not the folder of a run: it has no log.txt or no config.yaml."),
-        (
-            ["--resume", "run/model"],
-            "error: run/model is not the folder of a run: it has no log.txt or no config.yaml.",
-        ),
+        (["--resume", "nowhere"], "error: nowhere does not exist; give a run folder.\n"),
+        (["--resume", "run/model"], "error: run/model is not a run folder: it has no log.txt; give a folder that"),
         (["--resume", "run", "--set", "trainer.max_steps=9"], "leave out --config, --set and --output."),
         (["--resume", "run", "--config", "pbmc.yaml"], "leave out --config, --set and --output."),
     ):

@@ -17,7 +17,7 @@ from scipy import sparse
 from grn.analysis.evaluation.tables import check_exists, find_columns, names, numbers, read_table, unknown_columns
 from grn.errors import DataError
 from grn.files import read_anndata
-from grn.network.signed_network import edge_list, means_something, read_sign
+from grn.network.signed_network import edge_list, read_sign, sign_has_meaning
 from grn.run_folder import CONFIG
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PredictedNetwork:
     @property
     def signed(self) -> bool | None:
         """False where signs have no meaning; None where `evaluate` decides by whether weights are negative."""
-        return None if means_something(self.sign) else False
+        return None if sign_has_meaning(self.sign) else False
 
 
 def open_network_file(path: Path) -> PredictedNetwork:

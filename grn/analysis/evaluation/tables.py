@@ -42,7 +42,7 @@ def check_exists(path: Path) -> None:
     if path.exists():
         return
     near = nearest_file(path)
-    hint = f"did you mean {near}?" if near else "give the path of a file that exists."
+    hint = f"did you mean {near}?" if near else "give a path that exists."
     raise DataError(f"{path} does not exist; {hint}")
 
 
@@ -70,7 +70,7 @@ def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | 
 def unknown_columns(where: Path | str, table: pd.DataFrame, accepted: Iterable[Columns]) -> DataError:
     found = ", ".join(map(str, table.columns[:8])) + (", ..." if len(table.columns) > 8 else "")
     sets = " or ".join(f"({', '.join(names)})" for names in accepted)
-    return DataError(f"{where} has the columns {found}; name them {sets}.")
+    return DataError(f"{where} has the columns {found}; name them as one of these formats does: {sets}.")
 
 
 def names(where: Path | str, column: pd.Series) -> np.ndarray:

@@ -94,15 +94,15 @@ def _genes(edges: pd.DataFrame) -> pd.Index:
 
 def _no_edge_between(measured: pd.Index, named: pd.Index) -> DataError:
     """The error for a restriction to genes without edges. measured: these genes.   named: those of the reference."""
-    found = f"No edge of the reference is between two of the {len(measured)} genes to which it is restricted"
+    found = f"No edge of the reference is between two of the {len(measured)} genes that are scored"
     if len(shared := named.intersection(measured)):
         return DataError(
-            f"{found}; it names {len(shared)} of them ({str(shared[0])!r}, for example): restrict it to more genes."
+            f"{found}; the reference names {len(shared)} of them ({str(shared[0])!r}, for example): score more genes."
         )
     example = str(measured[0]) if len(measured) else ""
     return DataError(
-        f"{found}; these are named like {example!r}, those of the reference like {str(named[0])!r}: use the same kind "
-        "of names in both."
+        f"{found}; the scored genes are named like {example!r}, those of the reference like {str(named[0])!r}: use the "
+        "same kind of names in both."
     )
 
 

@@ -25,8 +25,8 @@ class ParallelRank:
         """The position of process `rank` of `world`. Raises ConfigError where `parts` does not divide `world`."""
         if world % parts:
             raise ConfigError(
-                f"trainer.gene_parallel {parts} does not divide the {world} processes of this run; set trainer.devices "
-                "to a multiple of it, or set trainer.gene_parallel: 1."
+                f"trainer.gene_parallel {parts} does not divide the number of processes of this run, {world}; set "
+                "trainer.devices to a multiple of it, or trainer.gene_parallel: 1."
             )
         replica, part = divmod(rank, parts)
         return cls(replica, world // parts, part, parts)

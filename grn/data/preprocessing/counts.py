@@ -95,7 +95,7 @@ def _count_problem(values: sparse.csr_matrix, cells, genes, name: str) -> str | 
     ):
         if wrong.any():
             entry = int(wrong.argmax())
-            logged = "; it looks log-normalised" if "whole" in reason and data.max() < 25 else ""
+            logged = " (it looks log-normalised)" if "whole" in reason and data.max() < 25 else ""
             return f"{name} does not hold counts: it has {_named(values, entry, cells, genes)}, {reason}{logged}"
     return None
 

@@ -117,7 +117,7 @@ def read_gene_list(name: str, field: str) -> list[str]:
 def _none_found(field: str, listed: Sequence[str], names: Sequence[str]) -> str:
     return (
         f"None of the genes of {field} ({_examples(listed)}) is in the data, whose genes are named like "
-        f"{_examples(names)}; set data.gene_key to a column of var with matching names."
+        f"{_examples(names)}; use the same kind of names, or set data.gene_key to a column of var that has them."
     )
 
 

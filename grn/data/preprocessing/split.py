@@ -82,8 +82,8 @@ def _grouped(groups: np.ndarray, validation_fraction: float, test_fraction: floa
     count = np.unique(groups).size
     if count < wanted:
         raise DataError(
-            f"The column of data.group_key has {count} group(s), but the split needs {wanted}; set data.group_key: "
-            "null, or data.test_fraction: 0."
+            f"The number of groups in the column of data.group_key is {count}, but the split needs {wanted}; set "
+            f"data.group_key: null{', or data.test_fraction: 0' if count == 2 else ''}."
         )
     rest, test = _divide(np.arange(groups.size), groups, test_fraction, seed, leave=wanted - (test_fraction > 0))
     validation_fraction /= 1 - test_fraction

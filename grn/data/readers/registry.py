@@ -58,7 +58,7 @@ def open_source(config: DataConfig) -> AnnData:
     reader = _reader(path)
     if reader is None:
         raise DataError(
-            f"{path} has no format that grn reads; use {', '.join(READERS)}, a 10x folder or {_known_sources()}."
+            f"{path} has no format that grn reads; use {', '.join(READERS)}, a 10x folder, {_known_sources()}."
         )
     if config.backed and reader is not read_h5ad:
         raise ConfigError(
@@ -96,4 +96,4 @@ def _needs_no_orientation(config: DataConfig) -> ConfigError:
 
 
 def _known_sources() -> str:
-    return ", ".join([f"scanpy:{name}" for name in DATASETS] + ["simulated:"])
+    return ", ".join(f"scanpy:{name}" for name in DATASETS) + " or simulated:"

@@ -25,7 +25,7 @@ LEFT_OUT = "grn_left_out"  # key in uns: a sentence about the features that are 
 def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
     """A feature-barcode matrix of Cell Ranger, any version; see `tenx_cells`. Raises DataError."""
     try:
-        path.open("rb").close()  # a refusal names the file here, HDF5's own message does not
+        path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
         with h5py.File(path, "r") as file:
             group = _matrix_group(path, file)
             features = _features(group)
@@ -38,11 +38,7 @@ def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
             )
         counts = sparse.csr_matrix(parts, shape=shape[::-1])
         counts.check_format(full_check=True)  # before columns are chosen by these indices
-    except (
-        MemoryError,
-        PermissionError,
-        DataError,
-    ):  # faults of the machine: see cli/exit_codes.py
+    except (MemoryError, PermissionError, DataError):  # the first two are faults of the machine: cli/exit_codes.py
         raise
     except Exception as problem:  # a damaged file fails anywhere between HDF5, NumPy and SciPy
         raise DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def read_zarr_folder(path: Path, config: DataConfig) -> AnnData:
 
     try:
         store = zarr.open_group(path, mode="r")
-        adata = anndata.read_zarr(store)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
+            adata = anndata.read_zarr(store)
         for array in _value_arrays(store):
             if array.nchunks_initialized < array.nchunks:
                 lost = array.nchunks - array.nchunks_initialized
@@ -26,11 +29,7 @@ def read_zarr_folder(path: Path, config: DataConfig) -> AnnData:
                     f"{path} lacks {lost} of the {array.nchunks} chunks of {array.path}, which would be read as zeros; "
                     "copy or write the folder again (as a sparse matrix or .h5ad, if all these values are really 0)."
                 )
-    except (
-        MemoryError,
-        PermissionError,
-        DataError,
-    ):  # faults of the machine: see cli/exit_codes.py
+    except (MemoryError, PermissionError, DataError):  # the first two are faults of the machine: cli/exit_codes.py
         raise
     except Exception as problem:  # a damaged folder fails anywhere between Zarr, NumPy, pandas and AnnData
         raise DataError(

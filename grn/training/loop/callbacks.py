@@ -27,7 +27,8 @@ MONITOR = "validation/loss"
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
     """Writes a checkpoint beside `path`, reads it back and moves it to `path`, where it is complete at every moment.
 
-    Raises RunFolderError where it cannot be written."""
+    Raises RunFolderError where it cannot be written.
+    """
     if not trainer.is_global_zero:
         trainer.save_checkpoint(path)  # takes part in the collectives; only the first process writes
         return
@@ -40,7 +41,7 @@ def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
     except (OSError, RuntimeError, EOFError, UnpicklingError) as error:  # torch has no single error for damaged files
         reason = getattr(error, "strerror", None) or str(error).split("\n")[0] or "it reads back empty"
         raise RunFolderError(
-            f"The checkpoint {path} cannot be written ({reason}); free some space, or give another --output."
+            f"The checkpoint {path} cannot be written ({reason}); free some space, or choose another output folder."
         ) from error
 
 
@@ -130,9 +131,8 @@ class Signals(L.Callback):
             raise self.interrupted(trainer)
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        if self.asked_to_stop(
-            trainer
-        ):  # after the last step: the model already holds the average, which cannot be saved as a checkpoint
+        if self.asked_to_stop(trainer):
+            # The model already holds the average of its weights, so that no checkpoint can be saved here.
             raise Interrupted(
                 self.received or signal.SIGTERM, f"after the last step; the checkpoints are in {self.folder}"
             )

@@ -74,7 +74,7 @@ def test_the_truth_of_simulated_cells(tmp_path):
     ("text", "sentence"),
     [
         ("", "is empty"),
-        ("a,b\nx,y\n", r"the columns a, b; name them \(TF, Target, Regulation\) or"),
+        ("a,b\nx,y\n", r"the columns a, b; name them as .*: \(TF, Target, Regulation\) or"),
         ("Gene1,Gene2,Type\nA,B,+\nA,C,up\n", r"row 2: Type is 'up', which is not a sign; write one of \+, -, \?"),
         ("source,target,weight\nA,B,high\n", "weight is 'high'"),
         ("source,target,sign\nA,B,0.5\n", "sign is '0.5', which is not a sign"),

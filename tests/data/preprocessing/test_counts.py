@@ -51,7 +51,7 @@ def test_log_values_given_as_counts_name_the_alternatives(adata):
     adata.layers["scaled"] = adata.X.toarray() - 1
     adata.raw = adata
     adata.X = log_normalised(adata.X)
-    with pytest.raises(DataError, match=r"it looks log-normalised; set data\.counts: raw or layer:umi\.$"):
+    with pytest.raises(DataError, match=r"\(it looks log-normalised\); set data\.counts: raw or layer:umi\.$"):
         read_expression(adata, config())
 
 

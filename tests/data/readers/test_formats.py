@@ -102,6 +102,11 @@ def write_zarr(folder: Path, adata: AnnData) -> Path:
     return folder / "cells.zarr"
 
 
+def write_h5ad(folder: Path, adata: AnnData) -> Path:
+    adata.write_h5ad(folder / "cells.h5ad")
+    return folder / "cells.h5ad"
+
+
 @pytest.mark.parametrize("write_it", [*WRITERS.values(), write_zarr], ids=[*WRITERS, "zarr"])
 def test_every_format_gives_the_cells_of_h5ad(plain, write, tmp_path, write_it):
     expected = DataConfig(path=write(plain), regulators=["NA", "nan"], genes=8)
@@ -140,7 +145,11 @@ def test_text_keeps_every_digit(write, tmp_path):
     np.testing.assert_array_equal(found.X.toarray(), values)
 
 
-@pytest.mark.parametrize("write_it", [WRITERS["10x"], WRITERS["mtx"], WRITERS["csv"]], ids=["10x", "mtx", "csv"])
+@pytest.mark.parametrize(
+    "write_it",
+    [WRITERS["10x"], WRITERS["mtx"], WRITERS["csv"], write_h5ad, write_zarr],
+    ids=["10x", "mtx", "csv", "h5ad", "zarr"],
+)
 def test_genes_of_one_name_are_left_to_data_duplicates(plain, tmp_path, recwarn, write_it):
     plain.var_names = ["TWICE", "TWICE", *NAMES[2:]]
     path = write_it(tmp_path, plain)
