@@ -11,6 +11,7 @@ from grn.errors import RunFolderError
 from grn.files import refuse_used_folder
 
 LOG, CONFIG, COMPLETE = "log.txt", "config.yaml", "report.html"  # in the order in which a run writes them
+# Names, without their endings, of what a run writes: a killed run may leave temporary files beside these.
 WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion", "report")
 
 

@@ -5,7 +5,6 @@ Letters: C cells, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from grn.data.loading.batches import is_packed, plain_batches
 from grn.data.readers.registry import is_text, open_source
 from grn.errors import ConfigError, RunFolderError
 from grn.files import write_anndata
+from grn.messages import Say
 from grn.model.saved import TrainedModel
 
 BATCH = 64  # cells at a time; more would take too much memory with bags of a whole transcriptome
@@ -45,7 +45,7 @@ def predict(
     counts: str | None,
     gene_key: str | None,
     orientation: str | None = None,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
     """Writes the new file `output`: the cells in `data` with the predictions of `model` (see add_predictions).
 
@@ -63,15 +63,13 @@ def predict(
     if replaced:
         say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
     write_anndata(output, adata)
-    say(f"{adata.n_obs} cells with their predictions are in {output}")
+    say(f"{adata.n_obs} cells with their predictions are in {output}.")
 
 
-def annotate(
-    adata: AnnData, trained: TrainedModel, config: DataConfig, key: str, say: Callable[[str], None]
-) -> list[str]:
+def annotate(adata: AnnData, trained: TrainedModel, config: DataConfig, key: str, say: Say) -> list[str]:
     """Writes predictions for the cells of `adata` into it (see add_predictions); returns the names of replaced values.
 
-    config: how to read the cells. Raises UserError before anything is written.
+    config: how to read the cells.   key: KEY in add_predictions. Raises UserError before anything is written.
     """
     cells = cells_for_vocabulary(
         adata,
@@ -173,5 +171,5 @@ def add_predictions(adata: AnnData, predictions: Predictions, trained: TrainedMo
     for name, values in {"obs": obs, "obsm": obsm, "uns": {key: about}}.items():
         replaced += [f"{name}[{each!r}]" for each in values if each in getattr(adata, name)]
         for each, value in values.items():
-            getattr(adata, name)[each] = value  # asked for each time: writing into a view makes new tables
+            getattr(adata, name)[each] = value  # looked up each time: writing into a view makes new tables
     return replaced

@@ -24,7 +24,10 @@ def shipped_configs() -> Path:
 
 
 def find_config(name: str | os.PathLike[str]) -> Path:
-    """`name` in the working folder first, then among the shipped configurations; `.yaml` may be left out."""
+    """The file `name` in the working folder, else among the shipped configurations; `.yaml` may be left out.
+
+    Raises ConfigError, which names the nearest shipped configuration.
+    """
     wanted = Path(name)
     names = [wanted] if wanted.suffix in {".yaml", ".yml"} else [wanted, Path(f"{name}.yaml")]
     folders = [Path(), shipped_configs()]
@@ -93,7 +96,7 @@ def dump_config(config: Config) -> str:
 
 
 def parse_override(override: str) -> tuple[str, Any]:
-    """`trainer.max_epochs=5` as a dotted field and a value, the value read as YAML."""
+    """`trainer.max_epochs=5` as a dotted field and a value, which is read as YAML. Raises ConfigError."""
     field, equals, text = override.partition("=")
     field, text = field.strip(), text.strip()
     if not equals or not field:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,14 @@ from grn.data.preprocessing.depth import (
     totals_from_detected,
     zeros_reflect_depth,
 )
-from grn.data.preprocessing.genes import choose_genes, choose_regulators, column_of, gene_names, merge_duplicates
+from grn.data.preprocessing.genes import (
+    ENSEMBL_ID,
+    choose_genes,
+    choose_regulators,
+    column_of,
+    gene_names,
+    merge_duplicates,
+)
 from grn.data.preprocessing.multiplicity import median_total, to_multiplicity
 from grn.data.preprocessing.split import Split, split_cells
 from grn.data.readers.memory import MEMORY
@@ -201,7 +207,10 @@ def cells_for_vocabulary(
 
 
 def read_labels(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Position of each cell's label among the sorted classes; -1 where it is NaN, None or empty."""
+    """Position of each cell's label among the sorted classes, int64 [C], and the classes; -1: NaN, None or empty.
+
+    key: `data.label_key`. Raises DataError where obs has no such column or the column no label.
+    """
     if key is None:
         return np.full(len(obs), MISSING, np.int64), ()
     column = column_of(obs, key, "data.label_key", "obs")
@@ -269,7 +278,7 @@ def _mismatch(path: str, var: pd.DataFrame, names: Sequence[str], vocabulary: Se
     overlap = {key: int(column.astype(str).isin(set(vocabulary)).sum()) for key, column in columns.items()}
     best = max(overlap, key=lambda key: overlap[key])
     looks = f"like {names[0]!r}"
-    if re.fullmatch(r"ENS[A-Z]*G\d{6,}(\.\d+)?", names[0]):
+    if ENSEMBL_ID.fullmatch(names[0]):
         looks = f"like Ensembl ids ({names[0]!r})"
     if overlap[best] > shared:
         advice = f"Its names look {looks}; set data.gene_key: {best}."

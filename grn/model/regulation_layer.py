@@ -31,7 +31,7 @@ ONE = 0.5413  # softplus(ONE) = 1: the initial value of amounts and gains
 
 @dataclass(frozen=True)
 class Scores:
-    """All that the members' networks consist of, for n targets; no cell is involved.
+    """The members' networks for n targets: what is the same in every cell.
 
     score [P, H, n, R + 1]: q_i.k_j, the last column is that of the depth.   amount [P, H, 1, R + 1], gain and
     basal_score [P, H, n, 1]: a_j, g_i and b_i, all positive.

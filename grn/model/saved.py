@@ -61,7 +61,7 @@ class TrainedModel:
         return _hash(_tensors(self))
 
     def save(self, folder: Path) -> None:
-        """Writes the model folder, which replaces an existing one as a whole."""
+        """Writes the model folder `folder`; an existing one is replaced as a whole."""
         card = {
             "format": FORMAT,
             "hash": self.hash,
@@ -82,7 +82,7 @@ class TrainedModel:
 
     @staticmethod
     def load(folder: Path) -> TrainedModel:
-        """Reads a model folder, or that of a run folder. Raises RunFolderError where it is none or is damaged."""
+        """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
         if not folder.exists():
             raise RunFolderError(f"{folder} does not exist; give a run folder or its model/.")
         folder = folder / "model" if (folder / "model").is_dir() else folder

@@ -32,7 +32,10 @@ Observer = Callable[[int, Tensor, Tensor, Tensor], None]
 
 
 class GeneEmbedding(nn.Module):
-    """A learned vector for each gene and, in the last row, for the basal gene. No positions: a bag has no order."""
+    """A learned vector for each gene and, in the last row, for the basal gene. No positions: a bag has no order.
+
+    rows: vocabulary positions, int64 [..] -> [.., D].
+    """
 
     def __init__(self, genes: int, width: int):
         super().__init__()
@@ -42,6 +45,7 @@ class GeneEmbedding(nn.Module):
         return self.weight.index_select(0, rows)
 
     def basal(self, cells: int) -> Tensor:
+        """The vector of the basal gene, once for each cell: [C, 1, D]."""
         return self.weight[-1].repeat(cells, 1, 1)
 
 
@@ -61,7 +65,10 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.query_heads * head, config.width, bias=False)
 
     def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[QKV, QKV]:
-        """(q, k, v) of the gene queries and (q, k, v) of the summary, each [.., heads * E]."""
+        """(q, k, v) of the gene queries and (q, k, v) of the summary, each [.., heads * E].
+
+        keys: positions of the tokens that gene queries read (None: all).
+        """
         k, v = self.key(tokens), self.value(tokens)
         of_keys = (k, v) if keys is None else (k.index_select(-2, keys), v.index_select(-2, keys))
         return (self.query(tokens), *of_keys), (self.query(summary), k, v)
@@ -77,7 +84,10 @@ class Attention(nn.Module):
         return to_genes, to_summary
 
     def attend(self, q, k, v, multiplicity, query_offsets, key_offsets, group, observe=None) -> Tensor:
-        """Splits the heads, attends, and joins the heads again."""
+        """Attention of queries q [.., H * E] to keys k and values v [.., key heads * E] -> [.., H * E].
+
+        multiplicity: of each key.   query_offsets, key_offsets: where each bag starts; None for dense bags.
+        """
         packed = key_offsets is not None
         q = _split_heads(q, self.query_heads, packed)
         k, v = (_split_heads(x, self.key_heads, packed) for x in (k, v))
@@ -119,7 +129,7 @@ class FeedForward(nn.Module):
 
 
 class Block(Fusible):
-    """Attention, then feed-forward: each block is a successive regulatory network."""
+    """Attention, then feed-forward. Each block reads the output of the one before."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -135,6 +145,7 @@ class Block(Fusible):
 
     @fusible
     def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[QKV, QKV]:
+        """Attention.project of the normalised tokens and summaries."""
         return self.attention.project(self.norm(tokens), self.norm(summary), keys)
 
     @fusible
@@ -228,6 +239,7 @@ class Model(Fusible):
                 nn.init.zeros_(head.weight)
 
     def forward(self, bags: Bags, observe: Observer | None = None) -> Prediction:
+        """The prediction for dense or packed bags. observe: is called with the attention's inputs in every layer."""
         layout = Layout.of(bags, self.is_regulator, self.group)
         tokens, summary = self.embedding(layout.embedding_rows), self.embedding.basal(bags.cells)
         if bags.packed:
@@ -272,6 +284,7 @@ class Model(Fusible):
         return all_genes.index_put((_bag_of_genes(bags), bags.genes), bags.multiplicity)[:, self.is_regulator]
 
     def expected_property(self, cell: Tensor) -> Tensor | None:
+        """Summaries [C, D] -> the expected property [C], in the unit of its obs column."""
         if self.property is None:
             return None
         mean, sd = self.property_scale

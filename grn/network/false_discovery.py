@@ -38,7 +38,7 @@ def edge_q_values(fit: KnockoffFit, regulators: np.ndarray) -> np.ndarray:
 
 
 def q_values(weight: np.ndarray, null_weight: np.ndarray, candidates: np.ndarray | None = None) -> np.ndarray:
-    """q [N, R], 0 to 1, never larger for a larger |weight|; 1 for pairs that are no candidates.
+    """q [N, R], 0 to 1, never larger for a larger |weight|; 1 for pairs that are not candidates.
 
     weight, null_weight [N, R]: of one fit, so that they are comparable as they are.   candidates bool [N, R]: pairs
     that may be edges (None: all); the knock-offs of the others are not part of the null either.

@@ -45,7 +45,8 @@ def members_agreement(weights: Tensor) -> Tensor:
     """|mean| over the root mean square of the members' weights [P, ...] -> [...], 0 to 1.
 
     1 where all members have the same weight, about 1 / sqrt(P) where weights are chance, 0.5 by convention for a single
-    member, which says nothing about agreement."""
+    member, which says nothing about agreement.
+    """
     if len(weights) == 1:
         return torch.full_like(weights[0], 0.5)
     size = weights.square().mean(0).sqrt()

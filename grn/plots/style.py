@@ -1,8 +1,7 @@
-"""What all pictures share: colours, sizes, labels, and writing a figure as bytes or as a file."""
+"""What all pictures share: colours, sizes, labels, and how a figure is written as a file."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,6 +40,7 @@ def short(label: object, longest: int = LONGEST) -> str:
 
 
 def shorten(labels: Iterable[object], longest: int = LONGEST) -> list[str]:
+    """`short` of every label."""
     return [short(label, longest) for label in labels]
 
 
@@ -69,17 +69,9 @@ def note(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", va="center", color=INK, transform=axes.transAxes)
 
 
-def png(picture: Figure) -> bytes:
-    # Without the library's version in it, the same figure always gives the same bytes.
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"savefig.facecolor": "white"}):
-        picture.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
-
-
 def save(picture: Figure, path: Path) -> None:
     """`picture` as the file `path`, in the format of its ending (png, svg, pdf), never half-written."""
-    # Without a date in it, the same figure always gives the same file.
+    # Without a date and the version of matplotlib in it, the same figure always gives the same file.
     undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with (
         replacing_file(path) as beside,

@@ -32,8 +32,10 @@ MOST_SCORES = 2**29  # of all members together, 2 GiB; the fit holds about ten t
 
 @dataclass(frozen=True)
 class FittedLayer:
-    """layer: the trained members.   penalty: the chosen one.   error [P]: held-out squared error of each member, in
-    variances of the genes (1: that of the genes' means)."""
+    """layer: the trained members.   penalty: the chosen one.   error [P]: held-out squared error of each member.
+
+    The error is in variances of the genes: predicting each gene's mean has the error 1.
+    """
 
     layer: RegulationLayer
     penalty: float

@@ -195,7 +195,8 @@ def independent_shares(correlation: np.ndarray) -> np.ndarray:
 def strata(basal: np.ndarray, cell_types: np.ndarray) -> list[np.ndarray]:
     """Positions of cells of the same type and of nearly the same depth; each cell is in one stratum.
 
-    basal [C]: multiplicity of the basal gene, which rises with the depth."""
+    basal [C]: multiplicity of the basal gene, which rises with the depth.
+    """
     found: list[np.ndarray] = []
     for cell_type in np.unique(cell_types):
         cells = np.flatnonzero(cell_types == cell_type)

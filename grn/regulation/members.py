@@ -36,7 +36,7 @@ UNIT_POWER = 0.5
 class CellTable:
     """Cells as the layer reads them: inputs [C, R + 1] in units, standardised targets [C, N], weights [C].
 
-    Called with rows, it gives a batch of each member.
+    Called with rows, it returns a batch for each member.
     """
 
     def __init__(self, layer: RegulationLayer, cells: TrainingCells):

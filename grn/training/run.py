@@ -25,6 +25,7 @@ from grn.data.loading.gene_parallel import ParallelRank
 from grn.data.loading.module import CellsDataModule
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.data.preprocessing.split import Split
+from grn.devices import uses_gpu
 from grn.errors import Interrupted
 from grn.files import refuse_used_folder, remove_leftovers, replacing_file, write_text
 from grn.messages import Say, silent
@@ -47,7 +48,6 @@ from grn.training.machine import (
     processes,
     refuse_impossible_training,
     refuse_more_parts_than_genes,
-    uses_gpu,
 )
 from grn.training.resume import Origin, Start, find_start
 
@@ -80,8 +80,8 @@ def train(
 ) -> TrainResult | None:
     """Trains, evaluates, reads the network and writes the run folder. Returns None in every process but the first.
 
-    adata: cells in memory, in the place of those of `data.path`; not changed.
-    resume: the folder of an interrupted run with this configuration, which is resumed there; `output` is not used then.
+    adata: cells in memory, which are used instead of those of `data.path`; it is not changed.
+    resume: the run folder of an interrupted run with this configuration, which continues there; `output` is not used.
     name: of the configuration, for the name of a new folder.   say: gets every line of progress.
     terminal: shows a live progress bar; otherwise `say` gets a line for each validation.
     Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.

@@ -54,7 +54,7 @@ def test_a_missing_column_names_the_nearest(adata, write):
         DataError, match=r"data\.label_key is 'lable', which is not a column of obs; did you mean 'label'\?"
     ):
         load_cells(DataConfig(path=path, label_key="lable"))
-    with pytest.raises(DataError, match=r"data\.group_key is 'donor'.*it has 'label'"):
+    with pytest.raises(DataError, match=r"data\.group_key is 'donor'.*obs has 'label'"):
         load_cells(DataConfig(path=path, group_key="donor"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,11 @@ from grn.analysis.evaluation.universe import Universe
 from grn.config.files import load_config
 from grn.config.schema import Config, DataConfig
 from grn.errors import DataError, RunFolderError, UserError, one_line
+from grn.messages import Say
 from grn.network.baselines import pearson, ridge
 
 if TYPE_CHECKING:
     from anndata import AnnData
-
-Say = Callable[[str], None]
 
 BASELINES = {"Pearson": pearson, "ridge": ridge}
 CAUTION = (
@@ -138,7 +137,7 @@ def compare_networks(
 def describe(
     evaluation: Evaluation, predicted: PredictedNetwork, truth: ReferenceNetwork, genes: str | Iterable[str]
 ) -> list[str]:
-    """Sentences about the universe, the network and the signs that are scored. genes: see compare_networks."""
+    """Sentences about the universe, the network and the signs that are scored. Arguments as for compare_networks."""
     universe = evaluation.universe
     sign = universe.edges["sign"]
     ups, downs = int((sign > 0).sum()), int((sign < 0).sum())
@@ -283,7 +282,7 @@ def _gene_list(name: str, option: str) -> list[str]:
 
 
 def _find_expression(network: Path, data: str | None, say: Say) -> Expression | None:
-    """The multiplicities of the cells of --data, or of the run; None where there are none to be had."""
+    """The multiplicities of the cells of --data, or of the run; None where there are none."""
     if data == "none":
         return None
     if data is not None:

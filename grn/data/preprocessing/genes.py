@@ -6,6 +6,7 @@ Names are plain strings throughout: "NA" and "nan" are genes.
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +18,14 @@ from scipy import sparse
 from grn.data.preprocessing.variable import residual_variance, variance
 from grn.errors import DataError
 
+ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
+
 
 def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
-    """Names from column `gene_key` of var, or from its index; where the column has no name, the index name is used."""
+    """Names from column `gene_key` of var (None: its index); where the column has no name, that of the index is used.
+
+    Raises DataError where var has no such column.
+    """
     index = [str(name) for name in var.index]
     if gene_key is None:
         return index
@@ -34,14 +40,17 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
         return frame[key]
     columns = [str(column) for column in frame.columns]
     near = difflib.get_close_matches(key, columns, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, columns)) or 'no columns'}."
+    hint = f"did you mean {near[0]!r}?" if near else f"{table} has {', '.join(map(repr, columns)) or 'no columns'}."
     raise DataError(f"{field} is {key!r}, which is not a column of {table}; {hint}")
 
 
 def merge_duplicates(
     values: sparse.csr_matrix, names: Sequence[str], duplicates: str
 ) -> tuple[sparse.csr_matrix, list[str]]:
-    """Values and names with every gene once: repeated genes are refused, or summed into their first column."""
+    """Values, CSR [C, N], and names [N] with every gene once.
+
+    duplicates: of repeated genes, `refuse` raises DataError and `sum` adds their values in the first one's column.
+    """
     position = {name: column for column, name in enumerate(dict.fromkeys(names))}
     if len(position) == len(names):
         return values, list(names)
@@ -65,7 +74,7 @@ def choose_genes(
 
     counts: CSR [C, N] of the training cells.   choice: `data.genes`.   values: `data.values`.
     keep: positions of the regulators that were named; those that a training cell expresses are kept in addition to the
-    most variable genes.
+    most variable genes. Raises DataError where no listed gene is found.
     """
     if choice == "all":
         return np.arange(len(names))
@@ -86,7 +95,10 @@ def choose_genes(
 
 
 def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np.ndarray | None, str]:
-    """Positions of the regulators (None: every gene), and a sentence about how many were found."""
+    """Positions of the regulators, int64 (None: every gene), and a sentence about how many were found.
+
+    names [N]: of the genes.   choice: `data.regulators`. Raises DataError where none is found.
+    """
     if choice == "all":
         return None, "Every gene may regulate."
     listed = read_gene_list(choice, "data.regulators") if isinstance(choice, str) else [str(name) for name in choice]
@@ -99,7 +111,10 @@ def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np
 
 
 def read_gene_list(name: str, field: str) -> list[str]:
-    """The genes in a file, one a line; blank lines and lines with # are skipped. field: as messages name it."""
+    """The genes in a file, one a line; blank lines and lines with # are skipped.
+
+    field: its name in messages. Raises DataError for a file that is missing, not text or without genes.
+    """
     path = Path(name)
     if not path.is_file():
         or_genes = "" if field.startswith("-") else f", or the genes themselves, as [{name}]"

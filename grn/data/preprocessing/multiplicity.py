@@ -11,7 +11,10 @@ LEAST_TOTAL = 0.05  # of the target total: cells with a smaller total are scaled
 
 
 def median_total(totals: np.ndarray) -> float:
-    """Median of the totals [C] that are above 0: the total to which `log1p_normalised` scales cells."""
+    """Median of the totals [C] that are above 0: the total to which `log1p_normalised` scales cells.
+
+    Raises DataError where no total is above 0.
+    """
     if not (totals > 0).any():
         raise DataError("No training cell has a count in the chosen genes; choose other genes (data.genes).")
     return float(np.median(totals[totals > 0]))
@@ -20,7 +23,11 @@ def median_total(totals: np.ndarray) -> float:
 def to_multiplicity(
     counts: sparse.csr_matrix, transform: str, totals: np.ndarray, target_total: float | None = None
 ) -> sparse.csr_matrix:
-    """counts | log1p: log(1 + count) | log1p_normalised: log(1 + count * target_total / total of the cell)."""
+    """Multiplicities, CSR float32 [C, N], of counts, CSR [C, N].
+
+    transform: counts | log1p: log(1 + count) | log1p_normalised: log(1 + count * target_total / total of the cell).
+    totals [C]: of each cell.   target_total: see median_total; log1p_normalised raises ValueError without it.
+    """
     # Shares the indices with `counts`, but not the values.
     values = sparse.csr_matrix((counts.data.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
     if transform == "counts":

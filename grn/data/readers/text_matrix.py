@@ -21,13 +21,12 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.config.schema import DataConfig, Orientation
-from grn.data.preprocessing.genes import read_gene_list
+from grn.data.preprocessing.genes import ENSEMBL_ID, read_gene_list
 from grn.errors import DataError
 from grn.files import unpacked
 
 ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
 BARCODE = re.compile(r"[ACGT]{8,}([-.]\d+)?")  # R writes a dot
-ENSEMBL = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
 
 
 def read_text(path: Path, config: DataConfig) -> AnnData:
@@ -202,7 +201,7 @@ def _refuse_transposed(
         found = f"{among_cells} of its {of_cells} names are known gene names"
     elif example := _first_of_most(genes, BARCODE):
         found = f"its {of_genes} names look like barcodes of cells ({example!r})"
-    elif example := _first_of_most(cells, ENSEMBL):
+    elif example := _first_of_most(cells, ENSEMBL_ID):
         found = f"its {of_cells} names look like genes ({example!r})"
     else:
         return

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from flashsign import EdgeSums
 from grn.bags import Bags
-from grn.model.transformer import Layout, Model
+from grn.model.layout import Layout
+from grn.model.transformer import Model
 from grn.network.weights import strongest, without_self
 
 TABLE = 2**29  # most numbers of all blocks' tables at once: 2 GiB in float32

@@ -19,8 +19,11 @@ from grn.network.weights import Network, balanced
 
 
 def effect_network(layer: RegulationLayer, multiplicity: Tensor, basal: Tensor | None, labels: Tensor) -> Network:
-    """multiplicity [C, R]: of the regulators.   basal [C]: of the basal gene, None: 1.   labels [C]: cell type index,
-    -1 unknown."""
+    """The network whose weights are effects, over all cells and for each cell type, `balanced`.
+
+    multiplicity [C, R]: of the regulators.   basal [C]: of the basal gene, None: 1.   labels [C]: cell type index,
+    -1 unknown.
+    """
 
     def effect(scores: Scores, m: Tensor) -> Tensor:
         mean_inverse_norm = (1 / scores.norms(m)).mean(-2)[..., None]  # [P, H, n, 1]

@@ -34,7 +34,7 @@ def jacobian_network(
     regulators: np.ndarray,
     basal: np.ndarray | None = None,
 ) -> Network:
-    """Arguments as for `mean_effects`. A regulator that never varies gets the weight 0."""
+    """The network of mean derivatives. Arguments as for `mean_effects`. A regulator that never varies gets weight 0."""
     sd = model.sd.cpu().numpy()
     unit = np.where(varying(model, multiplicity, regulators), sd[regulators], 0)[None] / sd[:, None]
 
@@ -49,7 +49,8 @@ def jacobian_network(
 def varying(model: Model, multiplicity: sp.csr_matrix, regulators: np.ndarray) -> np.ndarray:
     """bool [R]: the regulators that some training cell has and that differ between the cells of a CSR matrix [C, N].
 
-    The sd of the others is 1 by convention, so that a derivative in that unit would mean nothing."""
+    The sd of the others is 1 by convention, so that a derivative in that unit would mean nothing.
+    """
     measured = multiplicity[:, regulators]
     differs = (measured.max(0) - measured.min(0)).toarray()[0] > 0
     return differs & (model.mean.cpu().numpy()[regulators] > 0)

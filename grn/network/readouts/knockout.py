@@ -37,7 +37,10 @@ def knockout_network(
     regulators: np.ndarray,
     basal: np.ndarray | None = None,
 ) -> Network:
-    """Arguments as for `mean_effects`. A regulator that no training cell has gets the weight 0."""
+    """The network of mean knock-out effects. Arguments as for `mean_effects`.
+
+    A regulator that no training cell has gets the weight 0.
+    """
     mean, sd = model.mean.cpu().numpy(), model.sd.cpu().numpy()
     present = mean[regulators] > 0
     unit = np.where(present, sd[regulators] / np.where(present, mean[regulators], 1), 0)[None] / sd[:, None]

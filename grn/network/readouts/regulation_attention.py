@@ -17,14 +17,14 @@ from grn.network.weights import Network
 
 
 def attention_network(layer: RegulationLayer, multiplicity: Tensor, basal: Tensor | None, labels: Tensor) -> Network:
-    """Arguments as for `effect_network`. |weight| <= 1."""
+    """The network whose weights are the layer's mean attention, |weight| <= 1. Arguments as for `effect_network`."""
 
     def attention(scores: Scores, m: Tensor) -> Tensor:
         mean = (1 / scores.norms(m)).mT @ m / len(m)  # mean of m_j / n_i: [P, H, n, R + 1]
         importance = scores.amount * scores.gain
         return (scores.score * mean * importance).sum(1)[..., :-1] / importance.sum(1)[..., :-1]
 
-    # From a regulator that never varies the layer learned nothing: its score is chance.
+    # The layer cannot learn from a regulator that never varies: the score of such a regulator is chance.
     varies = (multiplicity.amax(0) > multiplicity.amin(0)).to(layer.unit)
     inputs = layer.inputs(multiplicity, basal)
     return mean_over_cells(layer, inputs, labels, weight=attention, unit=lambda m: varies, finish=lambda weight: weight)

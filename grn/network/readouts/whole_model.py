@@ -26,7 +26,8 @@ Effect = Callable[[Bags, Tensor], Tensor]
 def with_multiplicity(bags: Bags, multiplicity: Tensor, regulators: Tensor) -> Bags:
     """Dense bags with other multiplicities [B, N]; what the regulation layer reads changes by as much.
 
-    regulators [R]: positions among the genes."""
+    regulators [R]: positions among the genes.
+    """
     if bags.regulators is not None:
         changed = bags.regulators + (multiplicity - bags.multiplicity)[:, regulators]
         return replace(bags, multiplicity=multiplicity, regulators=changed)

@@ -91,7 +91,10 @@ class Checkpoints(L.Callback):
 
 
 class Signals(L.Callback):
-    """Ctrl-C, SIGTERM and SIGUSR1 end the run after the current step or validation, saved; a second Ctrl-C, at once."""
+    """Ctrl-C, SIGTERM and SIGUSR1 save and end the run after the current step or validation.
+
+    A second Ctrl-C ends it at once.
+    """
 
     WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -159,7 +162,7 @@ class Signals(L.Callback):
 
 @contextmanager
 def exits_are_interruptions() -> Iterator[None]:
-    """Turns the silent exits into which Lightning turns signals, before our handlers are set, into Interrupted."""
+    """Raises Interrupted where Lightning answers a signal with SystemExit, as it does before Signals handles them."""
     ctrl_c = signal.getsignal(signal.SIGINT)
     try:
         yield
