@@ -94,7 +94,7 @@ class Case:
 
     @cached_property
     def bounds(self) -> dict[str, float]:
-        """The bounds of the results' relative errors. Variables are squares of the quantities in the module's docstring."""
+        """The bounds of the results' relative errors. Variables are squares of quantities in the module's docstring."""
         u, s = (torch.finfo(self.q.dtype).eps / 2) ** 2, SUMS**2
         q, grad, o = self.q.double(), self.grad.double(), self.true["o"]
         group = q.shape[1] // self.k.shape[1]

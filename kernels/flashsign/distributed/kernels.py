@@ -22,7 +22,7 @@ from flashsign.eager.transforms import in_batches
 from flashsign.operators.layout import heads_first, multiplicity_rows_first, rows_first
 
 if TYPE_CHECKING:
-    from flashsign.triton.moments.calls import Call, IllConditionedRows, Squares
+    from flashsign.triton.moments.calls import Call, IllConditionedRows, MatrixPair
 
 
 def gene_parallel_kernel_attention(
@@ -82,14 +82,14 @@ class _GeneParallelKernels(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
         from flashsign.triton.common.layout import aligned
-        from flashsign.triton.moments.calls import Call, Squares
+        from flashsign.triton.moments.calls import Call, MatrixPair
 
         if torch.is_grad_enabled() or in_batches(grad):
             raise NotImplementedError(ONE_DERIVATIVE)
         refuse_transforms()
         q, k, v, m, o, inverse, sums, totals, offsets, query_offsets = ctx.saved_tensors
         call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, ctx.eps)
-        grad, moments = aligned(grad), Squares(sums, totals)
+        grad, moments = aligned(grad), MatrixPair(sums, totals)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
         lists, delta = call.empty_lists(), torch.empty_like(inverse)
@@ -102,7 +102,7 @@ class _GeneParallelKernels(torch.autograd.Function):
         return None, dq, dk, dv, wanted, None, None, None, None
 
 
-def all_keys(call: Call, own: Squares, lists: IllConditionedRows, group: distributed.ProcessGroup) -> Squares:
+def all_keys(call: Call, own: MatrixPair, lists: IllConditionedRows, group: distributed.ProcessGroup) -> MatrixPair:
     """A and G of all ranks' keys. Each rank's own sums are in a unit of their own, which is taken out first."""
     scale = own.totals[:, 0, :1, None].double()
     sums = torch.cat((own.sums[:, 0] / scale, own.sums[:, 1] / scale**2), -1)
@@ -111,7 +111,7 @@ def all_keys(call: Call, own: Squares, lists: IllConditionedRows, group: distrib
     return call.add(torch.stack(total, 1)[None].float(), unit.reshape(1, -1).float(), lists, scaled=True)
 
 
-def all_queries(call: Call, own: Squares, lists: IllConditionedRows, group: distributed.ProcessGroup) -> Squares:
+def all_queries(call: Call, own: MatrixPair, lists: IllConditionedRows, group: distributed.ProcessGroup) -> MatrixPair:
     """dA and 2 dG of all ranks' queries, in a unit that all ranks share, and whether any rank needs high precision."""
     high_precision = own.totals[:, 0, :1]
     sums = torch.cat((own.sums.flatten(1), high_precision), 1)

@@ -1,1 +1,1 @@
-"""Triton kernels, one file each. What they compute is written in plain torch beside them, one folder up."""
+"""The Triton kernels. What they compute is written in torch operations in flashsign.eager and flashsign.edges."""

@@ -2,8 +2,8 @@
 
     S_ij += sum over bags and heads of w_ij      A_ij += sum of |w_ij|      w_ij = (q_i.k'_j) / n_i
 
-A program owns its tile: both sums wait in registers while bags and heads pass by, and are added to memory once. No
-atomics, so the same call gives the same bits. The plain version: flashsign.edges.edge_sums.
+A program has one tile: both sums stay in registers while it loops over bags and heads, and are added to memory once.
+There are no atomics, so the same call gives the same bits. In torch operations: flashsign.edges.edge_sums.
 """
 
 from __future__ import annotations
@@ -29,36 +29,38 @@ def edge_sums(
     E_PAD: tl.constexpr, TARGETS: tl.constexpr, REGULATORS: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, ABSOLUTE: tl.constexpr,
 ):  # fmt: skip
-    """q, k (scaled): descriptors.   inverse [C, H, N]: 1 / n, 0 for targets that a bag does not have."""
+    """A program does one tile of targets and regulators. q, k (scaled): descriptors; inverse [C, H, N]: 1 / n, 0 for
+    targets that a bag does not list. Adds to signed and absolute [N, R]."""
     target, regulator = tl.program_id(0) * TARGETS, tl.program_id(1) * REGULATORS
     row = target + tl.arange(0, TARGETS)
     column = regulator + tl.arange(0, REGULATORS)
-    sums = tl.zeros([TARGETS, REGULATORS], tl.float32)
-    sizes = tl.zeros([TARGETS, REGULATORS], tl.float32)
+    signed_sum = tl.zeros([TARGETS, REGULATORS], tl.float32)
+    absolute_sum = tl.zeros([TARGETS, REGULATORS], tl.float32)
     for step in tl.range(0, bags * heads, num_stages=STAGES):
         bag, head = step // heads, step % heads
         rows = q.load([bag, head, target, 0]).reshape(TARGETS, E_PAD)
         keys = k.load([bag, head // (heads // key_heads), regulator, 0]).reshape(REGULATORS, E_PAD)
         at = bag.to(tl.int64) * inverse_bag + head * inverse_head
-        norm = tl.load(inverse + at + row, mask=row < targets, other=0.0)[:, None]
+        inverse_n = tl.load(inverse + at + row, mask=row < targets, other=0.0)[:, None]
         s = tl.dot(rows, keys.T, input_precision=PRECISION)
-        sums += s * norm
+        signed_sum += s * inverse_n
         if ABSOLUTE:
-            sizes += tl.abs(s) * norm
+            absolute_sum += tl.abs(s) * inverse_n
     inside = (row < targets)[:, None] & (column < regulators)[None, :]
     out = signed + row.to(tl.int64)[:, None] * signed_row + column[None, :]
-    tl.store(out, tl.load(out, mask=inside, other=0.0) + sums, mask=inside)
+    tl.store(out, tl.load(out, mask=inside, other=0.0) + signed_sum, mask=inside)
     if ABSOLUTE:
         out = absolute + row.to(tl.int64)[:, None] * absolute_row + column[None, :]
-        tl.store(out, tl.load(out, mask=inside, other=0.0) + sizes, mask=inside)
+        tl.store(out, tl.load(out, mask=inside, other=0.0) + absolute_sum, mask=inside)
 
 
 def add_weights(
     q: Tensor, k: Tensor, inverse: Tensor, signed: Tensor, absolute: Tensor | None, sizes: BlockSizes | None = None
 ) -> None:
-    """Adds to signed and absolute [N, R] (float32, regulators adjacent) the weights of all bags and heads.
+    """Adds the weights of all bags and heads to signed and absolute [N, R] (float32, numbers of a row adjacent).
 
-    q [C, H, N, E], k (scaled) [C, K, R, E], one dtype; inverse [C, H, N] float32, 1 / n times the head's weight.
+    q [C, H, N, E], k (scaled) [C, K, R, E], one dtype; inverse [C, H, N] float32: 1 / n times the weight of the head;
+    sizes: block sizes (default: tuning.choose).
     """
     targets, regulators = signed.shape
     if not (targets and regulators and len(q)):

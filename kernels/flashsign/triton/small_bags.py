@@ -1,18 +1,18 @@
-"""Bags whose keys fit one tile: one kernel forward and one backward, where a program does a bag and key head.
+"""Small bags, whose keys fit into one tile: one kernel forward and one backward, a program for each bag and key head.
 
     s_ij = m_j q_i.k_j      n_i = sqrt(sum_j s_ij^2 + eps |q_i|^2 t + tiny)      w = s / n      o = w v
 
-All of a row's scores are there at once, so its norm is known before its weights are rounded: 16-bit numbers hold
-weights here, and scores may be of any size. Backward, p = do v^T:
+A program has all scores of a row at once, so the norm is known before weights are rounded: 16-bit numbers hold weights
+here and not scores, which may have any size. Backward, with p = do v^T and 2 dt = -eps sum_i |q_i|^2 delta_i / n_i^2:
 
-    ds = p - w delta      dv = w^T do      dk' = (ds / n)^T q + pull k'      dq = (m ds) k / n - eps t delta q / n^2
+    ds = p - w delta      dv = w^T do      dk' = (ds / n)^T q + 2 dt k'      dq = (m ds) k / n - eps t delta q / n^2
 
-q, k, v and do enter every product as they came. Multiplicities and norms enter its other operand, where a rounding
-error is relative to the score. That of a rounded m k would not be, and a single key's weight, the sign of its score,
-could flip.
+In every product, q, k, v and do are not scaled by multiplicities or norms, only by powers of two. Multiplicities and
+norms scale the scores or the other operand, where a rounding error is relative to the score. If m k were rounded, the
+error would not be, and the weight of a single key, the sign of its score, could flip.
 
-Everything is seen transposed, w^T = m k q^T / n, and so is what comes of it, dq^T = k^T (m ds)^T: Triton 3.4 to 3.7.0
-on Hopper get a product wrong whose operand is the rounded and transposed result of another.
+The backward computes everything transposed, w^T = m k q^T / n and dq^T = k^T (m ds)^T, because Triton 3.4 to 3.7.0 on
+Hopper computes a wrong product if an operand is the rounded and transposed result of another product.
 Letters: E head width, E_PAD the power of two above it. Equations: kernels/README.md, "Spherical attention".
 """
 
@@ -41,7 +41,8 @@ def load_bag(
     queries_all, keys_all, key_heads,
     E: tl.constexpr, E_PAD: tl.constexpr, KEYS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """This program's bag and key head: where its rows lie, all of its keys and values, and their multiplicities."""
+    """This program's bag and key head: index, key head, first query, number of queries, first key, mask of keys there,
+    rows of keys [KEYS, 1], multiplicities [KEYS], keys and values [KEYS, E_PAD]."""
     bag, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
@@ -61,11 +62,12 @@ def load_bag(
 def query_rows(
     step, tiles, key_head, group, first_query, queries, E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr
 ):
-    """Head, queries, rows [QUERIES, 1] and mask of a step: the tiles of one head after the other."""
+    """The tile of a step: head, queries [QUERIES], their rows [QUERIES, 1] and mask [QUERIES, E_PAD]. Steps go through
+    the tiles of one head after the other."""
     head = key_head * group + step // tiles
     query = step % tiles * QUERIES + tl.arange(0, QUERIES)
-    asked = (query < queries)[:, None] & (tl.arange(0, E_PAD)[None, :] < E)
-    return head, query, (first_query + query).to(tl.int64)[:, None], asked
+    query_mask = (query < queries)[:, None] & (tl.arange(0, E_PAD)[None, :] < E)
+    return head, query, (first_query + query).to(tl.int64)[:, None], query_mask
 
 
 @triton.jit
@@ -80,7 +82,7 @@ def small_forward(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Writes o, and inverse [C', heads, rows]: 1 / n."""
+    """Program (bag, key head) writes o, and inverse [C', heads, rows]: 1 / n."""
     index, key_head, first_query, queries, _, _, _, m, k_tile, v_tile = load_bag(
         k, v, multiplicity, offsets, query_offsets,
         k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head,
@@ -97,15 +99,17 @@ def small_forward(
     tiles = tl.cdiv(queries, QUERIES)
     group = heads // key_heads
     for step in range(0, group * tiles):
-        head, query, at, asked = query_rows(step, tiles, key_head, group, first_query, queries, E, E_PAD, QUERIES)
-        rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=asked, other=0.0)
+        head, query, at, query_mask = query_rows(step, tiles, key_head, group, first_query, queries, E, E_PAD, QUERIES)
+        rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=query_mask, other=0.0)
         s = tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :]
         wide = rows.to(tl.float32)
-        norm = inverse_norm(tl.sum(s * s, 1), floor * tl.sum(wide * wide, 1))
-        outputs = tl.dot((s * norm[:, None]).to(v_tile.dtype), v_tile, input_precision=PRECISION)
-        norms = inverse + (index * heads + head) * queries_all + first_query
-        tl.store(norms + query, norm, mask=query < queries)
-        tl.store(o + index * o_bag + head * o_head + at * o_row + column, outputs.to(o.dtype.element_ty), mask=asked)
+        inverse_n = inverse_norm(tl.sum(s * s, 1), floor * tl.sum(wide * wide, 1))
+        outputs = tl.dot((s * inverse_n[:, None]).to(v_tile.dtype), v_tile, input_precision=PRECISION)
+        inverses = inverse + (index * heads + head) * queries_all + first_query
+        tl.store(inverses + query, inverse_n, mask=query < queries)
+        tl.store(
+            o + index * o_bag + head * o_head + at * o_row + column, outputs.to(o.dtype.element_ty), mask=query_mask
+        )
 
 
 @triton.jit
@@ -124,7 +128,7 @@ def small_backward(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Writes dq, dk, dv, and dm [C', key heads, rows] float32."""
+    """Program (bag, key head) writes dq, dk, dv, and dm [C', key heads, rows] float32."""
     index, key_head, first_query, queries, first_key, there, row, m, k_tile, v_tile = load_bag(
         k, v, multiplicity, offsets, query_offsets,
         k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head,
@@ -134,7 +138,7 @@ def small_backward(
     scale = power_of_two(tl.max(m))
     m *= scale
     wide = k_tile.to(tl.float32)
-    # An absent key has a derivative for m all the same, unless it holds NaN or infinity.
+    # An absent key has a derivative with respect to m too, unless it holds a NaN or an infinity.
     broken = ((m == 0) & not_finite(wide, v_tile))[:, None]
     v_tile = tl.where(broken, 0.0, v_tile)
     present = (m != 0)[:, None]
@@ -144,39 +148,41 @@ def small_backward(
     unit = unit_of(t)
     dk_sum = tl.zeros([KEYS, E_PAD], tl.float32)
     dv_sum = tl.zeros([KEYS, E_PAD], tl.float32)
-    pull = tl.zeros([QUERIES], tl.float32)
+    c_q_squared = tl.zeros([QUERIES], tl.float32)
     tiles = tl.cdiv(queries, QUERIES)
     group = heads // key_heads
     for step in range(0, group * tiles):
-        head, query, at, asked = query_rows(step, tiles, key_head, group, first_query, queries, E, E_PAD, QUERIES)
-        rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=asked, other=0.0)
-        grads = tl.load(grad + index * grad_bag + head * grad_head + at * grad_row + column, mask=asked, other=0.0)
-        outputs = tl.load(o + index * o_bag + head * o_head + at * o_row + column, mask=asked, other=0.0)
-        norms = inverse + (index * heads + head) * queries_all + first_query
-        n = tl.load(norms + query, mask=query < queries, other=0.0)
+        head, query, at, query_mask = query_rows(step, tiles, key_head, group, first_query, queries, E, E_PAD, QUERIES)
+        rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=query_mask, other=0.0)
+        grads = tl.load(grad + index * grad_bag + head * grad_head + at * grad_row + column, mask=query_mask, other=0.0)
+        outputs = tl.load(o + index * o_bag + head * o_head + at * o_row + column, mask=query_mask, other=0.0)
+        inverses = inverse + (index * heads + head) * queries_all + first_query
+        inverse_n = tl.load(inverses + query, mask=query < queries, other=0.0)
         delta = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1)
-        # q / n is about 1 / sqrt(t) long: q by the power of two next to n, in units of that, is in range and exact.
-        power = power_of_two(n)
-        rest = n * power
-        exact = (rows.to(tl.float32) * (unit / power)[:, None]).to(rows.dtype)
-        near = exact.to(tl.float32) * (rest / unit)[:, None]
-        pull += delta * tl.sum(near * near, 1)
-        fall = eps * t * delta * n
-        w = tl.dot(k_tile, exact.T, input_precision=PRECISION) * (m / unit)[:, None] * rest[None, :]
+        # q / n has a length of about 1 / sqrt(t). q~ is q times a power of two, so exact, with numbers near one.
+        power = power_of_two(inverse_n)
+        rest = inverse_n * power
+        q_tilde = (rows.to(tl.float32) * (unit / power)[:, None]).to(rows.dtype)
+        q_over_n = q_tilde.to(tl.float32) * (rest / unit)[:, None]
+        c_q_squared += delta * tl.sum(q_over_n * q_over_n, 1)
+        eps_term = eps * t * delta * inverse_n
+        w = tl.dot(k_tile, q_tilde.T, input_precision=PRECISION) * (m / unit)[:, None] * rest[None, :]
         dv_sum = tl.dot(w.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
         p = tl.dot(v_tile, grads.T, input_precision=PRECISION)
         ds = (p - w * delta[None, :]) * rest[None, :]
-        dk_sum = tl.dot(ds.to(rows.dtype), exact, dk_sum, input_precision=PRECISION)
+        dk_sum = tl.dot(ds.to(rows.dtype), q_tilde, dk_sum, input_precision=PRECISION)
         ds = tl.where(present, ds * m[:, None], 0.0).to(rows.dtype)
         sums = tl.dot(k_tile.T, ds, input_precision=PRECISION).T
-        sums = sums / power[:, None] - exact.to(tl.float32) * (fall * rest / unit)[:, None]
-        tl.store(dq + index * dq_bag + head * dq_head + at * dq_row + column, sums.to(dq.dtype.element_ty), mask=asked)
+        sums = sums / power[:, None] - q_tilde.to(tl.float32) * (eps_term * rest / unit)[:, None]
+        tl.store(
+            dq + index * dq_bag + head * dq_head + at * dq_row + column, sums.to(dq.dtype.element_ty), mask=query_mask
+        )
 
-    # Read again: registers are what the loop is short of.
+    # Keys are read again, because the loop is short of registers.
     here = there[:, None] & (column < E)
     from_k = k + index * k_bag + key_head * k_head + row * k_row + column
     wide = tl.where(broken, 0.0, tl.load(from_k, mask=here, other=0.0).to(tl.float32))
-    dk_sum = dk_sum / unit - (eps * tl.sum(pull)) * m[:, None] * wide
+    dk_sum = dk_sum / unit - (eps * tl.sum(c_q_squared)) * m[:, None] * wide
     dk_sum = tl.where(broken, 0.0, dk_sum)
     to_m = dm + (index * key_heads + key_head) * keys_all + first_key + tl.arange(0, KEYS)
     tl.store(to_m, tl.sum(dk_sum * wide, 1) * scale, mask=there)
@@ -190,7 +196,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
     sizes: SmallBagBlockSizes | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As streaming.calls.forward."""
+    """Outputs like q, and 1 / n of every row, [C', H, N] float32. Tensors as in streaming.calls.forward."""
     o, inverse = torch.empty_like(q), m.new_empty(q.shape[:3])
     q, k, v = aligned(q), aligned(k), aligned(v)
     bags, warps, constants = launch_sizes(q, k, offsets, query_offsets, sizes, backward=False)
@@ -228,7 +234,7 @@ def backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, o: Tensor, inverse: Tensor,
     offsets: Tensor | None, query_offsets: Tensor | None, eps: float, sizes: SmallBagBlockSizes | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """As streaming.calls.backward."""
+    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head. Tensors as in streaming.calls.backward."""
     dq, dk, dv, dm = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), m.new_empty(k.shape[:3])
     grad, q, k, v = aligned(grad), aligned(q), aligned(k), aligned(v)
     bags, warps, constants = launch_sizes(q, k, offsets, query_offsets, sizes, backward=True)
@@ -271,7 +277,7 @@ def launch_sizes(
     q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
     sizes: SmallBagBlockSizes | None, backward: bool,
 ) -> tuple[int, int, dict[str, int | str | bool | None]]:  # fmt: skip
-    """How many bags there are, a kernel's warps, and its constants."""
+    """The number of bags, the warps of a program, and the kernel's constants; sizes: default from tables.SMALL_BAGS."""
     width = padded_width(q.shape[-1])
     if sizes is None:
         table = tables.SMALL_BAGS[q.element_size(), width]

@@ -47,7 +47,7 @@ def to_tf32(x):
 
 
 def sabotaged(q, k, v, m, what=""):
-    """Attention as MATH.md writes it, but for one thing."""
+    """Attention as in kernels/README.md, but for one thing."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1) for x in (k, v))
     if what == "one key left out":

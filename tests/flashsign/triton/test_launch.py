@@ -38,7 +38,7 @@ class Kernel:
 
 @pytest.fixture
 def kernel(monkeypatch):
-    monkeypatch.setattr(launch, "LIGHT", True)
+    monkeypatch.setattr(launch, "FAST_LAUNCH", True)
     monkeypatch.setattr(launch, "_COMPILED", {})
     return Kernel()
 
@@ -149,7 +149,7 @@ def test_tables_of_kernels_do_not_grow_without_end(kernel, monkeypatch):
 
 @pytest.mark.parametrize("light", [False, True])
 def test_where_a_kernel_gives_nothing_back_triton_launches_every_time(kernel, monkeypatch, light):
-    monkeypatch.setattr(launch, "LIGHT", light)
+    monkeypatch.setattr(launch, "FAST_LAUNCH", light)
     if light:  # the interpreter
         monkeypatch.setattr(Kernel, "__getitem__", lambda self, grid: lambda *x, **y: self.compiled.append(None))
     assert (start(kernel), start(kernel)) == (1, 2)

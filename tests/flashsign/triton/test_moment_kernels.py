@@ -46,7 +46,7 @@ def test_ill_conditioned_rows_are_listed_and_no_others(monkeypatch):
     (q, k, v, m), _ = ill_conditioned(1e3, torch.float16)
     m = m[:, None]
     kept = []
-    monkeypatch.setattr(moments.Call, "attend_rows", lambda call, squares, o, inverse, listed: kept.append(listed))
+    monkeypatch.setattr(moments.Call, "attend_rows", lambda call, moments, o, inverse, listed: kept.append(listed))
     _, inverse, _, totals = moments.forward(q, k, v, m, None, None, 1e-6)
     t = totals[:, 3].sum(-1)  # of keys in units of their multiplicities
     wide = q.double()

@@ -1,7 +1,11 @@
-"""What every kernel shares: where a program's rows lie, and numbers that keep 16-bit products in range.
+"""What all kernels use: where a program's rows lie, and powers of two that keep 16-bit products in range.
 
-Dense and packed bags have one layout: tensors [C', heads, rows, E], where a packed call has C' = 1 and every bag is a
-run of rows. Letters: E head width, E_PAD the power of two above it.
+Dense and packed bags have one layout: tensors [C', heads, rows, E], where a packed call has C' = 1 and each bag is a
+range of rows. Letters: E head width, E_PAD the power of two above it.
+
+Names in all kernels: bag, the number of a bag; index, its position on the first axis (0 where bags are packed);
+first_query, first_key, its first rows; there [rows], the mask of a tile's rows; here [rows, E_PAD], the mask of its
+numbers; x_bag, x_head, x_row, the strides of x; inverse, a pointer to 1 / n of all rows.
 """
 
 from __future__ import annotations
@@ -12,10 +16,10 @@ import triton.language as tl
 
 @triton.jit
 def bag_rows(bag, offsets, rows, PACKED: tl.constexpr):
-    """First row of a bag, how many rows it has, and its index on the first axis."""
+    """The first row of a bag, its number of rows, and its index on the first axis; rows: of the tensor."""
     if PACKED:
         first = tl.load(offsets + bag)
-        # Clamped: whatever the offsets hold, no program leaves the tensor.
+        # Clamped, so that no program leaves the tensor, whatever the offsets hold.
         first = tl.minimum(tl.maximum(first, 0), rows).to(tl.int32)
         last = tl.minimum(tl.maximum(tl.load(offsets + bag + 1), first), rows).to(tl.int32)
         return first, last - first, bag * 0
@@ -25,7 +29,7 @@ def bag_rows(bag, offsets, rows, PACKED: tl.constexpr):
 
 @triton.jit
 def program_tile(schedule, tiles, heads, BLOCK: tl.constexpr, PACKED: tl.constexpr):
-    """Bag (-1: none), head and first row of this program's tile; tiles of one bag and head follow each other."""
+    """Bag (-1: none), head and first row of this program's tile: see tile_assignment.TileAssignment."""
     program = tl.program_id(0)
     tile, head = program % tiles, program // tiles % heads
     if PACKED:
@@ -39,13 +43,13 @@ def program_tile(schedule, tiles, heads, BLOCK: tl.constexpr, PACKED: tl.constex
 
 @triton.jit
 def load_rows(x, row, x_row, there, column, E: tl.constexpr):
-    """Rows [rows, 1] of x, zeros where they are not `there` [rows] or beyond the head's width."""
+    """A tile [rows, E_PAD] of x; row [rows, 1]: its rows. Zeros where not there [rows] or beyond the head's width."""
     return tl.load(x + row * x_row + column[None, :], mask=there[:, None] & (column < E)[None, :], other=0.0)
 
 
 @triton.jit
 def multiple_of_four(row):
-    """row, down to a multiple of four: where a descriptor of float32 numbers may begin to read."""
+    """row rounded down to a multiple of four, where a descriptor of float32 numbers may begin to read."""
     return row // 4 * 4
 
 
@@ -53,7 +57,7 @@ def multiple_of_four(row):
 def power_of_two(x):
     """A power of two p with 1 <= p x < 2, and 1 for x = 0; x float32, not negative."""
     exponent = (x.to(tl.int32, bitcast=True) >> 23) & 0xFF
-    # Subnormal x count as the smallest normal, and p stays a normal number.
+    # Subnormal x are treated as the smallest normal number, and p stays a normal number.
     exponent = tl.minimum(tl.maximum(exponent, 1), 253)
     p = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
     return tl.where(x > 0, p, 1.0)
@@ -61,25 +65,25 @@ def power_of_two(x):
 
 @triton.jit
 def unit_of(t):
-    """A power of two near sqrt(t): q / n is about 1 / sqrt(t) long, and has numbers near one in units of it."""
+    """A power of two near sqrt(t). q / n has length 1 / sqrt(t) or so, and q / n times this has numbers near one."""
     return 1.0 / power_of_two(tl.sqrt(t))
 
 
 @triton.jit
 def inverse_norm(z, floor):
-    """1 / sqrt(z + floor + tiny), and 0 where there is nothing under the root: see flashsign.eager.streaming."""
+    """1 / sqrt(z + floor + tiny), and 0 where z + floor = 0: see flashsign.eager.streaming.inverse_norm."""
     square = z + floor
     return tl.where(square > 0, tl.rsqrt(square + 1.1754943508222875e-38), 0.0)
 
 
 @triton.jit
-def marked(norm, broken):
-    """norm with its sign bit set where broken, that of zeros too: the mark that streaming/nan_repair.py looks for."""
+def marked(inverse_n, broken):
+    """1 / n with its sign bit set where broken, also of 0: the mark that streaming/nan_repair.py looks for."""
     sign = tl.where(broken, -2147483648, 0)
-    return (norm.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    return (inverse_n.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def not_finite(k_tile, v_tile):
-    """Which rows of two tiles [rows, E_PAD] hold NaN or infinity."""
+    """Which rows of two tiles [rows, E_PAD] hold a NaN or an infinity, [rows]."""
     return tl.sum(k_tile * 0 + v_tile.to(tl.float32) * 0, 1) != 0

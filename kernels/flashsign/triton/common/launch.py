@@ -1,4 +1,4 @@
-"""Launching a kernel: arguments by name, checked when it is compiled, and a compiled kernel found in a microsecond."""
+"""Launching a kernel: arguments by name, checked when it is compiled, and a fast look-up of compiled kernels."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from flashsign.triton.common.layout import UncheckedDescriptor
 from flashsign.tuning.device import capability
 
-# What a compiled kernel's own launcher takes may change from release to release: only where it was seen working.
-LIGHT = triton.__version__.startswith(("3.6.", "3.7.")) and torch.version.hip is None
+# Compiled kernels are launched without Triton only in releases where that was seen working: what they take may change.
+FAST_LAUNCH = triton.__version__.startswith(("3.6.", "3.7.")) and torch.version.hip is None
 MOST_COMPILED = 4096
+"""The table of compiled kernels is emptied when it has so many entries."""
 _COMPILED: dict[tuple[Hashable, ...], Any] = {}
 
 
@@ -29,14 +30,15 @@ def start(
     constants: dict[str, int | str | bool | None],
     **options: int,
 ) -> None:
-    """kernel[grid](**tensors, **numbers, **constants, **options), the names in the order of the kernel's signature.
+    """Launches kernel[grid](**tensors, **numbers, **constants, **options), in the order of the kernel's signature.
 
-    tensors: Tensor, UncheckedDescriptor or None. The names are checked where the kernel is compiled; the launches after
-    it pass the values by position. Raises TypeError that names the first argument out of place.
+    tensors: Tensor, UncheckedDescriptor or None. Names are checked when the kernel is compiled; later launches pass the
+    values by position. Raises TypeError that says which argument is missing, unknown or out of order.
 
-    At every launch Triton works out anew which compiled kernel its arguments take, by types, by 16-byte alignment, and
-    by which integers are 1 or multiples of 16. That takes longer than all of SDPA, so here a table holds the compiled
-    kernels: of calls with the same numbers, and where there was none, of calls whose numbers are alike.
+    At every launch Triton determines anew which compiled kernel its arguments need: by their types, by 16-byte
+    alignment, and by which integers are 1 or multiples of 16. That takes longer than a whole call of torch's
+    scaled_dot_product_attention. So a table holds the compiled kernels, by the very numbers of a call (`call`) and by
+    what Triton distinguishes of them (`form`).
     """
     arguments, sizes, fixed = tensors.values(), numbers.values(), constants.values()
     first = next(iter(arguments))
@@ -61,7 +63,7 @@ def start(
                 TensorDescriptor(*vars(x).values()) if isinstance(x, UncheckedDescriptor) else x for x in arguments
             ]
             compiled = kernel[grid](*checked, *sizes, **constants, **options)
-            if LIGHT and compiled is not None:
+            if FAST_LAUNCH and compiled is not None:
                 _COMPILED[form] = compiled
             return
         _COMPILED[call] = compiled
@@ -69,26 +71,27 @@ def start(
 
 
 def check_names(kernel: Any, names: Sequence[str]) -> None:
-    """Raises TypeError unless a launch names a kernel's arguments, all of them and in the order of its signature."""
+    """Raises TypeError unless `names` are the names of all of the kernel's arguments, in the order of its signature."""
     expected = kernel.arg_names
-    for place, (wanted, given) in enumerate(zip_longest(expected, names), 1):
+    for position, (wanted, given) in enumerate(zip_longest(expected, names), 1):
         if wanted == given:
             continue
         if given is not None and given not in expected:
             raise TypeError(
-                f"The launch of {kernel.__name__} passes {given!r} as argument {place}, which it does not take."
+                f"The launch of {kernel.__name__} passes {given!r} as argument {position}, which it does not take."
             )
         if wanted is not None and wanted not in names:
-            raise TypeError(f"The launch of {kernel.__name__} leaves out argument {place}, {wanted!r}.")
+            raise TypeError(f"The launch of {kernel.__name__} leaves out argument {position}, {wanted!r}.")
         has = f"has {wanted!r}" if wanted else "has ended"
         raise TypeError(
-            f"The launch of {kernel.__name__} passes {given!r} as argument {place}, where its signature {has}."
+            f"The launch of {kernel.__name__} passes {given!r} as argument {position}, where its signature {has}."
         )
 
 
 def starts_early(rows: Tensor) -> bool:
-    """Whether a kernel may begin before the one before it has ended (programmatic dependent launch, from Hopper on).
+    """Whether a kernel may begin before the previous one has ended (programmatic dependent launch, from Hopper on).
 
-    Launched so, it runs what needs nothing of that kernel, and waits (`gdc_wait`) before it reads or writes the rest.
+    Such a kernel first does what does not depend on the previous one, and waits for it (`gdc_wait`) before it reads or
+    writes anything else.
     """
     return rows.is_cuda and torch.version.hip is None and capability(rows.device) >= (9, 0)

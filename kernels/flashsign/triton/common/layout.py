@@ -1,4 +1,4 @@
-"""The kernels' one layout: how tensors reach a kernel, as pointers with strides or as descriptors of tiles.
+"""The kernels' one layout (operators.layout), and how tensors reach a kernel: by pointer and strides or by descriptor.
 
 q [C', H, rows, E], k and v [C', K, rows, E], multiplicity [C', 1 or K, rows] float32, any strides with E adjacent.
 Packed bags have C' = 1 and offsets [bags + 1].
@@ -15,22 +15,22 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from flashsign.tuning.head_width import ROW_STEP, padded_width
 
 GAP = 256
-"""Rows of zeros behind every packed bag's scaled keys, queries and gradients: the most rows that are read at once."""
+"""Rows of zeros behind the scaled keys, queries and gradients of every packed bag: the most rows that a tile has."""
 
 
 class UncheckedDescriptor(TensorDescriptor):  # type: ignore[misc]
-    """A descriptor whose numbers are known to be good: Triton's checks take ten times as long as making it."""
+    """A descriptor without Triton's checks, which take ten times as long as making it: aligned() fulfils them."""
 
     def __post_init__(self) -> None: ...
 
 
 def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up. Triton's own takes three microseconds, ten times a call."""
+    """a / b, rounded up. Triton's function takes three microseconds, and a call of attention needs ten of them."""
     return -(-a // b)
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Products of float32 numbers: three of TF32 each, as exact as float32's own and faster; never one alone."""
+    """input_precision of tl.dot: float32 products are three TF32 products, as exact as float32 ones and faster."""
     return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
@@ -38,13 +38,14 @@ def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
     """Tiles [1, 1, block, E_PAD] of rows [C', heads, rows, E]; what lies outside reads as zero."""
     shape = rows.shape
     a, b, c, _ = rows.stride()
-    # The stride of an axis of one is never stepped over, and may be anything but what a descriptor takes.
+    # The stride of an axis of length one is never used, but a descriptor takes multiples of 16 bytes only.
     steps = [a if shape[0] > 1 else 64, b if shape[1] > 1 else 64, c if shape[2] > 1 else 64, 1]
     return UncheckedDescriptor(rows, list(shape), steps, [1, 1, block, padded_width(shape[3])])
 
 
 def aligned(rows: Tensor) -> Tensor:
-    """rows [C', heads, rows, E], copied unless numbers of a row are adjacent and rows lie ROW_STEP numbers apart."""
+    """rows [C', heads, rows, E], copied unless the numbers of a row are adjacent, all other strides are multiples of
+    ROW_STEP, and the tensor begins at a multiple of 16 bytes."""
     a, b, c, along = rows.stride()
     cells, heads, count, _ = rows.shape
     if (
@@ -64,9 +65,9 @@ def _stride_names(name: str) -> tuple[str, str, str]:
 
 
 def strides(**tensors: Tensor) -> dict[str, int]:
-    """Arguments q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: its strides but the last.
+    """The arguments q_bag, q_head, q_row of each q=rows [C', heads, rows, E]: its strides but the last.
 
-    0 for an axis of one, whose stride may be anything.
+    The stride of an axis of length one, which may be any number, is passed as 0.
     """
     numbers: dict[str, int] = {}
     for name, rows in tensors.items():
@@ -80,14 +81,14 @@ def strides(**tensors: Tensor) -> dict[str, int]:
 
 
 def multiplicity_strides(m: Tensor) -> dict[str, int]:
-    """Arguments m_bag, m_head of m [C', 1 or K, rows]; m_head is 0 where all key heads share a bag's multiplicities."""
+    """The arguments m_bag, m_head of m [C', 1 or K, rows]; m_head is 0 where all key heads share multiplicities."""
     return {"m_bag": m.stride(0), "m_head": m.stride(1) if m.shape[1] > 1 else 0}
 
 
 def with_gaps(rows: Tensor, bags: int, gap: int) -> Tensor:
-    """An empty tensor like rows [C', heads, rows, ...] for a kernel to fill, with `gap` rows of zeros behind each bag.
+    """A tensor like rows [C', heads, rows, ...] for a kernel to fill, with `gap` rows of zeros behind each packed bag.
 
-    Heads lie a multiple of four rows apart: of float32 numbers, one a row, what a descriptor can step over.
+    Heads lie a multiple of four rows apart, so that a descriptor can also take tensors of one float32 number a row.
     """
     make = torch.zeros if gap else torch.empty
     count = rows.shape[2] + bags * gap

@@ -1,1 +1,1 @@
-"""The moment kernels: attention in linear time. calls.py launches them."""
+"""The kernels of moments: attention in linear time. calls.py launches them."""

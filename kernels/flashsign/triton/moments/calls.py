@@ -1,7 +1,8 @@
-"""The moments' kernels, called on tensors: forward a pass over the keys and one over the queries, backward the reverse.
+"""Launches of the kernels of moments.
 
+Forward is a pass over the keys and one over the queries; backward two passes over the queries and one over the keys.
 The kernels' one layout (common.layout): q [C', H, N, E], k and v [C', K, M, E], multiplicity m [C', 1 or K, M] float32,
-any strides with E adjacent; packed bags have C' = 1 and offsets [bags + 1]. Widths up to dispatch.WIDEST["moments"].
+any strides with E adjacent; packed bags have C' = 1 and offsets [bags + 1]. E is at most dispatch.WIDEST["moments"].
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ from flashsign.tuning.device import multiprocessor_count
 from flashsign.tuning.head_width import moment_block, padded_width
 
 Arguments = dict[str, Any]
-"""Arguments of a kernel by name."""
+"""Arguments of a kernel, by name."""
 
 MOST_ROWS = 4096
 """The most keys or queries that one program sums in float32."""
 FEWEST_ROWS = 256
-"""With fewer rows a part of a sum costs more to write than to compute."""
+"""Sums are not split into parts of fewer rows, which would take longer to write than to compute."""
 
 
-class Squares(NamedTuple):
-    """Two sums of squares [bags K, 2, E_PAD, E_PAD], and their totals: see sums.add_parts."""
+class MatrixPair(NamedTuple):
+    """Two matrices for each bag and key head, A and G or dA and 2 dG: sums [bags K, 2, E_PAD, E_PAD] float32, and their
+    scales, maxima and trace, totals [bags K, 4, blocks] (sums.add_parts)."""
 
     sums: Tensor
     totals: Tensor
 
 
 class IllConditionedRows(NamedTuple):
-    """Lists of ill-conditioned rows, one a bag and key head, and how many are on each [bags K]: see
-    forward.attend_moments."""
+    """Lists of ill-conditioned rows, one for each bag and key head: rows [C' H N] int32, and how many are on each,
+    counts [bags K] int32 (forward.attend_moments)."""
 
     rows: Tensor
     counts: Tensor
@@ -54,7 +56,7 @@ class IllConditionedRows(NamedTuple):
 def forward(
     q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Outputs like q, 1 / n of every row [C', H, N] float32, and A and G as Squares, sums and totals."""
+    """Outputs like q, 1 / n of every row [C', H, N] float32, and sums and totals of A and G (MatrixPair)."""
     call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, eps)
     o = torch.empty_like(q)
     inverse = torch.empty(q.shape[:3], device=q.device, dtype=torch.float32)
@@ -69,11 +71,14 @@ def backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, o: Tensor, inverse: Tensor, sums: Tensor, totals: Tensor,
     offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head; sums, totals: as forward gave them."""
+    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
+
+    grad: of the output; o, inverse, sums, totals: as forward returned them.
+    """
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
     call = Call(aligned(q), aligned(k), aligned(v), m, offsets, query_offsets, eps)
-    grad, moments = aligned(grad), Squares(sums, totals)
+    grad, moments = aligned(grad), MatrixPair(sums, totals)
     listed, delta = call.empty_lists(), torch.empty_like(inverse)
     gradients = call.sum_queries(grad, o, inverse, moments, delta, listed)
     call.key_gradients(gradients, moments, dk, dv, dm)
@@ -84,7 +89,7 @@ def backward(
 
 @dataclass(frozen=True)
 class Call:
-    """The tensors of a call, and the kernels on them."""
+    """The tensors of a call, and the launches of its kernels. Those that write into arguments return None."""
 
     q: Tensor
     k: Tensor
@@ -100,6 +105,7 @@ class Call:
 
     @property
     def heads(self) -> tuple[int, int]:
+        """Numbers of query heads and of key heads."""
         return self.q.shape[1], self.k.shape[1]
 
     @property
@@ -108,10 +114,12 @@ class Call:
 
     @property
     def half(self) -> bool:
+        """Whether numbers have 16 bits."""
         return self.q.element_size() == 2
 
     @property
     def block(self) -> int:
+        """Entries of a matrix that one program of add_parts adds up."""
         return moment_block(self.width)
 
     @property
@@ -138,21 +146,22 @@ class Call:
         )
 
     def empty_parts(self, parts: int) -> tuple[Tensor, Tensor]:
-        """Uninitialised parts of Squares, and a number for each."""
-        squares = self.bags * self.heads[1]
-        return self.empty(parts, squares, 2, self.width, self.width), self.empty(parts, squares)
+        """Uninitialised parts of a MatrixPair's sums, and a number for each."""
+        bags_and_heads = self.bags * self.heads[1]
+        return self.empty(parts, bags_and_heads, 2, self.width, self.width), self.empty(parts, bags_and_heads)
 
     def splits(self, rows: Tensor, sizes: RowBlockSizes, fewest: int) -> int:
-        """Into how many parts the rows [C', heads, rows, E] of every bag and head are split.
+        """Into how many parts the rows of every bag and head are split; rows [C', heads, rows, E].
 
-        As many as give every multiprocessor sizes.programs programs, with at least `fewest` rows each, on average over
-        the bags, and at most MOST_ROWS.
+        As many as give every multiprocessor sizes.programs programs. A part has at least `fewest` and at most MOST_ROWS
+        rows, on average over the bags.
         """
         mean = rows.shape[2] if self.offsets is None else cdiv(rows.shape[2], self.bags)
         filling = multiprocessor_count(rows.device) * sizes.programs // (self.bags * rows.shape[1])
         return max(1, min(filling, cdiv(mean, fewest)), cdiv(mean, MOST_ROWS))
 
-    def sum_keys(self, listed: IllConditionedRows) -> Squares:
+    def sum_keys(self, listed: IllConditionedRows) -> MatrixPair:
+        """A and G of all keys. Empties the lists."""
         sizes, (_, key_heads) = choose_row_block_sizes("moment_keys", self.k, self.width), self.heads
         splits = self.splits(self.k, sizes, FEWEST_ROWS)
         parts, scales = self.empty_parts(splits)
@@ -171,7 +180,7 @@ class Call:
             constants={
                 **self.widths,
                 "BLOCK": sizes.rows,
-                "LOOK": 1024,
+                "M_BLOCK": 1024,
                 "STAGES": sizes.stages,
                 "PRECISION": precision(self.q.dtype),
                 "PACKED": self.offsets is not None,
@@ -182,9 +191,12 @@ class Call:
         return self.add(parts, scales, listed, scaled=True)
 
     def sum_queries(
-        self, grad: Tensor, o: Tensor, inverse: Tensor, moments: Squares, delta: Tensor, listed: IllConditionedRows
-    ) -> Squares:
-        """dA and 2 dG; the first of their totals is 1 for bags that need high precision. Writes delta [C', H, N]."""
+        self, grad: Tensor, o: Tensor, inverse: Tensor, moments: MatrixPair, delta: Tensor, listed: IllConditionedRows
+    ) -> MatrixPair:
+        """dA and 2 dG of all queries; the first of their totals is 1 for bags that take the high-precision path.
+
+        grad, o like q; inverse [C', H, N]; moments: A and G. Writes delta [C', H, N]. Empties the lists.
+        """
         q, (heads, key_heads) = self.q, self.heads
         sizes = choose_row_block_sizes("moment_query_sums", q, self.width)
         splits = self.splits(q, sizes, FEWEST_ROWS)
@@ -222,8 +234,8 @@ class Call:
         )
         return self.add(parts, needs_high_precision, listed, scaled=False)
 
-    def add(self, parts: Tensor, scales: Tensor, listed: IllConditionedRows, scaled: bool) -> Squares:
-        """The parts' sum: see sums.add_parts. Empties the lists."""
+    def add(self, parts: Tensor, scales: Tensor, listed: IllConditionedRows, scaled: bool) -> MatrixPair:
+        """The sum of parts [parts, bags K, 2, E_PAD, E_PAD]: see sums.add_parts. Empties the lists."""
         sums, totals = self.empty(*parts.shape[1:]), self.empty(parts.shape[1], 4, self.width**2 // self.block)
         start(
             add_parts,
@@ -238,12 +250,12 @@ class Call:
             },
             num_warps=4,
         )
-        return Squares(sums, totals)
+        return MatrixPair(sums, totals)
 
     def over_rows(
         self, kernel: Any, rows: Literal["QUERIES", "KEYS"], name: str, tensors: Arguments, numbers: Arguments
     ) -> None:
-        """A pass over queries or keys that sums nothing; name: of its block sizes."""
+        """Launches a pass over queries or keys that sums nothing; name: of its block sizes in tables.PASSES."""
         over = self.q if rows == "QUERIES" else self.k
         sizes = choose_row_block_sizes(name, over, self.width)
         start(
@@ -264,7 +276,8 @@ class Call:
             num_stages=sizes.stages,
         )
 
-    def attend_moments(self, moments: Squares, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
+    def attend_moments(self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
+        """Writes o, like q, and inverse [C', H, N], and lists ill-conditioned rows."""
         q = self.q
         self.over_rows(
             attend_moments,
@@ -288,9 +301,10 @@ class Call:
         )
 
     def query_gradients(
-        self, grad: Tensor, inverse: Tensor, delta: Tensor, moments: Squares, gradients: Squares, dq: Tensor,
+        self, grad: Tensor, inverse: Tensor, delta: Tensor, moments: MatrixPair, gradients: MatrixPair, dq: Tensor,
         listed: IllConditionedRows,
     ) -> None:  # fmt: skip
+        """Writes dq, like q, and lists ill-conditioned rows; moments: A and G, gradients: dA and 2 dG."""
         q = self.q
         self.over_rows(
             query_gradients,
@@ -316,7 +330,8 @@ class Call:
             },
         )
 
-    def key_gradients(self, gradients: Squares, moments: Squares, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
+    def key_gradients(self, gradients: MatrixPair, moments: MatrixPair, dk: Tensor, dv: Tensor, dm: Tensor) -> None:
+        """Writes dk, dv, like k, v, and dm [C', K, M]; gradients: dA and 2 dG, moments: A and G."""
         self.over_rows(
             key_gradients,
             "KEYS",
@@ -342,8 +357,8 @@ class Call:
             },
         )
 
-    def attend_rows(self, moments: Squares, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
-        """Writes o and inverse of the listed rows, in place of what moments gave them."""
+    def attend_rows(self, moments: MatrixPair, o: Tensor, inverse: Tensor, listed: IllConditionedRows) -> None:
+        """Writes o and inverse of the listed rows by streaming, over what attend_moments wrote."""
         self.over_listed(
             ill_conditioned_rows.attend_rows,
             tensors={
@@ -362,9 +377,9 @@ class Call:
         )
 
     def row_gradients(
-        self, grad: Tensor, o: Tensor, inverse: Tensor, moments: Squares, dq: Tensor, listed: IllConditionedRows
+        self, grad: Tensor, o: Tensor, inverse: Tensor, moments: MatrixPair, dq: Tensor, listed: IllConditionedRows
     ) -> None:
-        """Writes dq of the listed rows, in place of what moments gave them."""
+        """Writes dq of the listed rows by streaming, over what query_gradients wrote."""
         self.over_listed(
             ill_conditioned_rows.row_gradients,
             tensors={
@@ -389,7 +404,7 @@ class Call:
         )
 
     def over_listed(self, kernel: Any, tensors: Arguments, numbers: Arguments) -> None:
-        """A pass over the listed rows, by few programs, as their lists are mostly empty. numbers: strides."""
+        """Launches a pass over the listed rows, with few programs, as lists are mostly empty. numbers: strides."""
         _, key_heads = self.heads
         programs = max(1, 2 * multiprocessor_count(self.q.device) // (self.bags * key_heads))
         start(

@@ -1,11 +1,11 @@
-"""Outputs from the moments of a bag's keys: one pass over the queries, nothing of size queries x keys.
+"""Outputs from the moments of a bag's keys: one pass over the queries, and nothing of size queries x keys.
 
     u_i = q_i A      z_i = (q_i G).q_i      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)      t = tr G
 
-How well z is known depends on rho_i = z_i / (|q_i|^2 t). Rows with rho of the order of 1 / E, which random ones have,
-take A and G rounded to 16 bits. If a program has a row with rho below 1 / (8 E), it does its rows again with A and G as
-good as float32. Ill-conditioned rows, below ILL_CONDITIONED, lie along directions that the keys hardly have: float32
-moments cancelled, and the row is listed for ill_conditioned_rows.attend_rows.
+The accuracy of z depends on rho_i = z_i / (|q_i|^2 t). Rows with rho of about 1 / E, as random ones have, take A and G
+rounded to 16 bits. If a program has a row with rho below 1 / (8 E), it does all of its rows again by the high-precision
+path, with A and G to float32's accuracy. Ill-conditioned rows, with rho below ILL_CONDITIONED, lie along directions
+that the keys hardly have, for which float32 moments cancel: they are listed for ill_conditioned_rows.attend_rows.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import triton
 import triton.language as tl
 
 from flashsign.triton.common.device_functions import inverse_norm
-from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_of
-from flashsign.triton.moments.sums import high_precision_product, query_part, read_totals, rounded_squares, tile_rows
+from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED, append_rows, list_start
+from flashsign.triton.moments.sums import high_precision_product, query_part, read_totals, rounded_matrices, tile_rows
 
 HIGH_PRECISION = tl.constexpr(0.125)
-"""Rows whose rho E is below this need A and G to more than 16 bits."""
+"""A row takes the high-precision path if its rho E is below this."""
 
 
 @triton.jit
-def store_outputs(u, y, rows, t, eps, a_unit, g_unit, o, inverse, here, there):
-    """Of a tile of rows, u = q A and y = q G in units: stores o and 1 / n. z and |q|^2 t tell how well z is known.
+def store_outputs(u, q_g, rows, t, eps, a_unit, g_unit, o, inverse, here, there):
+    """Stores o and 1 / n of a tile of rows; u = q A a_unit, q_g = q G g_unit. Returns z and |q|^2 t.
 
-    o, inverse: pointers to where they go.
+    o, inverse: pointers to the tile's numbers [rows, E_PAD] and [rows]; here, there: their masks.
     """
     wide = rows.to(tl.float32)
-    z = tl.maximum(tl.sum(y * wide, 1) / g_unit, 0.0)
+    z = tl.maximum(tl.sum(q_g * wide, 1) / g_unit, 0.0)
     floor = tl.sum(wide * wide, 1) * t
-    n = inverse_norm(z, eps * floor)
-    tl.store(o, (u * (n / a_unit)[:, None]).to(o.dtype.element_ty), mask=here)
-    tl.store(inverse, n, mask=there)
+    inverse_n = inverse_norm(z, eps * floor)
+    tl.store(o, (u * (inverse_n / a_unit)[:, None]).to(o.dtype.element_ty), mask=here)
+    tl.store(inverse, inverse_n, mask=there)
     return z, floor
 
 
@@ -45,18 +45,19 @@ def attend_moments(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Program (part, head, bag) -> o like q, inverse [C', heads, rows] = 1 / n, and a list of ill-conditioned rows.
+    """Program (part, head, bag) writes o, like q, inverse [C', heads, rows], 1 / n, and lists ill-conditioned rows.
 
-    row_list [C' heads rows]: numbers (head in the group, query) of each bag and key head, row_count [bags K] of them.
+    row_list [C' heads rows] int32: a list for each bag and key head (ill_conditioned_rows.list_start) of numbers
+    (head within the key head) * queries + query; row_count [bags K] int32: how many are on each.
     """
     head, bag, key_head, group, index, first, queries, begin, last = query_part(
         query_offsets, queries_all, heads, key_heads, QUERIES, PACKED
     )
     if begin >= last:
         return
-    square = bag * key_heads + key_head
-    _, t, a_unit, g_unit = read_totals(totals, square, E_PAD, BLOCK)
-    moments += square.to(tl.int64) * (2 * E_PAD * E_PAD)
+    bag_and_head = bag * key_heads + key_head
+    _, t, a_unit, g_unit = read_totals(totals, bag_and_head, E_PAD, BLOCK)
+    moments += bag_and_head.to(tl.int64) * (2 * E_PAD * E_PAD)
     q += index.to(tl.int64) * q_bag + head.to(tl.int64) * q_head
     o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
     inverse += (index.to(tl.int64) * heads + head) * queries_all + first
@@ -64,31 +65,31 @@ def attend_moments(
 
     high_precision = 0 if HALF else 1
     if HALF:
-        a, g = rounded_squares(moments, a_unit, g_unit, q.dtype.element_ty, E_PAD)
+        a, g = rounded_matrices(moments, a_unit, g_unit, q.dtype.element_ty, E_PAD)
         worst = tl.zeros([QUERIES], tl.float32)
         for start in tl.range(begin, last, QUERIES, num_stages=STAGES):
             query, there, row = tile_rows(start, last, first, QUERIES)
             here = there[:, None] & (column < E)[None, :]
             rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
-            u, y = tl.dot(rows, a), tl.dot(rows, g)
+            u, q_g = tl.dot(rows, a), tl.dot(rows, g)
             z, floor = store_outputs(
-                u, y, rows, t, eps, a_unit, g_unit, o + row * o_row + column[None, :], inverse + query, here, there
+                u, q_g, rows, t, eps, a_unit, g_unit, o + row * o_row + column[None, :], inverse + query, here, there
             )  # fmt: skip
             worst = tl.maximum(worst, tl.where(z * E < floor * HIGH_PRECISION, 1.0, 0.0))
         high_precision = tl.max(worst).to(tl.int32)
 
     if high_precision != 0:
-        row_list = list_of(row_list, index, first, key_head, queries_all, heads, group)
+        row_list = list_start(row_list, index, first, key_head, queries_all, heads, group)
         for start in range(begin, last, QUERIES):
             query, there, row = tile_rows(start, last, first, QUERIES)
             here = there[:, None] & (column < E)[None, :]
             u = high_precision_product(q, row, q_row, there, moments, a_unit, E, E_PAD, False, PRECISION, HALF)
-            y = high_precision_product(
+            q_g = high_precision_product(
                 q, row, q_row, there, moments + E_PAD * E_PAD, g_unit, E, E_PAD, False, PRECISION, HALF
             )
             rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
             z, floor = store_outputs(
-                u, y, rows, t, eps, a_unit, g_unit, o + row * o_row + column[None, :], inverse + query, here, there
+                u, q_g, rows, t, eps, a_unit, g_unit, o + row * o_row + column[None, :], inverse + query, here, there
             )  # fmt: skip
             number = (head - key_head * group) * queries + query
             least = floor * ILL_CONDITIONED if HALF else floor * (10 * ILL_CONDITIONED)

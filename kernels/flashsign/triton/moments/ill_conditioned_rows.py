@@ -1,9 +1,9 @@
-"""Ill-conditioned rows, which float32 moments cannot tell apart from rounding, are streamed over the keys.
+"""Ill-conditioned rows: queries whose norm float32 moments lose to rounding are streamed over the keys instead.
 
-They are those with rho = z / (|q|^2 t) below ILL_CONDITIONED: float32 sums leave an error of 0.13 2^-24 / rho in z. Few
-rows, wherever they lie; the passes over queries find them and list them on the device, without synchronising with the
-host. Program (number, key head, bag) takes every so many-th tile of its bag's list. The order of a list differs from
-run to run, but no row's result depends on it.
+They are the rows with rho = z / (|q|^2 t) below ILL_CONDITIONED, as float32 sums leave a relative error of
+0.13 2^-24 / rho in z. They are few and may be anywhere; the passes over queries list them on the device, without
+synchronising with the host. Program (p, key head, bag) of P takes tiles p, p + P, p + 2 P, ... of its bag's list. The
+order of a list differs from run to run, but no row's result depends on it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from flashsign.triton.common.device_functions import bag_rows, inverse_norm
 from flashsign.triton.moments.sums import read_totals
 
 ILL_CONDITIONED = tl.constexpr(1e-4)
-"""For 16-bit numbers; ten times as large for float32, whose results are to be ten times as accurate."""
+"""The bound on rho for 16-bit numbers. For float32, whose results must be more accurate, it is ten times this."""
 
 
 @triton.jit
-def list_of(row_list, index, first, key_head, queries_all, heads, group):
-    """Where the list of a bag and key head begins: every list has as many entries as there are rows."""
-    place = (index.to(tl.int64) * heads + key_head * group) * queries_all
-    return row_list + place + (index.to(tl.int64) * 0 + first) * group
+def list_start(row_list, index, first, key_head, queries_all, heads, group):
+    """Pointer to the list of a bag and key head, which has as many entries as these have rows.
+
+    index * 0 + first is `first` as a tensor, also where bags are dense and it is the number 0.
+    """
+    before = (index.to(tl.int64) * heads + key_head * group) * queries_all
+    return row_list + before + (index.to(tl.int64) * 0 + first) * group
 
 
 @triton.jit
 def append_rows(ill_conditioned, row_list, row_count, number):
-    """Appends the numbers [rows] of ill-conditioned rows; row_list, row_count: of one bag and key head."""
+    """Appends those of the numbers [rows] whose rows are ill_conditioned [rows] to the list of a bag and key head."""
     ill_conditioned = ill_conditioned.to(tl.int32)
     found = tl.sum(ill_conditioned)
     if found > 0:
@@ -44,7 +47,8 @@ def bag_of_list(
     queries_all, keys_all, heads, key_heads,
     E_PAD: tl.constexpr, BLOCK: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Of a bag and key head: pointers to keys, values, multiplicities and list, where its rows lie, scale and t."""
+    """Of a bag and key head: pointers to its keys, values, multiplicities and list, its index, first query head, first
+    query, number of queries, first key, number of keys, scale of multiplicities, and t."""
     group = heads // key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
@@ -53,13 +57,14 @@ def bag_of_list(
     k += index * k_bag + key_head * k_head
     v += index * v_bag + key_head * v_head
     multiplicity += index * m_bag + key_head * m_head + first
-    row_list = list_of(row_list, index, first_query, key_head, queries_all, heads, group)
+    row_list = list_start(row_list, index, first_query, key_head, queries_all, heads, group)
     return k, v, multiplicity, row_list, index, key_head * group, first_query, queries, first, keys, scale, t
 
 
 @triton.jit
 def listed_rows(row_list, tile, count, first_head, first, queries, QUERIES: tl.constexpr):
-    """Which rows of a list's tile are there, and head and row [QUERIES] of each, int64; row_list: the bag's list."""
+    """The mask of a list's tile [QUERIES], and the head and row of each entry, int64 [QUERIES]; row_list: the bag's
+    list, of `count` entries."""
     slot = tile * QUERIES + tl.arange(0, QUERIES)
     number = tl.load(row_list + slot, mask=slot < count, other=0)
     member, row = number // queries, first + number % queries
@@ -68,7 +73,7 @@ def listed_rows(row_list, tile, count, first_head, first, queries, QUERIES: tl.c
 
 @triton.jit
 def pointers(x, index, head, row, x_bag, x_head, x_row, column):
-    """To rows [rows, E_PAD] of x, each of a head [rows] and row [rows] of its own."""
+    """Pointers [rows, E_PAD] to rows of x, each with its own head [rows] and row [rows]."""
     at = index * x_bag + head * x_head + row * x_row
     return x + at[:, None] + column[None, :]
 
@@ -78,10 +83,8 @@ def score_keys(
     rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column,
     E: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Scores of rows with the keys from `start` on, these keys and values, and their multiplicities.
-
-    Keys that are absent or not there are zeros, and so are their values.
-    """
+    """Scores [QUERIES, KEYS] of rows with the keys from `start` on, these keys and values [KEYS, E_PAD], and their
+    multiplicities [KEYS] times scale. Keys that are absent or beyond the bag's end are zeros, as are their values."""
     key = start + tl.arange(0, KEYS)
     m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
     here = (m != 0)[:, None] & (column < E)[None, :]
@@ -104,7 +107,7 @@ def attend_rows(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """o and inverse of the listed rows, in place of what moments gave them."""
+    """Writes o and 1 / n of the listed rows, over what attend_moments wrote."""
     key_head, bag = tl.program_id(1), tl.program_id(2)
     count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:
@@ -127,10 +130,10 @@ def attend_rows(
             z += tl.sum(s * s, 1)
             u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
         wide = rows.to(tl.float32)
-        n = inverse_norm(z, eps * tl.sum(wide * wide, 1) * t)
+        inverse_n = inverse_norm(z, eps * tl.sum(wide * wide, 1) * t)
         to = pointers(o, index, head, row, o_bag, o_head, o_row, column)
-        tl.store(to, (u * n[:, None]).to(o.dtype.element_ty), mask=here)
-        tl.store(inverse + (index * heads + head) * queries_all + row, n, mask=there)
+        tl.store(to, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=here)
+        tl.store(inverse + (index * heads + head) * queries_all + row, inverse_n, mask=there)
 
 
 @triton.jit
@@ -147,7 +150,10 @@ def row_gradients(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """dq_i = (1 / n_i) sum_j (<do_i, v_j> - w_ij delta_i) k'_j - (delta_i / n_i^2) eps t q_i of the listed rows."""
+    """Writes dq of the listed rows, over what query_gradients wrote.
+
+    dq_i = (1 / n_i) sum_j (<do_i, v_j> - (s_ij / n_i) delta_i) k'_j - (delta_i / n_i^2) eps t q_i
+    """
     key_head, bag = tl.program_id(1), tl.program_id(2)
     count = tl.load(row_count + bag * key_heads + key_head)
     if count == 0:
@@ -163,15 +169,15 @@ def row_gradients(
         rows = tl.load(pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0)
         grads = tl.load(pointers(grad, index, head, row, grad_bag, grad_head, grad_row, column), mask=here, other=0.0)
         outputs = tl.load(pointers(o, index, head, row, o_bag, o_head, o_row, column), mask=here, other=0.0)
-        n = tl.load(inverse + (index * heads + head) * queries_all + row, mask=there, other=0.0)
-        curve = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1) * n
+        inverse_n = tl.load(inverse + (index * heads + head) * queries_all + row, mask=there, other=0.0)
+        delta_over_n = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1) * inverse_n
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
         for start in range(0, keys, KEYS):
             s, k_tile, v_tile, m = score_keys(
                 rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column, E, KEYS, PRECISION
             )
-            ds = (tl.dot(grads, v_tile.T, input_precision=PRECISION) - s * curve[:, None]) * m[None, :]
+            ds = (tl.dot(grads, v_tile.T, input_precision=PRECISION) - s * delta_over_n[:, None]) * m[None, :]
             sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
-        sums = (sums - rows.to(tl.float32) * (eps * t * curve)[:, None]) * n[:, None]
+        sums = (sums - rows.to(tl.float32) * (eps * t * delta_over_n)[:, None]) * inverse_n[:, None]
         to = pointers(dq, index, head, row, dq_bag, dq_head, dq_row, column)
         tl.store(to, sums.to(dq.dtype.element_ty), mask=here)

@@ -1,14 +1,14 @@
-"""The two moments of a bag's keys, one pass over k, v and m: all that queries ever need of them.
+"""The moments of a bag's keys, A and G, by one pass over k, v and m, and what the kernels of moments share.
 
     A = sum_j k'_j^T v_j      G = sum_j k'_j^T k'_j      k' = m k
 
-They are sums, so programs take a part of the keys each, and the parts' sums are added, in one order. A part's
-multiplicities are divided by a power of two near its largest, which adding the parts undoes: no pass over all of them
-first.
+Each program sums a part of the keys, and the parts are added in a fixed order. The multiplicities of a part are divided
+by a power of two near the part's largest, which is undone where parts are added, so no pass over all multiplicities has
+to come first.
 
-Products of 16-bit numbers: A = sum_j k_j^T (m_j v_j) and G = sum_j k_j^T (m_j^2 k_j). What is rounded stands on the
-right, so that its error is a part of q.k and small where q.k is; m k rounded would have an error as large as |q| |k|,
-which ill-conditioned rows cannot bear.
+Products of 16-bit numbers are formed as A = sum_j k_j^T (m_j v_j) and G = sum_j k_j^T (m_j^2 k_j). The rounded factor
+is on the right, so its error is proportional to q.k and small where q.k is small. The error of a rounded m k would be
+proportional to |q| |k|, too much for ill-conditioned rows.
 Letters: B bags, K key heads, E head width.
 """
 
@@ -22,7 +22,7 @@ from flashsign.triton.common.device_functions import bag_rows, power_of_two
 
 @triton.jit
 def rows_of_program(rows, BLOCK: tl.constexpr):
-    """First and last of the rows that this program (its first axis counts parts) takes; whole blocks."""
+    """Begin and end of the rows that this program takes, in whole blocks; axis 0 of the grid counts parts."""
     part = tl.program_id(0)
     size = tl.cdiv(tl.cdiv(rows, tl.num_programs(0)), BLOCK) * BLOCK
     return part * size, tl.minimum((part + 1) * size, rows)
@@ -35,10 +35,11 @@ def sum_keys(
     v_bag, v_head, v_row,
     m_bag, m_head,
     rows, key_heads,
-    E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, LOOK: tl.constexpr, STAGES: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, M_BLOCK: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Program (part, head, bag) -> parts [parts, B, K, 2, E_PAD, E_PAD], A and G of its keys, and their scale."""
+    """Program (part, key head, bag) writes A and G of its keys to parts [parts, B, K, 2, E_PAD, E_PAD], and the scale
+    of its multiplicities to scales [parts, B, K]. M_BLOCK: multiplicities that are read at once to find the largest."""
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     begin, last = rows_of_program(keys, BLOCK)
@@ -46,11 +47,11 @@ def sum_keys(
     v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
 
-    peak = tl.zeros([LOOK], tl.float32)
-    for start in range(begin, last, LOOK):
-        key = start + tl.arange(0, LOOK)
-        peak = tl.maximum(peak, tl.load(multiplicity + key, mask=key < last, other=0.0))
-    largest = tl.max(peak)
+    most = tl.zeros([M_BLOCK], tl.float32)
+    for start in range(begin, last, M_BLOCK):
+        key = start + tl.arange(0, M_BLOCK)
+        most = tl.maximum(most, tl.load(multiplicity + key, mask=key < last, other=0.0))
+    largest = tl.max(most)
     scale = power_of_two(largest)
 
     column = tl.arange(0, E_PAD)
@@ -59,23 +60,23 @@ def sum_keys(
     for start in tl.range(begin, last, BLOCK, num_stages=STAGES):
         key = start + tl.arange(0, BLOCK)
         m = tl.load(multiplicity + key, mask=key < last, other=0.0)
-        # Absent keys are never read: they may hold NaN.
+        # Absent keys are not read, because they may hold NaN.
         here = (m != 0)[:, None] & (column < E)[None, :]
         row = (first + key).to(tl.int64)[:, None]
         k_tile = tl.load(k + row * k_row + column[None, :], mask=here, other=0.0)
         v_tile = tl.load(v + row * v_row + column[None, :], mask=here, other=0.0)
         m *= scale
-        values = (m[:, None] * v_tile.to(tl.float32)).to(v_tile.dtype)
-        squares = ((m * m)[:, None] * k_tile.to(tl.float32)).to(k_tile.dtype)
-        a = tl.dot(k_tile.T, values, a, input_precision=PRECISION)
-        g = tl.dot(k_tile.T, squares, g, input_precision=PRECISION)
+        m_v = (m[:, None] * v_tile.to(tl.float32)).to(v_tile.dtype)
+        m2_k = ((m * m)[:, None] * k_tile.to(tl.float32)).to(k_tile.dtype)
+        a = tl.dot(k_tile.T, m_v, a, input_precision=PRECISION)
+        g = tl.dot(k_tile.T, m2_k, g, input_precision=PRECISION)
 
-    square = tl.arange(0, E_PAD)[:, None] * E_PAD + column[None, :]
+    entry = tl.arange(0, E_PAD)[:, None] * E_PAD + column[None, :]
     slot = (tl.program_id(0) * tl.num_programs(2) + bag) * key_heads + head
     parts += slot.to(tl.int64) * (2 * E_PAD * E_PAD)
-    tl.store(parts + square, a)
-    tl.store(parts + E_PAD * E_PAD + square, g)
-    # A part without keys has no scale of its own.
+    tl.store(parts + entry, a)
+    tl.store(parts + E_PAD * E_PAD + entry, g)
+    # A part without keys has no scale: it gets infinity, which is never the smallest.
     tl.store(scales + slot, tl.where(largest > 0, scale, float("inf")))
 
 
@@ -85,11 +86,11 @@ def add_parts(
     count,
     E_PAD: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """parts [count, B K, 2, E_PAD, E_PAD] -> their sum, out [B K, 2, E_PAD, E_PAD]. Sets row_count [B K] to zeros.
+    """Program (block of BLOCK entries, bag and key head) adds parts [count, B K, 2, E_PAD, E_PAD] up.
 
-    Program (block of BLOCK entries, B K). Its place in totals [B K, 4, blocks] float32: of `scales` [count, B K] the
-    smallest (SCALED: then the sum is in that scale) or the largest, and of the block's entries the largest of the
-    first square, the largest of the second, and the second's trace.
+    out [B K, 2, E_PAD, E_PAD]: their sum. totals [B K, 4, blocks] float32, for each block: of scales [count, B K] the
+    smallest (SCALED: the scale of the sum) or the largest, the largest entry of the first matrix and of the second, and
+    the block's part of the second's trace. row_count [B K] is set to zero, for the lists of ill-conditioned rows.
     """
     block, bag, bags = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     BLOCKS: tl.constexpr = E_PAD * E_PAD // BLOCK
@@ -104,10 +105,10 @@ def add_parts(
     a = tl.zeros([BLOCK], tl.float32)
     g = tl.zeros([BLOCK], tl.float32)
     for number in tl.range(0, count, num_stages=4):
-        squares = parts + (number * bags + bag).to(tl.int64) * (2 * E_PAD * E_PAD)
+        matrices = parts + (number * bags + bag).to(tl.int64) * (2 * E_PAD * E_PAD)
         factor = common / tl.load(scales + number * bags + bag) if SCALED else 1.0
-        a += factor * tl.load(squares + entry)
-        g += factor * factor * tl.load(squares + E_PAD * E_PAD + entry)
+        a += factor * tl.load(matrices + entry)
+        g += factor * factor * tl.load(matrices + E_PAD * E_PAD + entry)
     out += bag.to(tl.int64) * (2 * E_PAD * E_PAD)
     tl.store(out + entry, a)
     tl.store(out + E_PAD * E_PAD + entry, g)
@@ -121,7 +122,7 @@ def add_parts(
 
 @triton.jit
 def read_totals(totals, bag, E_PAD: tl.constexpr, BLOCK: tl.constexpr):
-    """What add_parts wrote of one bag and key head: scale, trace, and units that bring both squares near one."""
+    """From totals of one bag and key head: scale, trace, and units, powers of two that bring each matrix near one."""
     BLOCKS: tl.constexpr = E_PAD * E_PAD // BLOCK
     totals += bag * (4 * BLOCKS)
     block = tl.arange(0, BLOCKS)
@@ -133,13 +134,13 @@ def read_totals(totals, bag, E_PAD: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def high_precision_product(
-    x, row, x_row, there, square, unit,
+    x, row, x_row, there, matrix, unit,
     E: tl.constexpr, E_PAD: tl.constexpr, TRANSPOSED: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """x square unit (TRANSPOSED: x square^T unit) to float32's accuracy, where one 16-bit product is not enough.
+    """x matrix unit (TRANSPOSED: x matrix^T unit) [rows, E_PAD] to float32's accuracy: the high-precision path.
 
-    x: pointer to rows of any width; row [rows, 1], and which of them are `there` [rows]; square [E_PAD, E_PAD] float32.
-    HALF: the square enters as the sum of two 16-bit squares.
+    x: pointer to the rows of a bag and head; row [rows, 1]: their numbers; there [rows]: their mask; matrix: pointer to
+    [E_PAD, E_PAD] float32. HALF: the matrix is split into the sum of two 16-bit matrices.
     """
     WIDTH: tl.constexpr = E_PAD if E_PAD < 32 else 32
     column = tl.arange(0, E_PAD)
@@ -148,9 +149,9 @@ def high_precision_product(
         some = begin + tl.arange(0, WIDTH)
         piece = tl.load(x + row * x_row + some[None, :], mask=there[:, None] & (some < E)[None, :], other=0.0)
         if TRANSPOSED:
-            slab = tl.load(square + column[None, :] * E_PAD + some[:, None]) * unit
+            slab = tl.load(matrix + column[None, :] * E_PAD + some[:, None]) * unit
         else:
-            slab = tl.load(square + some[:, None] * E_PAD + column[None, :]) * unit
+            slab = tl.load(matrix + some[:, None] * E_PAD + column[None, :]) * unit
         if HALF:
             high = slab.to(piece.dtype)
             total = tl.dot(piece, high, total)
@@ -161,26 +162,27 @@ def high_precision_product(
 
 
 @triton.jit
-def rounded_squares(squares, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.constexpr):
-    """Two squares [2, E_PAD, E_PAD] in units that bring them near one, each rounded to 16 bits."""
+def rounded_matrices(matrices, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.constexpr):
+    """Two matrices [2, E_PAD, E_PAD] times the units that bring them near one, rounded to 16 bits."""
     column = tl.arange(0, E_PAD)
-    square = column[:, None] * E_PAD + column[None, :]
-    a = (tl.load(squares + square) * a_unit).to(dtype)
-    g = (tl.load(squares + E_PAD * E_PAD + square) * g_unit).to(dtype)
+    entry = column[:, None] * E_PAD + column[None, :]
+    a = (tl.load(matrices + entry) * a_unit).to(dtype)
+    g = (tl.load(matrices + E_PAD * E_PAD + entry) * g_unit).to(dtype)
     return a, g
 
 
 @triton.jit
 def tile_rows(start, last, first, BLOCK: tl.constexpr):
-    """Of the tile that begins at row `start` of a bag: its rows, which are there, and their numbers in the tensor."""
+    """The tile that begins at row `start` of a bag: its rows in the bag [BLOCK], their mask [BLOCK], and their rows in
+    the tensor [BLOCK, 1]; last: end of the program's rows; first: the bag's first row."""
     row = start + tl.arange(0, BLOCK)
     return row, row < last, (first + row).to(tl.int64)[:, None]
 
 
 @triton.jit
 def query_part(query_offsets, queries_all, heads, key_heads, QUERIES: tl.constexpr, PACKED: tl.constexpr):
-    """Of program (part, head, bag): head, bag, key head, query heads of a key head, the bag's index and first row, how
-    many queries it has, and the first and last that the program does."""
+    """What program (part, head, bag) does: head, bag, key head, query heads of a key head, the bag's index, first row
+    and number of queries, and begin and end of the program's queries."""
     head, bag = tl.program_id(1), tl.program_id(2)
     group = heads // key_heads
     key_head = head // group

@@ -1,1 +1,1 @@
-"""The streaming kernels: keys pass by tile by tile. calls.py launches them."""
+"""The kernels of the stream, which loop over tiles of keys. calls.py launches them."""

@@ -1,12 +1,16 @@
 """Gradients of the streamed attention for keys, values and multiplicities: a stream over queries. dq: query_gradient.
 
-With 1 / n_i = r_i / 2^a_i, r_i from a half to one, and q~_i = q_i / 2^a_i, which is exact, do~_i = r_i do_i:
+1 / n_i is split into a power of two, which makes q~_i = q_i / 2^a_i exact, and a rest r_i, 1/2 <= r_i < 1:
 
-    w_ij = q~_i.k'_j      dv_j = sum_i w_ij do~_i      dk'_j = sum_i (<do~_i, v_j> - w_ij r_i^2 delta_i) q~_i
+    1 / n_i = r_i / 2^a_i      q~_i = q_i / 2^a_i      do~_i = r_i do_i      w_ij = q~_i.k'_j, which is s_ij / (n_i r_i)
+    dv_j = sum_i w_ij do~_i
+    dk'_j = sum_i (p_ij - w_ij r_i^2 delta_i) q~_i + 2 dt k'_j      p_ij = <do~_i, v_j>
+    2 dt = -sum_i eps |q_i|^2 delta_i / n_i^2
 
-Of q_i / n_i rounded, a key alone in its bag would get a weight that is not quite a sign: n_i is the size of the score
-before it was rounded. A program holds one tile of keys and sees the scores transposed, w^T = K' Q~^T, as they are
-summed over queries: no accumulator is ever transposed. Equations: kernels/README.md, "Spherical attention".
+If q_i / n_i were rounded instead, the weight of a key that is alone in its bag would not be exactly a sign, because n_i
+is the size of the score that was not rounded. A program keeps one tile of keys and computes the scores transposed,
+w^T = K' Q~^T, as they are summed over queries: no accumulator is ever transposed.
+Equations: kernels/README.md, "Spherical attention".
 """
 
 from __future__ import annotations
@@ -27,23 +31,23 @@ from flashsign.triton.streaming.scaled_keys import bag_totals
 
 @triton.jit
 def row_unit(t):
-    """The unit of q~: its numbers are near one in it, and a weight in it, up to twice the unit, is in fp16's range."""
+    """The factor by which q~ is stored: then its numbers are near one, and a weight, up to twice this, fits fp16."""
     return tl.minimum(0.5 * unit_of(t), 16384.0)
 
 
 @triton.jit
-def power_and_rest(n):
-    """A power of two and r, 1/2 <= r < 1, with n = r / power. Such an r takes no gradient past fp16's range.
+def power_and_rest(inverse_n):
+    """A power of two and r, 1/2 <= r < 1, with 1 / n = r / power. As r < 1, do~ = r do stays in the range of fp16.
 
-    For n = 0 r is 1, to be divided by, and the power means nothing: that row's q~ is zero.
+    For 1 / n = 0, r is 1, by which callers can divide, and the power is not used: q~ of that row is zero.
     """
-    power = power_of_two(n) * 0.5
-    return power, tl.where(n > 0, n * power, 1.0)
+    power = power_of_two(inverse_n) * 0.5
+    return power, tl.where(inverse_n > 0, inverse_n * power, 1.0)
 
 
 @triton.jit
 def scaled_queries(
-    q, o, grad, inverse, schedule, query_offsets, totals, out, grads_out, delta, pull,
+    q, o, grad, inverse, schedule, query_offsets, totals, out, grads_out, delta, twice_dt,
     q_bag, q_head, q_row,
     o_bag, o_head, o_row,
     grad_bag, grad_head, grad_row,
@@ -51,10 +55,11 @@ def scaled_queries(
     delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Rows q~ in row_unit, do~ and delta = r^2 <do, o> / unit, packed bags `gap` zeros apart; pull.
+    """A program does one tile of queries: writes q~ in row_unit to out, do~ to grads_out, delta and twice_dt.
 
-    delta [C', heads, delta_head], what the scores of these rows are to be multiplied by, where a bag begins at a
-    multiple of four, and pull [C', heads, rows] = -eps <do, o> |q|^2 / n^2 are float32.
+    delta [C', heads, delta_head] float32 is r^2 <do, o> / unit, the factor of these rows' w in dk. In out, grads_out
+    and delta, packed bags lie `gap` rows of zeros apart, and in delta a bag begins at a multiple of four.
+    twice_dt [C', heads, rows] float32: the row's part of 2 dt, -eps <do, o> |q|^2 / n^2.
     """
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
@@ -70,23 +75,26 @@ def scaled_queries(
     outputs = tl.load(o + index * o_bag + head * o_head + row * o_row + column[None, :], mask=here, other=0.0)
     grads = tl.load(grad + index * grad_bag + head * grad_head + row * grad_row + column[None, :], mask=here, other=0.0)
     at = (index * heads + head) * queries_all + first + query
-    n = tl.load(inverse + at, mask=query < queries, other=0.0)
-    power, rest = power_and_rest(n)
+    inverse_n = tl.load(inverse + at, mask=query < queries, other=0.0)
+    power, rest = power_and_rest(inverse_n)
     unit = row_unit(t)
     rows, grads = rows.to(tl.float32), grads.to(tl.float32)
     product = tl.sum(grads * outputs.to(tl.float32), 1)
-    near = rows * n[:, None]
-    tl.store(pull + at, -eps * product * tl.sum(near * near, 1), mask=query < queries)
+    q_over_n = rows * inverse_n[:, None]
+    tl.store(twice_dt + at, -eps * product * tl.sum(q_over_n * q_over_n, 1), mask=query < queries)
     delta += (index * heads + head) * delta_head + multiple_of_four(first + bag.to(tl.int64) * gap)
     tl.store(delta + query, product * (rest * rest / unit), mask=query < queries)
     to = index * out_bag + head * out_head + (row + bag.to(tl.int64) * gap) * out_row + column[None, :]
-    tl.store(out + to, (rows * tl.where(n > 0, unit / power, 0.0)[:, None]).to(out.dtype.element_ty), mask=here)
+    tl.store(out + to, (rows * tl.where(inverse_n > 0, unit / power, 0.0)[:, None]).to(out.dtype.element_ty), mask=here)
     tl.store(grads_out + to, (grads * rest[:, None]).to(grads_out.dtype.element_ty), mask=here)
 
 
 @triton.jit
 def sum_of_bags(rows, query_offsets, out, queries_all, heads, key_heads, BLOCK: tl.constexpr, PACKED: tl.constexpr):
-    """rows [C', heads, queries_all] summed over a bag and a group's heads; program (key head, bag) -> out [bags, K]."""
+    """Program (key head, bag): sums rows [C', heads, queries_all] over a bag and the query heads of a key head.
+
+    out [bags, K].
+    """
     key_head, bag = tl.program_id(0), tl.program_id(1)
     first, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     group = heads // key_heads
@@ -101,7 +109,7 @@ def sum_of_bags(rows, query_offsets, out, queries_all, heads, key_heads, BLOCK: 
 
 @triton.jit
 def key_gradients(
-    q, k, scaled, v, grad, delta, multiplicity, pulls, offsets, query_offsets, schedule, totals, dk, dv, dm,
+    q, k, scaled, v, grad, delta, multiplicity, twice_dt, offsets, query_offsets, schedule, totals, dk, dv, dm,
     m_bag, m_head,
     dk_bag, dk_head, dk_row,
     dv_bag, dv_head, dv_row,
@@ -109,9 +117,9 @@ def key_gradients(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """A program does one tile of keys. q and grad (scaled), k, scaled (k'), v, delta: descriptors.
+    """A program does one tile of keys. q (q~), k, scaled (k'), v, grad (do~), delta: descriptors.
 
-    pulls [bags, key heads]: the sum of pull. Writes dk, dv, and dm [C', key heads, rows] float32.
+    twice_dt [bags, key heads]: 2 dt of each bag. Writes dk, dv, and dm [C', key heads, rows] float32.
     """
     bag, key_head, start = program_tile(schedule, tiles, key_heads, KEYS, PACKED)
     if bag < 0:
@@ -135,8 +143,8 @@ def key_gradients(
         rows = q.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
         grads = grad.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
         w = tl.dot(k_tile, rows.T, input_precision=PRECISION)
-        along = tl.dot(v_tile, grads.T, input_precision=PRECISION)
-        ds = along - w * d[None, :]
+        p = tl.dot(v_tile, grads.T, input_precision=PRECISION)
+        ds = p - w * d[None, :]
         dv_sum = tl.dot(w.to(grads.dtype), grads, dv_sum, input_precision=PRECISION)
         dk_sum = tl.dot(ds.to(rows.dtype), rows, dk_sum, input_precision=PRECISION)
 
@@ -145,11 +153,11 @@ def key_gradients(
     multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
     m = tl.load(multiplicity + key, mask=there, other=0.0) * scale
     wide = k.load([index, key_head, first_key + start, 0]).reshape(KEYS, E_PAD).to(tl.float32)
-    # An absent key has a derivative for m all the same, unless it holds NaN or infinity.
+    # An absent key has a derivative with respect to m too, unless it holds a NaN or an infinity.
     broken = (m == 0) & not_finite(wide, v_tile)
     wide = tl.where(broken[:, None], 0.0, wide)
     dk_sum = tl.where(
-        broken[:, None], 0.0, dk_sum * per_unit + tl.load(pulls + bag * key_heads + key_head) * m[:, None] * wide
+        broken[:, None], 0.0, dk_sum * per_unit + tl.load(twice_dt + bag * key_heads + key_head) * m[:, None] * wide
     )
     index, key_head = index.to(tl.int64), key_head.to(tl.int64)
     dm += (index * key_heads + key_head) * keys_all + first_key

@@ -1,4 +1,4 @@
-"""The stream's kernels, called on tensors: one forward pass, and a backward of a pass for keys and one for queries.
+"""Launches of the stream's kernels: one pass forward, and backward one pass for keys and one for queries.
 
 The kernels' one layout (common.layout): q [C', H, N, E], k and v [C', K, M, E], multiplicity m [C', 1 or K, M] float32,
 any strides; packed bags have C' = 1 and offsets [bags + 1].
@@ -42,7 +42,7 @@ if triton.__version__.startswith(HOPPER_TRITON):
     hopper = forward_hopper
 
 KEYS_PER_PROGRAM = 1024
-"""Keys whose moments one program sums: few enough for float32, many enough to fill its time."""
+"""Keys whose moments one program sums: few enough for float32 sums, many enough to be worth a program."""
 
 
 def forward(
@@ -51,7 +51,8 @@ def forward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Outputs like q, and 1 / n of every row, [C', H, N] float32.
 
-    kernel: "triton_stream", or "triton_stream_hopper", which has block sizes of its own (dispatch.stream_kernel).
+    sizes: block sizes of the plain kernel (default: tuning.choose). kernel: "triton_stream" or "triton_stream_hopper",
+    which has its own block sizes (dispatch.stream_kernel says which).
     """
     o = torch.empty_like(q)
     q, v = aligned(q), aligned(v)
@@ -112,8 +113,9 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head.
 
-    key_sizes, query_sizes: block sizes of the passes for keys and for queries. moments: whether dq comes from the keys'
-    moments; by default where that is less work (dispatch.dq_from_moments).
+    grad: of the output; inverse: 1 / n as forward returned it. key_sizes, query_sizes: block sizes of the passes for
+    keys and for queries (default: tuning.choose). moments: whether dq comes from the keys' moments (default:
+    dispatch.dq_from_moments).
     """
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dm = torch.empty(k.shape[:3], device=k.device, dtype=torch.float32)
@@ -127,18 +129,18 @@ def backward(
 
 @dataclass(frozen=True)
 class QueryTotals:
-    """What the pass for keys reads of queries: rows q~, grads do~ and delta, with gaps as scaled keys have, and pull
-    [C', H, N]. See backward.scaled_queries."""
+    """What backward.scaled_queries writes: rows (q~), grads (do~) and delta, with the gaps of ScaledKeys between packed
+    bags, and twice_dt [C', H, N]."""
 
     rows: Tensor
     grads: Tensor
     delta: Tensor
-    pull: Tensor
+    twice_dt: Tensor
 
 
 @dataclass(frozen=True)
 class Backward:
-    """One backward call: its tensors, and the kernels on them."""
+    """A backward call: its tensors (see backward), the scaled keys, and the launches of its kernels."""
 
     q: Tensor
     k: Tensor
@@ -153,10 +155,12 @@ class Backward:
 
     @property
     def heads(self) -> tuple[int, int]:
+        """Numbers of query heads and of key heads."""
         return self.q.shape[1], self.k.shape[1]
 
     @property
     def rows(self) -> tuple[int, int]:
+        """Numbers of queries and of keys, of a dense bag or of all packed bags."""
         return self.q.shape[2], self.k.shape[2]
 
     @property
@@ -172,9 +176,10 @@ class Backward:
         return self.offsets is not None
 
     def query_totals(self, o: Tensor) -> QueryTotals:
+        """The queries and gradients scaled for both passes; o: outputs, like q."""
         q, grad, keys = self.q, self.grad, self.keys
         rows, grads, delta = (with_gaps(x, len(keys.totals), keys.gap) for x in (q, q, self.inverse))
-        pull = torch.empty_like(self.inverse)
+        twice_dt = torch.empty_like(self.inverse)
         block = max(16, 4096 // self.width)
         tiles = TileAssignment.of(q.shape[2], q.shape[0], block, self.query_offsets)
         heads, key_heads = self.heads
@@ -192,7 +197,7 @@ class Backward:
                 "out": rows,
                 "grads_out": grads,
                 "delta": delta,
-                "pull": pull,
+                "twice_dt": twice_dt,
             },
             numbers={
                 **strides(q=q, o=o, grad=grad, out=rows),
@@ -208,18 +213,19 @@ class Backward:
             constants={**self.widths, "QUERIES": block, "PACKED": self.packed},
             num_warps=4,
         )
-        return QueryTotals(rows, grads, delta, pull)
+        return QueryTotals(rows, grads, delta, twice_dt)
 
     def key_gradients(self, totals: QueryTotals, dk: Tensor, dv: Tensor, dm: Tensor, sizes: BlockSizes | None) -> None:
+        """The pass for keys: writes dk, dv like k, v, and dm [C', K, M]."""
         sizes = sizes or choose_block_sizes("key_gradients", self.k, self.width)
         tiles = TileAssignment.of(self.k.shape[2], self.k.shape[0], sizes.own, self.offsets)
         delta, keys, (heads, key_heads), (queries, all_keys) = totals.delta, self.keys, self.heads, self.rows
         delta = UncheckedDescriptor(delta, list(delta.shape), list(delta.stride()), [1, 1, sizes.other])
-        pulls = torch.empty(len(keys.totals), key_heads, device=self.k.device)
+        twice_dt = torch.empty(len(keys.totals), key_heads, device=self.k.device)
         start(
             sum_of_bags,
             (key_heads, len(keys.totals)),
-            tensors={"rows": totals.pull, "query_offsets": self.query_offsets, "out": pulls},
+            tensors={"rows": totals.twice_dt, "query_offsets": self.query_offsets, "out": twice_dt},
             numbers={"queries_all": queries, "heads": heads, "key_heads": key_heads},
             constants={"BLOCK": 1024, "PACKED": self.packed},
             num_warps=4,
@@ -235,7 +241,7 @@ class Backward:
                 "grad": descriptor(totals.grads, sizes.other),
                 "delta": delta,
                 "multiplicity": self.m,
-                "pulls": pulls,
+                "twice_dt": twice_dt,
                 "offsets": self.offsets,
                 "query_offsets": self.query_offsets,
                 "schedule": tiles.schedule,
@@ -268,6 +274,7 @@ class Backward:
         )
 
     def query_gradient(self, totals: QueryTotals, dq: Tensor, sizes: BlockSizes | None, moments: bool | None) -> None:
+        """The pass for queries: writes dq, from moments where `moments`, else by the stream."""
         sizes = sizes or choose_block_sizes("query_gradient", self.q, self.width)
         tiles = TileAssignment.of(self.q.shape[2], self.q.shape[0], sizes.own, self.query_offsets)
         if moments is None:
@@ -278,7 +285,7 @@ class Backward:
     def moment_query_gradient(
         self, totals: QueryTotals, dq: Tensor, sizes: BlockSizes, tiles: TileAssignment
     ) -> Tensor:
-        """Writes dq from the keys' moments. Returns 1 for the programs whose tile must be streamed, else 0, int32."""
+        """Writes dq from the keys' moments. Returns, for each program, int32 1 if its tile must be streamed, else 0."""
         q, grad, keys, (heads, key_heads) = self.q, self.grad, self.keys, self.heads
         ill_conditioned = torch.empty(tiles.grid(heads), device=q.device, dtype=torch.int32)
         start(
@@ -323,7 +330,7 @@ class Backward:
     def stream_query_gradient(
         self, totals: QueryTotals, dq: Tensor, sizes: BlockSizes, tiles: TileAssignment, ill_conditioned: Tensor | None
     ) -> None:
-        """Writes dq by a stream over the keys: of all tiles, or of those that ill_conditioned marks."""
+        """Writes dq by a stream over the keys, for all tiles or for those that ill_conditioned marks."""
         keys, (heads, key_heads), (queries, all_keys) = self.keys, self.heads, self.rows
         start(
             query_gradient.stream_query_gradient,
@@ -374,7 +381,7 @@ class Backward:
         v, keys, width, (_, key_heads) = self.v, self.keys, self.width, self.heads
         bags = len(keys.totals)
         mean = v.shape[2] if self.offsets is None else cdiv(v.shape[2], bags)
-        # As few parts as precision allows, or as many as fill the device while they stay worth adding up.
+        # As few parts as precision allows, or more to fill the device, unless adding them up would cost more.
         filling = multiprocessor_count(v.device) // (bags * key_heads)
         parts = max(1, cdiv(mean, KEYS_PER_PROGRAM), min(filling, cdiv(mean, KEYS_PER_PROGRAM // 4)))
         out = torch.empty(parts, bags, key_heads, 2, width, width, device=v.device, dtype=torch.float32)

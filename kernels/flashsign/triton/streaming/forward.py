@@ -2,8 +2,8 @@
 
     s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
 
-Keys come scaled by their multiplicity (scaled_keys). A key outside of its bag is a zero and adds nothing, so the loop
-has no masks. The plain version: flashsign.eager.streaming.
+Keys are scaled by their multiplicity before (scaled_keys). Rows beyond the end of a bag read as zeros and add nothing,
+so the loop has no masks. In torch operations: flashsign.eager.streaming.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def stream_forward(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """q, k (scaled), v: descriptors; a program does one tile of queries. Writes o, and inverse [C', heads, rows]."""
+    """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse [C', H, rows]: 1 / n."""
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
         return
@@ -34,7 +34,7 @@ def stream_forward(
     first_scaled = first_key + bag * gap
 
     rows = q.load([index, head, first_query + start, 0]).reshape(QUERIES, E_PAD)
-    # |q|^2 waits in memory: registers are what the loop is short of.
+    # |q|^2 is kept in memory meanwhile, because the loop is short of registers.
     query = start + tl.arange(0, QUERIES)
     inverse += (index.to(tl.int64) * heads + head) * queries_all + first_query
     wide = rows.to(tl.float32)
@@ -49,7 +49,7 @@ def stream_forward(
         v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
         u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
 
-    # An absent key whose v is NaN shows in u. That is rare, so the loop does not check for it; it is run again.
+    # An absent key whose v is NaN makes u NaN. That is rare, so the loop does not check for it and is run again then.
     if tl.sum(tl.where(u == u, 0, 1)) > 0:
         multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
         u = sum_without_absent_keys(
@@ -57,14 +57,14 @@ def stream_forward(
         )
 
     _, t = bag_totals(totals, parts, bag, key_head, key_heads)
-    length = tl.load(inverse + query, mask=query < queries, other=0.0)
-    norm = inverse_norm(z, eps * length * t)
-    tl.store(inverse + query, norm, mask=query < queries)
+    q_squared = tl.load(inverse + query, mask=query < queries, other=0.0)
+    inverse_n = inverse_norm(z, eps * q_squared * t)
+    tl.store(inverse + query, inverse_n, mask=query < queries)
     column = tl.arange(0, E_PAD)
     o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
     at = (first_query + query).to(tl.int64)[:, None] * o_row + column[None, :]
     tl.store(
-        o + at, (u * norm[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None] & (column < E)[None, :]
+        o + at, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None] & (column < E)[None, :]
     )
 
 
@@ -73,7 +73,7 @@ def sum_without_absent_keys(
     rows, k, v, multiplicity, index, key_head, first_scaled, first_key, keys,
     E_PAD: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """u of a tile of queries, the values of absent keys left out, whatever they hold. As load_present."""
+    """u [rows, E_PAD] of a tile of queries, without the values of absent keys. Arguments as in load_present."""
     u = tl.zeros([rows.shape[0], E_PAD], tl.float32)
     for begin in tl.range(0, keys, KEYS, num_stages=1):
         k_tile, v_tile = load_present(

@@ -1,24 +1,25 @@
-"""Spherical attention's forward on Hopper: the tensor cores always have a product to do, and all of them have one.
+"""The forward of spherical attention on Hopper, in Gluon: keeps the tensor cores of every multiprocessor busy.
 
-The sums are those of forward.py, and so are the arguments:
+Sums and arguments are those of forward.py:
 
     s_ij = q_i.k'_j      u_i = sum_j s_ij v_j      z_i = sum_j s_ij^2      o_i = u_i / sqrt(z_i + eps |q_i|^2 t + tiny)
 
-A program has one tile of queries and eight warps. A ring of slots holds tiles of keys and values; what is done with is
-loaded anew, several steps ahead. While the warps square and round the scores of one item, the tensor cores add the item
-before to u. An item is a block of 128 queries with a tile of keys. Two items, a and b, take turns, so what one reads
-the other does not write:
+A program has one tile of queries and eight warps. A ring buffer of STAGES slots holds tiles of keys and values; a slot
+that is no longer needed is loaded again, several steps ahead. An item is a block of 128 queries with a tile of keys.
+Two items, a and b, alternate, so that one never writes what the other reads: while the warps square and round the
+scores of one item, the tensor cores add the previous item to its u.
 
     PARTS = 2:  a, b = first and second 128 queries with one tile of keys    (a program's tile: 256 queries)
     PARTS = 1:  a, b = 128 queries with one tile of keys and with the next   (128 queries)
 
-Slot n holds keys n and values n - 1, as they come to be used together: one wait and one load a step. The scores of the
-next item are written over those of the last, `use_acc=never`: with fresh registers for them the loop would not fit.
-Each product's left operand p is held until the wait that ends the product; what ptxas made of that was checked in SASS.
+Step n uses keys n and values n - 1, so these are in one slot: there is one wait and one load a step. The scores of the
+next item overwrite those of the last (use_acc=never, which is False at run time): with registers of their own for them
+the loop would not fit. The left operand p of each product is kept until the wait that ends the product; what ptxas
+makes of that was checked in SASS.
 
-u and z are sums, so keys may come in any parts. Tiles of a last wave that would leave most of the device idle have
-their keys split (SPLIT): several programs do the same queries, each with a part of the keys, and split_keys.add_splits
-adds their sums.
+u and z are plain sums, so keys may be split anywhere. Tiles of a last wave that would leave most of the device idle
+have their keys split (SPLIT): several programs do the same queries, each with a part of the keys, and
+split_keys.add_splits adds their sums (flashsign.tuning.split_keys).
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ inverse_norm = gluon.jit(device_functions.inverse_norm.fn)
 marked = gluon.jit(device_functions.marked.fn)
 
 BLOCK = gl.constexpr(128)
-"""Queries of one item: 64, the rows of a wgmma, for either group of four warps."""
+"""Queries of one item: 64, the rows of a wgmma, for each of the two warpgroups."""
 WARPS = gl.constexpr(8)
+"""Warps of a program: two warpgroups."""
 NAMES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
+# Not specialised: a kernel is not compiled anew where one of these is 1 or a multiple of 16.
 SIZES = ("queries_all", "keys_all", "tiles", "heads", "key_heads", "parts", "gap", "first", "splits")
 MOST_PARTS = gl.constexpr(scaled_keys.MOST_PARTS.value)
 
@@ -66,7 +69,11 @@ def tile_of(
     program, bags, sizes, first, splits,
     QUERIES: gl.constexpr, PAIR: gl.constexpr, PACKED: gl.constexpr, SPLIT: gl.constexpr,
 ):  # fmt: skip
-    """Where a program's tile lies (no such tile: bag -1), the first of its keys, and pairs of steps that they take."""
+    """Where a program's tile lies (bag -1: no tile), its first key, and how many pairs of steps its keys take.
+
+    first: tiles that other programs do; PAIR: keys of a pair of steps. Returns bag, head, key head, the tile's first
+    row in the bag, the bag's first query, its number of queries, its index, the program's first key, and pairs.
+    """
     offsets, query_offsets, schedule = bags
     queries_all, keys_all, tiles, heads, key_heads = sizes
     work, split = first + program, 0
@@ -92,14 +99,17 @@ def tile_of(
 
 @gluon.jit
 def next_slot(slot, phase, STAGES: gl.constexpr):
-    """The ring's next slot, and the parity of its barrier's current round."""
+    """The next slot of the ring, and the parity of its barrier's current phase."""
     last = slot == STAGES - 1
     return gl.where(last, 0, slot + 1), gl.where(last, phase ^ 1, phase)
 
 
 @gluon.jit
 def load_slot(k, v, ring, at, slot, step, steps, KEYS: gl.constexpr):
-    """Keys `step` and values `step - 1` on their way into a slot: what is outside of 0 ... steps - 1 is never used."""
+    """Starts loading tile `step` of the keys and tile `step - 1` of the values into a slot; none for step > steps.
+
+    The tile of values that is loaded at step 0 and the tile of keys at step `steps` are never used.
+    """
     k_ring, v_ring, full = ring
     index, key_head, first_scaled, first_key = at
     bar, wanted = full.index(slot), step <= steps
@@ -112,35 +122,37 @@ def load_slot(k, v, ring, at, slot, step, steps, KEYS: gl.constexpr):
 
 @gluon.constexpr_function
 def product_layout(columns):
-    """How the warps hold a product [BLOCK, columns]."""
+    """The layout of a product [BLOCK, columns] in the registers of the warps."""
     return gl.NVMMADistributedLayout([3, 0], [WARPS.value, 1], [16, columns, 16])
 
 
 @gluon.jit
 def zeros(COLUMNS: gl.constexpr):
+    """An accumulator [BLOCK, COLUMNS] of zeros."""
     layout: gl.constexpr = product_layout(COLUMNS)
     return gl.zeros([BLOCK, COLUMNS], gl.float32, layout)
 
 
 @gluon.jit
 def row_squares(s, KEYS: gl.constexpr):
-    """Sums of s * s over what one thread holds of a row: [BLOCK, 4]. The sum over four threads waits for the end."""
+    """Sums of s * s over the numbers of a row that one thread holds, [BLOCK, 4]: all_squares adds the four threads."""
     own = s.reshape([BLOCK, KEYS // 8, 4, 2]).permute([0, 2, 1, 3]).reshape([BLOCK, 4, KEYS // 4])
     return gl.sum(own * own, 2)
 
 
 @gluon.jit
 def rounded(s, dtype: gl.constexpr, E: gl.constexpr):
-    """Scores as the left operand of u's product: every thread already holds its own numbers."""
+    """Scores, rounded, as the left operand of u's product: no thread needs numbers of another one for that."""
     layout: gl.constexpr = product_layout(E)
     return gl.convert_layout(s.to(dtype), gl.DotOperandLayout(0, layout, 2), assert_trivial=True)
 
 
 @gluon.jit
 def overlapped(q, k_tile, p, v_tile, u, z, s, never, KEYS: gl.constexpr, E: gl.constexpr):
-    """One item's scores while the other item's p is on its way into u: u (in flight), z, this item's p, and s.
+    """Computes one item's scores while the tensor cores add the other item's p to its u.
 
-    At the only wait all but the newest product is done, also the one that was in flight before the call.
+    q, z, s: of this item; p, v_tile, u: of the other one. Returns u (its product is still running), z, this item's p
+    and s. After the wait only the newest product is running, so those that were started before this call have ended.
     """
     s = warpgroup_mma(q, k_tile.permute([1, 0]), s, use_acc=never, is_async=True)
     u = warpgroup_mma(p, v_tile, u, is_async=True)
@@ -153,7 +165,8 @@ def sum_keys(
     q_a, q_b, k, v, ring, at, steps, never,
     E: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Both sums of both items over `steps` tiles of keys: u_a, u_b, z_a, z_b. The first slots are on their way."""
+    """Both sums of both items over `steps` tiles of keys: u_a, u_b, z_a, z_b. Loads of the first STAGES slots have been
+    started."""
     k_ring, v_ring, full = ring
     slot, phase, coming = 0, 0, STAGES
     mbarrier.wait(full.index(slot), phase)
@@ -171,7 +184,7 @@ def sum_keys(
         if PARTS == 1:
             k_tile = k_ring.index(slot).reshape([KEYS, E])
         u_a, z_b, p_b, s = overlapped(q_b, k_tile, p_a, v_tile, u_a, z_b, s, never, KEYS, E)
-        # Every product that read the slot before is done, by either group of warps once all have come here.
+        # In this warpgroup all products that read slot `before` have ended; after the barrier in the other one too.
         gl.thread_barrier()
         load_slot(k, v, ring, at, before, coming, steps, KEYS)
         coming += 1
@@ -203,29 +216,29 @@ def sum_keys(
 
 @gluon.jit
 def own_rows(start, E: gl.constexpr):
-    """A block's rows from `start` on, and its columns, as a product [BLOCK, E] holds them."""
+    """Numbers of a block's rows from `start` on, [BLOCK], and of its columns, [E], in the layout of a product."""
     layout: gl.constexpr = product_layout(E)
     return start + gl.arange(0, BLOCK, gl.SliceLayout(1, layout)), gl.arange(0, E, gl.SliceLayout(0, layout))
 
 
 @gluon.jit
 def all_squares(z, E: gl.constexpr):
-    """z [BLOCK, 4] summed, [BLOCK] as own_rows."""
+    """z [BLOCK, 4] summed over the four threads of a row, [BLOCK], in the layout of own_rows."""
     layout: gl.constexpr = product_layout(E)
     return gl.convert_layout(gl.sum(z, 1), gl.SliceLayout(1, layout))
 
 
 @gluon.jit
 def store_split(u, z, sums, squares, row, E: gl.constexpr):
-    """A block's sums as they are, for add_splits."""
+    """Writes u and z of a block to sums and squares, for add_splits; row: the block's first."""
     rows, column = own_rows(row, E)
     gl.store(squares + rows, all_squares(z, E))
     gl.store(sums + rows.to(gl.int64)[:, None] * E + column[None, :], u)
 
 
 @gluon.jit
-def store_lengths(q, inverse, start, queries, E: gl.constexpr):
-    """|q|^2 of a block's rows to `inverse`, where they wait: registers are what the loop is short of."""
+def store_q_squared(q, inverse, start, queries, E: gl.constexpr):
+    """Writes |q|^2 of a block's rows to `inverse` until the loop has ended, because the loop is short of registers."""
     layout: gl.constexpr = product_layout(E)
     rows = q.load(layout).to(gl.float32)
     query, _ = own_rows(start, E)
@@ -234,19 +247,19 @@ def store_lengths(q, inverse, start, queries, E: gl.constexpr):
 
 @gluon.jit
 def store_rows(u, z, o, inverse, start, queries, floor, o_row, E: gl.constexpr):
-    """A block's o and 1 / n, with the sign bit set where u is not finite (see nan_repair.py)."""
+    """Writes o and 1 / n of a block, with the sign bit set where u is NaN (nan_repair.py); floor: eps t."""
     query, column = own_rows(start, E)
-    length = gl.load(inverse + query, mask=query < queries, other=0.0)
-    norm = inverse_norm(all_squares(z, E), floor * length)
+    q_squared = gl.load(inverse + query, mask=query < queries, other=0.0)
+    inverse_n = inverse_norm(all_squares(z, E), floor * q_squared)
     broken = gl.max(gl.where(u == u, 0, 1), 1) > 0
-    gl.store(inverse + query, marked(norm, broken), mask=query < queries)
+    gl.store(inverse + query, marked(inverse_n, broken), mask=query < queries)
     at = query.to(gl.int64)[:, None] * o_row + column[None, :]
-    gl.store(o + at, (u * norm[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None])
+    gl.store(o + at, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None])
 
 
 @gluon.jit
 def total_squares(totals, parts, bag, head, key_heads):
-    """t = sum |k'|^2 of a bag, its parts added in one order: see scaled_keys.bag_totals."""
+    """t = sum |k'|^2 of a bag, whose parts are added in a fixed order: see scaled_keys.bag_totals."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
     part = gl.arange(0, MOST_PARTS, layout)
     totals += (bag * key_heads + head).to(gl.int64) * (1 + MOST_PARTS)
@@ -261,10 +274,10 @@ def stream_forward(
     E: gl.constexpr, QUERIES: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
     PACKED: gl.constexpr, SPLIT: gl.constexpr,
 ):  # fmt: skip
-    """q, k (scaled), v: descriptors, q's of BLOCK rows. As in forward.py; first: tiles that other programs do.
+    """As forward.py. q, k (scaled), v: descriptors, that of q with BLOCK rows; first: tiles that other programs do.
 
-    SPLIT: `splits` programs a tile write u and z of their keys, [programs * QUERIES, E] and [programs * QUERIES], to
-    sums and squares; else a program a tile writes o and inverse.
+    SPLIT: `splits` programs a tile, each of which writes u and z of its part of the keys to sums
+    [programs * QUERIES, E] and squares [programs * QUERIES]. Otherwise one program a tile, which writes o and inverse.
     """
     PARTS: gl.constexpr = QUERIES // BLOCK
     PAIR: gl.constexpr = (3 - PARTS) * KEYS
@@ -272,7 +285,7 @@ def stream_forward(
     bags = (offsets, query_offsets, schedule)
     sizes = (queries_all, keys_all, tiles, heads, key_heads)
     if PACKED:
-        gdc_wait()  # for the schedule and the offsets, if the kernel before this one wrote them
+        gdc_wait()  # for the schedule and the offsets, if the previous kernel wrote them
     bag, head, key_head, start, first_query, queries, index, first_key, pairs = tile_of(
         program, bags, sizes, first, splits, QUERIES, PAIR, PACKED, SPLIT
     )
@@ -296,7 +309,7 @@ def stream_forward(
         row = first_query + start + part * BLOCK
         tma.async_copy_global_to_shared(q, [index, head, row, 0], loaded, q_ring.index(part))
     if not PACKED:
-        gdc_wait()  # for the scaled keys; queries are from further back
+        gdc_wait()  # for the scaled keys; queries were there before the previous kernel
     q_a = q_ring.index(0).reshape([BLOCK, E])
     q_b = q_ring.index(PARTS - 1).reshape([BLOCK, E])
     ring = (k_ring, v_ring, full)
@@ -305,9 +318,9 @@ def stream_forward(
     mbarrier.wait(loaded, 0)
     inverse += (index.to(gl.int64) * heads + head) * queries_all + first_query
     if not SPLIT:
-        store_lengths(q_a, inverse, start, queries, E)
+        store_q_squared(q_a, inverse, start, queries, E)
         if PARTS == 2:
-            store_lengths(q_b, inverse, start + BLOCK, queries, E)
+            store_q_squared(q_b, inverse, start + BLOCK, queries, E)
     u_a, u_b, z_a, z_b = sum_keys(q_a, q_b, k, v, ring, at, steps, heads < 0, E, KEYS, PARTS, STAGES)
     if PARTS == 1:
         u_a, z_a = u_a + u_b, z_a + z_b
@@ -324,7 +337,10 @@ def stream_forward(
 
 
 def gluon_descriptor(rows: Tensor, block: int) -> TensorDescriptor:
-    """layout.descriptor in Gluon's terms, in the shared-memory layout that a wgmma reads without bank conflicts."""
+    """layout.descriptor for Gluon, with the layout of shared memory that a wgmma reads without bank conflicts.
+
+    rows [C', heads, rows, E], 16-bit.
+    """
     plain = descriptor(rows, block)
     shared = gl.NVMMASharedLayout.get_default_for(plain.block_shape, NAMES[rows.dtype])
     return TensorDescriptor(rows, plain.shape, plain.strides, plain.block_shape, shared)
@@ -334,7 +350,10 @@ def forward(
     q: Tensor, keys: ScaledKeys, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
     eps: float, sizes: BlockSizes, plan: SplitKeys, o: Tensor, inverse: Tensor,
 ) -> None:  # fmt: skip
-    """calls.forward by this file's kernel, written to o and inverse; 16-bit numbers, tiles of 128 or 256 queries."""
+    """As calls.forward, by this file's kernel: writes o, like q, and inverse [C', H, N], 1 / n.
+
+    q, v 16-bit; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles have their keys split.
+    """
     assert plan.splits <= max(1, cdiv(v.shape[2], 2 * sizes.other)), "a split has no keys"
     assert offsets is None or (not plan.split_tiles and 2 * sizes.other <= GAP), "packed bags cannot split keys"
     tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets)

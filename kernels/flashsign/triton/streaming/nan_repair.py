@@ -1,9 +1,9 @@
-"""NaN repair: rows of an output that came out as NaN are computed again, without the values of absent keys.
+"""NaN repair: rows of an output that are NaN are computed again, without the values of absent keys.
 
-The values of absent keys may be anything, and zero times NaN is NaN. A kernel without the registers for a check and a
-second loop sets the sign bit of 1 / n (of -0 too) where u is NaN. Here the tiles that hold such rows are summed again,
-with the values of absent keys as zeros. Rows with a NaN from a present key keep it. Nearly always nothing is marked,
-and every program ends at once.
+The values of absent keys may be anything, and zero times NaN is NaN. The Hopper kernel has no registers for a check and
+a second loop: where u is NaN, it sets the sign bit of 1 / n, also of 0, as a mark. This kernel sums the tiles with such
+rows again, with zeros for the values of absent keys. A NaN that comes from a present key stays. Nearly always no row is
+marked, and every program ends at once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ def repair_tiles(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """q, k (scaled), v: descriptors. Writes o, and inverse without its marks. EARLY: begun before the last kernel
-    ended."""
+    """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse without its marks.
+
+    EARLY: the kernel begins before the previous one has ended, and waits for it.
+    """
     if EARLY:
         gdc_wait()
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
@@ -42,8 +44,8 @@ def repair_tiles(
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     query = start + tl.arange(0, QUERIES)
     inverse += (index.to(tl.int64) * heads + head) * queries_all + first_query
-    norm = tl.load(inverse + query, mask=query < queries, other=0.0)
-    if tl.sum(tl.where(norm.to(tl.int32, bitcast=True) < 0, 1, 0)) == 0:
+    inverse_n = tl.load(inverse + query, mask=query < queries, other=0.0)
+    if tl.sum(tl.where(inverse_n.to(tl.int32, bitcast=True) < 0, 1, 0)) == 0:
         return
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
     key_head = head // (heads // key_heads)
@@ -53,20 +55,20 @@ def repair_tiles(
     u = sum_without_absent_keys(
         rows, k, v, multiplicity, index, key_head, scaled, first_key, keys, E_PAD, KEYS, PRECISION
     )
-    norm = tl.abs(norm)
-    tl.store(inverse + query, norm, mask=query < queries)
+    inverse_n = tl.abs(inverse_n)
+    tl.store(inverse + query, inverse_n, mask=query < queries)
     column = tl.arange(0, E_PAD)
     o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
     at = (first_query + query).to(tl.int64)[:, None] * o_row + column[None, :]
     here = (query < queries)[:, None] & (column < E)[None, :]
-    tl.store(o + at, (u * norm[:, None]).to(o.dtype.element_ty), mask=here)
+    tl.store(o + at, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=here)
 
 
 def repair_rows(
     q: Tensor, keys: ScaledKeys, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
     o: Tensor, inverse: Tensor,
 ) -> None:  # fmt: skip
-    """Repairs o like q and inverse [C', H, N] in place: forms as in streaming.calls.forward, marked rows as above."""
+    """Repairs marked rows of o, like q, and removes the marks of inverse [C', H, N]. Tensors as in calls.forward."""
     sizes = NAN_REPAIR
     tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets)
     early = starts_early(q)

@@ -1,9 +1,10 @@
-"""dq of the streamed attention. Where keys are many it needs no stream: it is known from the keys' moments,
+"""dq of the streamed attention. Where keys are many, it is computed from the keys' moments instead of by a stream:
 
     dq_i = do_i A^T / n_i - (delta_i / n_i^2) q_i (G + eps t)      A = sum_j k'_j^T v_j      G = sum_j k'_j^T k'_j
 
-two products of width E instead of three with every key. A row whose norm is a small part of |q|^2 t lies along
-directions that the keys hardly have, and G has lost them to rounding: a tile that holds such a row is streamed instead.
+That is two products of width E instead of three with every key. Ill-conditioned rows, whose z is a small part of
+|q|^2 t, lie along directions that the keys hardly have and that G has lost to rounding: tiles with such a row are
+streamed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flashsign.triton.streaming.backward import power_and_rest, row_unit
 from flashsign.triton.streaming.scaled_keys import bag_totals, load_present
 
 ILL_CONDITIONED = tl.constexpr(1e-3)
-"""rho = z / (|q|^2 t) of a row below which its tile is streamed."""
+"""A tile is streamed if rho = z / (|q|^2 t) of any of its rows is below this."""
 
 
 @triton.jit
@@ -29,7 +30,10 @@ def key_moments(
     E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Program (part, head, bag) sums its part of the scaled keys: out [parts, bags, K, 2, E_PAD, E_PAD], A and G."""
+    """Program (part, key head, bag) sums A and G of its part of the keys. k: scaled keys.
+
+    out [parts, bags, K, 2, E_PAD, E_PAD] float32.
+    """
     part, parts, head, bag = tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head + bag.to(tl.int64) * gap * k_row
@@ -54,14 +58,14 @@ def key_moments(
 
 
 @triton.jit
-def exact_product(x, square, total, PRECISION: tl.constexpr, HALF: tl.constexpr):
-    """total + x square^T. HALF: x holds 16-bit numbers, which TF32 has exactly; square then takes two products."""
+def exact_product(x, matrix, total, PRECISION: tl.constexpr, HALF: tl.constexpr):
+    """total + x matrix^T. HALF: x holds 16-bit numbers, which are exact in TF32; the matrix becomes two TF32 ones."""
     if HALF:
-        high = (square.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+        high = (matrix.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
         total = tl.dot(x, high.T, total, input_precision="tf32")
-        return tl.dot(x, (square - high).T, total, input_precision="tf32")
+        return tl.dot(x, (matrix - high).T, total, input_precision="tf32")
     else:
-        return tl.dot(x, square.T, total, input_precision=PRECISION)
+        return tl.dot(x, matrix.T, total, input_precision=PRECISION)
 
 
 @triton.jit
@@ -74,8 +78,11 @@ def moment_query_gradient(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """moments [bags, key heads, 2, E_PAD, E_PAD] float32: A and G. ill_conditioned [programs]: 1 where the
-    tile holds an ill-conditioned row, else 0."""
+    """A program does one tile of queries: writes dq, and ill_conditioned [programs], 1 if the tile has an
+    ill-conditioned row, else 0.
+
+    moments [bags, key heads, 2, E_PAD, E_PAD] float32: A and G. delta: as scaled_queries wrote it.
+    """
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
         tl.store(ill_conditioned + tl.program_id(0), 0)
@@ -87,36 +94,36 @@ def moment_query_gradient(
     row = (first + query).to(tl.int64)[:, None]
     there = (query < queries)[:, None]
     index, head = index.to(tl.int64), head.to(tl.int64)
-    n = tl.load(inverse + (index * heads + head) * queries_all + first + query, mask=query < queries, other=0.0)
+    inverse_n = tl.load(inverse + (index * heads + head) * queries_all + first + query, mask=query < queries, other=0.0)
     delta += (index * heads + head) * delta_head + multiple_of_four(first + bag.to(tl.int64) * gap)
     d = tl.load(delta + query, mask=query < queries, other=0.0)
-    _, rest = power_and_rest(n)
-    d *= row_unit(t) / (rest * rest)  # <do, o>, see scaled_queries
+    _, rest = power_and_rest(inverse_n)
+    d *= row_unit(t) / (rest * rest)  # <do, o> from the delta of scaled_queries
     q += index * q_bag + head * q_head
     grad += index * grad_bag + head * grad_head
     dq += index * dq_bag + head * dq_head
     moments += (bag * key_heads + key_head).to(tl.int64) * (2 * E_PAD * E_PAD)
 
     column = tl.arange(0, E_PAD)
-    along = tl.zeros([QUERIES, E_PAD], tl.float32)
-    across = tl.zeros([QUERIES, E_PAD], tl.float32)
-    length = tl.zeros([QUERIES], tl.float32)
+    do_a = tl.zeros([QUERIES, E_PAD], tl.float32)
+    q_g = tl.zeros([QUERIES, E_PAD], tl.float32)
+    q2_over_n2 = tl.zeros([QUERIES], tl.float32)
     for begin in tl.range(0, E_PAD, WIDTH, num_stages=2):
         some = begin + tl.arange(0, WIDTH)
         here = there & (some < E)[None, :]
         rows = tl.load(q + row * q_row + some[None, :], mask=here, other=0.0).to(tl.float32)
         grads = tl.load(grad + row * grad_row + some[None, :], mask=here, other=0.0).to(tl.float32)
         square = moments + column[:, None] * E_PAD + some[None, :]
-        along = exact_product(grads, tl.load(square), along, PRECISION, HALF)
-        across = exact_product(rows, tl.load(square + E_PAD * E_PAD), across, PRECISION, HALF)
-        near = rows * n[:, None]
-        length += tl.sum(near * near, 1)
+        do_a = exact_product(grads, tl.load(square), do_a, PRECISION, HALF)
+        q_g = exact_product(rows, tl.load(square + E_PAD * E_PAD), q_g, PRECISION, HALF)
+        q_over_n = rows * inverse_n[:, None]
+        q2_over_n2 += tl.sum(q_over_n * q_over_n, 1)
     here = there & (column < E)[None, :]
     rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0).to(tl.float32)
-    sums = along * n[:, None] - (across + eps * t * rows) * (d * n * n)[:, None]
+    sums = do_a * inverse_n[:, None] - (q_g + eps * t * rows) * (d * inverse_n * inverse_n)[:, None]
     tl.store(dq + row * dq_row + column[None, :], sums.to(dq.dtype.element_ty), mask=here)
-    # length t = 1 / (rho + eps).
-    tl.store(ill_conditioned + tl.program_id(0), tl.max((length * t * (ILL_CONDITIONED + eps) > 1.0).to(tl.int32)))
+    # |q|^2 t / n^2 = 1 / (rho + eps).
+    tl.store(ill_conditioned + tl.program_id(0), tl.max((q2_over_n2 * t * (ILL_CONDITIONED + eps) > 1.0).to(tl.int32)))
 
 
 @triton.jit
@@ -128,11 +135,11 @@ def stream_query_gradient(
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     ONLY_ILL_CONDITIONED: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """q (scaled), k (scaled), v, grad: descriptors. Three products with every key.
+    """A program does one tile of queries, three products with every key: writes dq. q (q~), k (scaled), v, grad:
+    descriptors.
 
-    ONLY_ILL_CONDITIONED: tiles that moment_query_gradient marked, and no others.
-
-    dq_i = (1 / n_i) sum_j (<do_i, v_j> - w_ij delta_i) k'_j, and the part of eps.
+    dq_i = (1 / n_i) sum_j (<do_i, v_j> - (s_ij / n_i) delta_i) k'_j - (delta_i / n_i^2) eps t q_i
+    ONLY_ILL_CONDITIONED: only the tiles that moment_query_gradient marked.
     """
     if ONLY_ILL_CONDITIONED and tl.load(ill_conditioned + tl.program_id(0)) == 0:
         return
@@ -145,11 +152,11 @@ def stream_query_gradient(
     _, t = bag_totals(totals, parts, bag, key_head, key_heads)
     query = start + tl.arange(0, QUERIES)
     bag_head = index.to(tl.int64) * heads + head
-    n = tl.load(inverse + bag_head * queries_all + first_query + query, mask=query < queries, other=0.0)
+    inverse_n = tl.load(inverse + bag_head * queries_all + first_query + query, mask=query < queries, other=0.0)
     delta += bag_head * delta_head + multiple_of_four(first_query + bag.to(tl.int64) * gap)
     d = tl.load(delta + query, mask=query < queries, other=0.0)
-    _, rest = power_and_rest(n)
-    d /= rest  # delta is r^2 <do, o> in units, the scores of these rows are w / r in units
+    _, rest = power_and_rest(inverse_n)
+    d /= rest  # delta is r^2 <do, o> / unit; w of these rows is s / (n r) times unit
     rows = q.load([index, head, first_query + bag * gap + start, 0]).reshape(QUERIES, E_PAD)
     grads = grad.load([index, head, first_query + start, 0]).reshape(QUERIES, E_PAD)
     first_scaled = first_key + bag * gap
@@ -162,7 +169,7 @@ def stream_query_gradient(
         ds = tl.dot(grads, v_tile.T, input_precision=PRECISION) - w * d[:, None]
         sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
 
-    if tl.sum(tl.where(sums == sums, 0, 1)) > 0:  # an absent key holds NaN: see stream_forward
+    if tl.sum(tl.where(sums == sums, 0, 1)) > 0:  # an absent key may hold NaN: see stream_forward
         multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
         for begin in tl.range(0, keys, KEYS, num_stages=1):
@@ -173,7 +180,7 @@ def stream_query_gradient(
             ds = tl.dot(grads, v_tile.T, input_precision=PRECISION) - w * d[:, None]
             sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
 
-    sums = (sums - rows.to(tl.float32) * (eps * t * d)[:, None]) * n[:, None]
+    sums = (sums - rows.to(tl.float32) * (eps * t * d)[:, None]) * inverse_n[:, None]
     column = tl.arange(0, E_PAD)
     dq += index.to(tl.int64) * dq_bag + head.to(tl.int64) * dq_head
     to = (first_query + query).to(tl.int64)[:, None] * dq_row + column[None, :]

@@ -1,7 +1,7 @@
-"""Keys times their multiplicities, k' = m k, once for all queries, and what the keys of a bag sum to.
+"""Keys times their multiplicities, k' = m k, once for all queries, and t = sum_j |k'_j|^2 of each bag.
 
-Multiplicities are divided by a power of two near the bag's largest first: the attention is the same to the last bit
-(flashsign.attention), and k' is in range. Absent keys are zeros, whatever they held.
+Multiplicities are first divided by a power of two near the bag's largest: that changes no bit of the attention, and k'
+is in range. Absent keys become zeros, whatever they held.
 Letters: B bags, K key heads, E head width.
 """
 
@@ -22,6 +22,7 @@ from flashsign.tuning.device import multiprocessor_count
 from flashsign.tuning.head_width import padded_width
 
 MOST_PARTS = tl.constexpr(256)
+"""The most programs that share the keys of a bag and key head."""
 
 
 @triton.jit
@@ -31,14 +32,15 @@ def scaled_keys(
     m_bag, m_head,
     out_bag, out_head, out_row,
     rows, key_heads, gap,
-    E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, LOOK: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, M_BLOCK: tl.constexpr,
     PACKED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Program (part, head, bag) writes its keys' k' and its sum of |k'|^2, float32 [B, K, 1 + MOST_PARTS].
+    """Program (part, key head, bag) writes k' of its keys to out, and their sum of |k'|^2 to totals.
 
-    The first of these numbers is the scale of the multiplicities. Packed bags lie `gap` rows apart in out, which has
-    zeros between: a tile that reads past its bag's end reads zeros, in packed bags as in dense ones.
-    EARLY: the next kernel may begin meanwhile, and waits where it needs these numbers.
+    totals [B, K, 1 + MOST_PARTS] float32: the scale of the multiplicities, then the sum of each part. In out, packed
+    bags lie `gap` rows of zeros apart, so that a tile that reads past the end of its bag reads zeros, as in dense bags.
+    M_BLOCK: multiplicities that are read at once to find the largest. EARLY: the next kernel may begin before this one
+    has ended, and waits where it needs these numbers.
     """
     if EARLY:
         gdc_launch_dependents()
@@ -49,16 +51,16 @@ def scaled_keys(
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head
     out += index.to(tl.int64) * out_bag + head.to(tl.int64) * out_head
-    # The first keys are on their way while the largest multiplicity is looked for, the next while these are scaled.
+    # The first keys are loaded while the largest multiplicity is searched for, the next ones while these are scaled.
     key = part * size + tl.arange(0, BLOCK)
     column = tl.arange(0, E_PAD)[None, :]
     there = (key < last)[:, None] & (column < E)
     row = (first + key).to(tl.int64)[:, None]
     m = tl.load(multiplicity + key, mask=key < last, other=0.0)
     k_tile = tl.load(k + row * k_row + column, mask=there, other=0.0)
-    largest = tl.zeros([LOOK], tl.float32)
-    for begin in range(0, keys, LOOK):
-        at = begin + tl.arange(0, LOOK)
+    largest = tl.zeros([M_BLOCK], tl.float32)
+    for begin in range(0, keys, M_BLOCK):
+        at = begin + tl.arange(0, M_BLOCK)
         largest = tl.maximum(largest, tl.load(multiplicity + at, mask=at < keys, other=0.0))
     scale = power_of_two(tl.max(largest))
 
@@ -81,7 +83,7 @@ def scaled_keys(
 
 @triton.jit
 def bag_totals(totals, parts, bag, head, key_heads):
-    """Scale of a bag's multiplicities, and t = sum |k'|^2, its parts added in one order."""
+    """The scale of a bag's multiplicities, and t = sum |k'|^2, whose parts are added in a fixed order."""
     totals += (bag * key_heads + head).to(tl.int64) * (1 + MOST_PARTS)
     part = tl.arange(0, MOST_PARTS)
     return tl.load(totals), tl.sum(tl.load(totals + 1 + part, mask=part < parts, other=0.0))
@@ -91,9 +93,10 @@ def bag_totals(totals, parts, bag, head, key_heads):
 def load_present(
     k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key, E_PAD: tl.constexpr, KEYS: tl.constexpr
 ):
-    """Tiles of keys (scaled) and values from `begin` on; the values of absent keys are zeros, whatever they held.
+    """Tiles [KEYS, E_PAD] of scaled keys and of values from key `begin` on, with zeros for the values of absent keys.
 
-    k, v: descriptors; multiplicity: pointer to the bag's first.
+    k (scaled), v: descriptors; multiplicity: pointer to that of the bag's first key; first_scaled, first_key: the bag's
+    first row in k and in v.
     """
     key = begin + tl.arange(0, KEYS)
     m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
@@ -104,9 +107,9 @@ def load_present(
 
 @dataclass(frozen=True)
 class ScaledKeys:
-    """k' as rows [C', K, rows (+ gaps), E], and totals [B, K, 1 + MOST_PARTS] in `parts` parts: see scaled_keys.
+    """rows: k' [C', K, rows and gaps, E]; totals [B, K, 1 + MOST_PARTS], with the sums of `parts` parts: scaled_keys.
 
-    gap: rows of zeros behind each packed bag, 0 for dense ones.
+    gap: rows of zeros behind each packed bag, 0 for dense bags.
     """
 
     rows: Tensor
@@ -120,7 +123,7 @@ class ScaledKeys:
         first, heads, rows, width = k.shape
         bags, gap = (first, 0) if offsets is None else (len(offsets) - 1, GAP)
         block = max(16, 8192 // padded_width(width))
-        # Every program reads all multiplicities of its bag: so many programs as fill the device, and no more.
+        # Every program reads all multiplicities of its bag, so there are no more programs than fill the device.
         filling = cdiv(4 * multiprocessor_count(k.device), max(1, bags * heads))
         parts = max(1, min(MOST_PARTS.value, cdiv(rows, block), filling))
         scaled = with_gaps(k, bags, gap)
@@ -141,7 +144,7 @@ class ScaledKeys:
                 "E": width,
                 "E_PAD": padded_width(width),
                 "BLOCK": block,
-                "LOOK": max(128, min(4096, padded_width(rows))),
+                "M_BLOCK": max(128, min(4096, padded_width(rows))),
                 "PACKED": offsets is not None,
                 "EARLY": starts_early(k),
             },

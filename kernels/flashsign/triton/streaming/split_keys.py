@@ -1,9 +1,9 @@
-"""Tiles of queries whose keys were split over several programs: the splits' sums, added in one order, and the outputs.
+"""Tiles of queries whose keys were split over several programs: adds the sums of the splits and writes the outputs.
 
     u_i = sum over splits of u_i,split      z_i = sum over splits of z_i,split      o_i = u_i / n_i
 
-Both sums are a commutative monoid's, so any splits will do; one order, so that the same call gives the same bits.
-Which tiles have their keys split: flashsign.tuning.split_keys.
+Both are plain sums, so keys may be split anywhere; splits are added in a fixed order, so that the same call gives the
+same bits. Which tiles have their keys split: flashsign.tuning.split_keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flashsign.triton.streaming.scaled_keys import ScaledKeys, bag_totals
 from flashsign.tuning.split_keys import SplitKeys
 
 ROWS = 16
-"""Rows of a program: small tiles, so that all multiprocessors have some."""
+"""Rows of a program: few, so that all multiprocessors have some."""
 
 
 @triton.jit
@@ -31,10 +31,11 @@ def add_splits(
     queries, tiles, heads, key_heads, parts, first, splits, eps,
     E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, part): ROWS rows of tile `first + tile` of dense bags. Writes o and inverse = 1 / n, with the sign
-    bit set where u is not finite (see nan_repair.py).
+    """Program (tile, part) does ROWS rows of tile `first + tile` of dense bags. Writes o, and inverse: 1 / n, with the
+    sign bit set where u is NaN (nan_repair.py).
 
-    sums [tiles * splits * QUERIES, E], squares [tiles * splits * QUERIES]: float32, the splits of a tile in a row.
+    sums [tiles * splits * QUERIES, E], squares [tiles * splits * QUERIES]: u and z, float32, with the splits of a tile
+    one after the other.
     """
     number = tl.program_id(0)
     tile, head, bag = (first + number) % tiles, (first + number) // tiles % heads, (first + number) // tiles // heads
@@ -54,19 +55,22 @@ def add_splits(
         u += tl.load(sums + part[:, None] * E + column[None, :], mask=here, other=0.0)
         z += tl.load(squares + part)
     _, t = bag_totals(totals, parts, bag, head // (heads // key_heads), key_heads)
-    norm = inverse_norm(z, eps * tl.sum(rows * rows, 1) * t)
+    inverse_n = inverse_norm(z, eps * tl.sum(rows * rows, 1) * t)
     broken = tl.max(tl.where(u == u, 0, 1), 1) > 0
-    at_norm = inverse + (index * heads + head) * queries + query
-    tl.store(at_norm, marked(norm, broken), mask=query < queries)
+    to_inverse = inverse + (index * heads + head) * queries + query
+    tl.store(to_inverse, marked(inverse_n, broken), mask=query < queries)
     o += index * o_bag + head.to(tl.int64) * o_head
-    tl.store(o + at * o_row + column[None, :], (u * norm[:, None]).to(o.dtype.element_ty), mask=here)
+    tl.store(o + at * o_row + column[None, :], (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=here)
 
 
 def add_split_keys(
     q: Tensor, keys: ScaledKeys, sums: Tensor, squares: Tensor, tiles: int, own: int, plan: SplitKeys, eps: float,
     o: Tensor, inverse: Tensor,
 ) -> None:  # fmt: skip
-    """Writes o [C, H, N, E] and inverse [C, H, N] of the plan's split tiles, `own` queries each, `tiles` a head."""
+    """Writes o [C, H, N, E] and inverse [C, H, N] of plan.split_tiles tiles of `own` queries; a head has `tiles` tiles.
+
+    q [C, H, N, E]; sums and squares: u and z of the splits, see add_splits.
+    """
     early = starts_early(q)
     start(
         add_splits,
