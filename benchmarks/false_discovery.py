@@ -1,16 +1,17 @@
-"""Do q-values keep what they promise? Nominal false discovery rates against the realised proportions.
+"""Do q-values keep their promise? Compares nominal false discovery rates with the true ones on planted networks.
 
-    python benchmarks/false_discovery.py [--seeds 3] [--sets default 'sergio_*'] [--knockoffs knockoffs]
+    python benchmarks/false_discovery.py    # 3 minutes of one CPU thread, without SERGIO's sets
+    python benchmarks/false_discovery.py --seeds 1 --sets default --knockoffs knockoffs    # 10 seconds
 
-Cells with planted networks (grn/data/simulated.py), loaded as the default configuration loads them, and, where
-GRN_BENCHMARK_DATA names a folder, SERGIO's two sets. Each entry of the table is
+The cells are simulated with planted networks (grn/data/simulated.py) and loaded as by the default configuration; with
+GRN_BENCHMARK_DATA, also SERGIO's two sets. An entry of the table has three proportions, means over the generator's
+seeds:
 
-    share of found edges that were not planted / share that nothing connects / share of planted edges that were found
+    found edges that were not planted / found edges whose genes are not connected / planted edges that were found
 
-at q <= 0.05, 0.1, 0.2 and 0.5, means over the generator's seeds. "Nothing connects": neither a path nor a common
-ancestor in the planted graph. Where there are cell types they tie all regulators to each other besides, so only the set
-`one_type` has pairs that are truly independent. Not planted but found: mostly pairs with a common ancestor, or with
-another regulator between them whose counts are too noisy to take all the credit.
+at q <= 0.05, 0.1, 0.2 and 0.5. Genes are connected by a path or by a common ancestor in the planted graph. Cell types
+link all regulators besides, so only sets of one type have pairs that are truly independent. Edges that were found but
+not planted mostly have a common ancestor, or another regulator between them whose counts are too noisy to explain all.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SIMULATED: dict[str, dict[str, float]] = {
     "one_type_deep": {"cell_types": 1, "depth": 100.0},
 }
 SERGIO = ("sergio_ds1", "sergio_ds2")
-# What is shown: knock-offs, and whether they stay within cell types.
+# Name in the table -> kind of knock-offs, and whether they are made within cell types.
 KINDS = {"shuffled": ("shuffled", False), "shuffled in types": ("shuffled", True), "knockoffs": ("knockoffs", True)}
 
 
@@ -71,11 +72,11 @@ def sergio(name: str) -> tuple[Config, Cells, Split, pd.DataFrame]:
 
 
 def planted(cells: Cells, edges: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """bool [N, R] twice: planted edges; pairs with a path between them or a common ancestor."""
-    place = {gene: position for position, gene in enumerate(cells.vocabulary)}
-    direct = np.zeros((len(place), len(place)), dtype=bool)  # [target, regulator]
-    direct[edges["target"].map(place), edges["source"].map(place)] = True
-    above = np.eye(len(place), dtype=bool)  # [gene, ancestor or itself]
+    """bool [N, R] twice: planted edges; pairs that a path or a common ancestor connects."""
+    position = {gene: index for index, gene in enumerate(cells.vocabulary)}
+    direct = np.zeros((len(position), len(position)), dtype=bool)  # [target, regulator]
+    direct[edges["target"].map(position), edges["source"].map(position)] = True
+    above = np.eye(len(position), dtype=bool)  # [gene, ancestor or itself]
     while True:
         further = above | (direct.astype(np.float32) @ above.astype(np.float32) > 0)
         if (further == above).all():
@@ -88,7 +89,7 @@ def planted(cells: Cells, edges: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 def measure(
     config: Config, cells: Cells, split: Split, edges: pd.DataFrame, kinds: list[str]
 ) -> Iterator[tuple[str, list[float]]]:
-    """For each kind of knock-offs: what is false, what is unconnected and what was found, at every level."""
+    """For each kind of knock-offs, the three proportions at every level, one after the other."""
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
     rows = np.sort(np.concatenate([split.train, split.validation]))
     fitted = TrainingCells.of(cells, rows, mean, sd)
@@ -102,18 +103,18 @@ def measure(
         labels = cells.labels if within else None
         options = {"penalty": penalty, "labels": labels, "seed": seed, "method": method}
         q = edge_q_values(fit_with_knockoffs(config.regulation, fitted, **options), regulators)
-        shares: list[float] = []
+        proportions: list[float] = []
         for level in LEVELS:
             found = pairs & (q <= level)
             size = max(1, found.sum())
-            shares += [(found & ~direct).sum() / size, (found & ~connected).sum() / size]
-            shares.append((found & direct).sum() / (pairs & direct).sum())
-        yield name, shares
+            proportions += [(found & ~direct).sum() / size, (found & ~connected).sum() / size]
+            proportions.append((found & direct).sum() / (pairs & direct).sum())
+        yield name, proportions
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="of the generator")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of the generator (default: 3)")
     parser.add_argument("--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
     parser.add_argument("--knockoffs", nargs="+", default=list(KINDS), choices=list(KINDS))
     arguments = parser.parse_args()
@@ -123,15 +124,17 @@ def main() -> None:
         if not any(fnmatchcase(name, pattern) for pattern in arguments.sets):
             continue
         if name in SERGIO and not os.environ.get(VARIABLE):
-            print(f"{name}: skipped, {VARIABLE} is not set.")
+            print(f"{name}: skipped, because {VARIABLE} is not set.")
             continue
         found: dict[str, list[list[float]]] = {}
         for seed in range(1 if name in SERGIO else arguments.seeds):
             loaded = sergio(name) if name in SERGIO else simulated(SIMULATED[name], seed)
-            for kind, shares in measure(*loaded, arguments.knockoffs):
-                found.setdefault(kind, []).append(shares)
+            for kind, proportions in measure(*loaded, arguments.knockoffs):
+                found.setdefault(kind, []).append(proportions)
         for kind, runs in found.items():
-            entries = [" / ".join(f"{share:.2f}" for share in part) for part in np.mean(runs, axis=0).reshape(-1, 3)]
+            entries = [
+                " / ".join(f"{proportion:.2f}" for proportion in part) for part in np.mean(runs, axis=0).reshape(-1, 3)
+            ]
             print(f"{name:<15}{kind:<19}" + "".join(f"{entry:<20}" for entry in entries), flush=True)
 
 

@@ -1,14 +1,17 @@
-"""Networks inferred by us and by others, scored against the true ones.
+"""How do networks of grn and of seven other methods score against the true networks?
 
-    python benchmarks/networks.py [--sets 'sergio_*'] [--methods grn ridge] [--jobs 8]
+    python benchmarks/networks.py                                              # an hour; the trees of peers on 16 cores
+    python benchmarks/networks.py --methods grn                                # 25 minutes on two cores
+    python benchmarks/networks.py --sets 'sergio_*' --methods grn ridge --seeds 1
 
-Prints a table, and writes `networks.csv` and the picture `docs/img/networks.png`. Peers run once, with seed 0; `grn`
-runs with several seeds, shown as mean ± standard deviation. What was inferred before comes from the cache. Rows that
-`networks.csv` has of other sets and methods stay, in the file and in the picture: one method can be added alone.
+The sets are those of the folder that GRN_BENCHMARK_DATA names. Prints a table, and writes `networks.csv` and the
+picture `docs/img/networks.png`. Peers run once, with seed 0; `grn` runs with several seeds, shown as mean ± standard
+deviation. Networks that were inferred before are read from the cache. Rows of `networks.csv` of other sets and methods
+stay, in the file and in the picture, so that a method can be added alone.
 
-Our own column is `benchmarks/ours.py`; without that file there is none. It holds
+Our own method is in `benchmarks/ours.py`; without that file it is left out. The file holds
 
-    SETTINGS: dict      # plain values; what decides its results (configuration, version), for the cache
+    SETTINGS: dict      # plain values that decide its results (configuration, version), for the key of the cache
     def infer(one: NetworkSet, seed: int, device: str) -> DataFrame     # source, target, weight
 """
 
@@ -48,7 +51,7 @@ def methods() -> list[str]:
 
 
 def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
-    """All scores of one network, and those of the set; those of signs are nan where the reference has none."""
+    """All scores of a network, and density and edges of the set; sign scores are nan where the set has no signs."""
     from grn.analysis.evaluation.evaluate import evaluate
 
     regulators = "reference" if one.universe == "reference" else None
@@ -57,15 +60,15 @@ def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
 
 
 def infer_ours(one: NetworkSet, seed: int, device: str, folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """As `run_peer`, for our own method: with all threads that the caller allows; memory is the host's alone."""
+    """`run_peer` for our own method: it uses all threads that the caller allows, and peak_mb counts the host alone."""
     import ours
 
     settings = {**ours.SETTINGS, "device": device}
-    place = entry(folder, one.prepared(), OURS, settings, seed)
-    if not place.exists():
+    cached = entry(folder, one.prepared(), OURS, settings, seed)
+    if not cached.exists():
         network, measures = measured(ours.infer, one, seed, device, threads=None)
-        place.write(network, {"set": one.name, "method": OURS, "settings": settings, "seed": seed, **measures})
-    return place.read()
+        cached.write(network, {"set": one.name, "method": OURS, "settings": settings, "seed": seed, **measures})
+    return cached.read()
 
 
 def runs_of(method: str, one: NetworkSet, arguments: argparse.Namespace) -> list[tuple[pd.DataFrame, dict[str, Any]]]:
@@ -76,7 +79,7 @@ def runs_of(method: str, one: NetworkSet, arguments: argparse.Namespace) -> list
 
 
 def row(one: NetworkSet, method: str, runs: Iterable[tuple[pd.DataFrame, dict[str, Any]]]) -> dict[str, Any]:
-    """One line of the table: means over the runs, and their standard deviations (nan for a single run)."""
+    """A row of the table: means over the runs, and standard deviations (nan for a single run)."""
     runs = list(runs)
     scores = pd.DataFrame([score(one, network) for network, _ in runs])
     notes = pd.DataFrame([notes for _, notes in runs])
@@ -87,12 +90,15 @@ def row(one: NetworkSet, method: str, runs: Iterable[tuple[pd.DataFrame, dict[st
 
 
 def readable(table: pd.DataFrame) -> str:
-    """Sets as blocks, a line a method. The majority's share is what naming one sign everywhere would score."""
+    """The table as text: a block for each set, a line for each method.
+
+    majority sign: the sign accuracy of giving all edges the more frequent sign.
+    """
     shown = pd.DataFrame({"set": table["set"].where(~table["set"].duplicated(), ""), "method": table["method"]})
     for name, title in METRICS.items():
         pairs = zip(table[name], table[f"{name}_sd"], strict=True)
         shown[title] = ["" if np.isnan(mean) else f"{mean:.3f}" + deviation(sd) for mean, sd in pairs]
-    shown["majority sign"] = ["" if np.isnan(share) else f"{share:.3f}" for share in table["sign_majority"]]
+    shown["majority sign"] = ["" if np.isnan(fraction) else f"{fraction:.3f}" for fraction in table["sign_majority"]]
     for name, title in COSTS.items():
         shown[title] = [f"{value:.2f}" if name == "seconds" else f"{value:.0f}" for value in table[name]]
     shown["cores"] = table["cores"].astype(int)
@@ -110,11 +116,13 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes of a peer (default: all cores)"
     )
-    parser.add_argument("--device", default="cpu", help="of our own method")
-    parser.add_argument("--seeds", type=int, default=5, help="of our own method")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other settings of peers: trees=10")
+    parser.add_argument("--device", default="cpu", help="of our own method (default: cpu)")
+    parser.add_argument("--seeds", type=int, default=5, help="of our own method (default: 5)")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="other settings of peers, e.g. trees=10"
+    )
     parser.add_argument("--cache", type=Path, default=HERE / ".cache", metavar="DIR")
-    parser.add_argument("--cached", action="store_true", help="peers: only what the cache has")
+    parser.add_argument("--cached", action="store_true", help="take peers from the cache alone")
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
     parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "img" / "networks.png", metavar="FILE")
     arguments = parser.parse_args()

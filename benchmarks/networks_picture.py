@@ -1,4 +1,4 @@
-"""All methods on all sets in one picture."""
+"""Picture: the scores of all methods on all sets."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ PANELS = {
 
 
 def dots(table: pd.DataFrame, *, ours: str) -> Figure:
-    """table: a row a set and method with the metrics of PANELS -> sets down the side, a panel a metric.
+    """table: a row for each set and method, with the metrics of PANELS -> one panel per metric, one line per set.
 
-    The dotted line is chance; bars are one standard deviation over the seeds. Ratios are on a logarithmic scale. Among
-    the signs, a grey tick is the share of the set's more frequent sign; sets without known signs have nothing there.
+    The dotted line is chance; bars are one standard deviation over the seeds. Ratios are on a logarithmic scale. In the
+    panel of signs a grey tick is the fraction of the more frequent sign; sets without known signs are empty there.
     """
     sets = list(dict.fromkeys(table["set"]))
     methods = list(dict.fromkeys(table["method"]))
-    place = {name: -index for index, name in enumerate(sets)}
+    height = {name: -index for index, name in enumerate(sets)}
     picture = figure(12, 1.6 + 0.34 * len(sets))
     panels = picture.subplots(1, len(PANELS), sharey=True, squeeze=False)[0]
     peers = [method for method in methods if method != ours]
-    # Each peer a little above or below the line of its set, so that equal ones stay apart.
+    # Each peer is drawn a little above or below the line of its set, so that equal scores stay apart.
     shifts = dict(zip(peers, np.linspace(0.22, -0.22, len(peers)), strict=True)) if len(peers) > 1 else {}
     for panel, (metric, (title, chance)) in zip(panels, PANELS.items(), strict=True):
         panel.axvline(chance, color=INK, linewidth=0.8, linestyle=":")
         for method in [*peers, *(name for name in methods if name == ours)]:
             rows = table[table["method"] == method]
-            heights = rows["set"].map(place) + shifts.get(method, 0)
+            heights = rows["set"].map(height) + shifts.get(method, 0)
             if method == ours:
                 panel.errorbar(
                     *(rows[metric], heights),
@@ -60,14 +60,14 @@ def dots(table: pd.DataFrame, *, ours: str) -> Figure:
         plain(panel, title)
         if metric == "sign_accuracy":
             majority = table.drop_duplicates("set")
-            heights = majority["set"].map(place)
+            heights = majority["set"].map(height)
             label = "all signs alike"
             panel.scatter(majority["sign_majority"], heights, s=120, marker="|", color="#999999", label=label)
         else:
             panel.set_xscale("log", base=2)
             panel.xaxis.set_major_formatter("{x:g}")
         panel.grid(axis="y", color="#dddddd", linewidth=0.6)
-    panels[0].set_yticks(list(place.values()), [name.replace("_", " ") for name in sets])
+    panels[0].set_yticks(list(height.values()), [name.replace("_", " ") for name in sets])
     found = (panel.get_legend_handles_labels() for panel in panels)
     named = {label: handle for handles, labels in found for handle, label in zip(handles, labels, strict=True)}
     labels, handles = list(named), list(named.values())

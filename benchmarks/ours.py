@@ -1,8 +1,8 @@
-"""Our own column: the default configuration, as `grn train` reads its network.
+"""Our own method in the benchmarks of networks: the default configuration, as in `grn train`.
 
-Only the read-out `effect` is wanted, which the regulation layer gives alone; the transformer, which does not enter it,
-is not trained. Everything else is what a run does: the data layer, the choice of the penalty on cells that are not for
-testing, the fit on all cells, the export.
+The benchmarks use the read-out `effect`, which depends on the regulation layer alone, so the transformer is not
+trained. All else is as in a run: reading the data, choosing the penalty on cells that are not for testing, the fit on
+all cells, the edge table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from grn.network.readouts.regulation_attention import attention_network
 from grn.regulation.fit import fit_regulation_layer
 
 READOUTS = ("effect", "attention")
-SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 3}  # raise when the numbers change
+SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 3}  # raise revision when the numbers change
 
 
 def infer(one: NetworkSet, seed: int, device: str) -> pd.DataFrame:
@@ -37,7 +37,7 @@ def infer(one: NetworkSet, seed: int, device: str) -> pd.DataFrame:
 
 
 def networks(one: NetworkSet, seed: int, device: str) -> dict[str, pd.DataFrame]:
-    """The same by each read-out of the regulation layer."""
+    """Read-out of the regulation layer -> source, target, weight of every candidate edge."""
     with tempfile.TemporaryDirectory() as folder:
         config = configuration(one, seed, device, Path(folder) / "cells.h5ad")
         cells, split = load_cells(config.data, seed=seed)
@@ -54,7 +54,7 @@ def networks(one: NetworkSet, seed: int, device: str) -> dict[str, pd.DataFrame]
 
 
 def configuration(one: NetworkSet, seed: int, device: str, path: Path) -> Config:
-    """The defaults; only where the data are and what they are is said."""
+    """The default configuration for a set, whose cells are written to `path`."""
     table = anndata.AnnData(sp.csr_matrix(one.matrix))
     table.obs_names = [f"cell {number}" for number in range(len(one.matrix))]
     table.var_names = list(one.genes)

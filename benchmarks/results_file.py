@@ -1,4 +1,4 @@
-"""Tables of results as files that grow: what a call found takes its place among the rows of earlier calls."""
+"""Tables of results as files that grow: the rows of a run replace earlier rows of the same keys, others stay."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def merged(path: Path, found: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame
 
 
 def ordered(table: pd.DataFrame, **order: Sequence[str]) -> pd.DataFrame:
-    """Rows by the columns named, each in the order given; what is not listed comes last."""
-    places = {
-        column: table[column].map({name: place for place, name in enumerate(names)}).fillna(len(names))
+    """Rows sorted by the named columns, each in the order given; values that are not listed come last."""
+    positions = {
+        column: table[column].map({name: position for position, name in enumerate(names)}).fillna(len(names))
         for column, names in order.items()
     }
-    rows = pd.DataFrame(places).sort_values(list(order), kind="stable").index
+    rows = pd.DataFrame(positions).sort_values(list(order), kind="stable").index
     return table.loc[rows].reset_index(drop=True)
 
 
 def write(path: Path, table: pd.DataFrame) -> None:
-    """Whole or not at all: earlier rows may have taken hours."""
+    """Writes the file whole or not at all, because earlier rows may have taken hours."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    table.to_csv(beside, index=False, float_format="%.6g")
-    os.replace(beside, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    table.to_csv(temporary, index=False, float_format="%.6g")
+    os.replace(temporary, path)

@@ -1,15 +1,16 @@
-"""How long networks take to infer, by us and by others, as genes and as cells grow.
+"""How long does inferring a network take as genes and cells grow, by grn and by seven other methods?
 
-    python benchmarks/scaling.py [--methods grn genie3] [--limit 600]
+    python benchmarks/scaling.py                                        # 45 minutes of one CPU thread
+    python benchmarks/scaling.py --methods grn genie3 --limit 60
 
-Cells of our own generator (grn/data/simulated.py), a tenth of the genes regulators: 100 to 800 genes at 1000 cells, and
-500 to 4000 cells at 100 genes. Every method has one thread, one process and one run a size. Measured are wall time and
-the CPU time of the process and of those that it starts: the CPU time is what to compare, as other work on the machine
-does not count in it. Ours is the whole of what the network takes: reading the cells, choosing the penalty, both fits
-and the edge table. RegDiffusion's holds the start of its own Python.
+The cells are simulated (grn/data/simulated.py), and a tenth of the genes are regulators: 100 to 800 genes at 1000
+cells, and 500 to 4000 cells at 100 genes. Every method runs once per size, with one thread and one process. Compare the
+CPU time, of the process and of those that it starts, since wall time includes waiting for other work on the machine.
+The time of `grn` is that of all steps to a network: reading the cells, choosing the penalty, both fits and the edge
+table. RegDiffusion's includes the start of its own Python.
 
-A method is not run where half of the genes or cells already took it more than half of the limit; that is printed, and
-nothing stands for it in the table. Writes `scaling.csv` (rows of other methods and sizes stay) and the picture
+A method is left out of a size if it took more than half of the limit at half of the genes or cells; this is printed,
+and the table has no row for it. Writes `scaling.csv`, where rows of other methods and sizes stay, and the picture
 `docs/img/scaling.png`.
 """
 
@@ -48,7 +49,7 @@ def planted(genes: int, cells: int) -> NetworkSet:
 
 
 def timed(method: str, one: NetworkSet) -> dict[str, Any]:
-    """What one inference took, in a process of its own with one thread."""
+    """Time and memory of one inference, in a process of its own with one thread."""
     if method == OURS:
         import ours
 
@@ -72,7 +73,7 @@ def too_long(taken: Mapping[tuple[int, int], float], genes: int, cells: int, lim
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="+", default=methods(), choices=methods(), metavar="NAME")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="CPU seconds of one run")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help=f"CPU seconds of one run (default: {LIMIT_S})")
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
     parser.add_argument("--picture", type=Path, default=HERE.parent / "docs" / "img" / "scaling.png", metavar="FILE")
     arguments = parser.parse_args()
@@ -88,7 +89,7 @@ def main() -> None:
             size = f"{method:<20}{genes:>5} genes {cells:>5} cells "
             if too_long(taken, genes, cells, arguments.limit):
                 print(
-                    f"{size} left out: half of it was, or took more than {arguments.limit / 2:g} s of CPU time",
+                    f"{size} left out: half of it was left out, or took more than {arguments.limit / 2:g} s of CPU",
                     flush=True,
                 )
                 continue

@@ -1,4 +1,4 @@
-"""Times against genes and against cells, a line a method."""
+"""Picture: CPU seconds against genes and against cells, one line per method."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from networks_picture import COLOURS
 
 from grn.plots.style import INK, figure, plain
 
-LEAST_S = 1e-3  # times are kept in milliseconds
+LEAST_S = 1e-3  # times are recorded in milliseconds
 
 
 def lines(table: pd.DataFrame, *, ours: str, cells: int, genes: int) -> Figure:
     """table: method, genes, cells, cpu_seconds -> two panels, both axes logarithmic.
 
-    The left one has the rows of so many `cells`, the right one those of so many `genes`. A line ends where its method
-    was left out.
+    The left panel has the rows with `cells` cells, the right one those with `genes` genes. A line ends at the largest
+    size of its method.
     """
     picture = figure(9, 4.4)
     panels = picture.subplots(1, 2, sharey=True)

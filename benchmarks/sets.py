@@ -1,7 +1,9 @@
-"""Sets of cells with a known network, from the folder that GRN_BENCHMARK_DATA names.
+"""Which cells with a known network are there? Lists the sets in the folder that GRN_BENCHMARK_DATA names.
 
-`python benchmarks/sets.py --export sets.npz` writes what the peers see to one file, for machines that have neither this
-data nor this package (`run_peers.py` reads it).
+    python benchmarks/sets.py                       # lists them: seconds
+    python benchmarks/sets.py --export sets.npz     # and writes the peers' inputs to one file: seconds
+
+`run_peers.py` reads the file on machines that have neither these data nor this package.
 
 Letters: C cells, N genes.
 """
@@ -35,7 +37,7 @@ class NetworkSet:
     regulators: the genes that may regulate; None: every gene.
     universe: the pairs that are scored, self left out. "all": every ordered pair of the reference's genes, as BEELINE
     does for simulated networks; "reference": {the reference's regulators} x {its genes}.
-    hash: SHA-256 of what the file held, the gene names and the transform that the peers' values are made by.
+    hash: SHA-256 of the file's values, the gene names and the name of the transform that makes the peers' values.
     """
 
     name: str
@@ -53,7 +55,7 @@ class NetworkSet:
         return self.matrix.shape[0]
 
     def multiplicities(self) -> np.ndarray:
-        """[C, N] float32, what every method sees: counts as log1p of counts scaled to the cells' median total."""
+        """[C, N] float32, the input of every method: counts as log1p of counts scaled to the cells' median total."""
         if self.values == "expression":
             return self.matrix
         from scipy import sparse
@@ -70,7 +72,7 @@ class NetworkSet:
 
 def folder() -> Path:
     if not os.environ.get(VARIABLE):
-        raise SystemExit(f"{VARIABLE} is not set; let it name the folder with the benchmark data.")
+        raise SystemExit(f"{VARIABLE} is not set; set it to the folder with the benchmark data (data/README.md).")
     return Path(os.environ[VARIABLE])
 
 
@@ -79,7 +81,7 @@ def load_sets(patterns: Iterable[str] = ("*",)) -> list[NetworkSet]:
     patterns = list(patterns)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in SETS):
-            raise SystemExit(f"No set is called {pattern!r}; there are: {', '.join(SETS)}.")
+            raise SystemExit(f"No set is called {pattern!r}; the sets are {', '.join(SETS)}.")
     return [load() for name, load in SETS.items() if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
@@ -171,7 +173,7 @@ SETS: dict[str, Callable[[], NetworkSet]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Lists the sets, or writes what the peers see to one file.")
+    parser = argparse.ArgumentParser(description="Lists the sets, and writes the inputs of the peers to one file.")
     parser.add_argument("--sets", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
     parser.add_argument("--export", type=Path, metavar="FILE", help="the .npz file to write")
     arguments = parser.parse_args()

@@ -1,11 +1,13 @@
-"""All block sizes that the kernels ship with, checked against float64 on the GPU that it is for.
+"""Are the kernels right with all block sizes that they ship with, on the GPU that these are for?
 
-    PYTHONPATH=.:kernels python benchmarks/tiles.py [--output benchmarks/results/tiles.csv]
+    PYTHONPATH=.:kernels python benchmarks/tiles.py            # 2 minutes on an H200
+    PYTHONPATH=.:kernels python benchmarks/tiles.py --trial    # a few, in Triton's interpreter on a CPU: 20 seconds
 
-One row a tile and dtype: for the output, dq, dk, dv and dm the largest relative error over bags of 1, 7, 113, 1000 and
-1025 genes (of small bags' kernels, 1 to 128 genes), the largest error in units of its bound beside it, and whether all
-errors are within their bounds, which flashsign.autotune.accuracy derives. Compilers have been wrong at single tile
-sizes before, so no tile ships unseen. `--trial` runs a few tiles in Triton's interpreter, without a GPU.
+Compilers have been wrong at single block sizes before, so each is checked. The table (`results/tiles.csv`) has a row
+for each kernel, block sizes, head width and dtype: the largest relative error of the output, dq, dk, dv and dm against
+float64 over bags of 1, 7, 113, 1000 and 1025 genes (small bags: 1 to 128 genes), the same in units of its bound
+(`..._of_bound`), and whether all errors are within their bounds, which flashsign.autotune.accuracy derives. The exit
+status is 1 where one is not.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel with block sizes of its table, for a head width and dtype."""
+    """A kernel with block sizes of its table, a head width and a dtype."""
 
     kernel: str
     block_sizes: Any
@@ -63,7 +65,7 @@ class Case:
 
     @property
     def written(self) -> dict[str, int]:
-        """The block sizes, under one name for rows of a program's own tile."""
+        """The columns of the block sizes; the rows of a program's own tile are "own", whatever the table calls them."""
         return {{"rows": "own", "queries": "own"}.get(name, name): x for name, x in vars(self.block_sizes).items()}
 
     @property
@@ -77,6 +79,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
+    """All block sizes of all tables; head widths and dtypes are those of the tables."""
     from flashsign.dispatch import WIDEST
     from flashsign.tuning import tables
 
@@ -87,12 +90,15 @@ def cases() -> Iterator[Case]:
         "nan_repair": {key: [tables.NAN_REPAIR] for key in tables.HOPPER},
         "key_gradients": tables.KEY_GRADIENTS,
         "stream_query_gradient": tables.QUERY_GRADIENT,
-        "moment_query_gradient": {key: t for key, t in tables.QUERY_GRADIENT.items() if key[1] <= WIDEST["moments"]},
+        "moment_query_gradient": {
+            key: row for key, row in tables.QUERY_GRADIENT.items() if key[1] <= WIDEST["moments"]
+        },
     }
     for kernel, table in stream_tables.items():
-        for (size, width), tiles in table.items():
-            for tile in [*tiles, *([] if kernel.startswith(("hopper", "nan_repair")) else [tables.FALLBACK])]:
-                yield from (Case(kernel, tile, width, dtype) for dtype in dtypes(size))
+        fallback = [] if kernel.startswith(("hopper", "nan_repair")) else [tables.FALLBACK]
+        for (size, width), shipped in table.items():
+            for block_sizes in [*shipped, *fallback]:
+                yield from (Case(kernel, block_sizes, width, dtype) for dtype in dtypes(size))
     single = {
         "small_forward": {key: bags.forward for key, bags in tables.SMALL_BAGS.items()},
         "small_backward": {key: bags.backward for key, bags in tables.SMALL_BAGS.items()},
@@ -102,20 +108,21 @@ def cases() -> Iterator[Case]:
         "moment_key_gradients": tables.MOMENT_KEY_GRADIENTS,
         "moment_query_gradients": tables.MOMENT_QUERY_GRADIENTS,
     }
-    for kernel, shipped in single.items():
-        for (size, width), tile in shipped.items():
-            yield from (Case(kernel, tile, width, dtype) for dtype in dtypes(size))
+    for kernel, table in single.items():
+        for (size, width), block_sizes in table.items():
+            yield from (Case(kernel, block_sizes, width, dtype) for dtype in dtypes(size))
 
 
 def dtypes(size: int) -> tuple[torch.dtype, ...]:
+    """The dtypes of so many bytes."""
     return HALVES if size == 2 else (torch.float32,)
 
 
 def ours(case: Case, bag: Bag) -> list[Tensor]:
-    """Output, dq, dk, dv, dm by the kernels with the case's block sizes; of forward kernels the output alone.
+    """Output, dq, dk, dv and dm by the kernel with the case's block sizes; of forward kernels the output alone.
 
-    Small bags and moments have one row of block sizes each, which they choose themselves. Kernels of the stream are
-    checked on small bags too.
+    Kernels of small bags and of moments take their block sizes from their tables, which have one row per width and
+    dtype. Kernels of the stream are checked on small bags too.
     """
     from flashsign.triton import small_bags
     from flashsign.triton.common.layout import cdiv
@@ -126,25 +133,25 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
     from flashsign.tuning.split_keys import SplitKeys
 
     q, k, v, m, grad = bag.q, bag.k, bag.v, bag.m, bag.grad
-    call, cut = (q, k, v, m[:, None]), (None, None, 1e-6)
+    call, rest = (q, k, v, m[:, None]), (None, None, 1e-6)
     if case.kernel in ("small_forward", "small_backward"):
-        o, inverse = small_bags.forward(*call, *cut)
-        *gradients, dm = small_bags.backward(grad, *call, o, inverse, *cut)
+        o, inverse = small_bags.forward(*call, *rest)
+        *gradients, dm = small_bags.backward(grad, *call, o, inverse, *rest)
         return [o, *gradients, dm.sum(1)]
     if case.kernel in PASSES:
-        o, *kept = moments.forward(*call, *cut)
-        *gradients, dm = moments.backward(grad, *call, o, *kept, *cut)
+        o, *kept = moments.forward(*call, *rest)
+        *gradients, dm = moments.backward(grad, *call, o, *kept, *rest)
         return [o, *gradients, dm.sum(1)]
     if case.kernel.startswith("hopper"):
         o, inverse = torch.empty_like(q), torch.empty(q.shape[:3], device=q.device)
         keys = ScaledKeys.of(k, m[:, None], None)
         tiles = cdiv(q.shape[2], case.block_sizes.own) * q.shape[0] * q.shape[1]
-        # A split takes two tiles of keys or more.
+        # Each split of the keys takes two tiles of keys or more.
         splits = min(3, cdiv(k.shape[2], 2 * case.block_sizes.other)) if case.kernel == "hopper_split_keys" else 1
         plan = SplitKeys(tiles, 0, 1, 0.0) if splits == 1 else SplitKeys(0, tiles, splits, 0.0)
         stream.hopper.forward(q, keys, v, m[:, None], None, None, 1e-6, case.block_sizes, plan, o, inverse)
         return [o]
-    o, inverse = stream.forward(*call, *cut, case.block_sizes if case.kernel == "forward" else None)
+    o, inverse = stream.forward(*call, *rest, case.block_sizes if case.kernel == "forward" else None)
     if case.kernel == "forward":
         return [o]
     if case.kernel == "nan_repair":
@@ -154,12 +161,12 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
     key_sizes = case.block_sizes if case.kernel == "key_gradients" else None
     query_sizes = case.block_sizes if case.kernel.endswith("query_gradient") else None
     by_moments = case.kernel == "moment_query_gradient"
-    *gradients, dm = stream.backward(grad, *call, o, inverse, *cut, key_sizes, query_sizes, by_moments)
+    *gradients, dm = stream.backward(grad, *call, o, inverse, *rest, key_sizes, query_sizes, by_moments)
     return [o, *gradients, dm.sum(1)]
 
 
-def start_of(case: Case) -> dict[str, object]:
-    """The first columns of a case's row."""
+def case_columns(case: Case) -> dict[str, object]:
+    """The columns that name a case."""
     return {
         "kernel": case.kernel, "width": case.width, "dtype": str(case.dtype).removeprefix("torch."),
         **dict.fromkeys(NUMBERS), **case.written,
@@ -167,7 +174,8 @@ def start_of(case: Case) -> dict[str, object]:
 
 
 def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
-    tensors, row = KERNELS[case.kernel], start_of(case)
+    """The row of a case, from bags of these sizes; a case that fails is a row with the problem."""
+    tensors, row = KERNELS[case.kernel], case_columns(case)
     worst, of_bound, within = dict.fromkeys(tensors, 0.0), dict.fromkeys(tensors, 0.0), True
     try:
         for genes in sizes:
@@ -176,19 +184,22 @@ def check(case: Case, sizes: tuple[int, ...], device: str) -> dict[str, object]:
             for name, verdict in bag.judge({name: found[name] for name in tensors}).items():
                 worst[name], of_bound[name] = max(worst[name], verdict.error), max(of_bound[name], verdict.of_bound)
                 within &= verdict.good
-    except Exception as problem:  # one tile that does not compile must not hide the others
+    except Exception as problem:  # a case that does not compile must not stop the others
         return row | {"within": False, "problem": repr(problem)[:200]}
     return row | worst | {f"{name}_of_bound": units for name, units in of_bound.items()} | {"within": within}
 
 
 def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
-    """A row a case, in order. Compiling is the work: many processes share the GPU. What is not done in time says so."""
+    """A row for each case, in order; a case that is not done in time has that as its problem.
+
+    Compiling takes most of the time, so many processes use the GPU together.
+    """
     begun, rows = time.monotonic(), {}
     processes = min(28, (os.cpu_count() or 1) - 2)
     with ProcessPoolExecutor(max(1, processes), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        # What takes long to compile first.
-        late = sorted(everything, key=lambda case: (-case.width, -case.dtype.itemsize))
-        waiting = {pool.submit(check, case, case.sizes, "cuda"): case for case in late}
+        # First the cases that take longest to compile.
+        ordered = sorted(everything, key=lambda case: (-case.width, -case.dtype.itemsize))
+        waiting = {pool.submit(check, case, case.sizes, "cuda"): case for case in ordered}
         try:
             for done in as_completed(waiting, limit_s):
                 case = waiting[done]
@@ -197,27 +208,40 @@ def check_all(everything: list[Case], limit_s: float) -> pd.DataFrame:
                 print(took, case.kernel, case.block_sizes, case.width, case.dtype, rows[case]["within"], flush=True)
         except TimeoutError:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in active_children():  # they may be compiling for minutes yet
+            for process in active_children():  # they may still compile for minutes
                 process.kill()
     late_row = {"within": False, "problem": f"not done in {limit_s:.0f} s"}
-    return pd.DataFrame([rows.get(case, start_of(case) | late_row) for case in everything])
+    return pd.DataFrame([rows.get(case, case_columns(case) | late_row) for case in everything])
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--output", type=Path, default=HERE / "results" / "tiles.csv")
-    options.add_argument("--kernels", nargs="+", choices=KERNELS, metavar="NAME", help="these alone; others' rows stay")
-    options.add_argument("--trial", action="store_true", help="a few float32 tiles in the interpreter; writes nothing")
-    options.add_argument("--limit-s", type=float, default=540, metavar="S", help="what is not done by then, is not")
+    options.add_argument(
+        "--kernels",
+        nargs="+",
+        choices=KERNELS,
+        metavar="NAME",
+        help="check these kernels alone; the rows of others stay",
+    )
+    options.add_argument(
+        "--trial", action="store_true", help="check a few float32 cases in the interpreter; writes nothing"
+    )
+    options.add_argument(
+        "--limit-s", type=float, default=540, metavar="S", help="stop after this time; cases that are not done fail"
+    )
     chosen = options.parse_args()
-    os.environ.pop("FLASHSIGN_TILES", None)  # it is the tables that are checked
+    os.environ.pop("FLASHSIGN_TILES", None)  # the shipped tables are checked, not a tile file of the user
     if chosen.trial:
         os.environ.setdefault("TRITON_INTERPRET", "1")
         some = [case for case in cases() if case.dtype == torch.float32 and case.width == 16]
         print(pd.DataFrame(check(case, TRIAL_SIZES, "cpu") for case in some).to_string(index=False, na_rep=""))
         return 0
     if not torch.cuda.is_available():
-        print("Tiles are checked on the GPU that they are for, and there is none; --trial shows how.", file=sys.stderr)
+        print(
+            "Block sizes are checked on the GPU that they are for, and there is none; --trial checks a few without.",
+            file=sys.stderr,
+        )
         return 2
     wanted = chosen.kernels or list(KERNELS)
     table = check_all([case for case in dict.fromkeys(cases()) if case.kernel in wanted], chosen.limit_s)
@@ -232,7 +256,7 @@ def main() -> int:
     print(
         table.drop(columns="device").to_string(index=False, float_format=lambda x: "" if math.isnan(x) else f"{x:.1e}")
     )
-    print(f"{int(table.within.sum())} of {len(table)} are within the bounds.")
+    print(f"{int(table.within.sum())} of {len(table)} cases are within the bounds; wrote {chosen.output}.")
     return int(not table.within.all())
 
 

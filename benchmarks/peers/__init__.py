@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # The quick ones first.
 NAMES = ("pearson", "spearman", "ridge", "partial_correlation", "grnboost2", "genie3", "regdiffusion")
 
-# What a reader may miss in the table, and why.
+# Methods that a reader may miss in the table, and why they are missing.
 ABSENT = {
     "pidc": "not installable: there is no Python package of it on PyPI, its authors' implementation "
     "(Chan, Stumpf and Babtie 2017) is in Julia",
@@ -23,9 +23,9 @@ ABSENT = {
 
 
 def load(name: str) -> Peer:
-    """Imports one method only: what it costs in memory is then its own."""
+    """Imports one method alone, so that the memory that is measured is its own."""
     if name not in NAMES:
-        raise SystemExit(f"No peer is called {name!r}; there are: {', '.join(NAMES)}.")
+        raise SystemExit(f"No peer is called {name!r}; the peers are {', '.join(NAMES)}.")
     return importlib.import_module(f"peers.{name}").PEER
 
 

@@ -1,4 +1,4 @@
-"""Networks that were inferred once: a table and what it took, under a key of all that decides them."""
+"""A cache of inferred networks: a table, its time and memory, under a key of everything that decides the result."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Entry:
         return table, json.loads(self.notes.read_text("utf-8"))
 
     def write(self, network: pd.DataFrame, notes: Mapping[str, Any]) -> None:
-        """The notes last: an entry without them does not exist."""
+        """Writes the notes last, because an entry without notes does not exist."""
         self.table.parent.mkdir(parents=True, exist_ok=True)
         _replace(self.table, network.to_csv(index=False, float_format="%.9g"))
         _replace(self.notes, json.dumps(notes, indent=2) + "\n")
 
 
 def entry(folder: Path, one: PreparedSet, method: str, settings: Mapping[str, Any], seed: int) -> Entry:
-    """The place for what `method` infers from `one` with these settings and this seed."""
+    """The entry of the network that `method` infers from `one` with these settings and this seed."""
     decisive = {
         "data": one.hash,
         "regulators": one.regulators,
@@ -57,6 +57,6 @@ def entry(folder: Path, one: PreparedSet, method: str, settings: Mapping[str, An
 
 
 def _replace(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,7 +1,7 @@
 """GENIE3: a random forest predicts each gene from the regulators; importance = variance that their splits explain.
 
 As in the paper: targets of variance 1, 1000 trees grown to the end on bootstraps, the square root of the number of
-regulators tried at a split, importances not normalised per target. Importance has no direction: the sign is that of
+regulators tried at a split, importances not normalised per target. Importances have no sign: the sign is that of
 Pearson's correlation. Source: Huynh-Thu, Irrthum, Wehenkel and Geurts 2010.
 """
 
@@ -26,7 +26,7 @@ def infer(
     trees: int = 1000,
     max_features: str = "sqrt",
 ) -> pd.DataFrame:
-    """values [C, N] -> one row a pair regulator -> gene."""
+    """values [C, N] -> one row per pair regulator -> gene."""
     rows = positions(genes, regulators)
     fit = partial(importances, trees=trees, max_features=max_features)
     found = over_targets(fit, values, rows, seed, n_jobs)

@@ -1,13 +1,13 @@
-"""GRNBoost2: gradient boosting predicts each gene from the regulators, and stops early by its out-of-bag improvement.
+"""GRNBoost2: gradient boosting predicts each gene from the regulators, stopped early by out-of-bag improvement.
 
 Settings as its authors publish them: learning rate 0.01, a tenth of the regulators tried at a split, 90 % of the cells
 in each round, at most 5000 rounds; it ends when the mean out-of-bag improvement of the last 25 rounds is negative.
-Importances, which sum to 1, are multiplied by the number of rounds: targets that were learned for longer weigh more.
-An improvement is what a round's tree does for the cells left out of that round. That is what scikit-learn's
+Importances, which sum to 1, are multiplied by the number of rounds: targets that took more rounds weigh more.
+The improvement is that of the error on the cells that a round left out. That is what scikit-learn's
 `oob_improvement_` was before 1.3; since then it compares the left-out cells of one round with other cells of the round
-before, which is noise of a size that ends nearly every fit after 25 rounds. So it is worked out here.
+before, which is noise so large that nearly every fit ends after 25 rounds. So it is computed here.
 
-Importance has no direction: the sign is that of Pearson's correlation. Source: Moerman et al. 2019.
+Importances have no sign: the sign is that of Pearson's correlation. Source: Moerman et al. 2019.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def infer(
     max_features: float = 0.1,
     subsample: float = 0.9,
 ) -> pd.DataFrame:
-    """values [C, N] -> one row a pair regulator -> gene."""
+    """values [C, N] -> one row per pair regulator -> gene."""
     rows = positions(genes, regulators)
     settings = {
         "n_estimators": rounds,
@@ -58,14 +58,14 @@ def importances(
 
 
 class EarlyStop:
-    """Asked after each round whether to stop: when the mean improvement of the last `window` rounds is negative."""
+    """Called after each round: stops when the mean improvement of the last `window` rounds is negative."""
 
     def __init__(self, window: int) -> None:
         self.window = window
         self.improvements: list[float] = []
 
     def __call__(self, done: int, model: GradientBoostingRegressor, state: dict[str, Any]) -> bool:
-        """state: the variables of the loop, which scikit-learn hands to a monitor; y [C] is the target."""
+        """state: the loop's variables, which scikit-learn passes to a monitor; y [C] is the target."""
         left_out = ~state["sample_mask"]
         after = state["y"][left_out] - state["raw_predictions"][left_out, 0]
         step = model.learning_rate * model.estimators_[done, 0].tree_.predict(state["X"][left_out])[:, 0]

@@ -1,7 +1,7 @@
-"""A call in a process of its own, with the time and the memory that it took.
+"""A call in a process of its own, with its time and memory.
 
-The process is fresh (spawned), so its peak of memory holds nothing of its parent's. Linux's getrusage would: a child
-starts there with its parent's peak, hence /proc/self/status where there is one.
+The process is spawned, so that its peak memory does not include its parent's. Linux's getrusage starts a child with its
+parent's peak, so the peak is read from /proc/self/status where that exists.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class CallFailed(RuntimeError):
 def measured(
     call: Callable[..., Any], *arguments: Any, jobs: int = 1, threads: int | None = 1
 ) -> tuple[Any, dict[str, Any]]:
-    """What call(*arguments) returns, and what it took.
+    """The result of call(*arguments), and its time and memory.
 
-    `jobs`: how many processes it starts at most; `threads`: how many each of them computes with (None: as the caller).
+    `jobs`: the most processes that it starts; `threads`: the threads of each (None: as the caller).
     Measures: `seconds` of wall time, without the import of the call's own module; `cpu_seconds` of all processes;
     `peak_mb`, the peak of the process plus, where it started others, `jobs` times that of the largest (an upper bound:
     pages may be shared); `cores` (jobs times threads), `python`, `versions`.
@@ -90,7 +90,7 @@ def _inside(pipe: Connection, call: Callable[..., Any], arguments: tuple[Any, ..
 
 
 def _end_workers() -> None:
-    """Joblib keeps its processes for the next call; only those that have ended are counted."""
+    """Ends the processes that joblib keeps for the next call, because only ended processes are counted."""
     loky = sys.modules.get("joblib.externals.loky")
     if loky is not None and sys.modules["joblib.externals.loky.reusable_executor"]._executor is not None:
         loky.get_reusable_executor().shutdown(wait=True)
@@ -111,7 +111,7 @@ def _megabytes(maxrss: int) -> float:
 
 @contextmanager
 def _threads(number: int | None) -> Iterator[None]:
-    """Libraries read these variables when they are loaded, so the process must start with them."""
+    """Sets the variables that libraries read when they are loaded, so that the new process starts with them."""
     if number is None:
         yield
         return

@@ -14,7 +14,7 @@ from peers.peer import Peer, edge_table, positions, standardised
 
 
 def infer(values: np.ndarray, genes: list[str], regulators: list[str], seed: int, *, n_jobs: int = 1) -> pd.DataFrame:
-    """values [C, N] -> one row a pair regulator -> gene; nothing is random and nothing parallel here."""
+    """values [C, N] -> one row per pair regulator -> gene; nothing is random and nothing parallel here."""
     precision = LedoitWolf(assume_centered=True).fit(standardised(values)).precision_
     scale = np.sqrt(np.diag(precision))
     partial = -precision / scale[:, None] / scale[None, :]

@@ -1,4 +1,4 @@
-"""What a peer is, and the few steps that several of them share.
+"""What a peer is, and steps that several peers have in common.
 
 Letters: C cells, N genes, R regulators.
 """
@@ -17,10 +17,10 @@ class Peer:
     """A method of inference.
 
     infer(values [C, N], genes, regulators, seed, *, n_jobs, **settings) -> DataFrame of source, target, weight: every
-    ordered pair regulator -> gene but self. A weight's size ranks the edge, its sign says up or down.
-    sign: "own" where the method gives one, else "correlation": that of Pearson's correlation.
-    parallel: whether the targets are spread over `n_jobs` processes.
-    unavailable: says why it cannot run here, or None.
+    ordered pair regulator -> gene but self loops. |weight| ranks the edge, its sign is activation or repression.
+    sign: "own" where the method infers it, else "correlation": that of Pearson's correlation.
+    parallel: whether the targets are distributed over `n_jobs` processes.
+    unavailable: returns the reason why the method cannot run here, or None.
     """
 
     name: str
@@ -33,16 +33,16 @@ class Peer:
 
 
 def positions(genes: Sequence[str], regulators: Sequence[str]) -> np.ndarray:
-    """[R], where each regulator is among the genes."""
-    place = {gene: index for index, gene in enumerate(genes)}
-    missing = [name for name in regulators if name not in place]
+    """[R], the index of each regulator among the genes."""
+    index = {gene: number for number, gene in enumerate(genes)}
+    missing = [name for name in regulators if name not in index]
     if missing:
         raise ValueError(f"{len(missing)} regulators are not among the genes, e.g. {missing[0]!r}")
-    return np.array([place[name] for name in regulators], dtype=np.int64)
+    return np.array([index[name] for name in regulators], dtype=np.int64)
 
 
 def edge_table(weights: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -> pd.DataFrame:
-    """weights [R, N] -> source, target, weight, one row a pair, without self."""
+    """weights [R, N] -> source, target, weight: one row per pair, without self loops."""
     weights = np.nan_to_num(np.asarray(weights, dtype=np.float64))
     keep = np.arange(len(genes))[None, :] != positions(genes, regulators)[:, None]
     row, column = np.nonzero(keep)
@@ -67,7 +67,7 @@ def correlation(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def with_sign_of_correlation(importances: np.ndarray, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Importances [R, N] know no direction: they get the sign of Pearson's correlation (+ where it is 0)."""
+    """Importances [R, N], which have no sign, with the sign of Pearson's correlation (+ where it is 0)."""
     return np.where(correlation(values, rows) < 0, -importances, importances)
 
 
@@ -78,24 +78,24 @@ def over_targets(
     seed: int,
     n_jobs: int,
 ) -> np.ndarray:
-    """One fit a target, its importances as column: [R, N].
+    """One fit per target, whose importances are a column of the result [R, N].
 
     fit(inputs [C, R or R - 1], target [C], seed) -> [R or R - 1]; the target is left out of its own inputs. A target's
-    seed depends on `seed` and its place alone, so the number of processes changes nothing. Targets that never vary have
-    nothing to explain: 0.
+    seed depends on `seed` and its index alone, so the number of processes changes nothing. Targets that never vary get
+    importances of 0.
     """
     from joblib import Parallel, delayed
 
     targets = standardised(values)
     inputs = np.ascontiguousarray(values[:, rows], dtype=np.float32)
     seeds = np.random.SeedSequence(seed).generate_state(values.shape[1])
-    told = [column for column in range(values.shape[1]) if targets[:, column].any() and (rows != column).any()]
-    others = [rows != column for column in told]
+    fitted = [column for column in range(values.shape[1]) if targets[:, column].any() and (rows != column).any()]
+    others = [rows != column for column in fitted]
     found = Parallel(n_jobs=n_jobs)(
         delayed(fit)(inputs[:, other], targets[:, column], int(seeds[column]))
-        for column, other in zip(told, others, strict=True)
+        for column, other in zip(fitted, others, strict=True)
     )
     importances = np.zeros((len(rows), values.shape[1]))
-    for column, other, importance in zip(told, others, found, strict=True):
+    for column, other, importance in zip(fitted, others, found, strict=True):
         importances[other, column] = importance
     return importances

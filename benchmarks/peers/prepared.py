@@ -1,4 +1,4 @@
-"""A set as the peers see it, and a file of such sets that needs nothing but numpy."""
+"""The input of the peers, and a file of such sets that needs nothing but numpy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIELDS = ("values", "genes", "regulators", "hash")
 
 @dataclass(frozen=True, eq=False)
 class PreparedSet:
-    """values [C, N] float32, the names of its N genes and of the regulators among them, the hash of their origin."""
+    """values [C, N] float32, the names of the N genes and of the regulators among them, and NetworkSet.hash."""
 
     name: str
     values: np.ndarray
@@ -25,7 +25,7 @@ class PreparedSet:
 def save_prepared(path: Path, sets: Iterable[PreparedSet]) -> None:
     """One compressed .npz with `<set>/<field>` entries, texts as arrays of characters: nothing in it is pickled."""
     if path.suffix != ".npz":
-        raise SystemExit(f"{path.name} should end in .npz.")
+        raise SystemExit(f"The name of the file must end in .npz, and {path.name} does not.")
     np.savez_compressed(
         path, **{f"{one.name}/{name}": np.asarray(getattr(one, name)) for one in sets for name in FIELDS}
     )

@@ -2,8 +2,8 @@
 
 GRN_BENCHMARK_REGDIFFUSION_PYTHON names a Python that has `regdiffusion` (0.2.3 was tried, with the CPU build of torch
 2.13); without it the method is skipped. Its defaults, on the CPU. Genes that never vary and cells whose genes are all
-alike are taken out first, as it asks. In practice its matrix has no negative entries: the weight is its size, the sign
-that of Pearson's correlation. Source: Zhu and Slonim 2024.
+alike are removed first, as the package requires. In practice its matrix has no negative entries: |weight| is the
+entry, the sign is that of Pearson's correlation. Source: Zhu and Slonim 2024.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ np.save(result, trainer.model.get_adj_().detach().numpy())
 def infer(
     values: np.ndarray, genes: list[str], regulators: list[str], seed: int, *, n_jobs: int = 1, steps: int = 1000
 ) -> pd.DataFrame:
-    """values [C, N] -> one row a pair regulator -> gene; on one core, as all peers but those of trees."""
+    """values [C, N] -> one row per pair regulator -> gene; on one core, as all peers but those of trees."""
     reason = unavailable()
     if reason:
         raise RuntimeError(reason)

@@ -16,12 +16,12 @@ PENALTIES = np.logspace(0, 5, 11)
 
 
 def infer(values: np.ndarray, genes: list[str], regulators: list[str], seed: int, *, n_jobs: int = 1) -> pd.DataFrame:
-    """values [C, N] -> one row a pair regulator -> gene; nothing is random and nothing parallel here."""
+    """values [C, N] -> one row per pair regulator -> gene; nothing is random and nothing parallel here."""
     z = standardised(values)
     rows = positions(genes, regulators)
     weights = np.zeros((len(rows), len(genes)))
     plain = np.setdiff1d(np.arange(len(genes)), rows)
-    if len(plain):  # these share their inputs: one decomposition serves them all
+    if len(plain):  # they have the same inputs, so that one decomposition is enough
         weights[:, plain] = coefficients(z[:, rows], z[:, plain])
     for target in rows:
         others = rows != target

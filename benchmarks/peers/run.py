@@ -1,4 +1,4 @@
-"""One peer on one set: from the cache, or computed in a process of its own and put there."""
+"""One peer on one set: read from the cache, or computed in a process of its own and cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peers.prepared import PreparedSet
 
 
 class NotRun(RuntimeError):
-    """The peer has no result for the set, and is not there to make one; the message says why."""
+    """The cache has no network of the peer for the set, and the peer cannot run; the message is the reason."""
 
 
 def run_peer(
@@ -36,9 +36,9 @@ def run_peer(
     """
     peer = load(name)
     settings = settings_of(peer, changes)
-    place = entry(folder, one, name, settings, seed)
-    if place.exists():
-        network, notes = place.read()
+    cached = entry(folder, one, name, settings, seed)
+    if cached.exists():
+        network, notes = cached.read()
         return network, notes | {"cached": True}
     reason = peer.unavailable() if compute else "not in the cache"
     if reason:
@@ -48,5 +48,5 @@ def run_peer(
         partial(peer.infer, n_jobs=jobs, **settings), one.values, one.genes, one.regulators, seed, jobs=jobs
     )
     notes = {"set": one.name, "method": name, "data": one.hash, "settings": settings, "seed": seed, **measures}
-    place.write(network, notes)
-    return place.read()[0], notes | {"cached": False}
+    cached.write(network, notes)
+    return cached.read()[0], notes | {"cached": False}

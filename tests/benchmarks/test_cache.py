@@ -54,11 +54,11 @@ def test_all_that_decides_a_network_is_in_its_key(tiny, tmp_path):
 
 
 def test_a_table_without_notes_is_no_entry(tiny, tmp_path):
-    place = entry(tmp_path, tiny, "pearson", {}, 0)
-    place.write(pd.DataFrame({"source": ["a"], "target": ["NA"], "weight": [0.5]}), {"seconds": 1})
-    assert place.exists() and json.loads(place.notes.read_text())["seconds"] == 1
-    place.notes.unlink()
-    assert not place.exists()
+    cached = entry(tmp_path, tiny, "pearson", {}, 0)
+    cached.write(pd.DataFrame({"source": ["a"], "target": ["NA"], "weight": [0.5]}), {"seconds": 1})
+    assert cached.exists() and json.loads(cached.notes.read_text())["seconds"] == 1
+    cached.notes.unlink()
+    assert not cached.exists()
     with pytest.raises(NotRun, match="not in the cache"):
         run_peer("pearson", tiny, folder=tmp_path, compute=False)
 

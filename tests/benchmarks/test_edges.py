@@ -1,4 +1,4 @@
-"""The benchmark of edge sums on a CPU, in Triton's interpreter. Never a time."""
+"""The benchmark of edge sums on a CPU, in Triton's interpreter. Times are not tested."""
 
 from __future__ import annotations
 

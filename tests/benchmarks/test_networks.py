@@ -1,4 +1,4 @@
-"""The table and the picture of made-up networks; our own column appears with its file alone."""
+"""The table and the picture of small networks; our own method needs its file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_picture_has_a_panel_a_metric(table):
     assert {text.get_text() for text in picture.legends[0].get_texts()} == {"grn", "ridge", "all signs alike"}
 
 
-def test_our_column_needs_its_file(tmp_path, monkeypatch):
+def test_our_method_needs_its_file(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "ours", raising=False)
     others = [path for path in sys.path if path != str(networks.HERE)]
     monkeypatch.setattr(sys, "path", others)

@@ -1,4 +1,4 @@
-"""Every peer on a planted network, and what they share."""
+"""Every peer on a planted network, and the steps that they have in common."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def test_boosting_goes_on_while_left_out_cells_improve_and_stops_on_noise():
 
     settings = {"n_estimators": 300, "learning_rate": 0.01, "max_features": 0.5, "subsample": 0.9}
     values = planted()
-    told = importances(values[:, :3], values[:, 3].astype(np.float64), 0, window=25, settings=settings)
+    learned = importances(values[:, :3], values[:, 3].astype(np.float64), 0, window=25, settings=settings)
     noise = np.random.default_rng(4).normal(size=len(values))
     guessed = importances(values[:, :3], noise, 0, window=25, settings=settings | {"learning_rate": 0.3})
     # Importances sum to the number of rounds.
-    assert told.sum() == pytest.approx(300)
+    assert learned.sum() == pytest.approx(300)
     assert 25 <= guessed.sum() < 100
 
 

@@ -1,4 +1,4 @@
-"""Rows of earlier calls stay where they are, to the letter; equal keys are replaced."""
+"""Rows of earlier runs stay unchanged; rows of equal keys are replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times: what is run, what is left out, and how it is drawn."""
+"""The sizes that are run and left out, and the picture."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from scaling import CELLS, FEW_GENES, GENES, SIZES, USUAL_CELLS
 def test_every_size_is_run_once_and_after_its_halves():
     assert len(SIZES) == len(set(SIZES)) == len(GENES) + len(CELLS) - 1
     order = sorted(SIZES)
-    for place, (genes, cells) in enumerate(order):
-        assert not {(genes // 2, cells), (genes, cells // 2)} & set(order[place:])
+    for position, (genes, cells) in enumerate(order):
+        assert not {(genes // 2, cells), (genes, cells // 2)} & set(order[position:])
 
 
 def test_what_took_too_long_is_left_out_with_all_that_is_larger():

@@ -1,4 +1,4 @@
-"""The sets have the shapes that their documentation says; needs the folder of benchmark data (GRN_BENCHMARK_DATA)."""
+"""The sets have the documented shapes; needs the folder of benchmark data (GRN_BENCHMARK_DATA)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_shapes(name):
 
 
 @needs_data
-def test_counts_are_raw_and_peers_see_their_logarithms():
+def test_counts_are_raw_and_peers_read_their_logarithms():
     (one,) = load_sets(["sergio_ds1"])
     assert (one.matrix == np.round(one.matrix)).all()
     seen = one.multiplicities()
@@ -49,7 +49,7 @@ def test_counts_are_raw_and_peers_see_their_logarithms():
 
 
 @needs_data
-def test_no_two_sets_of_values_share_a_hash():
+def test_different_values_have_different_hashes():
     sets = load_sets(["sergio_*", "boolode_dyn-*"])
     assert len({one.hash for one in sets}) == len(sets)
 
