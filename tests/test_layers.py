@@ -73,7 +73,7 @@ SAME_NAME = {
     "layout.py": "tokens of the model, tensors of the operators, pointers of the kernels",
     "moments.py": "moments in one process, and over several",
     "predict.py": "what it computes, its Python call and its command",
-    "report.py": "the report, and the object that a Python call returns",
+    "report.py": "the page, and the page of a run with its pictures",
     "run.py": "the run, and the object that a Python call returns",
     "split_keys.py": "the plan, and the kernel that adds the splits",
     "sums.py": "sums as monoids, and sums of moments in kernels",

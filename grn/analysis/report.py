@@ -85,7 +85,8 @@ def write_report(
     """Writes `folder`/report.html and returns its path.
 
     metrics, per_class, edges: as in the result of a run.   network: from network.h5ad.
-    pictures: `confusion`, `training`, `edges`, `heatmaps`, those that exist.   title: None: the folder's name.
+    pictures: by name, those of `confusion`, `training`, `edges` and `heatmaps` that exist.
+    title: None: the folder's name.
     """
     shown = {name: image(picture, name) for name, picture in pictures.items()}
     sections = {
@@ -114,6 +115,7 @@ def write_report(
 
 
 def test_cells(metrics: Mapping[str, float], per_class: pd.DataFrame, confusion: str) -> str:
+    """HTML: the scores of the test cells, the F1 of each cell type, and the picture `confusion`."""
     rows = [(name, f"{value:.3f}") for name, value in score_rows(metrics, SCORES | LOSSES)]
     parts = [table(["metric", "value"], rows, numbers=1)] if rows else []
     if len(per_class):
@@ -122,6 +124,7 @@ def test_cells(metrics: Mapping[str, float], per_class: pd.DataFrame, confusion:
 
 
 def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[str, str]) -> str:
+    """HTML: the strongest edges over all cells, as tables and as a picture."""
     columns = ["regulator", "target", "weight", "confidence"]
     parts = edge_tables(strongest_edges(edges, 15), columns, network.signed)
     explained = (
@@ -132,6 +135,7 @@ def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[
 
 
 def by_type_section(network: SignedNetwork, heatmaps: str) -> str:
+    """HTML: the heat maps, and the strongest edges of each cell type."""
     tables = []
     for label, weights in network.by_type.items():
         strongest = strongest_edges(edge_list(weights, network.genes, 10), 10)
@@ -142,6 +146,7 @@ def by_type_section(network: SignedNetwork, heatmaps: str) -> str:
 
 
 def meaning(network: SignedNetwork) -> str:
+    """HTML: what the weights and signs of this network mean, and what they do not."""
     about = network.about
     entries = {
         "Sign of a weight": about["sign"],
@@ -190,6 +195,7 @@ def side_by_side(parts: Sequence[str]) -> str:
 
 
 def image(picture: Picture, name: str) -> str:
+    """HTML: a figure inside the page, as PNG."""
     buffer = io.BytesIO()
     picture.savefig(buffer, format="png")
     data = base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -40,7 +40,7 @@ def command(
         typer.Option(
             "--regulators",
             metavar="reference|all|FILE",
-            help="The regulators whose edges are scored: those of the reference, all its genes, or those in a file.",
+            help="The regulators whose edges are scored: those of the reference, all genes of it, or those in a file.",
         ),
     ] = "reference",
     genes: Annotated[

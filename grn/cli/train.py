@@ -19,7 +19,9 @@ def command(
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="FIELD=VALUE", help="Set one field, for example trainer.max_epochs=5. Repeatable."
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Set one field, for example trainer.max_epochs=5; own_data.yaml explains all. Repeatable.",
         ),
     ] = None,
     output: Annotated[

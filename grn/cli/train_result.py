@@ -14,6 +14,7 @@ EDGES = 8  # of each sign on the terminal
 
 
 def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:
+    """Prints the scores of the test cells, the F1 of each cell type and the strongest edges; no empty table."""
     from grn.analysis.summary import class_rows, edge_rows, edge_titles, score_rows
     from grn.cli.console import print_table
     from grn.network.file_formats import strongest_edges

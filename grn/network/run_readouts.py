@@ -90,15 +90,15 @@ def read_networks(
     attention, chosen = None, None
     if layer is not None:
         measured = torch.as_tensor(multiplicity[:, regulators].toarray(), device=device)
-        of_layer = (
+        layer_and_cells = (
             layer,
             measured,
             None if basal is None else torch.as_tensor(basal, device=device),
             torch.as_tensor(labels, device=device),
         )
-        attention = attention_network(*of_layer)
+        attention = attention_network(*layer_and_cells)
         if readout == "effect":
-            chosen = effect_network(*of_layer)
+            chosen = effect_network(*layer_and_cells)
     if readout == "attention":
         chosen = attention or Network(mean, {}, np.broadcast_to(np.float32(0.5), layers[0].shape))
     if readout in WHOLE_MODEL:
@@ -119,7 +119,7 @@ def whole_bags(
     regulators: np.ndarray,
     packed: bool,
 ) -> Iterator[Bags]:
-    """The cells `rows` with nothing masked, in batches. Arguments as for `masked_bags`."""
+    """The cells `rows` with nothing masked, in batches. packed: as packed bags.   Others: as for `masked_bags`."""
     batch = int(np.clip(ACTIVATIONS // (multiplicity.shape[1] * model.config.hidden), 1, 64))
     for part in (rows[start : start + batch] for start in range(0, len(rows), batch)):
         if packed:

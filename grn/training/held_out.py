@@ -27,10 +27,10 @@ def held_out_errors(fitted: FittedLayer, cells: Cells, split: Split, mean: Tenso
     test = cells.multiplicity[split.test].toarray()
     with torch.no_grad():
         standardised = fitted.layer(torch.as_tensor(test)[:, regulators], torch.as_tensor(cells.basal[split.test]))
-    ours = (mean + sd * standardised).numpy()
-    theirs = ridge_predictions(cells.multiplicity[split.train].toarray(), test, regulators.numpy())
+    by_layer = (mean + sd * standardised).numpy()
+    by_ridge = ridge_predictions(cells.multiplicity[split.train].toarray(), test, regulators.numpy())
     scale = sd.numpy()
     return {
-        "regulation_error": float(np.square((ours - test) / scale).mean()),
-        "ridge_error": float(np.square((theirs - test) / scale).mean()),
+        "regulation_error": float(np.square((by_layer - test) / scale).mean()),
+        "ridge_error": float(np.square((by_ridge - test) / scale).mean()),
     }

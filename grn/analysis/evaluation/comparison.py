@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BASELINES = {"Pearson": pearson, "ridge": ridge}
 CAUTION = (
     "Caution: on observed blood cells, signs of correlations agree with curated signed pairs no better than chance "
-    "(balanced accuracy 0.50 to 0.52); signs are proven on simulations and perturbations."
+    "(balanced accuracy 0.50 to 0.52); only simulations and perturbations can test signs."
 )
 
 
