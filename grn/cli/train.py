@@ -43,7 +43,7 @@ def command(
     for argument in context.args:
         is_config = argument.lower().endswith((".yaml", ".yml"))
         options = f"--config {argument}" if is_config else f"--config own_data.yaml --set data.path={argument}"
-        raise ConfigError(f"grn train takes options only, and {argument!r} is none; write grn train {options}.")
+        raise ConfigError(f"grn train takes options only, and {argument!r} is not one; write grn train {options}.")
     if resume is not None:
         if config is not None or overrides or output is not None:
             raise ConfigError(f"--resume continues {resume} as it was started; leave out --config, --set and --output.")

@@ -105,10 +105,12 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _heads_divide(self):
         if self.width % self.query_heads:
-            raise ValueError(f"width {self.width} is not a multiple of query_heads {self.query_heads}; change one")
+            raise ValueError(
+                f"width {self.width} is not a multiple of query_heads {self.query_heads}; change one of them"
+            )
         if self.query_heads % self.key_heads:
             raise ValueError(
-                f"query_heads {self.query_heads} is not a multiple of key_heads {self.key_heads}; change one"
+                f"query_heads {self.query_heads} is not a multiple of key_heads {self.key_heads}; change one of them"
             )
         return self
 

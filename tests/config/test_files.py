@@ -186,7 +186,7 @@ def test_the_last_override_of_a_field_holds():
         ("data.path.x=1", "data.path is not a section and has no fields."),
         ("regulation.penalties=[]", "regulation.penalties must be a list that is not empty, not []."),
         ("regulation.penalties=[0]", "item 1 of regulation.penalties must be above 0, not 0."),
-        ("model.width=31", "model: width 31 is not a multiple of query_heads 2; change one."),
+        ("model.width=31", "model: width 31 is not a multiple of query_heads 2; change one of them."),
         (
             "objectives.property.weight=1",
             "objectives.property.weight is above 0, but objectives.property.key names no column of obs; set the key to "
