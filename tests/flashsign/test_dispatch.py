@@ -222,7 +222,7 @@ def test_a_backward_in_another_thread_keeps_to_its_forward(draw, launches):
     assert launches == ["triton_stream", "triton_stream backward"]
 
 
-def test_other_threads_are_left_alone(draw, launches):
+def test_other_threads_are_not_affected(draw, launches):
     with dispatch.only("triton_stream"):
         thread = threading.Thread(target=attend, args=(draw,))
         thread.start()

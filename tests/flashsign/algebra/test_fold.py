@@ -90,7 +90,7 @@ def test_an_item_that_is_shared_as_well_has_each_derivative_once(monoid):
     torch.testing.assert_close(gradient(True), gradient(False))
 
 
-def test_words_and_chunks_that_mean_nothing_are_refused():
+def test_unknown_orders_and_empty_chunks_are_refused():
     for wrong in ({"order": "paralel"}, {"chunk": 0}, {"chunk": -1}):
         with pytest.raises(ValueError, match="order must be parallel or sequence and chunk at least 1"):
             fold(SOFTMAX, (torch.ones(3, 4), torch.ones(3, 4), torch.ones(3)), (torch.ones(2, 4),), **wrong)

@@ -1,4 +1,4 @@
-"""Tiles of one's own: the search takes what is faster and right, and the file is read where it was made alone."""
+"""The search takes block sizes that are faster and right, and its file is read only where it was made."""
 
 import json
 import math
@@ -6,10 +6,7 @@ import math
 import pytest
 import torch
 
-from flashsign.autotune import __main__ as command
-from flashsign.autotune import search as tile_search
-from flashsign.autotune import trials as tile_trials
-from flashsign.autotune import tune
+from flashsign.autotune import __main__, search, trials, tune
 from flashsign.autotune.accuracy import Bag
 from flashsign.autotune.search import Bags, Search, climb, neighbours
 from flashsign.errors import UnusableTiles
@@ -29,7 +26,7 @@ BAGS = Bags(cells=1, heads=2, key_heads=1, genes=20, keys=9, width=16, dtype=tor
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """No tiles of other tests, and none left behind."""
+    """No block sizes of other tests, and none left for them."""
     monkeypatch.delenv(tile_file.VARIABLE, raising=False)
     own_block_sizes.cache_clear()
     yield
@@ -38,7 +35,7 @@ def fresh(monkeypatch):
 
 @pytest.fixture
 def tiles(tmp_path, fresh, monkeypatch):
-    """A file with a tile for this CPU's interpreter, and its name in FLASHSIGN_TILES."""
+    """A tile file with block sizes for this CPU's interpreter, named by FLASHSIGN_TILES."""
     path = tmp_path / "tiles.json"
     tile_file.write(path, "cpu", {FORWARD: BETTER, Kernel("moment_keys", 4, 16): RowBlockSizes(16, 4, 1, 1)})
     monkeypatch.setenv(tile_file.VARIABLE, str(path))
@@ -54,47 +51,49 @@ def test_neighbours_differ_in_one_number_and_stay_in_range():
     assert RowBlockSizes(64, 4, 3, 4) in neighbours(RowBlockSizes(64, 4, 3, 2))
 
 
-def distance(tile, goal):
-    return 1 + sum(abs(math.log2(a / b)) for a, b in zip(vars(tile).values(), vars(goal).values(), strict=True))
+def distance(blocks, goal):
+    return 1 + sum(abs(math.log2(a / b)) for a, b in zip(vars(blocks).values(), vars(goal).values(), strict=True))
 
 
-def test_the_climb_ends_at_the_fastest_tile():
+def test_the_climb_ends_at_the_fastest_block_sizes():
     goal = BlockSizes(128, 64, 8, 4)
-    best, times = climb(START, lambda tile: distance(tile, goal), lambda tile: True)
+    best, times = climb(START, lambda blocks: distance(blocks, goal), lambda blocks: True)
     assert best == goal
     assert times[goal] == min(times.values()) == 1
 
 
-def test_the_climb_goes_round_tiles_that_are_wrong():
+def test_the_climb_goes_round_block_sizes_that_are_wrong():
     goal, wrong = BlockSizes(128, 32, 8, 2), BlockSizes(64, 32, 4, 2)
-    best, _ = climb(START, lambda tile: 0.1 if tile == wrong else distance(tile, goal), lambda tile: tile != wrong)
+    best, _ = climb(
+        START, lambda blocks: 0.1 if blocks == wrong else distance(blocks, goal), lambda blocks: blocks != wrong
+    )
     assert best == goal
 
 
 def test_the_climb_leaves_a_start_that_does_not_run_and_stays_where_gains_are_scatter():
-    best, _ = climb(START, lambda tile: math.inf if tile == START else tile.own / 32, lambda tile: True)
+    best, _ = climb(START, lambda blocks: math.inf if blocks == START else blocks.own / 32, lambda blocks: True)
     assert best == BlockSizes(16, 32, 4, 2)
-    best, times = climb(START, lambda tile: 1.0 if tile == START else 0.98, lambda tile: True)
+    best, times = climb(START, lambda blocks: 1.0 if blocks == START else 0.98, lambda blocks: True)
     assert best == START
     assert len(times) == 1 + len(list(neighbours(START)))
 
 
 def test_a_start_that_is_wrong_is_left_and_where_nothing_is_right_the_time_says_so():
-    best, _ = climb(START, lambda tile: 1.0, lambda tile: tile != START)
+    best, _ = climb(START, lambda blocks: 1.0, lambda blocks: blocks != START)
     assert best != START
-    best, times = climb(START, lambda tile: 1.0, lambda tile: False)
+    best, times = climb(START, lambda blocks: 1.0, lambda blocks: False)
     assert times[best] == math.inf
 
 
 @pytest.fixture
 def few_steps(fresh, monkeypatch):
-    """Each tile has one neighbour: its last number is one more, up to three."""
+    """All block sizes have one neighbour, whose last number is one more, up to three."""
 
-    def one(tile):
-        *_, (name, last) = vars(tile).items()
-        return iter([type(tile)(**{**vars(tile), name: last + 1})] if last < 3 else [])
+    def one(blocks):
+        *_, (name, last) = vars(blocks).items()
+        return iter([type(blocks)(**{**vars(blocks), name: last + 1})] if last < 3 else [])
 
-    monkeypatch.setattr(tile_search, "neighbours", one)
+    monkeypatch.setattr(search, "neighbours", one)
 
 
 def clock(call):
@@ -106,15 +105,15 @@ def clock(call):
 
 @pytest.fixture
 def trusting(monkeypatch):
-    """Nothing is checked: for tests of what is done with what is found."""
-    monkeypatch.setattr(Search, "is_right", lambda search, name: True)
+    """Results are not checked: for tests of what is done with what is found."""
+    monkeypatch.setattr(Search, "is_right", lambda self, name: True)
 
 
 @interpreted
 @pytest.mark.parametrize("method", ["stream", "moments"])
 def test_a_search_takes_every_kernel_of_a_method(few_steps, trusting, method):
     found = list(Search(BAGS, method, CPU, clock, sizes=(7,)))
-    assert [x.kernel.name for x in found] == [*tile_trials.FORWARD[method], *tile_trials.BACKWARD[method]]
+    assert [x.kernel.name for x in found] == [*trials.FORWARD[method], *trials.BACKWARD[method]]
     for x in found:
         assert list(vars(x.after).values())[-1] == max(3, list(vars(x.before).values())[-1])
         assert own_block_sizes(CPU)[x.kernel] == x.after
@@ -123,7 +122,7 @@ def test_a_search_takes_every_kernel_of_a_method(few_steps, trusting, method):
 
 @interpreted
 @pytest.mark.parametrize("cells", [1, 2], ids=["packed", "dense"])
-def test_a_search_refuses_a_tile_whose_results_are_wrong(few_steps, monkeypatch, cells):
+def test_a_search_refuses_block_sizes_whose_results_are_wrong(few_steps, monkeypatch, cells):
     from flashsign.triton.streaming import calls as stream
 
     right = stream.forward
@@ -139,16 +138,16 @@ def test_a_search_refuses_a_tile_whose_results_are_wrong(few_steps, monkeypatch,
 
 @interpreted
 @pytest.mark.parametrize(("name", "which"), [("key_gradients", 1), ("key_gradients", 2), ("query_gradient", 0)])
-def test_a_search_refuses_a_tile_with_a_wrong_gradient(few_steps, monkeypatch, name, which):
+def test_a_search_refuses_block_sizes_with_a_wrong_gradient(few_steps, monkeypatch, name, which):
     from flashsign.triton.streaming import calls as stream
 
     right = stream.backward
 
     def wrong(*call):
-        key_tile, query_tile, dq_by_moments = call[-3:]
+        key_sizes, query_sizes, dq_by_moments = call[-3:]
         gradients = list(right(*call))
-        tile, of_interest = (query_tile, dq_by_moments is False) if which == 0 else (key_tile, True)
-        if tile.stages == 3 and of_interest:
+        sizes, of_interest = (query_sizes, dq_by_moments is False) if which == 0 else (key_sizes, True)
+        if sizes.stages == 3 and of_interest:
             gradients[which] = gradients[which] * 1.001
         return tuple(gradients)
 
@@ -157,7 +156,7 @@ def test_a_search_refuses_a_tile_with_a_wrong_gradient(few_steps, monkeypatch, n
     assert (found.after, found.tried) == (found.before, 2)
 
 
-def test_tiles_of_16_bits_are_checked_in_both_dtypes_and_at_the_padded_width(fresh):
+def test_block_sizes_of_16_bits_are_checked_in_both_dtypes_and_at_the_padded_width(fresh):
     bags = Bags(cells=1, heads=2, key_heads=1, genes=20, keys=9, width=48, dtype=torch.float16)
     checks = Search(bags, "stream", CPU, clock).checks
     assert {(bag.dtype, bag.q.shape[-1]) for bag in checks} == {(torch.float16, 64), (torch.bfloat16, 64)}
@@ -189,7 +188,7 @@ def test_where_nothing_is_faster_the_tables_stay(few_steps, trusting, tmp_path, 
 
 
 @interpreted
-def test_why_no_tile_runs_is_printed(few_steps, trusting, tmp_path, capsys, monkeypatch):
+def test_the_reason_why_no_block_sizes_run_is_printed(few_steps, trusting, tmp_path, capsys, monkeypatch):
     def fails(call):
         raise RuntimeError("no clock here\nsecond line")
 
@@ -199,24 +198,24 @@ def test_why_no_tile_runs_is_printed(few_steps, trusting, tmp_path, capsys, monk
     assert FORWARD not in own_block_sizes(CPU)
 
 
-def test_kernels_take_the_tiles_of_the_file(tiles):
+def test_kernels_take_the_block_sizes_of_the_file(tiles):
     q = torch.zeros(1, 2, 20, 16)
     assert choose_block_sizes("forward", q, 16) == BETTER
     assert choose_row_block_sizes("moment_keys", q, 16) == RowBlockSizes(16, 4, 1, 1)
-    # The rest is as in the tables.
+    # Other kernels take those of the tables.
     assert choose_block_sizes("key_gradients", q, 16) == tables.KEY_GRADIENTS[4, 16][0]
     assert choose_row_block_sizes("moment_queries", q, 16) == tables.MOMENT_QUERIES[4, 16]
 
 
 @interpreted
-def test_results_with_the_files_tiles_are_right(tiles):
+def test_results_with_the_files_block_sizes_are_right(tiles):
     bag = Bag(40, 16, torch.float32, "cpu")
-    verdicts = [each for packed in (False, True) for each in tile_trials.verdicts("stream", "forward", bag, packed)]
+    verdicts = [each for packed in (False, True) for each in trials.verdicts("stream", "forward", bag, packed)]
     assert len(verdicts) == 2 and all(verdict.good for verdict in verdicts)
 
 
 @interpreted
-def test_each_kernel_is_launched_with_its_own_tile(tiles, monkeypatch):
+def test_each_kernel_is_launched_with_its_own_block_sizes(tiles, monkeypatch):
     from flashsign.triton.moments import calls as moments
     from flashsign.triton.streaming import calls as stream
 
@@ -224,7 +223,7 @@ def test_each_kernel_is_launched_with_its_own_tile(tiles, monkeypatch):
     for name, kind in TUNABLE.items():
         stages = 1 + sum(type(each) is kind for each in sizes.values())
         sizes[name] = kind(*((16, 32, 4, stages) if kind is BlockSizes else (16, 4, stages, 1)))
-    tile_file.write(tiles, "cpu", {Kernel(name, 4, 16): tile for name, tile in sizes.items()})
+    tile_file.write(tiles, "cpu", {Kernel(name, 4, 16): blocks for name, blocks in sizes.items()})
     own_block_sizes.cache_clear()
     for module in (stream, moments):
         start = module.start
@@ -236,7 +235,7 @@ def test_each_kernel_is_launched_with_its_own_tile(tiles, monkeypatch):
         monkeypatch.setattr(module, "start", spy)
     bag = Bag(40, 16, torch.float32, "cpu")
     for method, name in (("stream", "query_gradient"), ("moments", "moment_key_gradients")):
-        list(tile_trials.verdicts(method, name, bag, packed=False))
+        list(trials.verdicts(method, name, bag, packed=False))
     launched = {
         "forward": ("stream_forward", "streaming.forward"),
         "key_gradients": ("key_gradients", "streaming.backward"),
@@ -257,7 +256,7 @@ def test_devices_share_a_file(tiles):
     assert not [x for x in tiles.parent.iterdir() if x != tiles]
 
 
-def test_tiles_come_and_go_one_by_one(tiles):
+def test_block_sizes_are_added_and_removed_one_by_one(tiles):
     """Two searches may write to one file."""
     other = Kernel("key_gradients", 2, 64)
     assert not tile_file.write(tiles, "cpu", {other: START})
@@ -268,7 +267,7 @@ def test_tiles_come_and_go_one_by_one(tiles):
     assert len(found) == 2
 
 
-def test_outdated_tiles_go_with_the_next_ones(tiles):
+def test_outdated_block_sizes_are_removed_with_the_next_write(tiles):
     tiles.write_text(tiles.read_text().replace("Triton", "Newton"))
     assert tile_file.write(tiles, "cpu", {FORWARD: START})
     assert tile_file.read(tiles, "cpu") == {FORWARD: START}
@@ -288,7 +287,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tiles, monkeypatch):
 
 
 def changed(**changes):
-    """A damage: other numbers in the file's first tile."""
+    """A damage to the file: other numbers in its first entry."""
 
     def damage(text):
         file = json.loads(text)
@@ -340,7 +339,7 @@ def test_no_tile_reaches_over_the_gap_between_packed_bags():
 def test_arguments_that_leave_nothing_to_tune_are_one_sentence(fresh, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("sys.argv", ["autotune", "tiles.json", "--width", "64", "--genes", "2000"])
-    assert command.main() == 2
+    assert __main__.main() == 2
     assert "this machine has none" in capsys.readouterr().err
 
 
@@ -368,6 +367,6 @@ def test_bags_without_block_sizes_to_tune_are_one_sentence(changes, words):
 def test_a_search_on_the_gpu(few_steps):
     device = torch.device("cuda", torch.cuda.current_device())
     bags = Bags(cells=2, heads=4, key_heads=2, genes=300, keys=300, width=32, dtype=torch.float16)
-    found = list(Search(bags, "moments", device, tile_search.device_ms))
+    found = list(Search(bags, "moments", device, search.device_ms))
     assert len(found) == 5
     assert all(0 < x.ms_after <= x.ms_before < math.inf for x in found)

@@ -387,7 +387,7 @@ def test_float32_moments_alone_would_be_wrong_on_these_rows(ranks):
     assert distance(alone[:, :, rows], true[:, :, rows]) > 100 * distance(found[:, :, rows], true[:, :, rows])
 
 
-def test_a_rank_that_needs_no_gradient_has_its_turn(ranks):
+def test_a_rank_that_needs_no_gradient_takes_part_in_the_collectives(ranks):
     true = one_process(CASES["dense"], len(ranks))
     assert all(rank["frozen"]["requires"] and rank["frozen"]["calls"] == 2 for rank in ranks)
     first = ranks[0]["frozen"]["gradients"]
@@ -429,7 +429,7 @@ def test_without_gradients_there_is_one_collective_and_the_same_output(ranks):
         assert output.equal(rank["dense"]["output"])
 
 
-def test_no_bit_of_the_output_knows_the_unit_of_multiplicities(ranks):
+def test_the_unit_of_multiplicities_changes_no_bit_of_the_output(ranks):
     for rank in ranks:
         one, small, large = rank["other_units"]
         assert one.equal(small) and one.equal(large)
@@ -468,7 +468,7 @@ def test_what_cannot_read_other_ranks_genes_is_refused(bag, alone, option, value
 
 
 @pytest.mark.parametrize("method", ["auto", "moments"])
-def test_a_group_of_one_is_no_group(bag, alone, method):
+def test_a_group_of_one_rank_is_a_call_without_a_group(bag, alone, method):
     output = spherical_attention(*bag.leaves, group=alone, method=method)
     expected = spherical_attention(*bag.leaves)
     torch.testing.assert_close(output, expected)

@@ -3,7 +3,7 @@ import torch
 
 from flashsign.algebra.fold import fold
 from flashsign.algebra.spherical import spherical_monoid
-from flashsign.eager import streaming as spherical
+from flashsign.eager import streaming
 from flashsign.eager.streaming import inverse_norm, stream_attention
 
 
@@ -17,8 +17,8 @@ def test_a_stream_in_chunks_of_keys_is_the_stream_in_one_go(draw, monkeypatch, s
     call, q, k, v = one_bag(draw)
     whole = stream_attention(q, k, v, 0.1)
     expected = call.gradients(whole, call.grad[:, 0])
-    monkeypatch.setattr(spherical, "CHUNK_SCORES", scores)
-    assert len(list(spherical.key_chunks(7, 9))) > 1
+    monkeypatch.setattr(streaming, "CHUNK_SCORES", scores)
+    assert len(list(streaming.key_chunks(7, 9))) > 1
     chunked = stream_attention(q, k, v, 0.1)
     torch.testing.assert_close(chunked, whole)
     torch.testing.assert_close(call.gradients(chunked, call.grad[:, 0]), expected)
@@ -37,7 +37,7 @@ def test_the_stream_is_the_fold_of_its_monoid_with_its_gradients(draw, eps):
 
 def test_chunks_of_keys_cover_every_key_once():
     for keys in (0, 1, 5, 12):
-        covered = [key for chunk in spherical.key_chunks(3_000_000, keys) for key in range(keys)[chunk]]
+        covered = [key for chunk in streaming.key_chunks(3_000_000, keys) for key in range(keys)[chunk]]
         assert covered == list(range(keys))
 
 

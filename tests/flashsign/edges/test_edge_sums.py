@@ -6,8 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashsign
 from flashsign import EdgeSums, ShapeMismatch, edge_weights, top_edges
-from flashsign.edges import edge_sums
-from flashsign.edges import parts as edge_parts
+from flashsign.edges import edge_sums, parts
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 
@@ -117,7 +116,7 @@ def test_multiplicity_zero_is_absent(draw):
     assert_same(found, dropped)
 
 
-def test_what_has_no_number_in_the_sums_counts_in_the_norms_alone(bag):
+def test_what_has_no_number_in_the_sums_counts_in_the_norms_only(bag):
     targets = torch.tensor([3, -1, 0, 8, 1, 2, 4])
     regulators = torch.tensor([1, 0, 2, 9, -1, 3, 7, 5, 4])
     found = EdgeSums(5, 6, dtype=torch.float64)
@@ -174,7 +173,7 @@ def test_heads_count_by_their_weights(bag):
 
 
 def test_norms_that_are_known_are_taken(bag):
-    inverse = edge_parts.inverse_norms(bag.q, bag.m[:, None, :, None] * bag.k, 1e-6).detach()
+    inverse = parts.inverse_norms(bag.q, bag.m[:, None, :, None] * bag.k, 1e-6).detach()
     assert_same(sums(bag, inverse=inverse), sums(bag))
     torch.testing.assert_close(sums(bag, inverse=3 * inverse).signed, 3 * sums(bag).signed, **EXACT)
     packed, _, _ = pack(bag)
@@ -193,12 +192,12 @@ def test_rows_are_normalised_where_float32_moments_would_cancel(draw):
     torch.testing.assert_close(found.absolute.double(), weights.abs().mean((0, 1)), rtol=1e-4, atol=1e-6)
 
 
-def test_absolute_means_do_not_turn_with_the_signs_of_queries_or_keys(bag):
-    whole, turned = sums(bag), EdgeSums(7, 9, dtype=torch.float64)
+def test_absolute_means_do_not_change_with_the_signs_of_queries_or_keys(bag):
+    whole, flipped = sums(bag), EdgeSums(7, 9, dtype=torch.float64)
     signs = torch.tensor([1.0, -1, 1, -1])[:, None, None]
-    turned.add(bag.q * signs, bag.k * -1, bag.m)
-    torch.testing.assert_close(turned.absolute, whole.absolute, **EXACT)
-    assert (turned.signed - whole.signed).abs().max() > 0.1
+    flipped.add(bag.q * signs, bag.k * -1, bag.m)
+    torch.testing.assert_close(flipped.absolute, whole.absolute, **EXACT)
+    assert (flipped.signed - whole.signed).abs().max() > 0.1
     key_signs = torch.ones(9, 1).index_fill(0, torch.tensor([2, 5]), -1)
     single = EdgeSums(7, 9, dtype=torch.float64).add(bag.q, bag.k * key_signs, bag.m)
     torch.testing.assert_close(single.absolute, whole.absolute, **EXACT)
@@ -282,7 +281,7 @@ def test_no_tensor_has_more_numbers_than_a_table_or_a_tile(draw, form, absolute,
     """6 cells x 4 heads x 60 x 80 weights would be eighteen tables, and nothing is larger than one."""
     call = draw(cells=6, queries=60, keys=80)
     monkeypatch.setattr(edge_sums, "WEIGHTS", 400)
-    monkeypatch.setattr(edge_parts, "NUMBERS", 500)
+    monkeypatch.setattr(parts, "NUMBERS", 500)
     call = type(call)(*(x.detach() for x in (*call.leaves, call.grad)))
     packed, _, _ = pack(call, genes=80)
     kept = EdgeSums(80, 80, dtype=torch.float64, absolute=absolute)
@@ -304,7 +303,7 @@ def test_tiles_do_not_matter(draw, weights, monkeypatch):
     packed, _, _ = pack(call)
     whole, whole_packed = sums(call), EdgeSums(12, 12, dtype=torch.float64).add(**packed)
     monkeypatch.setattr(edge_sums, "WEIGHTS", weights)
-    monkeypatch.setattr(edge_parts, "NUMBERS", weights)
+    monkeypatch.setattr(parts, "NUMBERS", weights)
     assert_same(sums(call), whole)
     assert_same(EdgeSums(12, 12, dtype=torch.float64).add(**packed), whole_packed)
     assert torch.equal(sums(call).top(3).regulator, whole.top(3).regulator)
@@ -348,7 +347,7 @@ def test_what_does_not_fit_is_refused(bag):
         table.add(bag.q, bag.k, backend="triton")
 
 
-def test_words_that_mean_nothing_are_refused():
+def test_unknown_options_are_refused():
     sums = EdgeSums(2, 2)
     with pytest.raises(ValueError, match="over must be pairs or targets, not 'bags'"):
         sums.mean(over="bags")

@@ -38,7 +38,7 @@ def test_gradcheck_of_the_operators(attend):
 
 
 @pytest.mark.parametrize("kernel", ["triton_stream", "triton_moments"])
-def test_compile_takes_a_call_whole(kernel):
+def test_a_compiled_call_has_no_graph_break(kernel):
     """float32 heads of 128, of which no bag is small: compiled backwards on a GPU do not know of `only`."""
     *tensors, grad = draw(cells=1, queries=12, keys=12, width=128)
     kernels = functools.partial(spherical_attention, method=dispatch.KERNELS[kernel][1], backend="triton")

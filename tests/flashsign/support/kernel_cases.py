@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from flashsign import spherical_attention
-from flashsign.autotune.accuracy import TENSORS as NAMES
-from flashsign.autotune.accuracy import Case, error, table
+from flashsign.autotune.accuracy import TENSORS, Case, error, table
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.fixture(autouse=True)
 def poison():
-    """Memory that nobody wrote holds NaN."""
+    """Uninitialised memory holds NaN."""
     torch.use_deterministic_algorithms(True)  # which fills what torch.empty gives
     yield
     torch.use_deterministic_algorithms(False)
@@ -50,13 +49,13 @@ def doubled(tensors):
 
 
 def errors(found, true):
-    return {name: error(x, y) for name, x, y in zip(NAMES, found, true, strict=True)}
+    return {name: error(x, y) for name, x, y in zip(TENSORS, found, true, strict=True)}
 
 
 def assert_accurate(attend, tensors, grad, **options):
-    """Output and gradients of attend(q, k, v, m) are within the bounds of the one rule, flashsign.autotune.accuracy."""
+    """Output and gradients of attend(q, k, v, m) are within the bounds of flashsign.autotune.accuracy."""
     found = with_gradients(attend, tensors, grad)
-    verdicts = Case(*tensors, grad, **options).judge(dict(zip(NAMES, found, strict=True)))
+    verdicts = Case(*tensors, grad, **options).judge(dict(zip(TENSORS, found, strict=True)))
     assert all(verdict.good for verdict in verdicts.values()), table(verdicts)
 
 

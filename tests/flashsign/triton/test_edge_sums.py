@@ -54,7 +54,7 @@ def test_sums_are_those_of_the_weights(sizes, dtype):
         assert error(table, expected) < 4 * torch.finfo(dtype).eps
 
 
-def test_it_adds_to_what_is_there_and_counts():
+def test_the_kernel_adds_to_existing_sums_and_counts():
     q, k, m = drawn(cells=3)
     found = EdgeSums(30, 40, device=DEVICE).add(q[:1], k[:1], m[:1]).add(q[1:], k[1:], m[1:], backend="triton")
     torch.testing.assert_close(found.signed, kernel(q, k, m).signed)

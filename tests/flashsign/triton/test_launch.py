@@ -140,7 +140,7 @@ def test_calls_of_like_numbers_are_not_taken_for_each_other(kernel):
     assert len(kernel.compiled) == 2
 
 
-def test_tables_of_kernels_do_not_grow_without_end(kernel, monkeypatch):
+def test_the_table_of_compiled_kernels_does_not_grow_without_end(kernel, monkeypatch):
     monkeypatch.setattr(launch, "MOST_COMPILED", 2)
     for stride in (0, 1, 33, 33):
         start(kernel, stride=stride)

@@ -11,9 +11,10 @@ from kernel_cases import (
 )
 
 from flashsign import BackendUnavailable, spherical_attention
+from flashsign.dispatch import WIDEST
 from flashsign.triton.moments import calls as moments
-from flashsign.triton.moments import forward as moment_forward
-from flashsign.triton.moments import ill_conditioned_rows
+from flashsign.triton.moments.forward import HIGH_PRECISION
+from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED
 
 
 def kernels(*tensors, **options):
@@ -59,15 +60,8 @@ def test_ill_conditioned_rows_are_listed_and_no_others(monkeypatch):
 
 
 def test_a_random_row_is_never_ill_conditioned():
-    assert (
-        ill_conditioned_rows.ILL_CONDITIONED < moment_forward.HIGH_PRECISION / moments_widest() < 1 / moments_widest()
-    )
-
-
-def moments_widest():
-    from flashsign.dispatch import WIDEST
-
-    return WIDEST["moments"]
+    """Its rho is about 1 / E, and the bound of the high-precision path lies between."""
+    assert ILL_CONDITIONED < HIGH_PRECISION / WIDEST["moments"] < 1 / WIDEST["moments"]
 
 
 @pytest.mark.parametrize("condition", [1.0, 1e3])

@@ -33,7 +33,7 @@ def test_every_tile_is_done_once_and_splitting_never_costs_more(tiles, keys, mul
 
 def test_keys_are_split_in_a_wave_that_is_mostly_idle():
     assert SplitKeys.of(432, 13_824, TALL, 132) == SplitKeys(396, 36, 3, (3 * 13_824 + 4608 + SPLIT_COST) * 256)
-    assert SplitKeys.of(528, 16_896, TALL, 132).split_tiles == 0  # four full plan
+    assert SplitKeys.of(528, 16_896, TALL, 132).split_tiles == 0  # four full waves
     assert SplitKeys.of(432, 64, TALL, 132).split_tiles == 0  # so few keys that splitting them costs more
 
 

@@ -37,7 +37,7 @@ def test_no_block_sizes_need_more_shared_memory_than_there_is(gpu, name, dtype, 
             assert sizes.shared(tables.KEPT[name], width * size) <= limits[1]
 
 
-def test_tiles_of_edge_sums_are_counted_by_their_wider_side():
+def test_tiles_of_edge_sums_are_at_most_as_tall_as_wide():
     """Both of a program's tiles stream by, and `shared` counts twice the other one."""
     assert all(sizes.own <= sizes.other for row in tables.EDGE_SUMS.values() for sizes in row)
 
