@@ -16,6 +16,7 @@ from grn import __version__
 from grn.cli import main as cli
 from grn.cli.console import print_table
 from grn.cli.exit_codes import exit_code_of
+from grn.config.files import dump_config, load_config
 from grn.errors import ConfigError, DataError, Interrupted, reworded
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +53,10 @@ def test_version():
     [
         (["train", "--config", "pbm.yaml"], "did you mean pbmc.yaml?"),
         (["train", "--config", "simulated.yaml", "--set", "trainer.max_epoch=1"], "did you mean trainer.max_epochs?"),
-        (["train"], "needs --config FILE, or --resume RUN to continue an interrupted run; see grn train --help."),
+        (
+            ["train"],
+            "--resume RUN to continue an interrupted run; see grn train --help.",
+        ),
         (["train", "--cofnig", "pbmc.yaml"], "see grn train --help."),
         (["trian"], "no such command 'trian'"),
         (["export", "run", "--output", "x", "--top-k", "0"], "--top-k"),
@@ -126,8 +130,9 @@ def test_an_output_below_a_file_is_refused_before_anything_is_read(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["train", "cells.h5ad"], "write grn train --config own_data.yaml --set data.path=cells.h5ad."),
-        (["train", "mine.yaml"], "write grn train --config mine.yaml."),
+        (["train", "mine.yaml", "--config", "pbmc.yaml"], "mine.yaml and --config pbmc.yaml; leave one of them out."),
+        (["train", "cells.h5ad", "more.h5ad"], "than the command takes (more.h5ad); see grn train --help."),
+        (["train", "cells.h5ad", "--resume", "run"], "leave out DATA, --config, --set and --output."),
         (["train", "--confg", "pbmc.yaml"], "no such option: --confg, did you mean --config; see grn train --help."),
         (["export", "run", "cells"], "there are more arguments than the command takes (cells); see grn export --help."),
     ],
@@ -136,6 +141,20 @@ def test_wrong_arguments_are_one_sentence_that_says_what_to_write(arguments, sen
     assert cli.main([*arguments, "--output", "OUT"]) == 2
     printed = capsys.readouterr().err
     assert printed.endswith(f"{sentence}\n") and len(printed.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["simulated:"], ["simulated:", "--config", "tiny.yaml"], ["tiny.yaml"]])
+def test_cells_alone_are_trained_on_with_the_defaults_or_a_configuration(arguments, make_config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(dump_config(make_config()))
+    from grn.training import run as training
+
+    seen = {}
+    monkeypatch.setattr(training, "train", lambda config, *_, **options: seen.update(options, config=config))
+    assert cli.main(["train", *arguments]) == 0
+    expected = make_config() if "tiny.yaml" in arguments else load_config("own_data.yaml", ["data.path=simulated:"])
+    assert seen["config"] == expected
+    assert seen["name"] == ("tiny" if "tiny.yaml" in arguments else "simulated")
 
 
 def test_memory_that_runs_out_names_what_to_lower(capsys):

@@ -32,8 +32,7 @@ def start(
         typer.echo(context.get_help())
 
 
-# Extra arguments are allowed here and refused there, with what to write instead.
-app.command("train", context_settings={"allow_extra_args": True})(train.command)
+app.command("train")(train.command)
 app.command("predict")(predict.command)
 app.command("export")(export.command)
 app.command("evaluate")(evaluate.command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,18 @@ import typer
 
 from grn.cli.options import Debug, Quiet
 
+DEFAULTS = "own_data.yaml"
+
 
 def command(
-    context: typer.Context,
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATA",
+            help="Cells to train on, as in data.path, with the defaults or with --config; or a configuration (.yaml).",
+            show_default=False,
+        ),
+    ] = None,
     config: Annotated[
         str | None,
         typer.Option("--config", help="A configuration: a file, or the name of one that comes with grn (pbmc.yaml)."),
@@ -36,24 +46,30 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Train a model, and write its predictions of cell types and its network into a run folder."""
-    from grn.config.files import load_config
+    from grn.config.files import change_config, load_config
     from grn.errors import ConfigError
     from grn.run_folder import config_of
 
-    for argument in context.args:
-        is_config = argument.lower().endswith((".yaml", ".yml"))
-        options = f"--config {argument}" if is_config else f"--config own_data.yaml --set data.path={argument}"
-        raise ConfigError(f"grn train takes options only, and {argument!r} is not one; write grn train {options}.")
+    if data is not None and data.lower().endswith((".yaml", ".yml")):
+        if config is not None:
+            raise ConfigError(f"There are two configurations, {data} and --config {config}; leave one of them out.")
+        config, data = data, None
     if resume is not None:
-        if config is not None or overrides or output is not None:
-            raise ConfigError(f"--resume continues {resume} as it was started; leave out --config, --set and --output.")
+        if data is not None or config is not None or overrides or output is not None:
+            raise ConfigError(
+                f"--resume continues {resume} as it was started; leave out DATA, --config, --set and --output."
+            )
         config = str(config_of(resume))
-    elif config is None:
+    elif data is None and config is None:
         raise ConfigError(
-            "grn train needs --config FILE, or --resume RUN to continue an interrupted run; see grn train --help."
+            "grn train needs cells (grn train cells.h5ad), --config FILE, or --resume RUN to continue an interrupted "
+            "run; see grn train --help."
         )
     # The configuration is checked before torch and Lightning are imported, which takes seconds.
-    loaded = load_config(config, overrides or [])
+    loaded = load_config(config or DEFAULTS, overrides or [])
+    if data is not None:
+        loaded = change_config(loaded, {"data.path": data})
+    name = Path(config).stem if config else re.sub(r"[^\w.-]+", "_", Path(data or "").stem).strip("_")
 
     import pandas as pd
 
@@ -64,7 +80,7 @@ def command(
     from grn.training.run import train
 
     to = console(quiet)
-    result = train(loaded, output, resume=resume, name=Path(config).stem, say=plain(to), terminal=to.is_terminal)
+    result = train(loaded, output, resume=resume, name=name, say=plain(to), terminal=to.is_terminal)
     if result:
         network = open_network(result.folder / "network.h5ad")
         report = write_run_report(
