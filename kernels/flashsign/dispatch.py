@@ -2,7 +2,7 @@
 
 What runs for q in float16 with 3000 genes?
 
-    h200 = Device("cuda", capability=(9, 0), multiprocessors=132, triton="3.6.0")
+    h200 = Device("cuda", capability=(9, 0), triton="3.6.0")
     plan((1, 8, 3000, 64), dtype=torch.float16, device=h200).kernel        # 'triton_moments'
     plan((1, 8, 3000, 64), dtype=torch.float16).kernel                     # on this machine
 
@@ -100,7 +100,6 @@ class Device:
 
     kind: str
     capability: tuple[int, int] = (0, 0)
-    multiprocessors: int = 1
     triton: str = ""
     interpreted: bool = False
 
@@ -109,7 +108,7 @@ class Device:
 def device_facts(device: torch.device) -> Device:
     """The facts about a device of this machine."""
     if device.type == "cuda":
-        return Device("cuda", capability(device), multiprocessor_count(device), _triton_version())
+        return Device("cuda", capability(device), _triton_version())
     return Device(device.type, triton=_triton_version() if INTERPRETED else "", interpreted=INTERPRETED)
 
 
@@ -244,7 +243,7 @@ def choose(
     backend: Backend,
     gene_parallel: bool,
 ) -> tuple[Literal["triton", "torch"], Method]:
-    """The backend of a call, and its method. With torch the method is returned as it came: see torch_method.
+    """The backend of a call, and its method. With torch the method is returned unchanged: see torch_method.
 
     Tensors as in spherical_attention; bags: how many there are. Raises BackendUnavailable where backend="triton" cannot
     run.
@@ -286,7 +285,7 @@ def _choose(
     gene_parallel: bool,
     in_transform: bool,
 ) -> tuple[Literal["triton", "torch"], Method, str]:
-    """Backend, method (with torch: as it came), and the reason why it is not Triton; q, k: shapes."""
+    """Backend, method (with torch: unchanged), and the reason why it is not Triton; q, k: shapes."""
     if backend == "torch":
         return "torch", method, ""
     of = "moments" if gene_parallel else method

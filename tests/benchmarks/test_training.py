@@ -203,7 +203,7 @@ def test_a_trace_looks_for_kernels_that_exist():
 
 
 def test_the_path_is_that_of_the_cells_and_keys_of_a_batch_in_training():
-    h200 = Device("cuda", (9, 0), 132, triton="3.6.0")
+    h200 = Device("cuda", (9, 0), triton="3.6.0")
     found = {
         (bags, genes, keys): steps.flashsign_path(cells.Point.of(bags, genes, keys), "bf16-mixed", h200)
         for bags in ("dense", "packed") for genes in (2000, 20000) for keys in ("5 %", "all")
