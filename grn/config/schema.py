@@ -24,8 +24,25 @@ class SimulatedConfig(Section):
     cell_types: Positive = Field(
         5, description="number of cell types, each with its own levels of the master regulators"
     )
-    regulators_per_target: Positive = Field(3, description="most regulators that one target has")
+    regulators_per_target: int = Field(
+        3, ge=0, description="most regulators that one target has; 0: there is no regulation at all"
+    )
     repression: Fraction = Field(0.35, description="share of edges that repress")
+    hubs: float = Field(
+        0, ge=0, description="sd of the log of a regulator's propensity to be chosen, whatever its abundance"
+    )
+    type_specific: Fraction = Field(
+        0, description="share of edges that exist in some cell types only: half of them in one type, half in two"
+    )
+    changed_signs: Fraction = Field(
+        0, description="share of edges that have the other sign in about half of the cell types"
+    )
+    state: Fraction = Field(
+        0, description="share of edges whose strength changes along obs['state']: half of them grow, half fade"
+    )
+    composition: float = Field(
+        0, ge=0, description="sd over cell types of the log level that each gene has apart from regulation"
+    )
     noise: float = Field(0.3, ge=0, description="sd of the log-normal noise on each gene's production")
     depth: float = Field(8.0, gt=0, description="mean counts per gene and cell")
     size_sd: float = Field(

@@ -58,7 +58,8 @@ class Cells:
     training cells' depth that each gene holds.
     target_total: the total to which log1p_normalised scaled each cell; None for the other transforms.
     counts_from: a sentence about which matrix the values were read from.   notes: more sentences for the user.
-    truth: source, target, sign of the planted edges of simulated cells; None for other cells.
+    truth: the planted edges of simulated cells: source, target, sign, and cell_type and along_state where edges differ
+    by these (see grn.data.simulated_network); None for other cells.
     """
 
     multiplicity: sparse.csr_matrix

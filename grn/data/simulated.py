@@ -1,23 +1,25 @@
 """Cells with a planted signed network: our own generator behind `path: "simulated:"`.
 
-Regulators form a directed acyclic graph; the first of them, the masters, have a level per cell type. A regulated gene
-is produced at sum_j k_ij h_ij, with h = hill(x_j) for an activator and 1 - hill(x_j) for a repressor, so that a gene
-may have repressors alone. Production has log-normal noise, which regulators pass on to their targets: within a cell
-type, this noise is all that distinguishes one regulator from another. Counts are Poisson around production times the
-cell's size.
+Regulators form a directed acyclic graph (simulated_network.py); the first of them, the masters, have a level per cell
+type. A regulated gene is produced at sum_j k_ij h_ij, with h = hill(x_j) for an activator and 1 - hill(x_j) for a
+repressor, so that a gene may have repressors alone. Strengths and signs may differ between cell types, or change along
+a state; a gene that a type leaves without regulators has a basal production beside. Composition is what differs between
+types without regulation: a factor on each gene's production. Production has log-normal noise, which regulators pass on
+to their targets: within a cell type, this noise is all that distinguishes one regulator from another. Counts are
+Poisson around production times the cell's size.
 
 Of all arrays of size C x N or R x N only the counts are kept, which are sparse: 500 cells over 40 000 genes take
 seconds. Random tables are drawn row by row, and the noise is drawn again wherever it is needed, from a copy of the
 generator.
 
-Letters: C cells, N genes, R regulators.
+Letters: C cells, N genes, R regulators, T cell types.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -25,9 +27,10 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.config.schema import DataConfig, SimulatedConfig
-from grn.errors import ConfigError, DataError
+from grn.data.simulated_network import COMPOSITION, STATE, PlantedNetwork, Regulation, masters, own_generator, plant
+from grn.errors import DataError
 
-TRUTH = "truth"  # key in uns of the planted edges: a data frame with source, target, sign
+TRUTH = "truth"  # key in uns of the planted edges: see PlantedNetwork.table
 STEEPNESS = 2.0  # Hill coefficient
 MASTER_SD = 0.8  # sd of the log levels of a master over cell types
 MEAN_SD = 0.5  # sd of the log mean expression over genes
@@ -42,19 +45,17 @@ def open_simulated(name: str, config: DataConfig) -> AnnData:
 
 
 def simulate(config: SimulatedConfig) -> AnnData:
-    """Counts in X (CSR), obs["cell_type"], var["is_regulator"], the planted network in uns["truth"]."""
-    if config.regulators >= config.genes:
-        raise ConfigError(
-            f"data.simulated.regulators {config.regulators} leaves no target among {config.genes} genes; "
-            "it must be smaller than data.simulated.genes."
-        )
+    """Counts in X (CSR), obs["cell_type"], var["is_regulator"], the planted network in uns["truth"].
+
+    Where edges change along the state of a cell, obs["state"] has it. Raises ConfigError.
+    """
     generator = np.random.default_rng(config.seed)
-    network = _plant(config, generator)
-    cell_type = np.arange(config.cells) % config.cell_types
-    level = np.exp(MASTER_SD * generator.standard_normal((config.cell_types, _masters(config.regulators))))
+    network = plant(config, generator)
+    context = _draw_context(config)
+    level = np.exp(MASTER_SD * generator.standard_normal((config.cell_types, masters(config.regulators))))
     before_noise = copy.deepcopy(generator)
-    regulators, response = _regulators(network, level[cell_type], config, _noise(config, generator))
-    production = _Production(network, regulators, response, config, before_noise)
+    regulators, response = _regulators(network, level, context, config, _noise(config, generator))
+    production = _Production(network, regulators, response, context, config, before_noise)
     means = config.depth * _log_normal(generator, MEAN_SD, config.genes) / production.mean()
     sizes = _log_normal(generator, config.size_sd, config.cells)
     counts = sparse.vstack(
@@ -65,77 +66,52 @@ def simulate(config: SimulatedConfig) -> AnnData:
         format="csr",
     )
     names = _names(config)
-    edges = network.tocoo()
+    types = [f"type {number + 1}" for number in range(config.cell_types)]
+    obs = {"cell_type": pd.Categorical([types[number] for number in context.cell_type])}
+    if config.state:
+        obs["state"] = context.state
     return AnnData(
         counts,
-        obs=pd.DataFrame(
-            {"cell_type": pd.Categorical([f"type {number + 1}" for number in cell_type])},
-            index=[f"cell{number + 1}" for number in range(config.cells)],
-        ),
+        obs=pd.DataFrame(obs, index=[f"cell{number + 1}" for number in range(config.cells)]),
         var=pd.DataFrame({"is_regulator": np.arange(config.genes) < config.regulators}, index=names),
-        uns={
-            TRUTH: pd.DataFrame(
-                {
-                    "source": names[edges.row],
-                    "target": names[edges.col],
-                    "sign": np.sign(edges.data).astype(np.int64),
-                },
-                index=[str(edge) for edge in range(edges.nnz)],
-            )
-        },
+        uns={TRUTH: network.table(names, types)},
     )
 
 
 def read_truth(adata: AnnData) -> pd.DataFrame | None:
-    """The planted edges (source, target, sign) of simulated cells; None for any other data."""
+    """The planted edges of simulated cells (source, target, sign, and cell_type and along_state where edges differ by
+    them: see PlantedNetwork.table); None for any other data."""
     truth = adata.uns.get(TRUTH)
     return truth if isinstance(truth, pd.DataFrame) and {"source", "target", "sign"} <= set(truth) else None
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What cells are apart from their network.
+
+    cell_type [C]: numbers.   state [C]: 0 to 1.   composition [T, N]: factors on production; None where all are 1.
+    """
+
+    cell_type: np.ndarray
+    state: np.ndarray
+    composition: np.ndarray | None
+
+
+def _draw_context(config: SimulatedConfig) -> _Context:
+    shape = (config.cell_types, config.genes)
+    composition = (
+        np.exp(config.composition * own_generator(config, COMPOSITION).standard_normal(shape))
+        if config.composition
+        else None
+    )
+    state = own_generator(config, STATE).random(config.cells)
+    return _Context(np.arange(config.cells) % config.cell_types, state, composition)
 
 
 def _names(config: SimulatedConfig) -> np.ndarray:
     regulators = [f"R{number + 1}" for number in range(config.regulators)]
     targets = [f"G{number + 1}" for number in range(config.genes - config.regulators)]
     return np.array(regulators + targets, dtype=object)
-
-
-def _plant(config: SimulatedConfig, generator: np.random.Generator) -> sparse.csr_matrix:
-    """Signed strengths, CSR [R, N]. A regulator is regulated by earlier ones only, a master by none."""
-    regulators, genes = config.regulators, config.genes
-    earlier = np.minimum(np.arange(genes), regulators)  # regulators that come before each gene
-    earlier[: _masters(regulators)] = 0
-    wanted = np.minimum(generator.integers(1, config.regulators_per_target + 1, genes), earlier)
-    source, target = _lowest(earlier, wanted, regulators, generator)
-    starts = np.searchsorted(source, np.arange(regulators + 1))
-    own = [target[start:end] for start, end in pairwise(starts)]
-    sign = np.concatenate([np.where(generator.random(genes) < config.repression, -1.0, 1.0)[each] for each in own])
-    strength = np.concatenate([generator.uniform(1.0, 3.0, genes)[each] for each in own])
-    return sparse.csr_matrix((sign * strength, target, starts), shape=(regulators, genes))
-
-
-def _lowest(
-    earlier: np.ndarray, wanted: np.ndarray, regulators: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Edges (source, target), sorted: each gene's regulators are the `wanted` lowest of random numbers, one for each of
-    the `earlier` ones, and so drawn without replacement."""
-    genes = np.arange(len(wanted))
-    drawn = np.full((max(int(wanted.max()), 1), len(wanted)), np.inf)  # the lowest numbers so far
-    regulator = np.zeros(drawn.shape, dtype=np.int64)
-    highest, row = drawn[0].copy(), np.zeros(len(wanted), dtype=np.int64)  # the highest of them, and its row
-    for number in range(regulators):
-        draw = generator.random(len(wanted))
-        better = np.flatnonzero((draw < highest) & (number < earlier))
-        drawn[row[better], better], regulator[row[better], better] = draw[better], number
-        row[better] = drawn[:, better].argmax(axis=0)
-        highest[better] = drawn[row[better], better]
-    rank = drawn.argsort(axis=0).argsort(axis=0)
-    kept = rank < wanted
-    source, target = regulator[kept], np.broadcast_to(genes, kept.shape)[kept]
-    order = np.lexsort((target, source))
-    return source[order], target[order]
-
-
-def _masters(regulators: int) -> int:
-    return max(1, regulators // 2)
 
 
 def _noise(config: SimulatedConfig, generator: np.random.Generator) -> Iterator[tuple[slice, np.ndarray]]:
@@ -147,16 +123,26 @@ def _noise(config: SimulatedConfig, generator: np.random.Generator) -> Iterator[
 
 
 def _regulators(
-    network: sparse.csr_matrix, level: np.ndarray, config: SimulatedConfig, noise: Iterator[tuple[slice, np.ndarray]]
+    network: PlantedNetwork,
+    level: np.ndarray,
+    context: _Context,
+    config: SimulatedConfig,
+    noise: Iterator[tuple[slice, np.ndarray]],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Production of the regulators [C, R], each with mean 1 over the cells, and the Hill response to each, half at its
-    mean. level [C, masters]."""
-    production = np.concatenate([block[:, : config.regulators] for _, block in noise])
-    response = np.empty(production.shape)
-    columns = network[:, : config.regulators].tocsc()
-    masters = level.shape[1]
-    for gene in range(config.regulators):
-        production[:, gene] *= level[:, gene] if gene < masters else _respond(response, columns[:, [gene]])[:, 0]
+    mean. level [T, masters]."""
+    regulators = config.regulators
+    production = np.concatenate([block[:, :regulators] for _, block in noise])
+    response = np.zeros(production.shape)
+    regulation = Regulation.of(network, slice(regulators), regulators)
+    for gene in range(regulators):
+        production[:, gene] *= (
+            level[context.cell_type, gene]
+            if gene < level.shape[1]
+            else regulation.only(gene).production(response, context.cell_type, context.state)[:, 0]
+        )
+        if context.composition is not None:
+            production[:, gene] *= context.composition[context.cell_type, gene]
         production[:, gene] /= production[:, gene].mean()
         power = production[:, gene] ** STEEPNESS
         response[:, gene] = power / (1 + power)
@@ -168,20 +154,25 @@ class _Production:
 
     def __init__(
         self,
-        network: sparse.csr_matrix,
+        network: PlantedNetwork,
         regulators: np.ndarray,
         response: np.ndarray,
+        context: _Context,
         config: SimulatedConfig,
         before_noise: np.random.Generator,
     ):
-        self.regulators, self.response, self.config, self.before_noise = regulators, response, config, before_noise
-        self.targets = network[:, config.regulators :].tocsc()
+        self.regulators, self.response, self.context = regulators, response, context
+        self.config, self.before_noise = config, before_noise
+        self.targets = Regulation.of(network, slice(config.regulators, None), config.regulators)
 
     def __iter__(self) -> Iterator[tuple[slice, np.ndarray]]:
-        regulators = self.config.regulators
+        regulators, context = self.config.regulators, self.context
         for rows, block in _noise(self.config, copy.deepcopy(self.before_noise)):
+            cell_type = context.cell_type[rows]
             block[:, :regulators] = self.regulators[rows]
-            block[:, regulators:] *= _respond(self.response[rows], self.targets)
+            block[:, regulators:] *= self.targets.production(self.response[rows], cell_type, context.state[rows])
+            if context.composition is not None:
+                block[:, regulators:] *= context.composition[cell_type, regulators:]
             yield rows, block
 
     def mean(self) -> np.ndarray:
@@ -190,11 +181,6 @@ class _Production:
         for _, block in self:
             total += block.sum(axis=0)
         return total / self.config.cells
-
-
-def _respond(response: np.ndarray, strength: sparse.csc_matrix) -> np.ndarray:
-    """sum_j k h for activators plus sum_j k (1 - h) for repressors, which is sum_j s h - sum of negative s."""
-    return response @ strength - np.asarray(strength.minimum(0).sum(axis=0)).ravel()
 
 
 def _log_normal(generator: np.random.Generator, sd: float, size) -> np.ndarray:

@@ -1,0 +1,247 @@
+"""The network that simulated cells are made with: a directed acyclic graph of regulators, and their targets.
+
+Every edge is drawn from the generator of the seed. What differs between cell types or along a state is drawn from
+generators of its own, so that a share of 0 leaves every other draw as it is.
+
+Letters: E edges, N genes, R regulators, T cell types, C cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from grn.config.schema import SimulatedConfig
+from grn.errors import ConfigError
+
+BASAL = 1.0  # production of a gene without a regulator; an edge of mean strength adds as much at its half response
+HUBS, CONTEXT, COMPOSITION, STATE = range(1, 5)  # the draws that have generators of their own
+
+
+@dataclass(frozen=True)
+class PlantedNetwork:
+    """Edges in the order of their regulators, then of their targets.
+
+    source, target [E]: numbers of genes.   strength [E]: positive.
+    sign [E, T]: +1 or -1; 0 in a cell type without this edge.
+    along [E]: +1 where the strength grows from 0 to twice itself along the state, -1 where it fades, else 0.
+    basal [N]: production apart from regulation: BASAL where a cell type leaves the gene no regulator, else 0.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    strength: np.ndarray
+    sign: np.ndarray
+    along: np.ndarray
+    basal: np.ndarray
+
+    @property
+    def typed(self) -> bool:
+        """Whether any edge differs between cell types."""
+        return bool((self.sign != self.sign[:, :1]).any())
+
+    def table(self, names: np.ndarray, types: list[str]) -> pd.DataFrame:
+        """The truth: source, target, sign; where edges differ between types, a row for each type that an edge acts in
+        and its label in cell_type; where edges change along the state, along_state. names [N], types [T]."""
+        edge, cell_type = np.nonzero(self.sign if self.typed else self.sign[:, :1])
+        columns = {
+            "source": names[self.source[edge]],
+            "target": names[self.target[edge]],
+            "sign": self.sign[edge, cell_type].astype(np.int64),
+        }
+        if self.typed:
+            columns["cell_type"] = np.array(types, dtype=object)[cell_type]
+        if self.along.any():
+            columns["along_state"] = self.along[edge].astype(np.int64)
+        return pd.DataFrame(columns, index=[str(row) for row in range(len(edge))])
+
+
+@dataclass(frozen=True)
+class Regulation:
+    """How the regulators' responses become the production of some of the genes, n of them.
+
+    steady: the responses of each cell type, or of all of them alike.   changing: likewise, of what the state changes;
+    empty where it changes nothing.   basal [n]: see PlantedNetwork.
+    """
+
+    steady: list[_Part]
+    changing: list[_Part]
+    basal: np.ndarray
+
+    @classmethod
+    def of(cls, network: PlantedNetwork, genes: slice, regulators: int) -> Regulation:
+        shape = (regulators, len(network.basal))
+        types = network.sign.shape[1] if network.typed else 1
+        signed = [network.strength * network.sign[:, number] for number in range(types)]
+        always = np.ones_like(network.along)
+        return cls(
+            [_Part.of(network, weight, always, shape, genes) for weight in signed],
+            [_Part.of(network, weight, network.along, shape, genes) for weight in signed if network.along.any()],
+            network.basal[genes],
+        )
+
+    def only(self, gene: int) -> Regulation:
+        """That of one of the genes."""
+        steady, changing = [part.only(gene) for part in self.steady], [part.only(gene) for part in self.changing]
+        return Regulation(steady, changing, self.basal[[gene]])
+
+    def production(self, response: np.ndarray, cell_type: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """[c, n], before noise. response [c, R]: Hill responses.   cell_type [c]: numbers.   state [c]: 0 to 1."""
+        if len(self.steady) == 1:
+            return self._of_type(0, response, state)
+        production = np.empty((len(response), len(self.basal)))
+        for number in range(len(self.steady)):
+            cells = np.flatnonzero(cell_type == number)
+            production[cells] = self._of_type(number, response[cells], state[cells])
+        return production
+
+    def _of_type(self, number: int, response: np.ndarray, state: np.ndarray) -> np.ndarray:
+        production = self.steady[number].respond(response)
+        if self.changing:
+            change = (2 * state - 1)[:, None] * self.changing[number].respond(response)
+            production = np.maximum(production + change, 0)  # rounding may leave less than 0 where every edge fades
+        return production + self.basal
+
+
+@dataclass(frozen=True)
+class _Part:
+    """sum_j k_j a_j h_j for activators plus sum_j k_j a_j (1 - h_j) for repressors, of n genes.
+
+    k: strength, a: +1, -1 or 0.   matrix: CSC [R, n], k a for activators and -k a for repressors.
+    offset [n]: the sum of k a over the repressors.
+    """
+
+    matrix: sparse.csc_matrix
+    offset: np.ndarray
+
+    @classmethod
+    def of(
+        cls, network: PlantedNetwork, weight: np.ndarray, along: np.ndarray, shape: tuple[int, int], genes: slice
+    ) -> _Part:
+        """weight [E]: signed strengths, 0 where an edge does not act.   along [E]: a."""
+        repressed = _matrix(network, np.minimum(weight, 0) * along, shape)[:, genes]
+        offset = -np.asarray(repressed.tocsc().sum(axis=0)).ravel()
+        return cls(_matrix(network, weight * along, shape)[:, genes].tocsc(), offset)
+
+    def only(self, gene: int) -> _Part:
+        return _Part(self.matrix[:, [gene]], self.offset[[gene]])
+
+    def respond(self, response: np.ndarray) -> np.ndarray:
+        """response [c, R] -> [c, n]."""
+        return response @ self.matrix + self.offset
+
+
+def plant(config: SimulatedConfig, generator: np.random.Generator) -> PlantedNetwork:
+    """A regulator is regulated by earlier ones only, a master by none. Raises ConfigError."""
+    _check(config)
+    regulators, genes = config.regulators, config.genes
+    earlier = np.minimum(np.arange(genes), regulators)  # regulators that come before each gene
+    earlier[: masters(regulators)] = 0
+    most = config.regulators_per_target
+    wanted = np.minimum(generator.integers(1, most + 1, genes), earlier) if most else np.zeros_like(earlier)
+    propensity = np.exp(config.hubs * own_generator(config, HUBS).standard_normal(regulators)) if config.hubs else None
+    source, target = _lowest(earlier, wanted, regulators, generator, propensity)
+    starts = np.searchsorted(source, np.arange(regulators + 1))
+    own = [target[start:end] for start, end in pairwise(starts)]
+    sign = np.concatenate([np.where(generator.random(genes) < config.repression, -1, 1)[each] for each in own])
+    strength = np.concatenate([generator.uniform(1.0, 3.0, genes)[each] for each in own])
+    signs, along = _in_context(sign, config)
+    regulated = np.zeros((genes, config.cell_types), dtype=bool)
+    edge, cell_type = np.nonzero(signs)
+    regulated[target[edge], cell_type] = True
+    return PlantedNetwork(source, target, strength, signs, along, np.where(regulated.all(axis=1), 0.0, BASAL))
+
+
+def masters(regulators: int) -> int:
+    """How many of the regulators are masters, which come first."""
+    return max(1, regulators // 2)
+
+
+def own_generator(config: SimulatedConfig, draws: int) -> np.random.Generator:
+    """The generator of one kind of draws (HUBS, ...), which leaves the others as they are."""
+    return np.random.default_rng([config.seed, draws])
+
+
+def _check(config: SimulatedConfig) -> None:
+    if config.regulators >= config.genes:
+        raise ConfigError(
+            f"data.simulated.regulators {config.regulators} leaves no target among {config.genes} genes; "
+            "it must be smaller than data.simulated.genes."
+        )
+    shares = {name: getattr(config, name) for name in ("type_specific", "changed_signs", "state")}
+    if sum(shares.values()) > 1 + 1e-9:
+        found = ", ".join(f"{name} {share:g}" for name, share in shares.items())
+        raise ConfigError(
+            f"The shares of edges in data.simulated add up to {sum(shares.values()):g} ({found}), but no edge belongs "
+            "to two of them; make them add up to at most 1."
+        )
+    for name in ("type_specific", "changed_signs"):
+        if shares[name] > 0 and config.cell_types < 2:
+            raise ConfigError(
+                f"data.simulated.{name} is {shares[name]:g}, but there is a single cell type for edges to differ "
+                "between; set data.simulated.cell_types to at least 2."
+            )
+
+
+def _in_context(sign: np.ndarray, config: SimulatedConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Signs by cell type, int8 [E, T], and changes along the state, int8 [E], from the signs [E] of the edges."""
+    edges, types = len(sign), config.cell_types
+    signs = np.repeat(sign.astype(np.int8)[:, None], types, axis=1)
+    along = np.zeros(edges, dtype=np.int8)
+    shares = (config.type_specific, config.changed_signs, config.state)
+    if not any(shares):
+        return signs, along
+    generator = own_generator(config, CONTEXT)
+    ends = np.rint(np.cumsum(shares) * edges).astype(np.int64)
+    specific, changed, changing, _ = np.split(generator.permutation(edges), ends)
+    # Each edge has the types in an order of its own, of which it takes the first ones.
+    place = generator.random((edges, types)).argsort(axis=1).argsort(axis=1)
+    acting = np.where(np.arange(len(specific)) % 2, min(2, types - 1), 1)
+    signs[specific] *= place[specific] < acting[:, None]
+    other = (types + generator.integers(0, 2, len(changed))) // 2
+    signs[changed] *= np.where(place[changed] < other[:, None], -1, 1).astype(np.int8)
+    along[changing] = np.where(np.arange(len(changing)) % 2, -1, 1)
+    return signs, along
+
+
+def _lowest(
+    earlier: np.ndarray,
+    wanted: np.ndarray,
+    regulators: int,
+    generator: np.random.Generator,
+    propensity: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Edges (source, target), sorted: each gene's regulators are the `wanted` lowest of random numbers, one for each of
+    the `earlier` ones, and so drawn without replacement.
+
+    propensity [R]: exponential numbers of these rates are drawn: the next regulator is then chosen in proportion to
+    its propensity. None: all are equal.
+    """
+    genes = np.arange(len(wanted))
+    drawn = np.full((max(int(wanted.max()), 1), len(wanted)), np.inf)  # the lowest numbers so far
+    regulator = np.zeros(drawn.shape, dtype=np.int64)
+    highest, row = drawn[0].copy(), np.zeros(len(wanted), dtype=np.int64)  # the highest of them, and its row
+    for number in range(regulators):
+        draw = generator.random(len(wanted))
+        if propensity is not None:
+            draw = -np.log1p(-draw) / propensity[number]
+        better = np.flatnonzero((draw < highest) & (number < earlier))
+        drawn[row[better], better], regulator[row[better], better] = draw[better], number
+        row[better] = drawn[:, better].argmax(axis=0)
+        highest[better] = drawn[row[better], better]
+    rank = drawn.argsort(axis=0).argsort(axis=0)
+    kept = rank < wanted
+    source, target = regulator[kept], np.broadcast_to(genes, kept.shape)[kept]
+    order = np.lexsort((target, source))
+    return source[order], target[order]
+
+
+def _matrix(network: PlantedNetwork, weight: np.ndarray, shape: tuple[int, int]) -> sparse.csr_matrix:
+    """The weights of the edges [E] as CSR [R, N], without those of 0."""
+    present = np.flatnonzero(weight)
+    starts = np.searchsorted(network.source[present], np.arange(shape[0] + 1))
+    return sparse.csr_matrix((weight[present], network.target[present], starts), shape=shape)
