@@ -1,0 +1,327 @@
+"""Networks in context: which method tells a cell type's network from another's, and regulation from composition?
+
+    python benchmarks/context.py                                        # hours of one thread with grn
+    python benchmarks/context.py --methods pearson spearman ridge ridge_within pearson_each ridge_each ridge_shared
+    python benchmarks/context.py --kinds typed composition --seeds 101 --methods grn ridge_shared
+
+Four kinds of fresh draws (`draws.py`), five seeds each; all methods read the same values, log1p of scaled counts. The
+table has the mean over the seeds and the worst in brackets; `context.csv` has a row for each draw, seed and method, is
+written after each draw, and keeps the rows that were not measured again. --missing measures only what it lacks.
+
+    typed        AUPRC of each type's network; share of its edges with the right sign; AUROC of |weight| for the edges
+                 that this type has against those that only others have; share of right signs among edges whose sign
+                 changes between types (one network for all with the majority of signs gets .64). Means over types.
+    noisy        AUPRC and early precision over their densities, at 60 to 90 % zeros
+    shuffled     the same where there is nothing to find: 1 is chance
+    composition  no edges, but levels that differ between types: share of the pairs at q <= .05 and .1, and the root
+                 mean square of the weights over that on cells with networks (`typed`, of the same size)
+
+The AUPRC of a type counts all pairs of a regulator and another gene, by the ranking of `evaluate`, which leaves out
+genes that have no edge in the reference: types would have different universes.
+
+Letters: N genes, R regulators.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from draws import Draw, composition, sergio_like, sergio_noise, shuffled, typed
+from networks import HERE, score
+from peers_by_type import by_label, pearson_each, ridge_each, ridge_shared, ridge_within
+from results_file import merged, ordered, write
+from scipy.stats import rankdata
+from scipy.stats import t as student
+from sets import NetworkSet, sergio
+from threadpoolctl import threadpool_limits
+
+from grn.analysis.evaluation.ranking import rank, ranking_scores
+from grn.network.baselines import pearson, ridge, spearman
+from grn.network.false_discovery import benjamini_hochberg
+
+KEYS = ["kind", "draw", "seed", "method"]
+SIZES = [(depth, cells) for depth in (4, 1) for cells in (600, 150)]
+ZEROS = (0.6, 0.7, 0.8, 0.9)
+LEVELS = {"q_05": 0.05, "q_10": 0.1}
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """overall: source, target, weight; None: there is none.   by_type: label -> the same; None: overall is for all.
+
+    q: q-values of the pairs of one or several networks, any shape; None where the method has none.
+    """
+
+    overall: pd.DataFrame | None = None
+    by_type: dict[str, pd.DataFrame] | None = None
+    q: np.ndarray | None = None
+
+    def of(self, label: str) -> pd.DataFrame:
+        table = self.overall if self.by_type is None else self.by_type[label]
+        assert table is not None
+        return table
+
+
+# ---------------------------------------------------------------------------------------------------------- the methods
+
+
+def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Found:
+    inputs = (one.multiplicities(), one.genes, one.regulators or one.genes)
+    typed_inputs = (inputs[0], one.labels, *inputs[1:])
+    if method == "grn":
+        from ours_by_type import infer_by_type
+
+        ours = infer_by_type(one, seed, q_values)
+        return Found(ours.overall, ours.by_type, ours.overall["q_value"].to_numpy() if q_values else None)
+    if method == "pearson":
+        table = pearson(*inputs)
+        return Found(table, q=correlation_q(table, one.cells - 2))
+    if method == "pearson_each":
+        tables = pearson_each(*typed_inputs)
+        sizes = {label: len(rows) for label, rows in by_label(one.labels or []).items()}
+        return Found(None, tables, np.stack([correlation_q(tables[label], sizes[label] - 2) for label in tables]))
+    if method == "ridge_each":
+        return Found(None, ridge_each(*typed_inputs))
+    if method == "ridge_shared":
+        return Found(None, ridge_shared(*typed_inputs, seed=seed)[0])
+    if method == "ridge_within":
+        return Found(ridge_within(*typed_inputs))
+    return Found({"spearman": spearman, "ridge": ridge}[method](*inputs))
+
+
+METHODS = ("grn", "pearson", "spearman", "ridge", "ridge_within", "pearson_each", "ridge_each", "ridge_shared")
+GLOBAL = ("grn", "pearson", "spearman", "ridge")  # in draws whose network is the same in all types
+TYPED = tuple(method for method in METHODS if method not in ("pearson", "spearman"))
+
+
+def correlation_q(table: pd.DataFrame, freedom: int) -> np.ndarray:
+    """q-values of correlations, by Student's t and Benjamini and Hochberg."""
+    r = np.clip(table["weight"].to_numpy(), -1 + 1e-15, 1 - 1e-15)
+    return benjamini_hochberg(2 * student.sf(np.abs(r) * np.sqrt(freedom / (1 - r**2)), freedom), 1.0)
+
+
+# ----------------------------------------------------------------------------------------------------------- the scores
+
+
+def dense(one: NetworkSet, table: pd.DataFrame, column: str = "weight") -> np.ndarray:
+    """[R, N], 0 where the table has no row."""
+    regulators, genes = pd.Index(one.regulators or one.genes), pd.Index(one.genes)
+    values = np.zeros((len(regulators), len(genes)))
+    values[regulators.get_indexer(table["source"]), genes.get_indexer(table["target"])] = table[column]
+    return values
+
+
+def candidates(one: NetworkSet) -> np.ndarray:
+    """bool [R, N]: all pairs of a regulator and another gene."""
+    return np.array(one.regulators or one.genes)[:, None] != np.array(one.genes)
+
+
+def typed_scores(draw: Draw, found: Found) -> dict[str, float]:
+    """Scores of the networks of all types, means over the types (changed_signs: over edges and types)."""
+    one, truth = draw.one, draw.by_type
+    assert truth is not None
+    labels = list(by_label(one.labels or []))
+    sign = np.array([dense(one, truth[truth["cell_type"] == label], "sign") for label in labels])
+    weight = np.array([dense(one, found.of(label)) for label in labels])
+    pairs = candidates(one)
+    active = sign != 0
+    some = active.any(0) & ~active.all(0)
+    changing = active.all(0) & (np.abs(sign.sum(0)) < len(labels))
+    right = np.sign(weight) == sign
+    return {
+        "auprc": float(np.mean([auprc(w[pairs], a[pairs]) for w, a in zip(weight, active, strict=True)])),
+        "signs": float(np.mean([r[a].mean() for r, a in zip(right, active, strict=True)])),
+        "specificity": float(np.mean([auroc(np.abs(w[some]), a[some]) for w, a in zip(weight, active, strict=True)])),
+        "changed_signs": float(right[:, changing].mean()),
+    }
+
+
+def auprc(weight: np.ndarray, edge: np.ndarray) -> float:
+    order = np.argsort(-np.abs(weight), kind="stable")
+    weight, edge = weight[order], edge[order]
+    return ranking_scores(rank(weight[weight != 0], len(weight)), np.flatnonzero(edge))["auprc"]
+
+
+def auroc(value: np.ndarray, positive: np.ndarray) -> float:
+    """Chance that a positive has the larger value; ties count half; nan without positives or without others."""
+    count = int(positive.sum())
+    others = len(value) - count
+    if not count or not others:
+        return np.nan
+    return float((rankdata(value)[positive].sum() - count * (count + 1) / 2) / (count * others))
+
+
+def network_scores(draw: Draw, found: Found) -> dict[str, float]:
+    assert found.overall is not None
+    scores = score(draw.one, found.overall)
+    return {name: scores[name] for name in ("auprc_ratio", "early_precision_ratio")}
+
+
+def size(one: NetworkSet, found: Found) -> float:
+    """Root mean square of the weights of all pairs, of the types' networks where there are any."""
+    tables = found.by_type.values() if found.by_type is not None else [found.overall]
+    pairs = candidates(one)
+    return float(np.sqrt(np.mean([dense(one, table)[pairs] ** 2 for table in tables if table is not None])))
+
+
+def composition_scores(draw: Draw, found: Found, regulated: float) -> dict[str, float]:
+    shares = {name: np.nan if found.q is None else float((found.q <= level).mean()) for name, level in LEVELS.items()}
+    return shares | {"size_ratio": size(draw.one, found) / regulated}
+
+
+# ------------------------------------------------------------------------------------------------------------ the kinds
+
+
+@dataclass(frozen=True)
+class Kind:
+    """draws: name -> a function of the seed.   metrics: column -> title.   methods: those that are compared.
+
+    measure: method, name of the draw, seed -> scores.   worst: min, or max where less is better.
+    """
+
+    draws: dict[str, Callable[[int], Draw]]
+    metrics: dict[str, str]
+    methods: tuple[str, ...]
+    measure: Callable[[str, str, int], dict[str, float]]
+    worst: str = "min"
+
+
+@cache
+def drawn(kind: str, name: str, seed: int) -> Draw:
+    return KINDS[kind].draws[name](seed)
+
+
+@cache
+def inferred(kind: str, name: str, seed: int, method: str) -> Found:
+    return infer(method, drawn(kind, name, seed).one, seed, q_values=kind == "composition")
+
+
+def measure_typed(method: str, name: str, seed: int) -> dict[str, float]:
+    return typed_scores(drawn("typed", name, seed), inferred("typed", name, seed, method))
+
+
+def measure_network(method: str, name: str, seed: int, kind: str) -> dict[str, float]:
+    return network_scores(drawn(kind, name, seed), inferred(kind, name, seed, method))
+
+
+def measure_composition(method: str, name: str, seed: int) -> dict[str, float]:
+    regulated = size(drawn("typed", name, seed).one, inferred("typed", name, seed, method))
+    return composition_scores(drawn("composition", name, seed), inferred("composition", name, seed, method), regulated)
+
+
+def sized(make: Callable[..., Draw]) -> dict[str, Callable[[int], Draw]]:
+    return {f"depth {d}, {c} cells a type": partial(make, depth=d, cells_per_type=c) for d, c in SIZES}
+
+
+RATIOS = {"auprc_ratio": "AUPRC ratio", "early_precision_ratio": "early precision ratio"}
+KINDS = {
+    "typed": Kind(
+        sized(typed),
+        {"auprc": "AUPRC", "signs": "signs", "specificity": "specificity", "changed_signs": "changed signs"},
+        TYPED,
+        measure_typed,
+    ),
+    "noisy": Kind(
+        {f"sergio_like {zeros:g}": partial(sergio_like, zeros=zeros) for zeros in ZEROS}
+        | {
+            f"{name} {zeros:g}": partial(sergio_noise, name, zeros=zeros)
+            for name in ("sergio_ds1", "sergio_ds2")
+            for zeros in ZEROS
+        },
+        RATIOS,
+        GLOBAL,
+        partial(measure_network, kind="noisy"),
+    ),
+    "shuffled": Kind(
+        {"sergio_ds1": lambda seed: shuffled(sergio("sergio_ds1", clean=False), seed)},
+        RATIOS,
+        GLOBAL,
+        partial(measure_network, kind="shuffled"),
+        worst="max",
+    ),
+    "composition": Kind(
+        sized(composition),
+        {"q_05": "q <= .05", "q_10": "q <= .1", "size_ratio": "size ratio"},
+        tuple(method for method in METHODS if method != "spearman"),
+        measure_composition,
+        worst="max",
+    ),
+}
+
+
+def measured(arguments: argparse.Namespace, results: Path) -> Iterator[pd.DataFrame]:
+    """The rows of one draw after the other."""
+    before = pd.read_csv(results) if arguments.missing and results.exists() else pd.DataFrame(columns=KEYS)
+    there = set(before[KEYS].itertuples(index=False, name=None))
+    for kind_name in arguments.kinds:
+        kind = KINDS[kind_name]
+        for name in kind.draws:
+            if not any(fnmatchcase(name, pattern) for pattern in arguments.draws):
+                continue
+            for seed in arguments.seeds:
+                rows: list[dict[str, Any]] = []
+                for method in arguments.methods:
+                    key = (kind_name, name, seed, method)
+                    if method in kind.methods and key not in there:
+                        rows.append(dict(zip(KEYS, key, strict=True)) | kind.measure(method, name, seed))
+                if kind_name in ("noisy", "shuffled"):  # composition is compared with what was inferred for typed
+                    drawn.cache_clear()
+                    inferred.cache_clear()
+                if rows:
+                    yield pd.DataFrame(rows)
+
+
+def readable(table: pd.DataFrame, name: str) -> str:
+    """A line for each draw and method: the mean of each score over the seeds, and the worst in brackets."""
+    kind = KINDS[name]
+    lines = []
+    for (draw, method), rows in table[table["kind"] == name].groupby(["draw", "method"], sort=False):
+        line = {"draw": draw, "method": method, "seeds": len(rows)}
+        for column, title in kind.metrics.items():
+            known = rows[column].dropna()
+            line[title] = f"{known.mean():.3f} ({known.agg(kind.worst):.3f})" if len(known) else ""
+        lines.append(line)
+    shown = pd.DataFrame(lines)
+    shown["draw"] = shown["draw"].where(~shown["draw"].duplicated(), "")
+    return f"{name}: mean over the seeds (worst)\n{shown.to_string(index=False)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--draws", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[101, 102, 103, 104, 105])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, metavar="NAME")
+    parser.add_argument("--missing", action="store_true", help="measure only what the results lack")
+    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
+    arguments = parser.parse_args()
+
+    torch.set_num_threads(1)
+    results = arguments.output / "context.csv"
+    names = [name for kind in KINDS.values() for name in kind.draws]
+    with threadpool_limits(1):
+        for rows in measured(arguments, results):
+            table = merged(results, rows, KEYS)
+            order = {"kind": list(KINDS), "draw": list(dict.fromkeys(names)), "method": METHODS}
+            write(results, ordered(table, **order, seed=sorted(set(table["seed"]))))
+    if not results.exists():
+        raise SystemExit("Nothing was measured: no draw has one of these names.")
+    table = pd.read_csv(results)
+    chosen = table[table["seed"].isin(arguments.seeds) & table["method"].isin(arguments.methods)]
+    for kind in arguments.kinds:
+        if (chosen["kind"] == kind).any():
+            print(readable(chosen, kind), end="\n\n")
+    print(f"wrote {results}")
+
+
+if __name__ == "__main__":
+    main()
