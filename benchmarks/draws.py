@@ -22,8 +22,10 @@ import pandas as pd
 from scipy.special import expit
 from sets import COUNTS_SEEN, NetworkSet, digest, folder, read_reference
 
-# Kinetics, as published: decay and noise amplitude of every gene, Hill coefficient, range of the rates of an edge.
+# Kinetics, as published: decay and noise amplitude of every gene, Hill coefficient, range of the rates of edges.
 DECAY, NOISE, HILL, RATES = 0.8, 1.0, 2, (1.0, 5.0)
+TOTAL_RATE, TOTAL_RATE_SD = 6.5, 0.4  # of all edges of a gene: median, sd of the logarithm
+OUT_DEGREE_SD = 0.7  # of the logarithm of what a regulator's number of targets is proportional to
 LOW, HIGH = (0.5, 1.5), (2.5, 4.5)  # production rate of a master in a type where it is low or high
 STEP, STEPS = 0.02, 350  # 7 units of time, 5.6 lifetimes of a molecule, from the steady state without noise
 REPRESSED = 1 / 3  # share of the edges that repress
@@ -188,16 +190,19 @@ def _bisect(rising: Callable[[float], float], wanted: float, low: float, high: f
 def _network(generator: np.random.Generator, regulators: int, genes: int) -> np.ndarray:
     """Signed rates [R, N], a directed acyclic graph: masters have no regulator, other regulators have earlier ones.
 
-    How many targets a regulator has is drawn apart from how much there is of it.
+    How many targets or regulators a gene has is drawn apart from how much there is of it: the sum of a gene's rates
+    does not depend on their number.
     """
-    popular = np.exp(generator.standard_normal(regulators))
+    popular = np.exp(OUT_DEGREE_SD * generator.standard_normal(regulators))
     rate = np.zeros((regulators, genes))
     for gene in range(regulators // 2, genes):
         earlier = min(gene, regulators)
         chance = popular[:earlier] / popular[:earlier].sum()
         chosen = generator.choice(earlier, min(int(generator.integers(1, 5)), earlier), replace=False, p=chance)
         sign = np.where(generator.random(len(chosen)) < REPRESSED, -1, 1)
-        rate[chosen, gene] = sign * generator.uniform(*RATES, len(chosen))
+        size = generator.uniform(*RATES, len(chosen))
+        total = TOTAL_RATE * np.exp(TOTAL_RATE_SD * generator.standard_normal())
+        rate[chosen, gene] = sign * size / size.sum() * total
     return rate
 
 

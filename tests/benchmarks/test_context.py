@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import peers_by_type as peers
 import pytest
-from draws import Draw, composition, typed
+from draws import Draw, composition, sergio_like, typed
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +82,12 @@ def test_correlations_over_all_cells_find_composition_and_those_within_types_do_
     draw = composition(2, 4, 150, regulators=10, targets=50)
     q = {method: context.infer(method, draw.one, 2).q for method in ("pearson", "pearson_each")}
     assert (q["pearson"] <= 0.05).mean() > 0.2 and (q["pearson_each"] <= 0.05).mean() < 0.01
+
+
+def test_abundance_alone_does_not_tell_the_edges_of_simulated_cells():
+    draws = [sergio_like(seed, 0.7, cells_per_type=20, types=5, regulators=35, genes=250) for seed in range(3)]
+    scores = [context.network_scores(draw, context.infer("abundance", draw.one, 0)) for draw in draws]
+    assert np.mean([each["auprc_ratio"] for each in scores]) == pytest.approx(1, abs=0.2)
 
 
 def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
