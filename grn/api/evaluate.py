@@ -27,6 +27,7 @@ WORDS = {
     "--genes": "genes=",
     "--regulators": "regulators=",
     "--data": "data=",
+    "--cell-type": "cell_type=",
 }
 """What messages say of options -> what they say to a caller of `evaluate`."""
 
@@ -38,6 +39,7 @@ def evaluate(
     regulators: Sequence[str] | str = "reference",
     genes: Sequence[str] | str | None = None,
     data: AnnData | Run | Config | str | os.PathLike[str] | None = None,
+    cell_type: str | None = None,
     permutations: int = 1000,
     seed: int = 0,
     quiet: bool = False,
@@ -51,7 +53,8 @@ def evaluate(
         network: a table (source, target, weight; or TF, target, importance; ...), a Run, its AnnData, or a path to what
             `read_network` reads.
         reference: the true edges: a table or a path to one, of BEELINE (Gene1, Gene2, Type), TRRUST, decoupler (source,
-            target, weight or mor, of which the sign counts) or of simulated cells (source, target, sign).
+            target, weight or mor, of which the sign counts) or of simulated cells (source, target, sign). With a column
+            cell_type, the networks of these types are scored, too: see Returns.
         regulators: whose edges are judged: `reference`: genes with an edge in it; `all`: all of its genes; names; or a
             file with one a line.
         genes: genes that count: `reference`: all of it, `network`, `data`, names, or a file. None: those of `data`, or
@@ -59,6 +62,8 @@ def evaluate(
         data: cells for the columns pearson and ridge: an AnnData (read as the run's cells were, where `network` is a
             Run; else with counts in X), a path to cells (counts in X), a Run, whose cells are read again, or a
             configuration. None: no such columns.
+        cell_type: a label: the network of this type is scored in place of that over all cells, against the edges of
+            this type where `reference` has a column cell_type.
         permutations: of the weights, behind the p-values; 0: none.
         seed: of the permutations.
         quiet: print nothing; otherwise what the scores rest on, in a few lines. `attrs["notes"]` has them too.
@@ -66,7 +71,9 @@ def evaluate(
     Returns:
         A row per score (early_precision, auprc, auroc, sign_accuracy, ...: numbers from 0 to 1, ratios from 0), with
         the columns network, p (one-sided, against permuted weights), and pearson and ridge where there are data. NaN
-        where a score is not defined, as those of signs for networks without signs.
+        where a score is not defined, as those of signs for networks without signs. Where the reference has cell types,
+        `pandas.DataFrame(table.attrs["cell_types"])` has the scores of each type's network: a row for each type and
+        method, and the mean over the types.
 
     Raises:
         DataError: files or tables that cannot be read, no gene shared, no true edge left.
@@ -82,7 +89,12 @@ def evaluate(
         >>> scores.loc[["early_precision", "sign_accuracy"], "network"].tolist()
         [1.0, 1.0]
     """
-    from grn.analysis.evaluation.comparison import compare_networks, default_genes, score_table
+    from grn.analysis.evaluation.comparison import (
+        compare_networks,
+        compare_types,
+        default_genes,
+        score_table,
+    )
 
     if permutations < 0 or seed < 0:
         raise DataError(f"permutations is {permutations} and seed is {seed}; neither can be negative.")
@@ -103,12 +115,17 @@ def evaluate(
             expression,
             regulators=_names(regulators),
             genes=default_genes(predicted, expression) if genes is None else _names(genes),
+            cell_type=cell_type,
             permutations=permutations,
             seed=seed,
             say=say,
         )
+        universe = evaluations["network"].universe
+        types = compare_types(predicted, truth, expression, universe, say) if cell_type is None else None
     table = score_table(evaluations).set_index("score").rename(columns=str.lower)
     table.attrs["notes"] = notes
+    if types is not None:
+        table.attrs["cell_types"] = types.to_dict("records")  # pandas compares attributes, and cannot compare tables
     return table
 
 

@@ -31,7 +31,8 @@ def command(
     reference: Annotated[
         Path,
         typer.Argument(
-            help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or the truth.csv of a simulated run.",
+            help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or the truth.csv of a simulated run; "
+            "with a column cell_type, the network of each type is scored, too.",
             show_default=False,
         ),
     ],
@@ -60,10 +61,21 @@ def command(
             "data.path takes. Default: the cells of the run, where NETWORK is a run folder.",
         ),
     ] = None,
+    cell_type: Annotated[
+        str | None,
+        typer.Option(
+            "--cell-type",
+            metavar="LABEL",
+            help="Score the network of this cell type alone, against its edges where the reference has a column "
+            "cell_type. Default: the network over all cells, then that of each type of such a reference.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", help="The folder to make, for evaluation.json, evaluation.csv and precision_recall.png."
+            "--output",
+            help="The folder to make, for evaluation.json, evaluation.csv, precision_recall.png and, where cell types "
+            "are scored, evaluation_types.csv.",
         ),
     ] = None,
     permutations: Annotated[
@@ -81,6 +93,7 @@ def command(
         refuse_file_above(output)
 
     from grn.analysis.evaluation.comparison import compare, printed_rows, score_table
+    from grn.analysis.evaluation.type_scores import TYPE_SCORES, printed_type_rows
     from grn.cli.console import console, plain, print_table
 
     to = console(quiet)
@@ -91,25 +104,32 @@ def command(
             regulators=regulators,
             genes=genes,
             data=data,
+            cell_type=cell_type,
             permutations=permutations,
             seed=seed,
             say=plain(to),
         )
     methods = list(found.evaluations)
     to.print()
+    of_type = "" if cell_type is None else f", cell type {cell_type}"
     print_table(
-        f"{network} against {reference}",
+        f"{network} against {reference}{of_type}",
         ["score", methods[0], "p", *methods[1:]],
         printed_rows(score_table(found.evaluations)),
         to,
     )
+    if found.types is not None:
+        to.print()
+        columns = ["cell type", "method", *TYPE_SCORES.values()]
+        print_table("Each cell type against its own edges", columns, printed_type_rows(found.types), to)
     if output is not None:
         write(found, output)
         to.print(f"\nTables and figure: {output}", markup=False)
 
 
 def write(found: Comparison, output: Path) -> None:
-    """evaluation.json, evaluation.csv and precision_recall.png in the folder `output`: all of them, or none."""
+    """evaluation.json, evaluation.csv, precision_recall.png and, with cell types, evaluation_types.csv in the folder
+    `output`: all of them, or none."""
     from grn.analysis.evaluation.comparison import as_json, score_table
     from grn.errors import RunFolderError
     from grn.files import replacing_folder, write_text
@@ -122,6 +142,8 @@ def write(found: Comparison, output: Path) -> None:
         with replacing_folder(output) as folder:
             write_text(folder / "evaluation.json", as_json(found))
             write_text(folder / "evaluation.csv", score_table(found.evaluations).to_csv(index=False))
+            if found.types is not None:
+                write_text(folder / "evaluation_types.csv", found.types.to_csv(index=False))
             save(precision_recall_curves(curves, density), folder / "precision_recall.png")
     except FileNotFoundError as refused:  # in some file systems, such as /proc, no folder can be made
         raise RunFolderError(

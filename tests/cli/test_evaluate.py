@@ -253,6 +253,133 @@ def test_where_no_folder_can_be_made_is_one_sentence(grn_evaluate, monkeypatch):
     )
 
 
+# Cell types
+
+TYPED = "source,target,weight,cell_type\nA,B,5,a\nA,C,4,a\nB,C,-1,a\nA,B,2,b\nB,C,-3,b\nA,C,1,b\n"
+TYPED_REFERENCE = "source,target,sign,cell_type\nA,B,1,a\nA,C,1,a\nB,C,1,a\nA,B,1,b\nB,C,-1,b\n"
+
+
+@pytest.fixture
+def typed(folder):
+    Path("typed.csv").write_text(TYPED)
+    Path("types.csv").write_text(TYPED_REFERENCE)
+
+
+@pytest.fixture
+def typed_truth(tiny_run):
+    """A truth of the tiny run's cells in which each type lacks some edges, and one edge changes its sign."""
+    truth = pd.read_csv(tiny_run / "truth.csv")
+    labels = list(open_network_file(tiny_run).read_types())
+    parts = [truth[truth.index % len(labels) != number].assign(cell_type=label) for number, label in enumerate(labels)]
+    parts[0].loc[parts[0].index[-1], "sign"] *= -1
+    pd.concat(parts).to_csv("typed_truth.csv", index=False)
+    return labels
+
+
+def test_a_reference_with_types_is_scored_type_by_type(grn_evaluate, typed):
+    code, printed, wrong = grn_evaluate("typed.csv", "types.csv", "--permutations", 0, "--output", "found")
+    assert (code, wrong) == (0, "")
+    assert "1 pairs of the reference are listed with both signs; their sign counts as unknown." in printed
+    assert "K = 3 true edges (2 +, 0 -, 1 of unknown sign)" in printed
+    lines = printed[printed.index("Each cell type against its own edges") :].splitlines()
+    assert lines[1].split("  ")[0] == "cell type" and lines[1].endswith("specificity  changed signs")
+    # In b, AC is no edge of the type; BC and AB are ahead of it.
+    assert [line.split() for line in lines[2:5]] == [
+        ["a", "network", "3", "1.000", "1.333", "1.333", "0.667", "-", "0.000"],
+        ["b", "network", "2", "1.000", "2.000", "2.000", "1.000", "-", "1.000"],
+        ["mean", "network", "2.5", "1.000", "1.667", "1.667", "0.833", "-", "0.500"],
+    ]
+    table = pd.read_csv("found/evaluation_types.csv")
+    assert table["cell_type"].tolist() == ["a", "b", "mean"] and table["auprc_ratio"].iloc[1] == 2
+    stored = json.loads(Path("found/evaluation.json").read_text())
+    assert stored["cell_types"][1]["changed_signs"] == 1 and stored["cell_types"][1]["specificity"] is None
+
+
+def test_types_of_a_run_stand_beside_baselines_on_their_own_cells(grn_evaluate, tiny_run, typed_truth):
+    code, _, wrong = grn_evaluate(tiny_run, "typed_truth.csv", "--permutations", 0, "--output", "found")
+    assert (code, wrong) == (0, "")
+    table = pd.read_csv("found/evaluation_types.csv").set_index(["cell_type", "method"])
+    assert len(table) == 3 * (len(typed_truth) + 1)
+    assert table.xs("mean")["auprc"].to_dict() == pytest.approx(
+        table.loc[typed_truth].groupby("method")["auprc"].mean().to_dict()
+    )
+    cells, _ = load_cells(load_config(tiny_run / "config.yaml").data)
+    reference = open_reference_file("typed_truth.csv")
+    regulators = sorted(reference.edges["source"].unique())
+    for label in typed_truth:
+        rows = cells.labels == cells.classes.index(label)
+        own = pearson(cells.multiplicity[rows].toarray(), cells.vocabulary, regulators)
+        networks = {"network": open_network_file(tiny_run).read_types()[label], "Pearson": own}
+        for method, edges in networks.items():
+            assert table.loc[(label, method), "sign_accuracy"] == sign_accuracy(edges, reference.by_type[label])
+    _, alone, _ = grn_evaluate(tiny_run, "typed_truth.csv", "--permutations", 0, "--cell-type", typed_truth[1])
+    assert f"typed_truth.csv, cell type {typed_truth[1]}" in alone and "Each cell type" not in alone
+    of_type = table.loc[typed_truth[1]]
+    assert row(alone, "score") == ["network", "p", "Pearson", "ridge"]
+    for name, line in (("auprc", "AUPRC (average precision)"), ("sign_accuracy", "sign accuracy on true edges")):
+        shown = [value for value in row(alone, line) if value != "-"]
+        assert shown == [f"{of_type.loc[method, name]:.3f}" for method in ("network", "Pearson", "ridge")]
+
+
+def sign_accuracy(edges, truth):
+    weights = {(edge.source, edge.target): edge.weight for edge in edges.itertuples()}
+    right = [math.copysign(1, weights.get((e.source, e.target), 0) or -e.sign) == e.sign for e in truth.itertuples()]
+    return pytest.approx(sum(right) / len(right))
+
+
+def test_one_type_against_a_reference_without_types(grn_evaluate, typed):
+    code, printed, _ = grn_evaluate("typed.csv", "reference.csv", "--cell-type", "b", "--permutations", 0)
+    assert code == 0 and "typed.csv against reference.csv, cell type b" in printed
+    assert "K = 3 true edges (2 +, 1 -" in printed
+    assert row(printed, "sign accuracy on true edges")[0] == "0.333", "AB +2 is right, AC +1 and BC -3 are wrong"
+
+
+def test_types_without_a_network_or_cells_are_named(grn_evaluate, typed):
+    _, printed, _ = grn_evaluate("network.csv", "types.csv", "--permutations", 0)
+    assert "The reference has cell types, but the network has none: its types are not scored one by one." in printed
+    assert "Each cell type" not in printed
+    Path("types.csv").write_text(TYPED_REFERENCE + "A,B,1,z\n")
+    _, printed, _ = grn_evaluate("typed.csv", "types.csv", "--permutations", 0, "--data", "none")
+    assert (
+        "1 of the reference's 3 cell types are not scored, as the network has none of that name ('z', for example; "
+        "its own are named like 'a')." in printed
+    )
+    assert "mean" in printed
+
+
+def test_cells_without_labels_give_no_baselines_to_types(grn_evaluate, typed):
+    from anndata import AnnData
+
+    values = pd.DataFrame([[1, 2, 3], [2, 1, 5], [4, 1, 2], [3, 3, 3]] * 5, columns=list("ABC")).astype("float32")
+    cells = AnnData(values.set_axis([f"cell{number}" for number in range(20)]))
+    cells.write_h5ad("cells.h5ad")
+    code, printed, _ = grn_evaluate("typed.csv", "types.csv", "--permutations", 0, "--data", "cells.h5ad")
+    assert code == 0 and row(printed, "score") == ["network", "p", "Pearson", "ridge"]
+    sentence = (
+        "Pearson and ridge are left out for 'a': fewer than 3 of the cells are of that type, as they have no labels"
+    )
+    assert sentence in printed and printed[printed.index("Each cell type") :].count("Pearson") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["network.csv", "types.csv", "--cell-type", "a"], "--cell-type is 'a', but this network has none for single"),
+        (["typed.csv", "types.csv", "--cell-type", "c"], "The network has no cell type 'c'; it has 'a', 'b'."),
+        (["typed.csv", "one.csv", "--cell-type", "a"], "The reference has no cell type 'a'; it has 'b'."),
+        (
+            ["typed.csv", "types.csv", "--cell-type", "b", "--genes", "list.txt"],
+            "None of the reference's 2 edges of the cell type 'b' is between genes that are scored; score more",
+        ),
+    ],
+)
+def test_mistakes_about_types_are_one_sentence(grn_evaluate, typed, arguments, sentence):
+    Path("one.csv").write_text("source,target,sign,cell_type\nA,B,1,b\n")
+    Path("list.txt").write_text("A\nC\n")
+    code, _, wrong = grn_evaluate(*arguments, "--permutations", 0)
+    assert code == 2 and wrong.startswith("error: ") and sentence in wrong and len(wrong.splitlines()) == 1
+
+
 def test_a_truncated_gz_is_a_user_error(grn_evaluate):
     Path("network.csv.gz").write_bytes(gzip.compress(NETWORK.encode())[:-12])
     code, printed, wrong = grn_evaluate("network.csv.gz", "reference.csv")

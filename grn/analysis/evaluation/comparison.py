@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 
 import grn
-from grn.analysis.evaluation.evaluate import SCORES, Evaluation, evaluate
+from grn.analysis.evaluation.evaluate import SCORES, Evaluation, check_names, checked, evaluate_on
 from grn.analysis.evaluation.network_files import PredictedNetwork, open_network_file
 from grn.analysis.evaluation.reference_files import ReferenceNetwork, open_reference_file
-from grn.analysis.evaluation.universe import Universe
+from grn.analysis.evaluation.type_scores import TYPE_SCORES, TypedTruth, with_means
+from grn.analysis.evaluation.universe import Universe, make_universe
 from grn.config.files import load_config
 from grn.config.schema import Config, DataConfig
 from grn.errors import DataError, RunFolderError, UserError, one_line
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 BASELINES = {"Pearson": pearson, "ridge": ridge}
+FEWEST_CELLS = 3  # of which ridge can leave one out
 CAUTION = (
     "Caution: on observed blood cells, signs of correlations agree with curated signed pairs no better than chance "
     "(balanced accuracy 0.50 to 0.52); only simulations and perturbations can test signs."
@@ -35,20 +37,32 @@ CAUTION = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of two files. evaluations: see `compare_networks`.   options: the arguments of `compare`."""
+    """The comparison of two files. evaluations: see `compare_networks`.   options: the arguments of `compare`.
+
+    types: see `compare_types`.
+    """
 
     network: Path
     reference: Path
     evaluations: dict[str, Evaluation]
     options: dict[str, Any]
+    types: pd.DataFrame | None = None
 
 
 @dataclass(frozen=True)
 class Expression:
-    """matrix: CSR [C, N], multiplicities.   genes [N]."""
+    """matrix: CSR [C, N], multiplicities.   genes [N].   labels [C]: cell types, None where missing."""
 
     matrix: Any
     genes: pd.Index
+    labels: np.ndarray
+
+    def of_type(self, label: str) -> Expression | None:
+        """The cells of one type; None where they are fewer than FEWEST_CELLS."""
+        rows = np.flatnonzero(self.labels == label)
+        if len(rows) < FEWEST_CELLS:
+            return None
+        return Expression(self.matrix[rows], self.genes, self.labels[rows])
 
 
 def compare(
@@ -58,6 +72,7 @@ def compare(
     regulators: str = "reference",
     genes: str | None = None,
     data: str | None = None,
+    cell_type: str | None = None,
     permutations: int = 1000,
     seed: int = 0,
     say: Say = print,
@@ -77,6 +92,7 @@ def compare(
         expression,
         regulators=regulators,
         genes=genes,
+        cell_type=cell_type,
         permutations=permutations,
         seed=seed,
         say=say,
@@ -85,10 +101,13 @@ def compare(
         "regulators": regulators,
         "genes": genes,
         "data": data,
+        "cell_type": cell_type,
         "permutations": permutations,
         "seed": seed,
     }
-    return Comparison(network, reference, evaluations, options)
+    universe = evaluations["network"].universe
+    types = compare_types(predicted, truth, expression, universe, say) if cell_type is None else None
+    return Comparison(network, reference, evaluations, options, types)
 
 
 def default_genes(predicted: PredictedNetwork, expression: Expression | None) -> str:
@@ -105,6 +124,7 @@ def compare_networks(
     *,
     regulators: str | Iterable[str],
     genes: str | Iterable[str],
+    cell_type: str | None,
     permutations: int,
     seed: int,
     say: Say,
@@ -113,25 +133,71 @@ def compare_networks(
 
     regulators: `reference`, `all`, names, or a file with one name a line (see make_universe).
     genes: the restriction of the universe: `reference` (none), `network`, `data`, names, or a file.
+    cell_type: a label: the network of this type, against the edges of this type where the reference has types, beside
+    Pearson and ridge on the cells of this type. The pairs that are scored stay those of the whole reference.
     say: receives sentences that describe the universe and what was left out. Raises UserError.
     """
-    chosen = _chosen_genes(genes, predicted, expression)
-    universe_options: dict[str, Any] = {"regulators": _chosen_regulators(regulators), "genes": chosen}
-    evaluation = evaluate(
-        predicted.edges,
-        truth.edges,
-        signed=predicted.signed,
-        permutations=permutations,
-        seed=seed,
-        **universe_options,
-    )
+    universe_options: dict[str, Any] = {
+        "regulators": _chosen_regulators(regulators),
+        "genes": _chosen_genes(genes, predicted, expression),
+    }
+    signed = predicted.signed  # of all cells: in a single type, every weight may be positive
+    if cell_type is not None:
+        predicted = predicted.of_type(cell_type)
+        if expression is not None:
+            expression = _cells_of_type(expression, cell_type, say)
+    table = checked(predicted.edges)
+    universe = make_universe(truth.edges, **universe_options)
+    if cell_type is not None and truth.by_type:
+        universe, truth = _of_type(universe, truth, cell_type)
+    check_names(table, universe)
+    evaluation = evaluate_on(universe, table, signed=signed, permutations=permutations, seed=seed)
     for line in describe(evaluation, predicted, truth, genes):
         say(line)
     evaluations = {"network": evaluation}
     if expression is not None:
-        for name, edges in _baseline_networks(expression, evaluation.universe, say).items():
-            evaluations[name] = evaluate(edges, truth.edges, signed=True, permutations=0, **universe_options)
+        for name, edges in _baseline_networks(expression, universe, say).items():
+            evaluations[name] = evaluate_on(universe, edges, signed=True, permutations=0)
     return evaluations
+
+
+def compare_types(
+    predicted: PredictedNetwork,
+    truth: ReferenceNetwork,
+    expression: Expression | None,
+    universe: Universe,
+    say: Say,
+) -> pd.DataFrame | None:
+    """The networks of cell types against a reference with types: columns cell_type, method and TYPE_SCORES.
+
+    A row for each type and method (network; Pearson and ridge on the cells of the type), and below them the mean over
+    the types for each method. None where the reference has no types, or the network none of them.
+    universe: of all edges of the reference together.   say: receives sentences about what is not scored.
+    """
+    if not truth.by_type:
+        return None
+    by_type = predicted.read_types()
+    if not by_type:
+        say("The reference has cell types, but the network has none: its types are not scored one by one.")
+        return None
+    scored = [label for label in truth.by_type if label in by_type]
+    absent = [label for label in truth.by_type if label not in by_type]
+    if absent:
+        say(
+            f"{len(absent)} of the reference's {len(truth.by_type)} cell types are not scored, as the network has none "
+            f"of that name ({absent[0]!r}, for example; its own are named like {next(iter(by_type))!r})."
+        )
+    if not scored:
+        return None
+    typed = TypedTruth(universe, truth.by_type)
+    rows: list[dict] = []
+    for label in scored:
+        rows.append({"cell_type": label, "method": "network", **typed.score(label, by_type[label], predicted.signed)})
+        cells = None if expression is None else _cells_of_type(expression, label, say)
+        if cells is not None:
+            for name, edges in _baseline_networks(cells, universe, lambda line: None).items():
+                rows.append({"cell_type": label, "method": name, **typed.score(label, edges, True)})
+    return with_means(rows)
 
 
 def describe(
@@ -176,7 +242,7 @@ def describe(
         lines.append(
             f"{evaluation.silent} of the {ups + downs} signed true edges have no weight and count as wrong signs."
         )
-    if predicted.signed is False:
+    if not predicted.signs_have_meaning:
         lines.append(
             f"Signs are not scored, as those of this network have no meaning ({predicted.sign.removeprefix('none: ')})."
         )
@@ -230,6 +296,7 @@ def as_json(comparison: Comparison) -> str:
             "density": first.universe.density,
             "left_out": first.universe.left_out,
         },
+        "cell_types": None if comparison.types is None else _type_records(comparison.types),
         "methods": {
             name: {
                 "predicted": evaluation.predicted,
@@ -246,8 +313,43 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(found, indent=2, allow_nan=False) + "\n"
 
 
+def _type_records(types: pd.DataFrame) -> list[dict]:
+    """The rows of `compare_types`; None where a score is undefined."""
+    return [
+        {"cell_type": row["cell_type"], "method": row["method"]}
+        | _without_nan({name: float(row[name]) for name in TYPE_SCORES})
+        for row in types.to_dict("records")
+    ]
+
+
 def _without_nan(values: dict[str, float]) -> dict[str, float | None]:
     return {name: None if math.isnan(value) else value for name, value in values.items()}
+
+
+def _of_type(universe: Universe, truth: ReferenceNetwork, label: str) -> tuple[Universe, ReferenceNetwork]:
+    """The same pairs with the true edges of one type. Raises DataError where there are none."""
+    if label not in truth.by_type:
+        raise DataError(f"The reference has no cell type {label!r}; it has {', '.join(map(repr, truth.by_type))}.")
+    edges = truth.by_type[label]
+    universe = universe.with_edges(edges)
+    if universe.edges.empty:
+        raise DataError(
+            f"None of the reference's {len(edges)} edges of the cell type {label!r} is between genes that are scored; "
+            "score more regulators (--regulators) and genes (--genes)."
+        )
+    return universe, ReferenceNetwork(edges, truth.format, conflicts=0)
+
+
+def _cells_of_type(expression: Expression, label: str, say: Say) -> Expression | None:
+    """The cells of one type for the baselines; None, with a sentence, where these are too few."""
+    cells = expression.of_type(label)
+    if cells is None:
+        labelled = "" if any(expression.labels) else ", as they have no labels (data.label_key)"
+        say(
+            f"Pearson and ridge are left out for {label!r}: fewer than {FEWEST_CELLS} of the cells are of that "
+            f"type{labelled}."
+        )
+    return cells
 
 
 def _chosen_regulators(regulators: str | Iterable[str]) -> list[str] | str | None:
@@ -322,7 +424,8 @@ def read_expression(config: Config, adata: AnnData | None = None) -> Expression:
     from grn.data.cells import load_cells
 
     cells, _ = load_cells(config.data, seed=config.trainer.seed, adata=adata)
-    return Expression(cells.multiplicity, pd.Index(cells.vocabulary, dtype=object))
+    labels = np.array([*cells.classes, None], dtype=object)[cells.labels]  # -1 reads the last entry: missing
+    return Expression(cells.multiplicity, pd.Index(cells.vocabulary, dtype=object), labels)
 
 
 def _baseline_networks(expression: Expression, universe: Universe, say: Say) -> dict[str, pd.DataFrame]:

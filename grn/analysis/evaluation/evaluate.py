@@ -93,12 +93,24 @@ def evaluate(
 
     Raises DataError: columns that are missing, weights that are not finite, no gene shared with the reference.
     """
-    table = _checked(predicted)
+    table = checked(predicted)
     universe = make_universe(reference, regulators, genes)
-    _check_names(table, universe)
+    check_names(table, universe)
+    return evaluate_on(universe, table, signed=signed, permutations=permutations, seed=seed)
+
+
+def evaluate_on(
+    universe: Universe,
+    predicted: pd.DataFrame,
+    *,
+    signed: bool | None = None,
+    permutations: int = 1000,
+    seed: int = 0,
+) -> Evaluation:
+    """As `evaluate`, on a universe with at least one true edge. predicted: as `checked` returns it, or without rows."""
     if signed is None:
-        signed = bool((table["weight"] < 0).any())
-    codes, weights, outside = _strongest_per_pair(table, universe)
+        signed = bool((predicted["weight"] < 0).any())
+    codes, weights, outside = strongest_per_pair(predicted, universe)
     ranking = rank(weights, universe.pairs)
     found = pd.Index(codes).get_indexer(universe.codes(universe.edges))
     # A true edge without a weight gets a rank in the last group, whose pairs all tie: which rank makes no difference.
@@ -129,7 +141,8 @@ def evaluate(
     )
 
 
-def _checked(predicted: pd.DataFrame) -> pd.DataFrame:
+def checked(predicted: pd.DataFrame) -> pd.DataFrame:
+    """The columns source, target, weight (float64). Raises DataError: one is missing, no rows, weights not finite."""
     missing = [name for name in ("source", "target", "weight") if name not in predicted]
     if missing:
         raise DataError(f"The network has no column {missing[0]!r}; it needs source, target and weight.")
@@ -146,7 +159,8 @@ def _checked(predicted: pd.DataFrame) -> pd.DataFrame:
     return table.assign(weight=weights)
 
 
-def _check_names(table: pd.DataFrame, universe: Universe) -> None:
+def check_names(table: pd.DataFrame, universe: Universe) -> None:
+    """Raises DataError where a network shares no gene with the universe."""
     named = pd.Index(pd.unique(pd.concat([table["source"], table["target"]])))
     if named.isin(universe.genes).any():
         return
@@ -164,7 +178,7 @@ def _check_names(table: pd.DataFrame, universe: Universe) -> None:
     )
 
 
-def _strongest_per_pair(table: pd.DataFrame, universe: Universe) -> tuple[np.ndarray, np.ndarray, int]:
+def strongest_per_pair(table: pd.DataFrame, universe: Universe) -> tuple[np.ndarray, np.ndarray, int]:
     """Codes and weights of the predicted pairs in the universe, by falling |weight|; number of pairs outside."""
     weight = table["weight"].to_numpy()
     loop = table["source"].to_numpy() == table["target"].to_numpy()

@@ -5,8 +5,9 @@ To add a format, add its columns to WEIGHTED.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,18 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.analysis.evaluation.tables import check_exists, find_columns, names, numbers, read_table, unknown_columns
+from grn.analysis.evaluation.tables import (
+    cell_types,
+    check_exists,
+    find_columns,
+    names,
+    numbers,
+    read_table,
+    unknown_columns,
+)
 from grn.errors import DataError
 from grn.files import read_anndata
-from grn.network.signed_network import edge_list, read_sign, sign_has_meaning
+from grn.network.signed_network import edge_list, read_sign, sign_has_meaning, signed_network
 from grn.run_folder import CONFIG
 
 if TYPE_CHECKING:
@@ -40,23 +49,44 @@ class PredictedNetwork:
 
     sign: the meaning of the weights' signs, from network.h5ad (see grn.network.file_formats); "" where it is unknown.
     of_run: whether it is the network of a run; its genes are then those of the run's cells.
+    read_types: reads the edges (source, target, weight) of each cell type, by label; by default there are none. They
+    are read only where they are needed, as they may be many times as large.
     """
 
     edges: pd.DataFrame
     genes: pd.Index
     sign: str = ""
     of_run: bool = False
+    read_types: Callable[[], dict[str, pd.DataFrame]] = dict
 
     @property
-    def signed(self) -> bool | None:
-        """False where signs have no meaning; None where `evaluate` decides by whether weights are negative."""
-        return None if sign_has_meaning(self.sign) else False
+    def signs_have_meaning(self) -> bool:
+        """False where the file says that they have none."""
+        return sign_has_meaning(self.sign)
+
+    @property
+    def signed(self) -> bool:
+        """Whether signs are scored: they may have a meaning, and some weight is negative."""
+        return self.signs_have_meaning and bool((self.edges["weight"] < 0).any())
+
+    def of_type(self, label: str) -> PredictedNetwork:
+        """The network of one cell type, among the same genes. Raises DataError where there is none."""
+        by_type = self.read_types()
+        if not by_type:
+            raise DataError(
+                f"--cell-type is {label!r}, but this network has none for single cell types; give a run folder or a "
+                "network.h5ad that has them, or leave out --cell-type."
+            )
+        if label not in by_type:
+            raise DataError(f"The network has no cell type {label!r}; it has {', '.join(map(repr, by_type))}.")
+        return replace(self, edges=by_type[label], read_types=dict)
 
 
 def open_network_file(path: Path) -> PredictedNetwork:
     """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED lists its columns).
 
-    The meaning of the signs in edges.parquet is read from the network.h5ad beside it. Names are plain strings, weights
+    The meaning of the signs in edges.parquet is read from the network.h5ad beside it, and so are the networks of cell
+    types (without one, from edges_by_type.parquet). Names are plain strings, weights
     are finite float64, rows are in the order of the file. Raises DataError.
     """
     path = Path(path)
@@ -69,13 +99,19 @@ def open_network_file(path: Path) -> PredictedNetwork:
     if path.name.lower().endswith(".h5ad"):
         return network_of_anndata(read_anndata(path), path)
     network = network_of_table(read_table(path), path)
-    beside = path.with_name("network.h5ad")
-    has_sign = path.name == "edges.parquet" and beside.is_file()
-    return replace(network, sign=read_sign(beside)) if has_sign else network
+    if path.name != "edges.parquet":
+        return network
+    beside, by_type = path.with_name("network.h5ad"), path.with_name("edges_by_type.parquet")
+    if beside.is_file():
+        return replace(network, sign=read_sign(beside), read_types=partial(_types_of_file, beside))
+    return replace(network, read_types=partial(_types_of_file, by_type)) if by_type.is_file() else network
 
 
 def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork:
-    """A table with one of the sets of columns in WEIGHTED; `where` names it in errors. Raises DataError."""
+    """A table with one of the sets of columns in WEIGHTED; `where` names it in errors. Raises DataError.
+
+    With a column cell_type, a pair may be listed once for each type; the strongest of them is its weight over all.
+    """
     table = table.rename(columns=str)
     columns = find_columns(table, (*WEIGHTED, BARE))
     if columns is None:
@@ -91,7 +127,13 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
     for name in BESIDE:
         if found := find_columns(table, [(name,)]):
             edges[name] = numbers(where, table[found[0]])
-    return PredictedNetwork(edges, pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]]))))
+    genes = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
+    labels = cell_types(where, table)
+    if labels is None:
+        return PredictedNetwork(edges, genes)
+    return PredictedNetwork(
+        edges, genes, read_types=lambda: {label: edges[labels == label] for label in pd.unique(labels)}
+    )
 
 
 def network_of_anndata(adata: AnnData, where: Path | str) -> PredictedNetwork:
@@ -107,4 +149,24 @@ def network_of_anndata(adata: AnnData, where: Path | str) -> PredictedNetwork:
         raise DataError(f"{where} has weights in varp['grn'] that are not finite; write the network again.")
     about = adata.uns.get("grn")
     sign = about.get("sign", "") if isinstance(about, Mapping) else ""  # other tools may store anything there
-    return PredictedNetwork(edges.astype({"weight": np.float64}), genes, str(sign))
+    return PredictedNetwork(
+        edges.astype({"weight": np.float64}), genes, str(sign), read_types=partial(_types_of_anndata, adata)
+    )
+
+
+def _types_of_file(path: Path) -> dict[str, pd.DataFrame]:
+    if path.name.lower().endswith(".h5ad"):
+        return _types_of_anndata(read_anndata(path))
+    return network_of_table(read_table(path), path).read_types()
+
+
+def _types_of_anndata(adata: AnnData) -> dict[str, pd.DataFrame]:
+    """Edges by cell type from varp["grn_<slug>"]; none where uns["grn"] maps no slugs to labels."""
+    about = adata.uns.get("grn")
+    if not isinstance(about, Mapping) or "cell_types" not in about or "cells" not in adata.obs:
+        return {}
+    network = signed_network(adata)
+    genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
+    return {
+        label: edge_list(weights, genes).astype({"weight": np.float64}) for label, weights in network.by_type.items()
+    }

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from grn.analysis.evaluation.tables import Columns, find_columns, names, numbers, read_table, unknown_columns
+from grn.analysis.evaluation.tables import (
+    Columns,
+    cell_types,
+    find_columns,
+    names,
+    numbers,
+    read_table,
+    unknown_columns,
+)
 from grn.analysis.evaluation.universe import unique_edges
 from grn.errors import DataError
 
@@ -30,11 +38,13 @@ class ReferenceNetwork:
     """edges: source, target, sign, each pair once, no self loops.   format: a key of FORMATS.
 
     conflicts: pairs listed with both signs, which count as unknown.
+    by_type: edges of each cell type, by label; empty where the table has no column cell_type. `edges` are their union.
     """
 
     edges: pd.DataFrame
     format: str
     conflicts: int
+    by_type: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
     def curated(self) -> bool:
@@ -51,7 +61,8 @@ def open_reference_file(path: Path) -> ReferenceNetwork:
 def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwork:
     """A table with the columns of one of FORMATS; `where` names it in errors.
 
-    A pair that is listed with both signs has sign 0; with one sign and as unknown, it has that sign. Raises DataError.
+    A pair that is listed with both signs has sign 0; with one sign and as unknown, it has that sign. A column cell_type
+    gives each label edges of its own. Raises DataError.
     """
     table = table.rename(columns=str)
     found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
@@ -69,7 +80,9 @@ def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwo
     unique = unique_edges(edges)
     if unique.empty:
         raise DataError(f"{where} has no edge between two different genes; give a reference with such edges.")
-    return ReferenceNetwork(unique, name, _conflicts(edges))
+    labels = cell_types(where, table)
+    by_type = {} if labels is None else {label: unique_edges(edges[labels == label]) for label in pd.unique(labels)}
+    return ReferenceNetwork(unique, name, _conflicts(edges), by_type)
 
 
 def _signs(where: Path | str, column: pd.Series) -> np.ndarray:

@@ -24,7 +24,7 @@ def sign_scores(weight: np.ndarray, sign: np.ndarray, top: np.ndarray) -> dict[s
         "sign_balanced_accuracy": _balanced(right, positive),
         "sign_accuracy_top": _share(right[top]),
         "sign_balanced_accuracy_top": _balanced(right[top], positive[top]),
-        "sign_auroc": _auroc(weight, positive),
+        "sign_auroc": auroc(weight, positive),
     }
 
 
@@ -57,7 +57,8 @@ def _balanced(right: np.ndarray, positive: np.ndarray) -> float:
     return float((np.count_nonzero(right & positive) / ups + np.count_nonzero(right & ~positive) / downs) / 2)
 
 
-def _auroc(weight: np.ndarray, positive: np.ndarray) -> float:
+def auroc(weight: np.ndarray, positive: np.ndarray) -> float:
+    """The probability that a positive has a larger weight than another, ties counting half; nan without either."""
     ups = int(np.count_nonzero(positive))
     downs = len(positive) - ups
     if not ups or not downs:

@@ -83,6 +83,20 @@ def names(where: Path | str, column: pd.Series) -> np.ndarray:
     return column.astype(str).to_numpy(dtype=object)
 
 
+def cell_types(where: Path | str, table: pd.DataFrame) -> np.ndarray | None:
+    """The labels of the rows in the column cell_type; None without one. Raises DataError for an empty label."""
+    columns = find_columns(table, [("cell_type",)])
+    if columns is None:
+        return None
+    column = table[columns[0]].astype(object)
+    missing = column.isna().to_numpy() | (column.astype(str).str.strip() == "").to_numpy()
+    if missing.any():
+        raise DataError(
+            f"{where}, row {int(missing.argmax()) + 1}: {columns[0]} is empty; name the cell type, or remove the row."
+        )
+    return column.astype(str).to_numpy(dtype=object)
+
+
 def numbers(where: Path | str, column: pd.Series) -> np.ndarray:
     """A column as finite float64. Raises DataError with the first value that is not a finite number."""
     values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)

@@ -6,7 +6,7 @@ Letters: R regulators, N genes, K true edges.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,13 @@ class Universe:
         target = self.genes.get_indexer(table["target"])
         inside = (source >= 0) & (target >= 0) & (table["source"].to_numpy() != table["target"].to_numpy())
         return np.where(inside, source.astype(np.int64) * len(self.genes) + target, -1)
+
+    def with_edges(self, reference: pd.DataFrame) -> Universe:
+        """The same pairs with other true edges (source, target, sign), as those of one cell type. They may be none."""
+        edges = unique_edges(reference)
+        named = edges["source"].isin(self.genes) & edges["target"].isin(self.genes)
+        inside = edges[self.codes(edges) >= 0].reset_index(drop=True)
+        return replace(self, edges=inside, left_out=int((~named).sum()))
 
 
 def make_universe(

@@ -11,6 +11,7 @@ from scipy import sparse
 
 from grn.analysis.evaluation.network_files import open_network_file
 from grn.errors import DataError
+from grn.network.signed_network import edge_list, open_network
 
 EDGES = pd.DataFrame({"source": ["NA", "nan"], "target": ["x", "NA"], "weight": [0.5, -2.0]})
 TEXTS = {
@@ -120,6 +121,42 @@ def test_a_run_s_network_and_edges_are_one(tiny_run):
     assert set(from_edges.genes) == set(from_network.genes)
 
 
+def test_a_run_s_networks_of_cell_types_are_those_of_its_h5ad(tiny_run, tmp_path):
+    known = open_network(tiny_run / "network.h5ad")
+    for path in (tiny_run, tiny_run / "edges.parquet", tiny_run / "network.h5ad"):
+        network = open_network_file(path)
+        by_type = network.read_types()
+        assert list(by_type) == list(known.by_type) and len(by_type) > 1
+        for label, weights in known.by_type.items():
+            assert by_type[label]["weight"].tolist() == edge_list(weights, known.genes)["weight"].tolist()
+        label = list(by_type)[1]
+        assert network.of_type(label).edges.equals(by_type[label])
+        assert network.of_type(label).genes.equals(network.genes) and network.of_type(label).of_run == network.of_run
+
+
+@pytest.mark.parametrize("name", ["edges_by_type.parquet", "table.csv"])
+def test_a_column_cell_type_gives_each_type_its_network(name, tmp_path):
+    rows = [("NA", "x", 0.5, 0.5, "a/b"), ("NA", "x", -2.0, 1.0, "NA"), ("nan", "NA", 1.0, 1.0, "a/b")]
+    table = pd.DataFrame(rows, columns=["source", "target", "weight", "confidence", "cell_type"])
+    write = table.to_parquet if name.endswith("parquet") else table.to_csv
+    write(tmp_path / name, index=False)
+    network = open_network_file(tmp_path / name)
+    assert len(network.edges) == 3 and list(network.genes) == ["NA", "nan", "x"]
+    by_type = network.read_types()
+    assert {label: edges["weight"].tolist() for label, edges in by_type.items()} == {"a/b": [0.5, 1.0], "NA": [-2.0]}
+    if name.endswith("parquet"):  # a folder with both files
+        table.drop(columns="cell_type").to_parquet(tmp_path / "edges.parquet", index=False)
+        assert open_network_file(tmp_path).read_types().keys() == by_type.keys()
+
+
+def test_networks_without_types_say_so(tmp_path):
+    EDGES.to_csv(tmp_path / "network.csv", index=False)
+    network = open_network_file(tmp_path / "network.csv")
+    assert network.read_types() == {}
+    with pytest.raises(DataError, match=r"--cell-type is 'a', but this network has none for single cell types; give"):
+        network.of_type("a")
+
+
 def test_in_an_h5ad_rows_are_targets(tmp_path):
     adata = AnnData(
         np.zeros((1, 2), np.float32), var=pd.DataFrame(index=pd.Index(["target", "regulator"], dtype=object))
@@ -129,6 +166,7 @@ def test_in_an_h5ad_rows_are_targets(tmp_path):
     found = open_network_file(tmp_path / "network.h5ad")
     assert found.edges.to_numpy().tolist() == [["regulator", "target", -2.0]]
     assert set(found.genes) == {"target", "regulator"}
+    assert found.read_types() == {}
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,35 @@ def test_the_truth_of_simulated_cells(tmp_path):
         assert signs(found.edges) == signs(truth) and not found.curated
 
 
+def test_a_column_cell_type_gives_each_type_its_edges(tmp_path):
+    rows = ["A,B,1,NA", "A,B,-1,CD4/8 T", "A,C,1,NA", "A,A,1,NA", "A,C,1,NA"]
+    (tmp_path / "truth.csv").write_text("\n".join(["source,target,sign,cell_type", *rows]))
+    found = open_reference_file(tmp_path / "truth.csv")
+    assert {label: signs(edges) for label, edges in found.by_type.items()} == {
+        "NA": {("A", "B"): 1, ("A", "C"): 1},
+        "CD4/8 T": {("A", "B"): -1},
+    }
+    assert signs(found.edges) == {("A", "B"): 0, ("A", "C"): 1} and found.conflicts == 1
+    pd.read_csv(tmp_path / "truth.csv").drop(columns="cell_type").to_csv(tmp_path / "untyped.csv", index=False)
+    assert open_reference_file(tmp_path / "untyped.csv").by_type == {}
+
+
+def test_the_truth_of_simulated_types(tmp_path):
+    config = SimulatedConfig(cells=30, genes=60, cell_types=3, type_specific=0.4, changed_signs=0.2, state=0.2)
+    truth = simulate(config).uns["truth"]
+    truth.to_csv(tmp_path / "truth.csv", index=False)
+    found = open_reference_file(tmp_path / "truth.csv")
+    assert set(found.by_type) == {"type 1", "type 2", "type 3"}
+    for label, edges in found.by_type.items():
+        assert signs(edges) == signs(truth[truth["cell_type"] == label])
+    assert (found.edges["sign"] == 0).sum() == found.conflicts == pytest.approx(0.2 * len(found.edges), abs=1)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("", "is empty"),
+        ("source,target,sign,cell_type\nA,B,1,T\nA,C,1,\n", "row 2: cell_type is empty; name the cell type, or"),
         ("a,b\nx,y\n", r"the columns a, b; name them as .*: \(TF, Target, Regulation\) or"),
         ("Gene1,Gene2,Type\nA,B,+\nA,C,up\n", r"row 2: Type is 'up', which is not a sign; write one of \+, -, \?"),
         ("source,target,weight\nA,B,high\n", "weight is 'high'"),
