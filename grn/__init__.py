@@ -1,8 +1,9 @@
 """Signed gene regulatory networks and cell types from single-cell expression, with spherical attention.
 
 `grn.train` trains on an AnnData, a file or a configuration and returns a `Run`; `grn.load` opens one from its folder;
-`grn.predict` annotates other cells; `grn.read_network` and `grn.evaluate` read and judge networks, ours and those of
-other tools; `grn.plots` draws them. Mistakes in what these are given are `grn.errors.UserError`, one sentence each.
+`grn.predict` annotates other cells; `grn.compare` finds edges that differ between conditions; `grn.read_network` and
+`grn.evaluate` read and judge networks, ours and those of other tools; `grn.plots` draws them. Mistakes in what
+these are given are `grn.errors.UserError`, one sentence each.
 
 Nothing is imported before it is used, so that `import grn` takes no time.
 """
@@ -12,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from grn import errors as errors
     from grn import plots as plots
+    from grn.api.compare import compare as compare
     from grn.api.evaluate import evaluate as evaluate
     from grn.api.predict import predict as predict
     from grn.api.read_network import read_network as read_network
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
     from grn.api.train import train as train
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "errors", "evaluate", "load", "plots", "predict", "read_network", "train"]
+__all__ = ["Run", "__version__", "compare", "errors", "evaluate", "load", "plots", "predict", "read_network", "train"]
 
 _MODULES = {
     "Run": "grn.api.run",
+    "compare": "grn.api.compare",
     "evaluate": "grn.api.evaluate",
     "load": "grn.api.run",
     "predict": "grn.api.predict",

@@ -63,6 +63,7 @@ SAME_NAME = {
     "backward.py": "the stream's and the moments' kernels",
     "calls.py": "the stream's and the moments' kernels",
     "cells.py": "cells as a caller has them in memory, and as the data set made of them",
+    "compare.py": "what it computes, its Python call and its command",
     "edge_sums.py": "edge sums, and their kernel",
     "errors.py": "of either package",
     "evaluate.py": "what it computes, its Python call and its command",

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import grn
-from grn.cli import evaluate, export, predict, train
+from grn.cli import compare, evaluate, export, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
 
 app = typer.Typer(
@@ -36,6 +36,7 @@ app.command("train")(train.command)
 app.command("predict")(predict.command)
 app.command("export")(export.command)
 app.command("evaluate")(evaluate.command)
+app.command("compare")(compare.command)
 
 
 def main(arguments: Sequence[str]) -> int:

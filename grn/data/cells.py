@@ -225,6 +225,23 @@ def read_labels(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray, tuple[s
     return labels, tuple(map(str, classes))
 
 
+def read_columns(
+    config: DataConfig, cells: Cells, columns: dict[str, str], adata: AnnData | None = None
+) -> dict[str, pd.Series]:
+    """Further columns of obs for the same cells, by name: what `load_cells` has read does not keep obs.
+
+    columns: name of a column -> the option that names it, for messages.   adata: the cells in memory, if they were.
+    Raises DataError where obs has no such column, or the data are no longer those of the cells.
+    """
+    source = open_source(config) if adata is None else adata
+    if not np.array_equal(source.obs_names.to_numpy(str), cells.obs_names):
+        raise DataError(f"{config.path} changed while it was read: its cells are others now; try again.")
+    found = {name: column_of(source.obs, name, option, "obs") for name, option in columns.items()}
+    if adata is None and source.isbacked:
+        source.file.close()
+    return found
+
+
 def _left_out(adata: AnnData) -> tuple[str, ...]:
     """A sentence about the features of a 10x file that are not genes, where there are any."""
     return (adata.uns[LEFT_OUT],) if LEFT_OUT in adata.uns else ()

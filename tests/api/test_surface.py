@@ -15,7 +15,7 @@ import pytest
 import grn
 
 ROOT = Path(__file__).parents[2]
-PUBLIC = ["Run", "__version__", "errors", "evaluate", "load", "plots", "predict", "read_network", "train"]
+PUBLIC = ["Run", "__version__", "compare", "errors", "evaluate", "load", "plots", "predict", "read_network", "train"]
 PLOTS = [
     "cell_type_regulators",
     "confusion_matrix",
@@ -24,7 +24,7 @@ PLOTS = [
     "strongest_regulations",
     "training_curves",
 ]
-FUNCTIONS = ["evaluate", "load", "predict", "read_network", "train"]
+FUNCTIONS = ["compare", "evaluate", "load", "predict", "read_network", "train"]
 RUN = ["cell_types", "config", "confusion", "edges", "folder", "history", "metrics", "network", "save"]
 
 
@@ -80,7 +80,7 @@ def test_properties_and_plots_say_what_they_are(name):
         assert inspect.Signature.empty not in annotations
 
 
-@pytest.mark.parametrize("name", ["evaluate", "predict", "read_network", "run", "train"])
+@pytest.mark.parametrize("name", ["compare", "evaluate", "predict", "read_network", "run", "train"])
 def test_the_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

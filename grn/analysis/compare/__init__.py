@@ -1,0 +1,1 @@
+"""Edges that differ between two conditions."""
