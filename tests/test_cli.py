@@ -37,7 +37,7 @@ def raising(error: BaseException):
 def test_help_lists_the_commands():
     done = grn("--help")
     assert done.returncode == 0
-    assert all(command in done.stdout for command in ("train", "predict", "export", "evaluate"))
+    assert all(command in done.stdout for command in ("train", "predict", "export", "evaluate", "compare"))
 
 
 def test_no_arguments_print_the_help():

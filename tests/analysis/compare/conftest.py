@@ -75,7 +75,7 @@ def plant(
     """changed: so many targets have one slope that differs.   share: of the cells that are in condition b.   levels: sd
     of the shift of each gene in condition b.   scales, noises: in b, half of the regulators (noises of targets) vary
     three times as much and the others a third as much.   donors: in each condition (paired: in both).   donor_slopes:
-    sd over donors of each slope.   opposite_types: slopes of the second type have the other sign, and it is mostly in b.
+    sd over donors of each slope.   opposite_types: slopes of the second type have the other sign, and it mostly in b.
     """
     rng = np.random.default_rng(seed)
     in_b = np.arange(cells) >= round(cells * (1 - share))
