@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from grn.analysis.compare.conditions import Compared, compared_cells
+from grn.analysis.compare.conditions import ALL, Compared, compared_cells
 from grn.analysis.compare.divisions import Divisions
 from grn.analysis.compare.one_table import comparable_genes, compare_slopes
 from grn.config.files import load_config
@@ -19,7 +19,6 @@ from grn.errors import DataError, RunFolderError, VocabularyMismatch
 from grn.messages import Say
 from grn.run_folder import CONFIG, config_of
 
-ALL = "all"  # cell_type of the comparison over all types together
 FEWEST = 20  # cells of a type in each condition
 LARGEST = 2**27  # cells x genes that one comparison holds
 SIGNIFICANT = 0.05
@@ -123,7 +122,7 @@ def _parts(cells: Cells, compared: Compared, cell_type: str | None) -> list[tupl
             known = ", ".join(map(repr, cells.classes)) or "none: set data.label_key where you train"
             raise DataError(f"The cells have no type {cell_type!r}; their types are {known}.")
         if cell_type not in compared.type_names:
-            raise DataError(f"No cell of type {cell_type!r} has one of the two conditions; choose another type.")
+            raise DataError(f"Cell type {cell_type!r} lacks cells in one condition or both; choose another type.")
         return [(cell_type, compared.of_type(cell_type))]
     several = len(compared.type_names) > 1
     return [(ALL, compared), *((name, compared.of_type(name)) for name in compared.type_names if several)]

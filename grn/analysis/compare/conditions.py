@@ -12,6 +12,7 @@ from grn.data.cells import MISSING, Cells, read_labels
 from grn.errors import DataError
 from grn.messages import Say
 
+ALL = "all"  # cell_type of the comparison over all types together
 SHOWN = 10  # values of a column in a message
 
 
@@ -20,8 +21,9 @@ class Compared:
     """The C cells with a condition (and a donor and a type, where there are any).
 
     rows [C]: positions among all cells.   sign int8 [C]: -1 in the first condition, +1 in the second.
-    names: of the two conditions.   types [C]: number of each cell's type, 0 for all without types.
-    type_names: by number.   donors [C]: number of each cell's donor, or None.
+    names: of the two conditions.   types [C]: number of each cell's type; 0 for all cells without types, or where no
+    type has both conditions.   type_names: by number.   strata [C]: numbers of types, always, whose levels are taken
+    out.   donors [C]: number of each cell's donor, or None.
     """
 
     rows: np.ndarray
@@ -29,6 +31,7 @@ class Compared:
     names: tuple[str, str]
     types: np.ndarray
     type_names: tuple[str, ...]
+    strata: np.ndarray
     donors: np.ndarray | None
 
     def of_type(self, name: str) -> Compared:
@@ -41,7 +44,8 @@ class Compared:
         names, types = np.unique(self.types[positions], return_inverse=True)
         donors = None if self.donors is None else np.unique(self.donors[positions], return_inverse=True)[1]
         kept = tuple(self.type_names[number] for number in names)
-        return Compared(self.rows[positions], self.sign[positions], self.names, types, kept, donors)
+        strata = np.unique(self.strata[positions], return_inverse=True)[1]
+        return Compared(self.rows[positions], self.sign[positions], self.names, types, kept, strata, donors)
 
 
 def compared_cells(
@@ -74,7 +78,11 @@ def compared_cells(
     for one, name in zip((-1, 1), names, strict=True):
         if not (sign[rows] == one).any():
             raise DataError(f"No cell with {condition.name} {name!r} can be used; choose another column or conditions.")
-    return Compared(np.arange(len(cells)), sign, names, types, cells.classes or ("all",), donors).taken(rows)
+    strata, type_names = types, cells.classes or (ALL,)
+    if len(type_names) > 1 and not np.isin(types[rows][sign[rows] < 0], types[rows][sign[rows] > 0]).any():
+        say("No cell type has cells in both conditions, so that all cells are compared together alone.")
+        types, type_names = np.zeros(len(cells), np.int64), (ALL,)
+    return Compared(np.arange(len(cells)), sign, names, types, type_names, strata, donors).taken(rows)
 
 
 def _chosen(column: str, values: tuple[str, ...], conditions: Sequence[str] | None) -> tuple[int, int]:

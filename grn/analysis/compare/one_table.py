@@ -103,9 +103,9 @@ def compare_slopes(
 
 def _sample(cells: Cells, compared: Compared, genes: Genes, values: np.ndarray) -> tuple[Sample, np.ndarray]:
     """The sample, its genes in units of what levels leave of their sd, and this sd [N]."""
-    stratum = compared.types
+    stratum = compared.strata
     if compared.donors is not None:
-        pairs = np.column_stack([compared.types, compared.donors])
+        pairs = np.column_stack([compared.strata, compared.donors])
         stratum = np.unique(pairs, axis=0, return_inverse=True)[1].ravel()
     sample = Sample(
         x=torch.zeros(len(values), 0, dtype=torch.float64),

@@ -147,6 +147,15 @@ def test_types_are_compared_together_and_each_alone(make_planted):
         compare_cells(cells, planted.condition, cell_type="rare", say=silent)
 
 
+def test_types_themselves_are_compared(make_planted):
+    """As conditions, they are not kept apart as types besides."""
+    planted, lines = make_planted(4, changed=10), []
+    cells = replace(planted.cells, labels=(planted.condition == "b").to_numpy().astype(int), classes=("a", "b"))
+    table = compare_cells(cells, planted.condition, permutations=40, say=lines.append)
+    assert "No cell type has cells in both conditions" in lines[0] and set(table["cell_type"]) == {"all"}
+    assert (table["q_value"][planted.true_effects(table) != 0] <= 0.05).sum() >= 9
+
+
 def test_swapping_the_conditions_changes_signs_alone(make_planted):
     planted = make_planted(5, changed=10)
     there = compared(planted, conditions=("a", "b")).set_index(["source", "target"]).sort_index()

@@ -1,0 +1,87 @@
+"""`grn compare` on a finished run: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from grn.cli import main as cli
+
+COLUMNS = ["cell_type", "source", "target", "effect", "low", "high", "p_value", "q_value"]
+
+
+@pytest.fixture
+def grn_compare(tiny_run, capsys, tmp_path, monkeypatch):
+    """Runs the command on the tiny run in an empty folder: its code, what it printed, and its error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, folder=tiny_run):
+        code = cli.main(["compare", str(folder), *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_the_table_is_written_and_its_strongest_edges_are_printed(grn_compare, ending):
+    output = f"found/comparison.{ending}"
+    code, printed, _ = grn_compare("--by", "cell_type", "--permutations", 20, "--output", output)
+    assert code == 0
+    assert "All cells together: 40 and 40 cells, 4 regulators x 16 genes" in printed
+    assert "edges differ at q <= 0.05" in printed and printed.endswith(f"Table: {output}\n")
+    table = pd.read_csv(output) if ending == "csv" else pd.read_parquet(output)
+    assert list(table) == [*COLUMNS, "weight_type 1", "weight_type 2", "level_source", "level_target"]
+    assert len(table) == 4 * 15 and table["q_value"].is_monotonic_increasing and table.notna().all(None)
+    assert sum(line.startswith("all ") for line in printed.splitlines()) == 15
+    before = Path(output).read_bytes()
+    code, _, error = grn_compare("--by", "cell_type", "--output", output)
+    assert code == 2 and "already exists and is not overwritten" in error and Path(output).read_bytes() == before
+
+
+def test_conditions_are_in_the_order_in_which_they_are_given(grn_compare):
+    arguments = ("--by", "cell_type", "--permutations", 5, "--quiet")
+    grn_compare(*arguments, "--output", "there.csv")
+    grn_compare(*arguments, "--output", "back.csv", "--conditions", "type 2", "type 1")
+    pair = ["source", "target"]
+    there, back = (pd.read_csv(f"{name}.csv").set_index(pair)["effect"].sort_index() for name in ("there", "back"))
+    pd.testing.assert_series_equal(there, -back, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--by", "cell_typ"], "--by is 'cell_typ', which is not a column of obs; did you mean 'cell_type'?"),
+        (["--by", "cell_type", "--group", "donor"], "--group is 'donor', which is not a column of obs"),
+        (["--by", "cell_type", "--conditions", "type 1", "type 3"], "has no value 'type 3'"),
+        (["--by", "cell_type", "--cell-type", "type 1"], "'type 1' lacks cells in one condition or both"),
+        (["--by", "cell_type", "--output", "table.xlsx"], "writes .csv and .parquet"),
+        ([], "see grn compare --help."),
+    ],
+)
+def test_a_mistake_is_one_sentence(grn_compare, arguments, sentence):
+    code, _, error = grn_compare(*arguments)
+    assert code == 2 and sentence in error and error.count("\n") == 1
+    assert not list(Path().iterdir())
+
+
+def test_what_is_no_finished_run_is_refused(grn_compare, tiny_run, tmp_path):
+    code, _, error = grn_compare("--by", "x", folder=tmp_path)
+    assert code == 2 and "is not a run folder" in error
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(tiny_run, unfinished, ignore=shutil.ignore_patterns("model"))
+    code, _, error = grn_compare("--by", "x", folder=unfinished)
+    assert code == 2 and "has no model yet" in error
+
+
+def test_cells_with_other_genes_are_refused(grn_compare, tiny_run, tmp_path):
+    changed = tmp_path / "changed"
+    shutil.copytree(tiny_run, changed)
+    config = (changed / "config.yaml").read_text()
+    assert "    genes: 16" in config
+    (changed / "config.yaml").write_text(config.replace("    genes: 16", "    genes: 17"))
+    code, _, error = grn_compare("--by", "cell_type", folder=changed)
+    assert code == 2 and "no longer has the 16 genes" in error
