@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ROOM = 4  # cells for each shared slope that is free; with fewer cells, the shared slopes are penalised until that holds
+ROOM = 2  # cells for each shared slope that is free; with fewer cells, the shared slopes are penalised until that holds
 LEAST = 1e-9  # of a variance, relative to the largest one
 
 

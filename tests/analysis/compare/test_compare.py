@@ -51,6 +51,7 @@ NOTHING_DIFFERS = {
     "noise differs": {"noises": True},
     "both": {"scales": True, "noises": True},
     "many regulators": {"cells": 150, "regulators": 60, "scales": True, "noises": True},
+    "as many regulators as cells in a condition": {"cells": 200, "regulators": 100, "scales": True, "noises": True},
     "types": {"types": 3},
     "types with other slopes are mixed differently": {"opposite_types": True, "cells": 800},
 }
@@ -63,6 +64,14 @@ def test_nothing_is_found_where_no_slope_differs(make_planted, case):
     assert sum(int((table["q_value"] <= 0.05).sum()) for table in tables) <= 3
     assert 0.03 <= (p <= 0.05).mean() <= 0.065
     assert (p <= 0.001).mean() <= 0.003
+
+
+def test_a_difference_is_that_of_its_own_regulator(make_planted):
+    """Not that of others which vary together with it, although there are many."""
+    planted = make_planted(0, cells=400, regulators=100, targets=40, changed=20)
+    table = compared(planted)
+    true, hits = planted.true_effects(table), table["q_value"] <= 0.05
+    assert (hits & (true != 0)).sum() >= 14 and (hits & (true == 0)).sum() <= 2
 
 
 def test_conditions_weigh_the_same_in_each_type(make_planted, monkeypatch):
