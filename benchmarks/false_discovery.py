@@ -29,9 +29,10 @@ from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.data.preprocessing.split import Split
-from grn.network.false_discovery import edge_q_values
+from grn.network.false_discovery import edge_evidence
+from grn.regulation.fit import fit_ensemble
 from grn.regulation.knockoffs import fit_with_knockoffs
-from grn.regulation.penalty import choose_penalty
+from grn.regulation.states import cell_states
 from grn.regulation.training_cells import TrainingCells
 
 LEVELS = (0.05, 0.1, 0.2, 0.5)
@@ -44,7 +45,7 @@ SIMULATED: dict[str, dict[str, float]] = {
     "one_type_deep": {"cell_types": 1, "depth": 100.0},
 }
 SERGIO = ("sergio_ds1", "sergio_ds2")
-# Name in the table -> kind of knock-offs, and whether they are made within cell types.
+# Name in the table -> kind of knock-offs, and whether they are made, and edges fitted, within cell types.
 KINDS = {"shuffled": ("shuffled", False), "shuffled in types": ("shuffled", True), "knockoffs": ("knockoffs", True)}
 
 
@@ -92,23 +93,24 @@ def measure(
     """For each kind of knock-offs, the three proportions at every level, one after the other."""
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
     rows = np.sort(np.concatenate([split.train, split.validation]))
-    fitted = TrainingCells.of(cells, rows, mean, sd)
-    regulators, seed = fitted.regulators, config.trainer.seed
-    penalty = choose_penalty(config.regulation, fitted, seed=seed)
+    seed, states = config.trainer.seed, cell_states(cells, config.trainer.seed).membership
+    linear = config.regulation.model_copy(update={"steps": 0})  # its penalties are those of the whole fit
+    regulators = TrainingCells.of(cells, rows, mean, sd).regulators
     direct, connected = planted(cells, edges)
     pairs = np.ones(direct.shape, dtype=bool)
     pairs[regulators, np.arange(len(regulators))] = False
     for name in kinds:
         method, within = KINDS[name]
-        labels = cells.labels if within else None
-        options = {"penalty": penalty, "labels": labels, "seed": seed, "method": method}
-        q = edge_q_values(fit_with_knockoffs(config.regulation, fitted, **options), regulators)
+        fitted = TrainingCells.of(cells, rows, mean, sd, states if within and states.shape[1] > 1 else None)
+        found = fit_ensemble(linear, fitted, members=1, seed=seed)
+        knockoffs = fit_with_knockoffs(fitted, found.values, found.ranks, seed=seed, method=method)
+        q = edge_evidence(knockoffs, regulators)[0].q
         proportions: list[float] = []
         for level in LEVELS:
-            found = pairs & (q <= level)
-            size = max(1, found.sum())
-            proportions += [(found & ~direct).sum() / size, (found & ~connected).sum() / size]
-            proportions.append((found & direct).sum() / (pairs & direct).sum())
+            edges_found = pairs & (q <= level)
+            size = max(1, edges_found.sum())
+            proportions += [(edges_found & ~other).sum() / size for other in (direct, connected)]
+            proportions.append((edges_found & direct).sum() / (pairs & direct).sum())
         yield name, proportions
 
 

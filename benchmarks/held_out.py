@@ -1,13 +1,14 @@
-"""Does the regulation layer predict held-out cells better than ridge on the same regulators?
+"""Do the regulation layers predict held-out cells better than ridge on the same regulators?
 
     python benchmarks/held_out.py                                # 16 sets, 5 seeds: less than 25 minutes on two cores
     python benchmarks/held_out.py --sets 'sergio_*' --seeds 1    # less than a minute
 
 The sets are those of the folder that GRN_BENCHMARK_DATA names. The error is the one that `grn train` prints at the end
 of a run: the squared error over the test cells in variances of the genes, where 1 is as good as each gene's mean. No
-gene is predicted from itself. The layer is fitted on the training cells with the default configuration and reads the
-cell's depth; ridge chooses a penalty per gene by leave-one-out error. Each seed is another split and initialisation.
-Prints a table with the ridge error of the same run, and writes `held_out.csv`, where rows of other sets stay.
+gene is predicted from itself. The layers are fitted on the training cells with the default configuration and read the
+cell's depth: `layer` is told the cell's type, too, where types are given, and `pooled` is not. Ridge is not told it
+either, and chooses a penalty per gene by leave-one-out error. Each seed is another split and initialisation. Prints a
+table with the errors of the same runs, and writes `held_out.csv`, where rows of other sets stay.
 """
 
 from __future__ import annotations
@@ -24,26 +25,31 @@ from sets import SETS, NetworkSet, load_sets
 
 from grn.data.cells import load_cells
 from grn.data.preprocessing.scale import mean_and_sd
-from grn.regulation.fit import fit_regulation_layer
+from grn.messages import silent
+from grn.regulation.fit import fit_regulation
+from grn.regulation.states import cell_states
 from grn.training.held_out import held_out_errors
+
+ERRORS = {"layer": "regulation_error", "pooled": "pooled_error", "ridge": "ridge_error"}
 
 
 def errors(one: NetworkSet, seed: int, device: str) -> dict[str, float]:
-    """The number of test cells, and the squared errors of the layer and of ridge on them."""
+    """The number of test cells, and the squared errors of the layers and of ridge on them."""
     with tempfile.TemporaryDirectory() as folder:
         config = ours.configuration(one, seed, device, Path(folder) / "cells.h5ad")
         cells, split = load_cells(config.data, seed=seed)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    layer = fit_regulation_layer(config, cells, split.train, mean=mean, sd=sd, say=lambda line: None)
-    found = held_out_errors(layer, cells, split, mean, sd)
-    return {"test_cells": len(split.test), "layer": found["regulation_error"], "ridge": found["ridge_error"]}
+    states = cell_states(cells, seed)
+    fitted = fit_regulation(config, cells, states, split.train, mean=mean, sd=sd, say=silent)
+    found = held_out_errors(fitted.regulation, states, cells, split, mean, sd)
+    return {"test_cells": len(split.test)} | {name: found[of] for name, of in ERRORS.items()}
 
 
 def row(one: NetworkSet, runs: list[dict[str, float]]) -> dict[str, float | str]:
     """Means and standard deviations over the seeds, and the number of seeds on which the layer is below ridge."""
     table = pd.DataFrame(runs)
     size = {"cells": one.cells, "genes": len(one.genes), "regulators": len(one.regulators or one.genes)}
-    means = {name: float(table[name].mean()) for name in ("layer", "ridge")}
+    means = {name: float(table[name].mean()) for name in ERRORS}
     deviations = {f"{name}_sd": float(table[name].std()) for name in means}
     below = int((table["layer"] < table["ridge"]).sum())
     head = {"set": one.name, "seeds": len(runs), "test_cells": int(table["test_cells"].iloc[0])}
@@ -58,13 +64,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
     arguments = parser.parse_args()
 
-    print(f"{'set':<36}{'test cells':>10}  {'layer':<16}{'ridge':<16}seeds with the layer below ridge")
+    print(f"{'set':<36}{'test cells':>10}  {'layer':<16}{'pooled':<16}{'ridge':<16}seeds with the layer below ridge")
     path = arguments.output / "held_out.csv"
     for one in load_sets(arguments.sets):
         found = row(one, [errors(one, seed, arguments.device) for seed in range(arguments.seeds)])
-        shown = [f"{found[name]:.4f}" + deviation(found[f"{name}_sd"], 4) for name in ("layer", "ridge")]
+        shown = [f"{found[name]:.4f}" + deviation(found[f"{name}_sd"], 4) for name in ERRORS]
         below = f"{found['layer_below_ridge']} of {found['seeds']}"
-        print(f"{one.name:<36}{found['test_cells']:>10}  {shown[0]:<16}{shown[1]:<16}{below}", flush=True)
+        print(
+            f"{one.name:<36}{found['test_cells']:>10}  {''.join(f'{entry:<16}' for entry in shown)}{below}", flush=True
+        )
         write(path, ordered(merged(path, pd.DataFrame([found]), ["set"]), set=list(SETS)))
     print(f"wrote {path}")
 

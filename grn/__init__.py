@@ -1,9 +1,10 @@
 """Signed gene regulatory networks and cell types from single-cell expression, with spherical attention.
 
 `grn.train` trains on an AnnData, a file or a configuration and returns a `Run`; `grn.load` opens one from its folder;
-`grn.predict` annotates other cells; `grn.compare` finds edges that differ between conditions; `grn.read_network` and
-`grn.evaluate` read and judge networks, ours and those of other tools; `grn.plots` draws them. Mistakes in what
-these are given are `grn.errors.UserError`, one sentence each.
+`grn.network` gives the network of cells, of a cell type or of one cell; `grn.predict` annotates other cells;
+`grn.compare` finds edges that differ between conditions; `grn.read_network` and `grn.evaluate` read and judge networks,
+ours and those of other tools; `grn.plots` draws them. Mistakes in what these are given are `grn.errors.UserError`, one
+sentence each.
 
 Nothing is imported before it is used, so that `import grn` takes no time.
 """
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from grn import plots as plots
     from grn.api.compare import compare as compare
     from grn.api.evaluate import evaluate as evaluate
+    from grn.api.network import network as network
     from grn.api.predict import predict as predict
     from grn.api.read_network import read_network as read_network
     from grn.api.run import Run as Run
@@ -22,7 +24,19 @@ if TYPE_CHECKING:
     from grn.api.train import train as train
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "compare", "errors", "evaluate", "load", "plots", "predict", "read_network", "train"]
+__all__ = [
+    "Run",
+    "__version__",
+    "compare",
+    "errors",
+    "evaluate",
+    "load",
+    "network",
+    "plots",
+    "predict",
+    "read_network",
+    "train",
+]
 
 _MODULES = {
     "Run": "grn.api.run",

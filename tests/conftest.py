@@ -19,6 +19,7 @@ os.environ.pop("FLASHSIGN_TILES", None)  # kernels are tested with the block siz
 
 from grn.bags import Bags
 from grn.config.schema import Config, ModelConfig
+from grn.model.regulation import Regulation
 from grn.model.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 
@@ -27,16 +28,24 @@ settings.load_profile("untimed")
 
 
 def tiny_regulation(
-    genes: int = 12, *, regulators=(0, 3, 5), members: int = 2, heads: int = 2, width: int = 5, seed: int = 9
+    genes: int = 12,
+    *,
+    regulators=(0, 3, 5),
+    members: int = 2,
+    heads: int = 2,
+    width: int = 5,
+    states: int = 1,
+    seed: int = 9,
 ) -> RegulationLayer:
-    """A regulation layer, float64, with every parameter, unit and centre drawn at random."""
+    """A regulation layer, float64, with every parameter, unit and centre drawn at random; several states deviate."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
-        layer = RegulationLayer(members, genes, torch.tensor(regulators), heads, width).double()
+        layer = RegulationLayer(members, genes, torch.tensor(regulators), heads, width, states, states > 1).double()
         for parameter in layer.parameters():
             parameter.add_(0.5 * torch.randn_like(parameter))
         layer.unit.copy_(0.5 + torch.rand(len(regulators) + 1))
-        layer.centre.copy_(torch.rand(len(regulators) + 1))
+        layer.centre.copy_(torch.rand(states, len(regulators) + 1))
+        layer.ratio.fill_(0.7 if states > 1 else 0.0)
     return layer.requires_grad_(False)
 
 
@@ -47,12 +56,13 @@ def tiny_model(
     classes: int = 3,
     property: bool = True,
     members: int = 0,
+    states: int = 1,
     dtype=torch.float64,
     **fields,
 ) -> Model:
     """A model with every parameter drawn at random: fresh ones predict each gene's mean, whatever they read.
 
-    members: of a regulation layer; 0: there is none.
+    members: of a regulation layer; 0: there is none.   states: with several, there is a second layer that knows them.
     """
     config = ModelConfig(**{"width": 16, "layers": 2, "query_heads": 4, "key_heads": 2, "hidden": 24} | fields)
     chosen = None if regulators is None else torch.tensor(regulators)
@@ -66,7 +76,10 @@ def tiny_model(
         model.property_scale.copy_(torch.tensor([40.0, 12.0]))
     if members:
         read = range(genes) if regulators is None else regulators
-        model.regulation = tiny_regulation(genes, regulators=tuple(read), members=members)
+        shape = {"regulators": tuple(read), "members": members}
+        by_state = tiny_regulation(genes, states=states, seed=10, **shape) if states > 1 else None
+        level_error = 0.75 if states > 1 else None
+        model.regulation = Regulation(tiny_regulation(genes, **shape), by_state, level_error, 0.5)
     return model.to(dtype).eval()
 
 

@@ -13,7 +13,19 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from grn.analysis.summary import LOSSES, SCORES, class_rows, edge_rows, edge_titles, score_rows
+from grn.analysis.summary import (
+    LOSSES,
+    SCORES,
+    class_rows,
+    edge_columns,
+    edge_rows,
+    edge_titles,
+    found_rows,
+    levels_sentence,
+    score_rows,
+    states_sentence,
+    tells_apart,
+)
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.files import write_text
@@ -24,10 +36,13 @@ READOUT = {
     "effect": (
         "w = attention weight per unit of the regulator * effect of the weight on the predicted multiplicity of the "
         "target, for one sd of the regulator, in sds of the target, over the square root of the norm of the target's "
-        "row; mean over cells and over members of the regulation layer, whose signs are fixed by construction. The "
-        "network of a cell type is read from its cells alone, with the regulator's sd among them and with norms of its "
-        "own, so it is not a part of the network over all cells; a regulator that no cell of the type expresses has "
-        "weight 0 in it."
+        "row; mean over cells and over members of the regulation layers, whose signs are fixed by construction. "
+        "within: what differences between cells of one state alone say, times the confidence. between: the correlation "
+        "of the target's levels with those of the regulator over the states. The weight is that within or, if levels "
+        "follow their regulators, a mixture of it with the effect over all cells and the correlation of levels. The "
+        "network of a cell type is that of differences between its own cells: the layer has scores of its own for "
+        "each type, which deviate from the shared ones as far as held-out cells allow, and norms of its own; a "
+        "regulator that does not vary in the type has weight 0 in it."
     ),
     "knockout": (
         "w = mean over cells of (predicted multiplicity of the target - its prediction without the regulator) / mean "
@@ -49,11 +64,11 @@ READOUT = {
         "the blocks, m q·k / n; there is no regulation layer."
     ),
 }
-MEMBERS = "agreement of the members of the regulation layer (1: all have the same weight)"
+SIGN = "probability that the sign is right, against knock-off regulators (0.5: nothing is known)"
 BAGS = "share of the cells that were read in which the edge has the sign of its mean"
 CONFIDENCE = {
-    "effect": MEMBERS,
-    "attention": MEMBERS,
+    "effect": SIGN,
+    "attention": "not measured (0.5 everywhere)",
     "knockout": BAGS,
     "jacobian": BAGS,
     "blocks": "not measured (0.5 everywhere)",
@@ -62,6 +77,17 @@ CAUTION = (
     "The weights describe what the model predicts, not what causes what: observed cells alone do not distinguish a "
     "cause from a mere correlation. On observed blood cells, signs of plain correlations agree with curated signed "
     "pairs (TRRUST, CollecTRI) no better than chance (balanced accuracy 0.50 to 0.52)."
+)
+
+
+APART = (
+    "within: what differences between cells of one state say; between: how the target's levels go with the regulator's "
+    "from state to state. An edge with the note composition has nothing within: the states may differ in both genes "
+    "because of what they are made of."
+)
+RATE = (
+    "The q-value of an edge is the rate of false associations within states, against knock-off regulators, among the "
+    "edges at least as strong. It says nothing about false causes."
 )
 
 
@@ -80,12 +106,14 @@ def write_report(
     edges: pd.DataFrame,
     network: SignedNetwork,
     pictures: Mapping[str, Picture],
+    edges_of_types: Mapping[str, pd.DataFrame] | None = None,
     title: str | None = None,
 ) -> Path:
     """Writes `folder`/report.html and returns its path.
 
     metrics, per_class, edges: as in the result of a run.   network: from network.h5ad.
-    pictures: by name, those of `confusion`, `training`, `edges` and `heatmaps` that exist.
+    pictures: by name, those of `confusion`, `training`, `edges`, `within` and `heatmaps` that exist.
+    edges_of_types: the strongest edges of each type, with all columns; None: weights alone, from the network.
     title: None: the folder's name.
     """
     shown = {name: image(picture, name) for name, picture in pictures.items()}
@@ -93,7 +121,7 @@ def write_report(
         "Test cells": test_cells(metrics, per_class, shown.get("confusion", "")),
         "Network": network_section(edges, network, shown),
         "Cell types" if network.by_type else "Regulators and targets": by_type_section(
-            network, shown.get("heatmaps", "")
+            network, shown.get("heatmaps", ""), edges_of_types or {}
         ),
         "Training": shown.get("training", ""),
         "What the weights mean": meaning(network),
@@ -125,21 +153,30 @@ def test_cells(metrics: Mapping[str, float], per_class: pd.DataFrame, confusion:
 
 def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[str, str]) -> str:
     """HTML: the strongest edges over all cells, as tables and as a picture."""
-    columns = ["regulator", "target", "weight", "confidence"]
-    parts = edge_tables(strongest_edges(edges, 15), columns, network.signed)
-    explained = (
-        f"<p>Over all cells. Confidence: {CONFIDENCE[weights_of(network)]}; "
-        "paler bars are less confident. All edges are in <code>edges.parquet</code>.</p>"
-    )
-    return explained + side_by_side(parts) + shown.get("edges", "")
+    parts = edge_tables(strongest_edges(edges, 15), network.signed)
+    about = network.about
+    sentences = [
+        states_sentence(about, list(network.by_type)),
+        levels_sentence(about),
+        f"Confidence: {CONFIDENCE[weights_of(network)]}; paler bars are less confident.",
+        "All edges are in edges.parquet.",
+    ]
+    explained = f"<p>{escape(' '.join(sentence for sentence in sentences if sentence))}</p>"
+    if tells_apart(edges):
+        explained += f"<p>{escape(APART)}</p>"
+    counts = found_rows(about)
+    if counts:
+        explained += f"<p>{escape(RATE)}</p>" + table(["cells", "edges with q of at most 0.05"], counts, numbers=1)
+    return explained + side_by_side(parts) + shown.get("edges", "") + shown.get("within", "")
 
 
-def by_type_section(network: SignedNetwork, heatmaps: str) -> str:
+def by_type_section(network: SignedNetwork, heatmaps: str, edges_of_types: Mapping[str, pd.DataFrame]) -> str:
     """HTML: the heat maps, and the strongest edges of each cell type."""
     tables = []
     for label, weights in network.by_type.items():
-        strongest = strongest_edges(edge_list(weights, network.genes, 10), 10)
-        body = side_by_side(edge_tables(strongest, ["regulator", "target", "weight"], network.signed))
+        of_type = edges_of_types.get(label)
+        strongest = strongest_edges(edge_list(weights, network.genes, 10) if of_type is None else of_type, 10)
+        body = side_by_side(edge_tables(strongest, network.signed))
         tables.append(f"<details><summary>{escape(label)}</summary>{body}</details>")
     explained = "<p>Weights among the regulators and targets of the strongest edges over all cells, on one scale.</p>"
     return (explained + heatmaps if heatmaps else "") + "".join(tables)
@@ -166,11 +203,12 @@ def weights_of(network: SignedNetwork) -> str:
     return network.about["readout"] if network.signed else "blocks"
 
 
-def edge_tables(strongest: tuple[pd.DataFrame, pd.DataFrame], columns: Sequence[str], signed: bool) -> list[str]:
+def edge_tables(strongest: tuple[pd.DataFrame, pd.DataFrame], signed: bool) -> list[str]:
     """A table of the positive edges and one of the negative edges; without edges, no table."""
     parts = []
     for title, colour, edges in zip(edge_titles(signed), ("up", "down"), strongest, strict=True):
         if len(edges):
+            columns = edge_columns(edges)
             rows = table(columns, edge_rows(edges), numbers=len(columns) - 2)
             parts.append(f'<h3 class="{colour}">{title}</h3>{rows}')
     return parts

@@ -86,6 +86,8 @@ def predict(
     from grn.data.readers.registry import open_source
 
     with reworded(WORDS):
+        if not isinstance(key_added, str):
+            raise DataError(f"key_added is a name, as 'grn', not {type(key_added).__name__}; give a text.")
         refuse_key(key_added)
         in_memory = is_anndata(adata)
         if not in_memory and not isinstance(adata, (str, os.PathLike)):

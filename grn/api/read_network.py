@@ -24,12 +24,13 @@ def read_network(network: Run | AnnData | str | os.PathLike[str], *, cell_type: 
     Args:
         network: a Run, its folder, its edges.parquet or network.h5ad, the AnnData of one (`run.network`), or a table
             (csv, tsv, parquet, also .gz) of GRNBoost2, GENIE3, pySCENIC, BEELINE or decoupler, known by its columns.
-        cell_type: the label of a cell type, for the network that was read from its cells alone; of our runs only.
+            edges_by_type.parquet is one, too.
+        cell_type: the label of a cell type, for the network of differences between its cells; of our runs only.
 
     Returns:
         Columns `source` (the regulator), `target`, `weight` (float64, signed where the tool gives signs; unit: as the
-        tool has it), and `confidence` (0 to 1) and `q_value` where the network has them. Rows in the order of the
-        file; those of ours by falling |weight|.
+        tool has it), and `within`, `between`, `confidence` (0 to 1), `q_value` and `cell_type` where the table has
+        them. Rows in the order of the file; those of ours by falling |weight|.
 
     Raises:
         DataError: no such file, no such columns, a weight that is no finite number, an unknown cell type.

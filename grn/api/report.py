@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import numpy as np
 import pandas as pd
 
 from grn.analysis.report import write_report
+from grn.analysis.summary import tells_apart
 from grn.config.schema import Config
 from grn.network.signed_network import SignedNetwork, heatmap_blocks
 from grn.plots.confusion import confusion_matrix
 from grn.plots.edges import strongest_regulations
 from grn.plots.heatmap import network_heatmaps
 from grn.plots.training import training_curves
+from grn.plots.within_between import within_and_between
 
 
 def write_run_report(
@@ -37,6 +40,8 @@ def write_run_report(
         "edges": strongest_regulations(edges, signed=network.signed),
         "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),
     }
+    if tells_apart(edges):
+        pictures["within"] = within_and_between(edges)
     if len(confusion):
         pictures["confusion"] = confusion_matrix(confusion)
     return write_report(
@@ -47,8 +52,31 @@ def write_run_report(
         edges=edges,
         network=network,
         pictures=pictures,
+        edges_of_types=strongest_of_types(folder / "edges_by_type.parquet", 10),
         title=title,
     )
+
+
+def strongest_of_types(path: Path, count: int) -> dict[str, pd.DataFrame]:
+    """The `count` strongest edges of each sign for each type, by label, of an edges_by_type.parquet; {} without one.
+
+    It is read in pieces: it may hold tens of millions of rows, those of a type sorted by |weight|.
+    """
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        return {}
+    kept: dict[tuple[str, bool], list[pd.DataFrame]] = {}
+    for batch in pq.ParquetFile(path).iter_batches(batch_size=2**16):
+        table = batch.to_pandas()
+        for label, positive in itertools.product(table["cell_type"].astype(str).unique(), (True, False)):
+            parts = kept.setdefault((label, positive), [])
+            missing = count - sum(map(len, parts))
+            if missing:
+                sign = table["weight"] > 0 if positive else table["weight"] < 0
+                parts.append(table[sign & (table["cell_type"].astype(str) == label)].head(missing))
+    labels = dict.fromkeys(label for label, _ in kept)
+    return {label: pd.concat(kept[label, True] + kept[label, False], ignore_index=True) for label in labels}
 
 
 def scores_by_type(confusion: pd.DataFrame) -> pd.DataFrame:

@@ -93,7 +93,8 @@ class Run:
 
     @cached_property
     def edges(self) -> pd.DataFrame:
-        """edges.parquet: source, target, weight, confidence, a row per candidate edge, sorted by |weight|."""
+        """edges.parquet: source, target, weight, within, between, confidence and, with effects, q_value: a row per
+        candidate edge, sorted by |weight|."""
         import pandas as pd
 
         return pd.read_parquet(self._file("edges.parquet"))
@@ -221,6 +222,7 @@ def load(run: str | os.PathLike[str]) -> Run:
 
     Raises:
         RunFolderError: the folder does not exist, holds no run, or holds one that was cut off.
+        DataError: `run` is no path.
 
     Examples:
         >>> import grn, tempfile
@@ -229,8 +231,10 @@ def load(run: str | os.PathLike[str]) -> Run:
         ...     trained = grn.train("simulated:", output=f"{home}/first", max_steps=20, set=tiny, quiet=True)
         ...     run = grn.load(f"{home}/first")
         ...     run.edges.columns.tolist()
-        ['source', 'target', 'weight', 'confidence']
+        ['source', 'target', 'weight', 'within', 'between', 'confidence', 'q_value']
     """
+    if not isinstance(run, (str, os.PathLike)):
+        raise DataError(f"grn.load takes the path of a run folder, not {type(run).__name__}; give run.folder.")
     return Run(run)
 
 

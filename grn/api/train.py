@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 KEYWORDS = {
     "label_key": "data.label_key",
     "group_key": "data.group_key",
+    "state_key": "data.state_key",
     "regulators": "data.regulators",
     "genes": "data.genes",
     "values": "data.values",
@@ -49,6 +50,7 @@ def train(
     output: str | os.PathLike[str] | None = None,
     label_key: str | None = None,
     group_key: str | None = None,
+    state_key: str | None = None,
     regulators: Sequence[str] | str | os.PathLike[str] | None = None,
     genes: int | str | os.PathLike[str] | None = None,
     values: Literal["counts", "expression"] | None = None,
@@ -72,6 +74,7 @@ def train(
             returned Run unless `Run.save` keeps it.
         label_key: column of obs with the cell types (`data.label_key`).
         group_key: column of obs (donor, batch) whose cells stay together in the split (`data.group_key`).
+        state_key: numeric column of obs along which regulation may change (`data.state_key`).
         regulators: names of the genes that may regulate, a file with one a line, or `all` (`data.regulators`).
         genes: how many of the most variable genes are used, a file with one a line, or `all` (`data.genes`).
         values: `counts`: UMI counts; `expression`: continuous or log values, taken as they are (`data.values`).
@@ -105,6 +108,7 @@ def train(
     keywords = {
         "label_key": label_key,
         "group_key": group_key,
+        "state_key": state_key,
         "regulators": regulators,
         "genes": genes,
         "values": values,
@@ -112,13 +116,9 @@ def train(
         "max_steps": max_steps,
         "seed": seed,
     }
-    changes = {KEYWORDS[name]: _plain(value) for name, value in keywords.items() if value is not None}
-    for field, value in (set or {}).items():
-        if field in changes:
-            raise ConfigError(f"set has {field}, which is also given as a keyword; give one of the two.")
-        changes[field] = _plain(value)
+    changes = changed_fields(keywords, set)
     with reworded(WORDS), _python_handles_signals():
-        settings, adata, name = _settings(data, config, changes)
+        settings, adata, name = run_settings(data, config, changes)
         if output is not None:
             run = Run(_train(settings, Path(output), adata, silent if quiet else _print))
             run._write_report(run.folder)
@@ -131,7 +131,22 @@ def train(
             raise
 
 
-def _settings(
+def changed_fields(keywords: Mapping[str, Any], others: object) -> dict[str, Any]:
+    """The fields that a call changes: keywords by name (KEYWORDS), None for those that are not given, and `set`."""
+    if others is not None and not isinstance(others, Mapping):
+        raise ConfigError(
+            f"set is a mapping from fields to values, not {type(others).__name__}; write for example "
+            'set={"trainer.max_steps": 200}.'
+        )
+    changes = {KEYWORDS[name]: _plain(value) for name, value in keywords.items() if value is not None}
+    for field, value in (others or {}).items():
+        if field in changes:
+            raise ConfigError(f"set has {field}, which is also given as a keyword; give one of the two.")
+        changes[str(field)] = _plain(value)
+    return changes
+
+
+def run_settings(
     data: AnnData | Config | str | os.PathLike[str],
     config: Config | str | os.PathLike[str] | None,
     changes: dict[str, Any],
@@ -200,7 +215,7 @@ def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> P
             f"grn.train trains in one process, and trainer.devices x trainer.num_nodes asks for "
             f"{processes(settings.trainer)}; set trainer.devices to 1, or use grn train on the command line."
         )
-    with _random_states_kept():
+    with random_states_kept():
         train_run(settings, folder, adata=adata, say=say)
     return folder
 
@@ -227,7 +242,7 @@ def _python_handles_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _random_states_kept() -> Iterator[None]:
+def random_states_kept() -> Iterator[None]:
     """The global random states are afterwards what they were before; training seeds them."""
     import numpy as np
     import torch

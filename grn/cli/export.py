@@ -35,13 +35,23 @@ def command(
             "--cells", min=1, help="About how many cells knockout and jacobian average over. Default: as configured."
         ),
     ] = None,
+    cell_type: Annotated[
+        str | None,
+        typer.Option("--cell-type", metavar="LABEL", help="Write the network of this type (state) of cells alone."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by", metavar="COLUMN", help="Networks of the groups in this column of obs, instead of the run's states."
+        ),
+    ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write the network of a finished run again, with another read-out or number of edges."""
+    """Write the network of a finished run again: another read-out, one cell type, or other groups of cells."""
     from grn.cli.console import console, plain
     from grn.network.export import export
 
     chosen = {"readout": readout.value if readout else None, "top_k": top_k, "cells": cells}
     changes = {name: value for name, value in chosen.items() if value is not None}
-    export(folder, output, changes=changes, say=plain(console(quiet)))
+    export(folder, output, changes=changes, cell_type=cell_type, by=by, say=plain(console(quiet)))

@@ -14,8 +14,9 @@ EDGES = 8  # of each sign on the terminal
 
 
 def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:
-    """Prints the scores of the test cells, the F1 of each cell type and the strongest edges; no empty table."""
-    from grn.analysis.summary import class_rows, edge_rows, edge_titles, score_rows
+    """Prints the scores of the test cells, the F1 of each cell type, the strongest edges and how many stand out; no
+    empty table."""
+    from grn.analysis.summary import class_rows, edge_columns, edge_rows, edge_titles, found_rows, score_rows
     from grn.cli.console import print_table
     from grn.network.file_formats import strongest_edges
 
@@ -25,9 +26,10 @@ def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> No
         ("F1 of the cell types", ["cell type", "F1", "test cells"], class_rows(result.per_class)),
     ]
     tables += [
-        (title, ["regulator", "target", "weight", "confidence"], list(edge_rows(edges)))
+        (title, edge_columns(edges), list(edge_rows(edges)))
         for title, edges in zip(edge_titles(network.signed), strongest, strict=True)
     ]
+    tables.append(("Edges at a false discovery rate of 0.05", ["cells", "edges"], found_rows(network.about)))
     for title, columns, rows in tables:
         if rows:
             to.print()

@@ -76,6 +76,9 @@ class DataConfig(Section):
     duplicates: Literal["refuse", "sum"] = Field("refuse", description="genes listed twice: refuse, or sum the counts")
     label_key: str | None = Field(None, description="column of obs with the cell types; null: none")
     group_key: str | None = Field(None, description="column of obs (donor, batch) that split and folds keep together")
+    state_key: str | None = Field(
+        None, description="numeric column of obs (pseudotime, dose) along which regulation may change; null: none"
+    )
     regulators: str | list[str] = Field(
         "all", description="all | a list of names | a file with one gene a line: the genes that others may attend to"
     )
@@ -220,13 +223,13 @@ class RegulationConfig(Section):
     heads: Positive = Field(2, description="query heads; each has a key head of its own")
     width: Positive = Field(64, description="head width; at least the number of regulators distinguishes all of them")
     penalties: list[Annotated[float, Field(gt=0)]] = Field(
-        [30, 100, 300, 1000, 3000, 10000],
+        [10, 30, 100, 300, 1000, 3000],
         min_length=1,
-        description="on squared slopes, as in ridge; held-out cells choose among them",
+        description="on squared slopes, as in ridge; held-out cells choose, and widen the grid where its end is best",
     )
-    steps: Positive = Field(800, description="optimiser steps")
+    steps: int = Field(200, ge=0, description="optimiser steps after the linear start; 0: the linear start alone")
     batch_size: Positive = Field(64, description="cells per step and member")
-    learning_rate: float = Field(5e-3, gt=0, description="peak of the warm-up and cosine schedule")
+    learning_rate: float = Field(1e-2, gt=0, description="peak of the warm-up and cosine schedule")
 
 
 class NetworkConfig(Section):
@@ -234,9 +237,9 @@ class NetworkConfig(Section):
         "effect",
         description='what varp["grn"] and edges.parquet hold; knockout and jacobian read the whole model, slowly',
     )
-    false_discovery: bool = Field(
-        False,
-        description="q_value of every edge, against knock-offs (associations, not causes): one more fit",
+    false_discovery: bool | None = Field(
+        None,
+        description="q_value of every edge, against knock-offs (associations, not causes); null: with effects",
     )
     top_k: Positive | None = Field(None, description="strongest regulators kept per target; null: every candidate edge")
     cells: Positive = Field(500, description="about how many cells a read-out averages over, evenly by cell type")

@@ -15,13 +15,11 @@ from grn.data.preprocessing.counts import Expression, read_expression
 from grn.data.preprocessing.depth import (
     DepthScale,
     basal_multiplicity,
-    cell_weights,
     depth_scale,
     depth_share,
     detected,
     measures_depth,
     totals,
-    totals_from_detected,
     zeros_reflect_depth,
 )
 from grn.data.preprocessing.genes import (
@@ -52,12 +50,12 @@ class Cells:
     labels [C]: position in classes, -1 where missing.   property [C]: float32, NaN where missing.
     basal [C]: float32, multiplicity of the basal gene, computed from the cell's sequencing depth.
     depth: the scale of that computation (see depth_scale); None where every cell's basal multiplicity is 1.
-    weight [C]: float32 with mean 1, the weight of a cell where genes are compared; larger for deeper cells.
     groups [C]: number of the cell's donor or batch (data.group_key); None without groups.
     measures_depth [N]: bool, the genes over which a cell's depth is measured.   depth_share [N]: the share of the
     training cells' depth that each gene holds.
     target_total: the total to which log1p_normalised scaled each cell; None for the other transforms.
     counts_from: a sentence about which matrix the values were read from.   notes: more sentences for the user.
+    state [C]: float32, a number along which regulation may change (data.state_key), NaN where missing; None without.
     truth: the planted edges of simulated cells: source, target, sign, and cell_type and along_state where edges differ
     by these (see grn.data.simulated_network); None for other cells.
     """
@@ -71,7 +69,6 @@ class Cells:
     obs_names: np.ndarray
     basal: np.ndarray
     depth: DepthScale | None
-    weight: np.ndarray
     measures_depth: np.ndarray
     depth_share: np.ndarray
     target_total: float | None
@@ -79,6 +76,8 @@ class Cells:
     notes: tuple[str, ...] = ()
     truth: pd.DataFrame | None = None
     groups: np.ndarray | None = None
+    state: np.ndarray | None = None
+    state_name: str = ""
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
@@ -114,12 +113,8 @@ def load_cells(
     transform = _transform(config)
     target = median_total(total[split.train]) if transform == "log1p_normalised" else None
     used = "" if regulators is None else f", {regulators.size} of them as regulators"
-    if config.depth == "auto" and (counted or zeros_reflect_depth(counts[split.train], measures)):
-        depth = depth_scale(total[split.train])
-        weight = cell_weights(total if counted else totals_from_detected(total, int(measures.sum())))
-    else:
-        depth = None
-        weight = np.ones(len(total), np.float32)
+    measured = config.depth == "auto" and (counted or zeros_reflect_depth(counts[split.train], measures))
+    depth = depth_scale(total[split.train]) if measured else None
     cells = Cells(
         multiplicity=to_multiplicity(values, transform, total, target),
         vocabulary=tuple(names[position] for position in chosen),
@@ -130,7 +125,6 @@ def load_cells(
         obs_names=adata.obs_names.to_numpy(str),
         basal=basal_multiplicity(total, depth),
         depth=depth,
-        weight=weight,
         measures_depth=measures,
         depth_share=depth_share(counts[split.train], measures),
         target_total=target,
@@ -138,6 +132,8 @@ def load_cells(
         notes=(*_left_out(adata), f"{chosen.size} of {len(names)} genes are used{used}.", regulators_note),
         truth=read_truth(adata),
         groups=groups,
+        state=_read_state(adata.obs, config.state_key),
+        state_name=config.state_key or "",
     )
     return cells, split
 
@@ -198,7 +194,6 @@ def cells_for_vocabulary(
         obs_names=adata.obs_names.to_numpy(str),
         basal=basal_multiplicity(total, depth),
         depth=depth,
-        weight=np.ones(len(total), np.float32),
         measures_depth=measures,
         depth_share=share,
         target_total=target_total,
@@ -255,15 +250,26 @@ def _read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
 
 
 def _read_property(obs: pd.DataFrame, key: str | None) -> np.ndarray:
+    values = _read_number(obs, key, "objectives.property.key")
+    return np.full(len(obs), np.nan, np.float32) if values is None else values
+
+
+def _read_state(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
+    values = _read_number(obs, key, "data.state_key")
+    if values is not None and np.isnan(values).all():
+        raise DataError(f"Column {key!r} of obs holds no numbers; set data.state_key to another column, or to null.")
+    return values
+
+
+def _read_number(obs: pd.DataFrame, key: str | None, option: str) -> np.ndarray | None:
+    """A numeric column of obs, float32 [C], NaN where missing; None without a key. option: the field with the key."""
     if key is None:
-        return np.full(len(obs), np.nan, np.float32)
-    column = column_of(obs, key, "objectives.property.key", "obs")
+        return None
+    column = column_of(obs, key, option, "obs")
     try:
         values = pd.to_numeric(column.astype(object)).to_numpy(np.float32)
     except (ValueError, TypeError):
-        raise DataError(
-            f"Column {key!r} of obs is not numeric; set objectives.property.key to a numeric column."
-        ) from None
+        raise DataError(f"Column {key!r} of obs is not numeric; set {option} to a numeric column.") from None
     return np.where(np.isfinite(values), values, np.float32(np.nan))
 
 

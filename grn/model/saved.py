@@ -18,10 +18,11 @@ from safetensors.torch import load_file, save
 from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
 from grn.files import replacing_folder
+from grn.model.regulation import Regulation
 from grn.model.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 
-FORMAT = 4
+FORMAT = 5
 MEASURES, SHARE = "measures_depth", "depth_share"
 FILES = ("card.json", "config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
 
@@ -35,7 +36,7 @@ class TrainedModel:
     (None: not normalised).   depth: mean and sd of the training cells' log totals, the scale of the basal gene's
     multiplicity (None: it is always 1).   measures_depth: bool [V], the genes that these totals are over.
     depth_share [V]: the part of the totals in each gene.   property_key: obs column that the property head predicts, or
-    None.   penalty: of the regulation layer, or None.
+    None.
     """
 
     model: Model
@@ -48,7 +49,6 @@ class TrainedModel:
     measures_depth: np.ndarray
     depth_share: np.ndarray
     property_key: str | None = None
-    penalty: float | None = None
 
     @property
     def regulators(self) -> np.ndarray:
@@ -69,9 +69,8 @@ class TrainedModel:
             "multiplicity": self.multiplicity,
             "target_total": self.target_total,
             "depth": self.depth,
-            "regulation": _shape(self.model.regulation),
+            "regulation": _shapes(self.model.regulation),
             "property_key": self.property_key,
-            "penalty": self.penalty,
         }
         with replacing_folder(folder) as beside:
             (beside / "model.safetensors").write_bytes(save(_tensors(self)))
@@ -100,11 +99,9 @@ class TrainedModel:
             vocabulary = _names((folder / "vocabulary.txt").read_bytes())
             classes = tuple(json.loads((folder / "labels.json").read_text("utf-8")))
             tensors = load_file(folder / "model.safetensors")
-            fields = {
-                name: card[name] for name in ("values", "multiplicity", "target_total", "property_key", "penalty")
-            }
+            fields = {name: card[name] for name in ("values", "multiplicity", "target_total", "property_key")}
             fields["depth"] = None if card["depth"] is None else tuple(card["depth"])
-            shape = card["regulation"]
+            shapes = card["regulation"]
             undamaged = card["hash"] == _hash(tensors)
             measures, share = tensors.pop(MEASURES).numpy(), tensors.pop(SHARE).numpy()
         except (ValueError, TypeError, KeyError, yaml.YAMLError, SafetensorError) as damage:
@@ -120,7 +117,7 @@ class TrainedModel:
                 len(vocabulary),
                 classes=len(classes),
                 property=fields["property_key"] is not None,
-                regulation=_regulation(shape, tensors),
+                regulation=_regulation(shapes, tensors),
             )
             model.load_state_dict(tensors)
         except (RuntimeError, KeyError, TypeError):
@@ -145,15 +142,33 @@ def _names(lines: bytes) -> tuple[str, ...]:
     )
 
 
-def _shape(layer: RegulationLayer | None) -> dict[str, int] | None:
-    return None if layer is None else {"members": layer.members, "heads": layer.heads, "width": layer.width}
+def _shapes(regulation: Regulation | None) -> dict | None:
+    """What the card says of the regulation layers."""
+    if regulation is None:
+        return None
+    by_state = regulation.by_state
+    return {
+        "pooled": _shape(regulation.pooled),
+        "by_state": None if by_state is None else _shape(by_state),
+        "level_error": regulation.level_error,
+        "within_share": regulation.within_share,
+    }
 
 
-def _regulation(shape: dict[str, int] | None, tensors: dict[str, torch.Tensor]) -> RegulationLayer | None:
-    if shape is None:
+def _shape(layer: RegulationLayer) -> dict[str, int | bool]:
+    names = ("members", "heads", "width", "states", "deviates")
+    return {name: getattr(layer, name) for name in names}
+
+
+def _regulation(shapes: dict | None, tensors: dict[str, torch.Tensor]) -> Regulation | None:
+    if shapes is None:
         return None
     regulators = tensors["is_regulator"].nonzero()[:, 0]
-    return RegulationLayer(genes=len(tensors["is_regulator"]), regulators=regulators, **shape).requires_grad_(False)
+    pooled, by_state = (
+        shape and RegulationLayer(genes=len(tensors["is_regulator"]), regulators=regulators, **shape)
+        for shape in (shapes["pooled"], shapes["by_state"])
+    )
+    return Regulation(pooled, by_state, shapes["level_error"], shapes["within_share"]).requires_grad_(False)
 
 
 def _hash(tensors: dict[str, torch.Tensor]) -> str:

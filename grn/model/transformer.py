@@ -24,7 +24,7 @@ from grn.bags import Bags
 from grn.config.schema import ModelConfig
 from grn.model.compile import Fusible, fusible
 from grn.model.layout import Layout
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.regulation import Regulation
 
 QKV = tuple[Tensor, Tensor, Tensor]
 # Called once a layer with (layer, q, k, multiplicity) of the gene queries: this is how read-outs see the attention.
@@ -179,8 +179,8 @@ class Model(Fusible):
     that reads every gene, it becomes the summary, the only path from a cell to its class logits. The summary is never
     a key: a gene's prediction depends on the regulators alone, so that no path goes around the regulatory network.
 
-    regulation: the regulation layer, already trained, or None. It predicts what the regulators do on average, and the
-    blocks learn the rest.
+    regulation: the regulation layers, already trained, or None. The pooled one predicts what the regulators do on
+    average, and the blocks learn the rest.
 
     group: the processes of gene parallelism, each with a part of each bag's genes (Bags.part_of_genes), which make the
     same calls. They exchange data in attention alone: each process predicts its own genes and has the whole summary.
@@ -201,7 +201,7 @@ class Model(Fusible):
         regulators: Tensor | None = None,
         classes: int = 0,
         property: bool = False,
-        regulation: RegulationLayer | None = None,
+        regulation: Regulation | None = None,
     ):
         super().__init__()
         self.config = config

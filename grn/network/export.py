@@ -11,45 +11,69 @@ import pandas as pd
 import grn
 from grn.config.files import load_config
 from grn.config.schema import Config
-from grn.data.cells import Cells, load_cells
+from grn.data.cells import Cells, load_cells, read_columns, read_labels
 from grn.data.loading.batches import is_packed
 from grn.devices import own_device
-from grn.errors import RunFolderError, VocabularyMismatch
+from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch, reworded
 from grn.files import refuse_used_folder
 from grn.messages import Say
 from grn.model.saved import TrainedModel
-from grn.network.false_discovery import edge_q_values
-from grn.network.file_formats import edge_table, network_anndata, write_network
+from grn.network.file_formats import edge_table, edges_by_type, network_anndata, write_network
+from grn.network.in_context import summary
 from grn.network.readouts.sampling import even_rows
-from grn.network.run_readouts import ATTENTION_CELLS, WHOLE_MODEL, read_networks
-from grn.regulation.knockoffs import fit_with_knockoffs
-from grn.regulation.training_cells import TrainingCells
+from grn.network.run_readouts import ATTENTION_CELLS, WHOLE_MODEL, Networks, read_networks
+from grn.network.weights import Network
+from grn.regulation.fit import fit_regulation
+from grn.regulation.states import States, cell_states
 from grn.run_folder import CONFIG, config_of, make_run_folder
 
+FEWEST_CELLS = 10  # of a group, on average, for a network of its own
+SIGNIFICANT = 0.05  # q-value up to which edges are counted
 
-def write_network_files(config: Config, trained: TrainedModel, cells: Cells, folder: Path, say: Say) -> pd.DataFrame:
-    """Writes network.h5ad and edges.parquet into `folder`; returns the edge table."""
+
+def write_network_files(
+    config: Config,
+    trained: TrainedModel,
+    cells: Cells,
+    folder: Path,
+    say: Say,
+    *,
+    states: States | None = None,
+    cell_type: str | None = None,
+) -> pd.DataFrame:
+    """Writes network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; returns the edge table.
+
+    states: those that the model's regulation was fitted with; None: those of the cells.   cell_type: the name of a
+    state whose network alone is written. Raises DataError where there is none of that name.
+    """
     settings, regulators = config.network, trained.regulators
     trained.model.to(own_device(config.trainer))
+    states = cell_states(cells, config.trainer.seed) if states is None else states
     networks = read_networks(
         trained,
-        cells.multiplicity,
-        cells.labels,
-        cells.basal,
+        cells,
+        states,
         readout=settings.readout,
-        cells=settings.cells,
+        most_cells=settings.cells,
         seed=config.trainer.seed,
         top_k=settings.top_k,
         packed=is_packed(config.data.bags, len(cells.vocabulary)),
         say=say,
     )
+    if networks.chosen.q is not None:
+        for line in summary(networks.chosen):
+            say(line)
+    if cell_type is not None:
+        refuse_unknown_type(cell_type, tuple(networks.chosen.by_type))
+        networks, states = of_one_type(networks, cell_type), of_one_state(states, cell_type)
+    regulation = trained.model.regulation
+    levels = {} if regulation is None or regulation.level_error is None else {"level_error": regulation.level_error}
     adata = network_anndata(
         networks,
         settings.readout,
         genes=cells.vocabulary,
         regulators=regulators,
-        classes=cells.classes,
-        labels=cells.labels,
+        states=states,
         multiplicity=cells.multiplicity,
         top_k=settings.top_k,
         about={
@@ -61,15 +85,52 @@ def write_network_files(config: Config, trained: TrainedModel, cells: Cells, fol
                 "top_k": settings.top_k or 0,
                 "seed": config.trainer.seed,
             },
+            **levels,
+            **({} if cell_type is None else {"cell_type": cell_type}),
+            **({} if networks.chosen.q is None else {"found": found_edges(networks.chosen)}),
         },
     )
-    edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k)
-    write_network(folder, adata, edges)
-    if settings.false_discovery:
-        q = false_discovery(config, trained, cells, say)
-        edges = edge_table(networks.chosen, cells.vocabulary, regulators, settings.top_k, q)
-        write_network(folder, adata, edges)
+    listed = (cells.vocabulary, regulators, settings.top_k)
+    edges, by_type = (
+        table(networks.chosen, *listed, q_values=settings.false_discovery is not False)
+        for table in (edge_table, edges_by_type)
+    )
+    write_network(folder, adata, edges, by_type)
     return edges
+
+
+def found_edges(network: Network) -> pd.DataFrame:
+    """Columns label, edges: how many have a q-value of at most SIGNIFICANT, over all cells and in each state."""
+    assert network.q is not None
+    every = {"all cells": network.q, **network.type_q}
+    labels = pd.Series(list(every), dtype=object)  # plain strings, which every version of h5ad can hold
+    found = pd.DataFrame({"label": labels, "edges": [int((q <= SIGNIFICANT).sum()) for q in every.values()]})
+    return found.set_index(pd.Index([str(number) for number in range(len(found))], dtype=object))
+
+
+def of_one_type(networks: Networks, name: str) -> Networks:
+    """The networks of one state alone; the blocks' attention is the same for all."""
+    attention = networks.attention
+    if attention is not None:
+        attention = attention.of_type(name) if name in attention.by_type else None
+    return Networks(networks.chosen.of_type(name), attention, networks.layers, networks.mean)
+
+
+def of_one_state(states: States, name: str) -> States:
+    """One state alone. Read-outs of the whole model know labels, which may be none of the states."""
+    if name not in states.names:
+        return States(np.ones((len(states.membership), 1), np.float32), (name,), states.origin)
+    return States(states.membership[:, [states.names.index(name)]], (name,), states.origin)
+
+
+def refuse_unknown_type(name: str, known: tuple[str, ...]) -> None:
+    if not known:
+        raise DataError(
+            f"--cell-type is {name!r}, but this run has one network for all cells: it has no labels, and no states "
+            "were found. Leave out --cell-type, or name groups with --by COLUMN."
+        )
+    if name not in known:
+        raise DataError(f"--cell-type is {name!r}, which has no network; those are {', '.join(map(repr, known))}.")
 
 
 def bags_read(config: Config, trained: TrainedModel, cells: Cells) -> int:
@@ -85,27 +146,21 @@ def bags_read(config: Config, trained: TrainedModel, cells: Cells) -> int:
     return len(even_rows(cells.labels, min(ATTENTION_CELLS, settings.cells), config.trainer.seed))
 
 
-def false_discovery(config: Config, trained: TrainedModel, cells: Cells, say: Say) -> np.ndarray:
-    """q-values [N, R] of the edges, from a separate fit with knock-off regulators beside the real ones."""
-    all_cells = TrainingCells.of(cells, np.arange(len(cells)), trained.model.mean.cpu(), trained.model.sd.cpu())
-    fit = fit_with_knockoffs(
-        config.regulation,
-        replace(all_cells, regulators=trained.regulators),
-        penalty=trained.penalty,
-        labels=cells.labels,
-        seed=config.trainer.seed,
-        device=own_device(config.trainer),
-    )
-    q = edge_q_values(fit, trained.regulators)
-    say(f"Found {int((q <= 0.1).sum())} edges at a false discovery rate of 0.1 (of associations, not of causes).")
-    return q
-
-
-def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = print) -> pd.DataFrame:
+def export(
+    run: Path,
+    output: Path,
+    *,
+    changes: dict | None = None,
+    cell_type: str | None = None,
+    by: str | None = None,
+    say: Say = print,
+) -> pd.DataFrame:
     """Reads the network of a finished run again and writes it into the folder `output`; returns the edge table.
 
-    changes: fields of the configuration's network section, by name. Raises RunFolderError, ConfigError, DataError, and
-    VocabularyMismatch where the cells no longer have the model's genes.
+    changes: fields of the configuration's network section, by name.   cell_type: write the network of this state alone.
+    by: a column of obs whose groups are the states, in place of the run's; the regulation is fitted with them, again.
+    Raises RunFolderError, ConfigError, DataError, and VocabularyMismatch where the cells no longer have the model's
+    genes.
     """
     config_file = config_of(run, needed=(CONFIG,))
     if not (run / "model").exists():
@@ -113,7 +168,7 @@ def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = p
     trained = TrainedModel.load(run / "model")
     changes = changes or {}
     if changes.get("readout", "effect") != "effect":
-        changes = {**changes, "false_discovery": "false"}  # q-values are about effects alone
+        changes = {**changes, "false_discovery": "null"}  # q-values are about effects alone
     config = load_config(config_file, [f"network.{name}={value}" for name, value in changes.items()])
     refuse_used_folder(output)
     cells, _ = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
@@ -122,7 +177,44 @@ def export(run: Path, output: Path, *, changes: dict | None = None, say: Say = p
             f"{config.data.path} no longer has the {len(trained.vocabulary)} genes that {run} was trained on. "
             "Restore the data, or train again."
         )
+    states = None
+    if by is not None:
+        refuse_other_readouts(config)
+        states = groups_of(config, cells, by)
+        say(f"Fitting the regulation layers again, with {len(states)} groups of {by}: {', '.join(states.names[:12])}.")
+        mean, sd = trained.model.mean.cpu(), trained.model.sd.cpu()
+        fitted = fit_regulation(config, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=say)
+        trained.model.regulation = fitted.regulation
+    states = cell_states(cells, config.trainer.seed) if states is None else states
+    if cell_type is not None and config.network.readout not in WHOLE_MODEL:  # before a folder is made
+        refuse_unknown_type(cell_type, states.names if len(states) > 1 else ())
     folder = make_run_folder(output, run.name)
-    edges = write_network_files(config, trained, cells, folder, say)
-    say(f"Wrote network.h5ad and edges.parquet in {folder}.")
+    edges = write_network_files(config, trained, cells, folder, say, states=states, cell_type=cell_type)
+    say(f"Wrote network.h5ad, edges.parquet and edges_by_type.parquet in {folder}.")
     return edges
+
+
+def groups_of(config: Config, cells: Cells, by: str) -> States:
+    """The groups of a column of obs as states. A cell without a group belongs to all, in proportion to their cells.
+
+    Raises DataError where obs has no such column, or the column no groups that cells can be compared within.
+    """
+    column = read_columns(config.data, cells, {by: "--by"})[by]
+    with reworded({"; set data.label_key to another column, or to null": "; give --by another column"}):
+        labels, names = read_labels(pd.DataFrame({by: column}), by)
+    if len(names) < 2:
+        raise DataError(f"Column {by!r} of obs has one group only, {names[0]!r}; give --by a column with two or more.")
+    if FEWEST_CELLS * len(names) > len(labels):
+        raise DataError(
+            f"Column {by!r} of obs has {len(names)} groups for {len(labels)} cells, and a network needs about "
+            f"{FEWEST_CELLS} cells each; give --by a column with fewer groups."
+        )
+    return cell_states(replace(cells, labels=labels, classes=names, state=None), config.trainer.seed)
+
+
+def refuse_other_readouts(config: Config) -> None:
+    if config.network.readout != "effect" or not config.regulation.members:
+        raise ConfigError(
+            f"--by fits the regulation layers and reads their effects, but the read-out is {config.network.readout} "
+            f"and regulation.members {config.regulation.members}; leave out --by, or give --readout effect."
+        )

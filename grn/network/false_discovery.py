@@ -1,40 +1,115 @@
-"""False discovery rates of edges, against the weights of knock-off regulators.
+"""What the knock-offs know: false discovery rates of edges, and the confidence in their signs.
 
 Knock-offs are fitted beside the regulators (grn/regulation/knockoffs.py); their weights show what chance gives. The
-q-value of an edge is the lowest false discovery rate among the sets of strongest edges that contain it.
+q-value of an edge is the lowest false discovery rate among the sets of strongest edges that contain it. The confidence
+is the probability that the sign of a weight is right: 0.5, a coin toss, where weights are no stronger than those of
+knock-offs.
 
 Letters: N target genes, R regulators, M knock-off pairs.
 """
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+from dataclasses import dataclass, replace
 
-from grn.network.readouts.effect import effect_network
+import numpy as np
+
+from grn.network.readouts.effect import presence
+from grn.network.weights import Network, balanced
 from grn.regulation.knockoffs import KnockoffFit
 
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
+SMOOTHED = 2**21  # most weights and knock-offs that local rates are estimated from
 
 
-def knockoff_weights(fit: KnockoffFit) -> tuple[np.ndarray, np.ndarray]:
-    """Balanced effects [N, R] of the regulators and of their knock-offs, from one fit."""
-    one_type = torch.zeros(len(fit.inputs), dtype=torch.long, device=fit.inputs.device)
-    weight = effect_network(fit.layer, fit.inputs, fit.basal, one_type).weight
-    regulators = weight.shape[1] // 2
-    return weight[:, :regulators], weight[:, regulators:]
+@dataclass(frozen=True)
+class Evidence:
+    """q [N, R]: q-values, 1 where a regulator meets itself.   confidence [N, R], 0.5 to 1.   reliability, 0 to 1: the
+    share of the weights' mean square that is above that of the knock-offs."""
+
+    q: np.ndarray
+    confidence: np.ndarray
+    reliability: float
 
 
-def edge_q_values(fit: KnockoffFit, regulators: np.ndarray) -> np.ndarray:
-    """q-value of every pair, [N, R], 0 to 1; 1 where a regulator meets itself. regulators: vocabulary positions [R].
+def edge_evidence(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Evidence, list[Evidence]]:
+    """What the knock-offs say of the edges within all states together, and of those of each state.
 
-    The q-values rank edges by the weights of this fit, in which every regulator competes with its knock-off: they are
-    close to the weights of the network and not the same.
+    The weights of this fit, in which every regulator competes with its knock-off, are close to those of the network and
+    not the same. regulators: vocabulary positions [R].
     """
-    real, knockoff = knockoff_weights(fit)
-    candidates = np.ones(real.shape, dtype=bool)
+    share, units = fit.share.cpu().numpy(), presence(fit.sds, fit.usual) * fit.usual
+    overall = [np.einsum("k,kir->ir", share, each.cpu().numpy()) for each in (fit.slopes, fit.null_slopes)]
+    usual = fit.usual.cpu().numpy()
+    together = _evidence(overall[0] * usual, overall[1] * usual, regulators)
+    if len(share) == 1:
+        return together, []
+    return together, [
+        _evidence((slopes * unit).cpu().numpy(), (null * unit).cpu().numpy(), regulators)
+        for slopes, null, unit in zip(fit.slopes, fit.null_slopes, units, strict=True)
+    ]
+
+
+def _evidence(weight: np.ndarray, null_weight: np.ndarray, regulators: np.ndarray) -> Evidence:
+    """weight, null_weight [N, R]: the effects of the regulators and of their knock-offs."""
+    candidates = np.ones(weight.shape, dtype=bool)
     candidates[regulators, np.arange(len(regulators))] = False
-    return q_values(real, knockoff, candidates)
+    both = balanced(np.concatenate([np.where(candidates, weight, 0), np.where(candidates, null_weight, 0)], axis=1))
+    weight, null_weight = both[:, : weight.shape[1]], both[:, weight.shape[1] :]
+    confidence = np.full(weight.shape, 0.5, np.float32)
+    confidence[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]) / 2
+    chance = np.square(null_weight[candidates]).mean() / max(np.square(weight[candidates]).mean(), 1e-30)
+    return Evidence(q_values(weight, null_weight, candidates), confidence, max(0.0, 1 - float(chance)))
+
+
+def with_evidence(network: Network, together: Evidence, of_states: list[Evidence], within_share: float) -> Network:
+    """The network with confidences and q-values. Its weights within are multiplied by the confidences.
+
+    Where the levels of states are evidence, too (the weights are not those within), the weights are mixed: those within
+    count as much as they are reliable and predict levels (within_share), so that noise does not drown what levels say.
+    """
+    levels_count = network.weight is not network.within
+    by_type = {
+        name: weight * of_state.confidence
+        for (name, weight), of_state in zip(network.by_type.items(), of_states, strict=True)
+    }
+    within = weight = network.within * together.confidence
+    if levels_count:
+        share = within_share * together.reliability
+        size, of_within = (np.sqrt(np.square(each).mean()) for each in (network.weight, within))
+        weight = (1 - share) * network.weight + share * size / max(of_within, 1e-30) * within
+    return replace(
+        network,
+        weight=weight,
+        within=within,
+        by_type=by_type,
+        confidence=together.confidence,
+        type_confidence={name: each.confidence for name, each in zip(by_type, of_states, strict=True)},
+        q=together.q,
+        type_q={name: each.q for name, each in zip(by_type, of_states, strict=True)},
+    )
+
+
+def local_rates(weight: np.ndarray, null_weight: np.ndarray) -> np.ndarray:
+    """Probability that each weight [n] is false, 0 to 1, never larger for a larger |weight|.
+
+    That is the share of false edges times the ratio of the densities of knock-offs [M] and of weights, as an isotonic
+    regression of which of the two a value is. One knock-off more counts as the strongest value of all, so that no
+    weight is certain. Source: local false discovery rates, Efron et al. 2001.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    size, null = np.abs(weight), np.abs(null_weight)
+    if not len(size):
+        return np.zeros(0)
+    some, some_null = (each[:: max(1, len(each) // SMOOTHED)] for each in (size, null))
+    values = np.concatenate([some, some_null, [max(size.max(), null.max())]])
+    is_null = np.concatenate([np.zeros(len(some)), np.ones(len(some_null) + 1)])
+    importance = np.concatenate([np.full(len(some), 1 / len(some)), np.full(len(some_null) + 1, 1 / len(some_null))])
+    regression = IsotonicRegression(increasing=False, out_of_bounds="clip")
+    share = regression.fit(values, is_null, importance).predict(size)
+    ratio = share / np.maximum(1 - share, 1e-9)
+    return np.minimum(1, null_share(p_values(weight, null_weight)) * ratio)
 
 
 def q_values(weight: np.ndarray, null_weight: np.ndarray, candidates: np.ndarray | None = None) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""The two file formats of a network: network.h5ad (AnnData, signed CSR in varp) and edges.parquet (a row per edge).
+"""The file formats of a network: network.h5ad (AnnData, signed CSR in varp), and edges.parquet and
+edges_by_type.parquet (a row per edge).
 
 signed_network.py reads the first one again.
 """
@@ -16,6 +17,8 @@ import scipy.sparse as sp
 from grn.files import replacing_file, write_anndata
 from grn.network.run_readouts import Networks
 from grn.network.weights import Network, strongest
+from grn.regulation.levels import state_levels
+from grn.regulation.states import States
 
 SIGN = {
     "effect": "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, balanced)",
@@ -49,28 +52,46 @@ def kept_edges(weight: np.ndarray | sp.csr_matrix, top_k: int | None) -> tuple[n
 
 
 def edge_table(
-    network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, q: np.ndarray | None = None
+    network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, *, q_values: bool = False
 ) -> pd.DataFrame:
-    """Columns source, target, weight, confidence: a row per candidate edge, sorted by |weight|, without self loops.
+    """Columns source, target, weight, within, between, confidence: a row per candidate edge, sorted by |weight|,
+    without self loops.
 
-    q [N, R]: q-values of the pairs, for another column q_value.
+    within and between: NaN where the read-out does not tell them apart.   q_values: add a column q_value, if known.
     """
     target, column, weight = kept_edges(network.weight, top_k)
     others = target != regulators[column]
     target, column, weight = target[others], column[others], weight[others]
+    order = np.argsort(-np.abs(weight), kind="stable")
+    target, column, weight = target[order], column[order], weight[order]
     names = np.asarray(genes, dtype=object)
-    table = pd.DataFrame(
-        {
-            "source": names[regulators[column]],
-            "target": names[target],
-            "weight": weight,
-            "confidence": network.confidence[target, column],
-        }
-    )
-    if q is not None:
-        table["q_value"] = q[target, column]
-    order = np.argsort(-np.abs(table["weight"].to_numpy()), kind="stable")
-    return table.iloc[order].reset_index(drop=True)
+    unknown = np.full(len(weight), np.nan, np.float32)
+    table = {
+        "source": names[regulators[column]],
+        "target": names[target],
+        "weight": weight,
+        "within": unknown if network.within is None else network.within[target, column],
+        "between": unknown if network.between is None else network.between[target, column],
+        "confidence": network.confidence[target, column],
+    }
+    if q_values and network.q is not None:
+        table["q_value"] = network.q[target, column]
+    return pd.DataFrame(table)
+
+
+def edges_by_type(
+    network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, *, q_values: bool = False
+) -> pd.DataFrame:
+    """The edge tables of all cell types, one after the other, with a last column cell_type."""
+    tables = []
+    names = list(network.by_type)
+    for number, name in enumerate(names):
+        table = edge_table(network.of_type(name), genes, regulators, top_k, q_values=q_values)
+        table["cell_type"] = pd.Categorical.from_codes(np.full(len(table), number), names)
+        tables.append(table)
+    if not tables:
+        return edge_table(network, genes, regulators, top_k, q_values=q_values).head(0).assign(cell_type="")
+    return pd.concat(tables, ignore_index=True)
 
 
 def square_matrix(weight: np.ndarray | sp.csr_matrix, regulators: np.ndarray, top_k: int | None) -> sp.csr_matrix:
@@ -87,30 +108,31 @@ def network_anndata(
     *,
     genes: Sequence[str],
     regulators: np.ndarray,
-    classes: Sequence[str],
-    labels: np.ndarray,
+    states: States,
     multiplicity: sp.csr_matrix,
     top_k: int | None,
     about: dict,
 ):
     """AnnData of cell types x genes (X: mean multiplicity), the networks in varp["grn*"], their meaning in uns["grn"].
 
-    readout: of networks.chosen.   regulators: vocabulary positions [R].   classes: name of each cell type index.
-    labels [C]: cell type index of each cell, -1 unknown.   multiplicity: CSR [C, N].   about: further entries.
+    readout: of networks.chosen.   regulators: vocabulary positions [R].   states: the cell types, or other states of
+    the cells.   multiplicity: CSR [C, N].   about: further entries.
     """
     import anndata
 
     chosen, attention = networks.chosen, networks.attention
-    present = sorted(int(label) for label in np.unique(labels) if label >= 0)
-    counts = [int((labels == label).sum()) for label in present]
-    obs = pd.DataFrame({"cells": counts}, index=_texts([classes[label] for label in present]))
-    means = [np.asarray(multiplicity[labels == label].mean(0)).ravel() for label in present]
+    size = states.membership.sum(0)
+    present = np.flatnonzero(size > 0) if len(states) > 1 else np.zeros(0, int)
+    names = [states.names[k] for k in present]
+    obs = pd.DataFrame({"cells": np.round(size[present]).astype(int)}, index=_texts(names))
     var = pd.DataFrame({"is_regulator": np.isin(np.arange(len(genes)), regulators)}, index=_texts(genes))
-    adata = anndata.AnnData(np.array(means, dtype=np.float32).reshape(len(present), len(genes)), obs=obs, var=var)
-    slug_of = slugs([classes[label] for label in present])
+    means = state_levels(multiplicity, states.membership[:, present])
+    adata = anndata.AnnData(np.asarray(means, np.float32).reshape(len(present), len(genes)), obs=obs, var=var)
+    slug_of = slugs(names)
     adata.varp["grn"] = square_matrix(chosen.weight, regulators, top_k)
-    for label, weight in chosen.by_type.items():
-        adata.varp[f"grn_{slug_of[classes[label]]}"] = square_matrix(weight, regulators, top_k)
+    for name, weight in chosen.by_type.items():
+        if name in slug_of:
+            adata.varp[f"grn_{slug_of[name]}"] = square_matrix(weight, regulators, top_k)
     pooled = networks.pooled() if attention is None else attention.weight
     adata.varp["grn_attention"] = square_matrix(pooled, regulators, top_k)
     for layer, weight in enumerate(networks.layers):
@@ -121,6 +143,7 @@ def network_anndata(
         "sign": SIGN["blocks" if readout == "attention" and attention is None else readout],
         "sign_attention": SIGN["blocks" if attention is None else "attention"],
         "sign_attention_layers": SIGN["blocks"],
+        "states": states.origin,
         # A list of pairs, not a mapping: labels may contain '/', which h5ad takes for a folder.
         "cell_types": pd.DataFrame(
             {"slug": _texts(slug_of.values()), "label": _texts(slug_of)}, index=_texts(map(str, range(len(slug_of))))
@@ -135,11 +158,12 @@ def _texts(values: Iterable[str]) -> pd.Index:
     return pd.Index(list(values), dtype=object)
 
 
-def write_network(folder: Path, adata, edges: pd.DataFrame) -> None:
-    """Writes network.h5ad and edges.parquet, each replaced as a whole."""
+def write_network(folder: Path, adata, edges: pd.DataFrame, by_type: pd.DataFrame) -> None:
+    """Writes network.h5ad, edges.parquet and edges_by_type.parquet, each replaced as a whole."""
     write_anndata(folder / "network.h5ad", adata)
-    with replacing_file(folder / "edges.parquet") as beside:
-        edges.to_parquet(beside, index=False)
+    for name, table in (("edges.parquet", edges), ("edges_by_type.parquet", by_type)):
+        with replacing_file(folder / name) as beside:
+            table.to_parquet(beside, index=False)
 
 
 def strongest_edges(edges: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:

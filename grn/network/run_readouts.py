@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -11,16 +11,18 @@ import scipy.sparse as sp
 import torch
 
 from grn.bags import Bags
+from grn.data.cells import Cells
 from grn.messages import Say, at_most_every, silent
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
+from grn.network.in_context import network_in_context
 from grn.network.readouts.block_attention import TABLE, attention_layers, strongest_attention
-from grn.network.readouts.effect import effect_network
 from grn.network.readouts.jacobian import jacobian_network
 from grn.network.readouts.knockout import knockout_network
 from grn.network.readouts.regulation_attention import attention_network
 from grn.network.readouts.sampling import Sample, even_rows, masked_bags, present_bags, sample_cells
 from grn.network.weights import Network
+from grn.regulation.states import States
 
 WHOLE_MODEL = {"knockout": knockout_network, "jacobian": jacobian_network}
 # Share of the regulators that are masked at once, to be targets: few, so that a target can read nearly all the others.
@@ -50,12 +52,11 @@ class Networks:
 
 def read_networks(
     trained: TrainedModel,
-    multiplicity: sp.csr_matrix,
-    labels: np.ndarray,
-    basal: np.ndarray | None = None,
+    cells: Cells,
+    states: States,
     *,
     readout: str,
-    cells: int,
+    most_cells: int,
     seed: int,
     top_k: int | None = None,
     packed: bool = False,
@@ -63,21 +64,21 @@ def read_networks(
 ) -> Networks:
     """The chosen read-out and the attention of every layer, computed on the device of the model.
 
-    multiplicity: CSR [C, N] over the vocabulary.   labels [C]: cell type index, -1 where unknown.
-    basal [C]: multiplicity of each cell's basal gene; None: 1.
+    cells: over the model's vocabulary.   states: of the cells, for the regulation layers.
     readout: effect | attention | knockout | jacobian.
-    cells: about how many bags a read-out of the whole model reads; read-outs of the regulation layer read all cells.
+    most_cells: about how many bags a read-out of the whole model reads; those of the regulation layers read all cells.
     top_k: how many of the strongest regulators of each target are kept; where the blocks' tables would be large, no
     others are held in memory.
     packed: the blocks' attention is read from packed bags, as in training (knockout and jacobian read dense bags).
     say: gets a line of progress now and then.
     """
     model = trained.model.eval()
-    regulators, layer, device = trained.regulators, trained.model.regulation, trained.model.sd.device
+    multiplicity, labels, basal = cells.multiplicity, cells.labels, cells.basal
+    regulators, regulation, device = trained.regulators, trained.model.regulation, trained.model.sd.device
     heads = model.config.query_heads * len(trained.vocabulary) * (len(regulators) + 1)
     batch = int(np.clip(SCORES // heads, 1, 64))
 
-    rows = even_rows(labels, min(ATTENTION_CELLS, cells), seed)
+    rows = even_rows(labels, min(ATTENTION_CELLS, most_cells), seed)
     replay = partial(whole_bags, model, multiplicity, basal, rows, regulators, packed)
     mean: np.ndarray | sp.csr_matrix | None = None
     layers: list[np.ndarray] | list[sp.csr_matrix]
@@ -86,27 +87,27 @@ def read_networks(
         *layers, mean = strongest_attention(model, replay, regulators, top_k)
     else:
         layers = attention_layers(model, replay(), regulators)
-        mean = np.mean(layers, axis=0) if layer is None else None
+        mean = np.mean(layers, axis=0) if regulation is None else None
     attention, chosen = None, None
-    if layer is not None:
+    if regulation is not None:
         measured = torch.as_tensor(multiplicity[:, regulators].toarray(), device=device)
-        layer_and_cells = (
-            layer,
-            measured,
-            None if basal is None else torch.as_tensor(basal, device=device),
-            torch.as_tensor(labels, device=device),
-        )
-        attention = attention_network(*layer_and_cells)
+        membership = torch.as_tensor(states.membership, device=device)
+        attention = attention_network(regulation, measured, torch.as_tensor(basal, device=device), membership)
+        by_name = {states.names[int(k)]: weight for k, weight in attention.by_type.items()}
+        attention = replace(attention, by_type=by_name)
         if readout == "effect":
-            chosen = effect_network(*layer_and_cells)
+            chosen = network_in_context(regulation, cells, states, mean=model.mean, sd=model.sd, seed=seed)
     if readout == "attention":
         chosen = attention or Network(mean, {}, np.broadcast_to(np.float32(0.5), layers[0].shape))
     if readout in WHOLE_MODEL:
-        sampled = list(sample_cells(labels, len(regulators), cells=cells, fraction=MASKED, batch=batch, seed=seed))
+        sampled = list(sample_cells(labels, len(regulators), cells=most_cells, fraction=MASKED, batch=batch, seed=seed))
         samples = with_progress(sampled, f"Reading the network ({readout})", say)
         cell_types, counts = np.unique(labels, return_counts=True)
         sizes = dict(zip(cell_types.tolist(), counts.tolist(), strict=True))
         chosen = WHOLE_MODEL[readout](model, multiplicity, samples, sizes, regulators, basal)
+        chosen = replace(
+            chosen, by_type={cells.classes[int(label)]: weight for label, weight in chosen.by_type.items()}
+        )
     assert chosen is not None, "the configuration refuses `effect` without a regulation layer"
     return Networks(chosen, attention, layers, mean)
 

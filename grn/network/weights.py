@@ -1,16 +1,14 @@
 """The weights of a network, as every read-out gives them, and how rows of weights are balanced and cut.
 
-Letters: N target genes, R regulators, P members.
+Letters: N target genes, R regulators.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.sparse as sp
-import torch
-from torch import Tensor
 
 SORTED = 2**22  # most numbers that are ordered at once
 
@@ -20,37 +18,45 @@ class Network:
     """Weights of regulators on targets.
 
     weight [N, R]: row = target, column = regulator, 0 where a gene meets itself; sparse where only the strongest were
-    kept, with zeros among them stored.   by_type: the same for each cell type index.   confidence [N, R], 0 to 1: how
-    well the ensemble members agree or, where the whole model is read, the share of the read bags in which the pair has
-    the sign of its mean.
+    kept, with zeros among them stored.   by_type: the same for each cell type (or other state of cells), by name.
+    confidence [N, R], 0 to 1: that the sign is right (false_discovery.py), or, where the whole model is read, the share
+    of the read bags in which the pair has the sign of its mean.   within [N, R]: the weight of differences between
+    cells of one type alone; between [N, R], -1 to 1: the correlation of the types' levels; both None where the read-out
+    does not tell them apart.   type_confidence: as confidence, for each type.   q, type_q: q-values, where known.
     """
 
     weight: np.ndarray | sp.csr_matrix
-    by_type: dict[int, np.ndarray]
+    by_type: dict[str, np.ndarray]
     confidence: np.ndarray
+    within: np.ndarray | None = None
+    between: np.ndarray | None = None
+    type_confidence: dict[str, np.ndarray] = field(default_factory=dict)
+    q: np.ndarray | None = None
+    type_q: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def of_type(self, name: str) -> Network:
+        """The network of one cell type by itself."""
+        weight = self.by_type[name]
+        confidence = self.type_confidence.get(name, self.confidence)
+        within = None if self.within is None else weight
+        return Network(weight, {}, confidence, within, self.between, {}, self.type_q.get(name, self.q))
 
 
 def balanced(weight: np.ndarray) -> np.ndarray:
-    """Effects [N, R], each row divided by the square root of its norm.
+    """Effects [N, R], each row divided by the square root of its norm, in units of the rows' typical norm.
 
     Raw effects rank all edges of well-predicted targets before those of the others. Effects divided by the norm itself
     rank the best edge of a target that cannot be predicted as high as any. The square root, half way between the two,
-    ranked planted edges best (docs/log.md).
+    ranked planted edges best (docs/log.md). The typical norm (root mean square) keeps the sum of squares, so that
+    effects which are nearly zero everywhere stay nearly zero.
     """
-    norm = np.sqrt(np.square(weight, dtype=np.float64).sum(1, keepdims=True))
-    return (weight / np.sqrt(np.where(norm > 0, norm, 1))).astype(np.float32)
-
-
-def members_agreement(weights: Tensor) -> Tensor:
-    """|mean| over the root mean square of the members' weights [P, ...] -> [...], 0 to 1.
-
-    1 where all members have the same weight, about 1 / sqrt(P) where weights are chance, 0.5 by convention for a single
-    member, which says nothing about agreement.
-    """
-    if len(weights) == 1:
-        return torch.full_like(weights[0], 0.5)
-    size = weights.square().mean(0).sqrt()
-    return torch.where(size > 0, weights.mean(0).abs() / torch.where(size > 0, size, 1), 0)
+    weight = np.asarray(weight, dtype=np.float64)
+    norm = np.sqrt(np.square(weight).sum(1, keepdims=True))
+    typical = np.sqrt(np.square(norm).mean())
+    if typical == 0:
+        return np.zeros(weight.shape, dtype=np.float32)
+    scaled = weight / np.sqrt(np.where(norm > 0, norm, 1))
+    return (scaled * (typical / np.sqrt(np.square(scaled).sum() / len(weight)))).astype(np.float32)
 
 
 def strongest(weight: np.ndarray, top_k: int | None) -> np.ndarray:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from grn.plots.heatmap import network_heatmaps as network_heatmaps
     from grn.plots.precision_recall import precision_recall_curves as precision_recall_curves
     from grn.plots.training import training_curves as training_curves
+    from grn.plots.within_between import within_and_between as within_and_between
 
 _MODULES = {
     "cell_type_regulators": "grn.plots.cell_types",
@@ -21,6 +22,7 @@ _MODULES = {
     "precision_recall_curves": "grn.plots.precision_recall",
     "strongest_regulations": "grn.plots.edges",
     "training_curves": "grn.plots.training",
+    "within_and_between": "grn.plots.within_between",
 }
 __all__ = [
     "cell_type_regulators",
@@ -29,6 +31,7 @@ __all__ = [
     "precision_recall_curves",
     "strongest_regulations",
     "training_curves",
+    "within_and_between",
 ]
 
 

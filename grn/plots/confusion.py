@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from grn.plots.style import SHARE, figure, ink_on, note, plain, shorten
+from grn.plots.style import SHARE, figure, ink_on, note, plain, refuse_other, shorten
 
 
 def confusion_matrix(confusion: pd.DataFrame) -> Figure:
@@ -16,6 +16,7 @@ def confusion_matrix(confusion: pd.DataFrame) -> Figure:
 
     confusion: numbers of cells, with the cell types as index and columns.
     """
+    refuse_other(confusion, "a table of counts (run.confusion)")
     side = max(4.5, 0.48 * len(confusion) + 2.6)
     picture = figure(side + 0.6, side)
     draw_confusion(picture.subplots(), confusion)

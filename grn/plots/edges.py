@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from grn.network.file_formats import strongest_edges
-from grn.plots.style import DOWN, INK, UP, figure, note, paler, plain, short
+from grn.plots.style import DOWN, INK, UP, figure, note, paler, plain, refuse_other, short
 
 UNSIGNED = "positive weight", "negative weight"  # for read-outs whose signs have no meaning
 SIGNED = "raises the target", "lowers the target"
@@ -20,6 +20,7 @@ def strongest_regulations(edges: pd.DataFrame, count: int = 15, *, signed: bool 
     edges: columns source, target, weight and, where it is known, confidence, sorted by |weight|.
     signed: the sign says whether the regulator raises or lowers its target.
     """
+    refuse_other(edges, "a table of edges (run.edges)", ("source", "target", "weight"))
     up, down = strongest_edges(edges, count)
     picture = figure(7, max(2.2, 0.24 * (len(up) + len(down)) + 1.2))
     draw_regulations(picture.subplots(), edges, count, signed=signed)

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from grn.errors import UserError
 from grn.plots.style import INK, LINES, figure, note, plain, short
 
 
@@ -18,6 +19,10 @@ def precision_recall_curves(curves: Mapping[str, pd.DataFrame], density: float) 
     curves: method -> columns recall, precision, at the end of each group of equal weights; the first is drawn on top.
     density: share of true edges among all pairs, which is the precision of guessing.
     """
+    if not isinstance(curves, Mapping):
+        raise UserError(
+            f"This picture draws a curve for each method, by name, not {type(curves).__name__}; give a dict."
+        )
     picture = figure(6.2, 4.6)
     draw_precision_recall(picture.subplots(), curves, density)
     return picture

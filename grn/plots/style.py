@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from grn.errors import UserError
 from grn.files import replacing_file
 
 # Blue and red differ in lightness as well as hue, so they stay apart for colour-blind readers.
@@ -67,6 +69,17 @@ def note(axes: Axes, text: str) -> None:
     """Writes a sentence instead of a picture, for data that are empty."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, ha="center", va="center", color=INK, transform=axes.transAxes)
+
+
+def refuse_other(value: object, wanted: str, columns: Sequence[str] = ()) -> None:
+    """Raises UserError where a picture is given anything but a table with these columns. wanted: what it draws."""
+    if not isinstance(value, pd.DataFrame):
+        raise UserError(f"This picture draws {wanted}, not {type(value).__name__}; give that.")
+    missing = [column for column in columns if column not in value]
+    if missing:
+        raise UserError(
+            f"This picture draws {wanted}, and the table has no column {missing[0]!r}; give one that has it."
+        )
 
 
 def save(picture: Figure, path: Path) -> None:

@@ -1,17 +1,17 @@
-"""The fit of the regulation layer: choose the penalty, then train all ensemble members with it.
+"""The fit of a model's regulation: penalties by held-out prediction, a linear start, then the ensemble members.
 
-The layer is nearly linear and small, so it is fitted by itself: before the transformer, on the training cells, and for
-the network once more, on all cells. Its penalty is chosen by held-out prediction (penalty.py); then all members train
-together with that penalty (members.py). The cells of one donor or batch (data.group_key) are held out together or not
-at all.
+The layers are nearly linear and small, so they are fitted by themselves: before the transformer, on the training cells,
+and for the network once more, on all cells. The cells of one donor or batch (data.group_key) are held out together or
+not at all.
 
-Letters: P members.
+Letters: P members, C cells, N genes, R regulators, K states.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,24 +22,47 @@ from grn.data.cells import Cells
 from grn.devices import own_device
 from grn.errors import ConfigError, TrainingDiverged
 from grn.messages import Say, silent
+from grn.model.regulation import Regulation
 from grn.model.regulation_layer import RegulationLayer
-from grn.regulation.members import CellTable, new_layer, train_members
-from grn.regulation.penalty import choose_penalty
+from grn.regulation.cell_table import CellTable, centred, sampled, set_units
+from grn.regulation.folds import held_out_cells
+from grn.regulation.levels import Levels, compare_levels
+from grn.regulation.linear import FOLDS, Penalties, choose_penalties
+from grn.regulation.members import start, train_members
+from grn.regulation.states import States
 from grn.regulation.training_cells import TrainingCells
 
 MOST_SCORES = 2**29  # of all members together, 2 GiB; the fit holds about ten tables of this size
+# Up to so many scores, training goes on from the linear start; with more it takes hours, and gains little.
+REFINED, REFINED_ON_GPU = 2**26, 2**32
+MEMBER_FOLDS = 10  # a member holds out one of at least this many folds of the cells, or of as many as there are groups
+WITH_DEPTH = (2, 3)  # of every five members, those that read the depth: one of each kind
 
 
 @dataclass(frozen=True)
 class FittedLayer:
-    """layer: the trained members.   penalty: the chosen one.   error [P]: held-out squared error of each member.
-
-    The error is in variances of the genes: predicting each gene's mean has the error 1.
+    """layer: the trained members.   values, ranks: the penalties of members that predict multiplicities and of those
+    that predict ranks.   error [P]: held-out squared error of each member, in variances of the genes: predicting each
+    gene's mean (with states: each state's mean) has the error 1.
     """
 
     layer: RegulationLayer
-    penalty: float
+    values: Penalties
+    ranks: Penalties
     error: Tensor
+
+
+@dataclass(frozen=True)
+class FittedRegulation:
+    """regulation: the trained layers.   pooled, by_state: how each was fitted."""
+
+    regulation: Regulation
+    pooled: FittedLayer
+    by_state: FittedLayer | None
+
+    @property
+    def within(self) -> FittedLayer:
+        return self.by_state or self.pooled
 
 
 def fit_ensemble(
@@ -47,79 +70,165 @@ def fit_ensemble(
     cells: TrainingCells,
     *,
     members: int | None = None,
+    penalties: tuple[Penalties, Penalties] | None = None,
     seed: int,
     device: torch.device | str = "cpu",
     say: Say = silent,
 ) -> FittedLayer:
     """The ensemble members of a regulation layer, trained on the fitted rows of the cells.
 
-    members: how many; None: config.members. Raises TrainingDiverged.
+    members: how many; None: config.members.   penalties: those of multiplicities and of ranks; None: held-out
+    prediction chooses. Raises TrainingDiverged.
     """
     members = config.members if members is None else members
     if cells.groups is not None and cells.fitted_groups() is None:
         say("All cells to fit are of one group (data.group_key), so the regulation layer holds out cells at random.")
-    penalty = choose_penalty(config, cells, seed=seed, device=device, say=say)
-    layer = new_layer(config, members, cells, seed=seed, device=device)
-    if cells.basal[cells.rows].std() > 0:
-        layer.reads_depth[1::2] = 0
+    torch.manual_seed(seed)
+    regulators = torch.as_tensor(cells.regulators)
+    states = cells.memberships().shape[1]
+    width = min(config.width, len(regulators) + 1)  # more would be of no use, as no scores need more
+    shape = (members, len(cells.mean), regulators, config.heads, width, states)
+    layer = RegulationLayer(*shape)
+    set_units(layer, cells)
+    table = CellTable(layer.to(device), cells)
+    values, ranks = choose(config, layer, table, cells, seed) if penalties is None else penalties
+    if values.ratio:
+        torch.manual_seed(seed)
+        layer = RegulationLayer(*shape, deviates=True)
+        set_units(layer, cells)
+        layer.to(device)
+    kinds = torch.arange(members)
+    layer.predicts_ranks.copy_(kinds % 2)
+    reads_depth = torch.isin(kinds % 5, torch.tensor(WITH_DEPTH)) & bool(table.inputs[:, -1].std() > 0)
+    layer.reads_depth.copy_(reads_depth)
+    generator = torch.Generator().manual_seed(seed)
+    training, held_out = held_out_cells(
+        np.arange(len(table)), cells.fitted_groups(), range(members), max(MEMBER_FOLDS, members), generator
+    )
+    of_members = [ranks if of_ranks else values for of_ranks in layer.predicts_ranks.tolist()]
+    layer.penalty.copy_(torch.stack([found.penalty for found in of_members]))
+    layer.ratio.fill_(values.ratio)
+    for member, found in enumerate(of_members):
+        start(layer, member, table, training[member], found)
+    scores = layer.centre.numel() * members * config.heads * layer.genes
+    most = REFINED_ON_GPU if layer.unit.is_cuda else REFINED
     errors = train_members(
         layer,
-        CellTable(layer, cells),
-        cells,
-        config,
-        penalties=[penalty] * members,
-        held_out_folds=range(members),
-        steps=config.steps,
+        table,
+        config if scores <= most else config.model_copy(update={"steps": 0}),
+        training=training,
+        held_out=held_out,
         seed=seed,
         say=say,
     )
-    if not errors.isfinite().all():  # a member without one finite error still has its initial weights
+    if not errors.isfinite().all():
         raise TrainingDiverged(
             "The held-out error of the regulation layer is not finite. Lower regulation.learning_rate "
             f"({config.learning_rate:g}), or look for cells with extreme values."
         )
     layer.requires_grad_(False)
-    return FittedLayer(layer, penalty, errors)
+    return FittedLayer(layer, values, ranks, errors)
 
 
-def fit_regulation_layer(
+def choose(
+    config: RegulationConfig, layer: RegulationLayer, table: CellTable, cells: TrainingCells, seed: int
+) -> tuple[Penalties, Penalties]:
+    """The penalties of multiplicities and of ranks; the ratio is that of the multiplicities for both."""
+    rows = sampled(layer, table, torch.arange(len(table)), seed)
+    groups = cells.fitted_groups()
+    fold = torch.empty(len(rows), dtype=torch.long)
+    parts = held_out_cells(
+        np.arange(len(rows)),
+        None if groups is None else groups[rows.numpy()],
+        range(FOLDS),
+        FOLDS,
+        torch.Generator().manual_seed(seed),
+    )[1]
+    fold[:] = len(parts) - 1
+    for number, part in enumerate(parts):
+        fold[part] = number
+    x, _, states = centred(layer, table, rows)
+    of_values = table.values(rows.to(table.inputs.device)).to(x)
+    of_ranks = table.ranks(rows.to(table.inputs.device)).to(x)
+    fixed = (x, states, states, layer.regulators, fold.to(x.device), list(config.penalties))
+    values = choose_penalties(fixed[0], of_values, *fixed[1:])
+    return values, choose_penalties(fixed[0], of_ranks, *fixed[1:], ratios=(values.ratio,))
+
+
+def fit_regulation(
     config: Config,
     cells: Cells,
+    states: States,
     rows: np.ndarray,
     *,
     mean: Tensor,
     sd: Tensor,
     say: Say,
-    penalty: float | None = None,
-) -> FittedLayer:
-    """The regulation layer of a run, fitted on the cells `rows` and moved to the CPU.
+    earlier: FittedRegulation | None = None,
+) -> FittedRegulation:
+    """The regulation of a run, fitted on the cells `rows` and moved to the CPU.
 
-    mean, sd [N]: of every gene.   penalty: the one to use; None: held-out prediction chooses among those of the
-    configuration. Raises ConfigError where the scores would take too much memory, and TrainingDiverged.
+    mean, sd [N]: of every gene.
+    earlier: a fit whose penalties are used again; None: held-out prediction chooses. Raises ConfigError where the
+    scores would take too much memory, and TrainingDiverged.
     """
-    training_cells = TrainingCells.of(cells, rows, mean, sd)
-    genes, regulators = len(cells.vocabulary), training_cells.regulators
-    members = config.regulation.members
-    columns = len(regulators) * (2 if config.network.false_discovery else 1)  # each beside its knock-off
-    stacked = max(members, len(config.regulation.penalties))
-    if stacked * config.regulation.heads * genes * columns > MOST_SCORES:
+    several = len(states) > 1
+    with_states = TrainingCells.of(cells, rows, mean, sd, states.membership if several else None)
+    settings, device, seed = config.regulation, own_device(config.trainer), config.trainer.seed
+    refuse_too_many_scores(config, with_states)
+    started = time.monotonic()
+    fit = partial(fit_ensemble, settings, seed=seed, device=device, say=say)
+
+    def layer(fitted: FittedLayer | None, cells: TrainingCells) -> FittedLayer:
+        found = fit(cells, penalties=None if fitted is None else (fitted.values, fitted.ranks))
+        return replace(found, layer=found.layer.cpu())
+
+    pooled = layer(None if earlier is None else earlier.pooled, replace(with_states, states=None))
+    by_state, levels = None, Levels(None, 1.0)
+    if several:
+        by_state = layer(None if earlier is None else earlier.by_state, with_states)
+        levels = compare_levels(with_states, pooled.values, by_state.values, device=device)
+    found = FittedRegulation(
+        Regulation(pooled.layer, None if by_state is None else by_state.layer, levels.error, levels.within),
+        pooled,
+        by_state,
+    )
+    for line in summary(found, len(rows), time.monotonic() - started):
+        say(line)
+    return found
+
+
+def summary(found: FittedRegulation, cells: int, seconds: float) -> list[str]:
+    """What the fit found, in a few sentences."""
+    members = found.pooled.layer.members
+    lines = [
+        f"Fitted the regulation layers on {cells} cells in {seconds:.0f} s: {members} "
+        f"{'member' if members == 1 else 'members'}, median penalty {float(found.within.values.penalty.median()):.3g}, "
+        f"held-out error {float(found.pooled.error.mean()):.4f} (predicting each gene's mean: 1)."
+    ]
+    if found.by_state is None:
+        return lines
+    regulation = found.regulation
+    lines.append(
+        f"Within {found.by_state.layer.states} states of cells: held-out error "
+        f"{float(found.by_state.error.mean()):.4f}; the states' slopes "
+        + ("differ" if found.by_state.layer.deviates else "are the same")
+        + f" (ratio {found.by_state.values.ratio:g})."
+    )
+    follows = "count as regulation" if regulation.levels_follow else "do not count: they may be composition"
+    lines.append(
+        "Levels of states that were left out are predicted from their regulators with error "
+        f"{regulation.level_error:.3f} (of their mean: 1), so differences between states {follows}."
+    )
+    return lines
+
+
+def refuse_too_many_scores(config: Config, cells: TrainingCells) -> None:
+    genes, regulators = len(cells.mean), len(cells.regulators)
+    stacked = config.regulation.members * cells.memberships().shape[1]
+    if stacked * config.regulation.heads * genes * regulators > MOST_SCORES * 10:
         raise ConfigError(
-            f"{len(regulators)} regulators of {genes} genes give more scores than the regulation layer can hold in "
+            f"{regulators} regulators of {genes} genes give more scores than the regulation layer can hold in "
             "memory. List the regulators (data.regulators), choose fewer genes (data.genes), or train without the "
             "layer: regulation.members: 0 and network.readout: attention."
         )
-    started = time.monotonic()
-    settings = config.regulation
-    fitted = fit_ensemble(
-        settings if penalty is None else settings.model_copy(update={"penalties": [penalty]}),
-        training_cells,
-        seed=config.trainer.seed,
-        device=own_device(config.trainer),
-        say=say,
-    )
-    say(
-        f"Fitted the regulation layer on {len(rows)} cells in {time.monotonic() - started:.0f} s: {members} "
-        f"{'member' if members == 1 else 'members'}, penalty {fitted.penalty:g}, held-out error "
-        f"{float(fitted.error.mean()):.4f} (predicting each gene's mean: 1)."
-    )
-    return replace(fitted, layer=fitted.layer.cpu())

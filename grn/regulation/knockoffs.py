@@ -1,21 +1,21 @@
-"""Knock-off regulators, and a regulation layer that is fitted with them beside the real ones.
+"""Knock-off regulators, and linear fits that read them beside the real ones.
 
-A knock-off has the multiplicities of its regulator, moved to other cells. The layer reads regulators and knock-offs
-side by side under the usual penalty; targets stay as they are, and no knock-off is a target. Which cells the
+A knock-off has the multiplicities of its regulator, moved to other cells. The fit reads regulators and knock-offs side
+by side under the usual penalties; targets stay as they are, and no knock-off is a target. Which cells the
 multiplicities move to decides what is controlled:
 
-shuffled    one permutation of the cells within each stratum (cell type, depth), the same for all regulators. Only the
+shuffled    one permutation of the cells within each stratum (state, depth), the same for all regulators. Only the
             stratum relates a knock-off to a target, so a small q-value means *association*: everything that correlates
             with a true regulator passes.
-knockoffs   second-order knock-offs within cell types: they correlate with the other regulators, and with each other, as
-            their own regulators do. A pair stands out only where its regulator predicts the target beyond what the cell
-            type, the depth and the other regulators predict together.
+knockoffs   second-order knock-offs within states: they correlate with the other regulators, and with each other, as
+            their own regulators do. A pair stands out only where its regulator predicts the target beyond what the
+            cell's state, the depth and the other regulators predict together.
 
 Neither controls false *causes*: a regulator that was not measured, or measured with noise, leaves what it explains to
 those that correlate with it (Kernfeld et al. 2024). benchmarks/false_discovery.py measures how much that is.
 Sources: knock-offs, Candes et al. 2018; their independent shares, Spector and Janson 2022.
 
-Letters: P members, C cells, N genes, R regulators.
+Letters: C cells, N genes, R regulators, K states.
 """
 
 from __future__ import annotations
@@ -27,87 +27,81 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.config.schema import RegulationConfig
 from grn.model.regulation_layer import RegulationLayer
-from grn.regulation.members import CellTable, set_units, train_members
-from grn.regulation.penalty import choose_penalty
+from grn.regulation.cell_table import CellTable, centred, sampled, set_units
+from grn.regulation.linear import Penalties, fit_linear
 from grn.regulation.training_cells import TrainingCells
 
 STRATA = 20  # of depth in each cell type, where each has at least SMALLEST_STRATUM cells
 SMALLEST_STRATUM = 20
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
 ENOUGH = 5  # cells per regulator: with at least so many, correlations are taken as measured, without shrinkage
+MANY = 500  # regulators from which on a GPU searches for the shares, where there is one
 RIDGE = 1e-3  # added to correlations, so that regulators which never vary leave the matrix positive definite
 BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may follow
 
 
 @dataclass(frozen=True)
 class KnockoffFit:
-    """A fitted layer whose columns are all R regulators and then their R knock-offs.
+    """slopes [K, N, R] in each state and those of the knock-offs, null_slopes [K, N, R]: for one unit of the regulator,
+    in sds of the target, the mean of a fit to multiplicities and one to ranks.
 
-    inputs [C, 2R]: multiplicities of both in the fitted cells.   basal [C]: multiplicity of the basal gene.
+    share [K]: of the cells in each state.   sds [K, R]: of the regulators in each state, in units.   usual [R]: over
+    all states.
     """
 
-    layer: RegulationLayer
-    inputs: Tensor
-    basal: Tensor
+    slopes: Tensor
+    null_slopes: Tensor
+    share: Tensor
+    sds: Tensor
+    usual: Tensor
 
 
 def fit_with_knockoffs(
-    config: RegulationConfig,
     cells: TrainingCells,
+    values: Penalties,
+    ranks: Penalties,
     *,
-    penalty: float | None = None,
-    labels: np.ndarray | None = None,
     seed: int,
     device: torch.device | str = "cpu",
     method: str = "knockoffs",
 ) -> KnockoffFit:
-    """A regulation layer fitted with every regulator and its knock-off side by side.
+    """Linear fits with every regulator and its knock-off side by side.
 
-    Arguments as for `fit_ensemble`; penalty: the one that it chose (None: choose again).   labels [C]: cell type index
-    of each cell, -1 unknown; without them, differences between cell types pass for regulation.
-    method: knockoffs | shuffled. Raises KeyError for others.
+    cells: with their states; without them, differences between states pass for regulation.   values, ranks: the
+    penalties of `choose_penalties` for multiplicities and for ranks.   method: knockoffs | shuffled. Raises KeyError
+    for others.
     """
-    if penalty is None:
-        penalty = choose_penalty(config, cells, seed=seed, device=device)
-    cell_types = np.full(len(cells.rows), -1) if labels is None else labels[cells.rows]
     cells = cells.only_fitted()  # knock-offs are made for the fitted cells only
-    regulators = cells.regulators
-    real = cells.multiplicity[:, regulators].toarray()
-    # All members read the same knock-offs: averaged over different ones, these would be weaker than false edges are.
-    false = METHODS[method](real, cells.basal, cell_types, np.random.default_rng(seed))
-
-    torch.manual_seed(seed)
-    # Each regulator is listed twice: it acts on itself neither directly nor by its knock-off. Twice the keys need twice
-    # the width.
-    twice = torch.as_tensor(np.concatenate([regulators, regulators]))
-    layer = RegulationLayer(config.members, len(cells.mean), twice, config.heads, 2 * config.width)
+    real = cells.multiplicity[:, cells.regulators].toarray()
+    states = cells.memberships()
+    # All fits read the same knock-offs: averaged over different ones, these would be weaker than false edges are.
+    false = METHODS[method](real, cells.basal, states.argmax(1), np.random.default_rng(seed))
+    layer = RegulationLayer(1, len(cells.mean), torch.as_tensor(cells.regulators), 1, 1, states.shape[1])
     set_units(layer, cells)
     layer.to(device)
-    inputs = torch.as_tensor(np.concatenate([real, false], axis=1), device=device)
-    basal = torch.as_tensor(cells.basal, device=device)
     table = CellTable(layer, cells)
-    table.inputs = layer.inputs(inputs, basal)
-    train_members(
-        layer,
-        table,
-        cells,
-        config,
-        penalties=[penalty] * config.members,
-        held_out_folds=range(config.members),
-        steps=config.steps,
-        seed=seed,
-    )
-    layer.requires_grad_(False)
-
-    return KnockoffFit(layer, inputs, basal)
+    rows = sampled(layer, table, torch.arange(len(table)), seed)
+    x, depth, of_states = centred(layer, table, rows)
+    knockoff = torch.as_tensor(false, device=device)[rows.to(x.device)].to(x) / layer.unit[:-1].to(x)
+    knockoff = knockoff - of_states @ (torch.linalg.pinv(of_states) @ knockoff)
+    both = torch.cat([x, knockoff], 1)
+    count = x.shape[1]
+    total = x.new_zeros(())
+    reads_depth = depth if bool(depth.std() > 0) else None
+    for targets, penalties in ((table.values, values), (table.ranks, ranks)):
+        y = targets(rows.to(table.inputs.device)).to(x)
+        fit = fit_linear(both, y, of_states, reads_depth, layer.regulators, penalties, copies=2)
+        total = total + (fit.slopes + fit.deviations)[..., :-1] / 2
+    share = of_states.sum(0) / of_states.sum()
+    squares = (of_states / of_states.sum(0).clamp(min=1e-9)).mT @ x.square()
+    return KnockoffFit(total[..., :count], total[..., count:], share, squares.sqrt(), (share @ squares).sqrt())
 
 
 def shuffled(
     values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """values [C, R] with whole rows permuted within each stratum. basal [C]; cell_types [C]: -1 unknown."""
+    """values [C, R] with whole rows permuted within each stratum. basal [C]; cell_types [C]: the state of each."""
     moved = values.copy()
     for stratum in strata(basal, cell_types):
         moved[stratum] = values[generator.permutation(stratum)]
@@ -164,22 +158,23 @@ def independent_shares(correlation: np.ndarray) -> np.ndarray:
     the j-th diagonal element of (2 S - diag s)^-2. This is iterated, with shorter steps where a whole one would
     increase the loss or leave the cone of valid s. Source: Spector and Janson 2022.
     """
-    share = np.full(len(correlation), min(1.0, float(np.linalg.eigvalsh(correlation)[0])))
+    # Thousands of regulators take minutes on a processor and seconds on a GPU.
+    device = "cuda" if len(correlation) > MANY and torch.cuda.is_available() else "cpu"
+    twice = 2 * torch.as_tensor(correlation, dtype=torch.float64, device=device)
+    share = twice.new_full((len(twice),), min(1.0, float(torch.linalg.eigvalsh(twice)[0]) / 2))
 
-    def inverse(share: np.ndarray) -> tuple[np.ndarray, float]:
-        joint = 2 * correlation - np.diag(share)
-        try:
-            np.linalg.cholesky(joint)
-        except np.linalg.LinAlgError:  # not positive definite: no valid share
-            return joint, np.inf
-        inverted = np.linalg.inv(joint)
-        return inverted, float(np.trace(inverted) + (1 / share).sum())
+    def inverse(share: Tensor) -> tuple[Tensor, float]:
+        factor, failed = torch.linalg.cholesky_ex(twice - share.diag())
+        if failed:  # not positive definite: no valid share
+            return twice, float("inf")
+        inverted = torch.cholesky_inverse(factor)
+        return inverted, float(inverted.trace() + (1 / share).sum())
 
     inverted, loss = inverse(share)
     for _ in range(ROUNDS):
-        wanted = 1 / np.linalg.norm(inverted, axis=0)
+        wanted = 1 / inverted.norm(dim=0)
         for step in (1.0, 0.5, 0.25, 0.1, 0.01):
-            trial = np.minimum(share ** (1 - step) * wanted**step, 1.0)
+            trial = (share ** (1 - step) * wanted**step).clamp(max=1.0)
             trial_inverted, trial_loss = inverse(trial)
             if trial_loss < loss:
                 break
@@ -189,7 +184,7 @@ def independent_shares(correlation: np.ndarray) -> np.ndarray:
         share, inverted, loss = trial, trial_inverted, trial_loss
         if settled:
             break
-    return share
+    return share.cpu().numpy()
 
 
 def strata(basal: np.ndarray, cell_types: np.ndarray) -> list[np.ndarray]:

@@ -12,7 +12,7 @@ from grn.data.preprocessing.split import Split
 from grn.errors import ConfigError, DataError
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
-from grn.regulation.fit import FittedLayer
+from grn.regulation.fit import FittedRegulation
 
 
 def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
@@ -21,9 +21,9 @@ def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
 
 
 def build_model(
-    config: Config, cells: Cells, split: Split, mean: torch.Tensor, sd: torch.Tensor, fitted: FittedLayer | None
+    config: Config, cells: Cells, split: Split, mean: torch.Tensor, sd: torch.Tensor, fitted: FittedRegulation | None
 ) -> Model:
-    """A model with the heads that the objectives need, the genes' mean and sd [N], and the fitted regulation layer."""
+    """A model with the heads that the objectives need, the genes' mean and sd [N], and the fitted regulation."""
     objectives = config.objectives
     regulators = None if cells.regulators is None else torch.as_tensor(cells.regulators)
     torch.manual_seed(config.trainer.seed)  # the blocks have the same initial values with and without the layer
@@ -33,7 +33,7 @@ def build_model(
         regulators=regulators,
         classes=len(trained_classes(config, cells)),
         property=bool(objectives.property.weight),
-        regulation=None if fitted is None else fitted.layer,
+        regulation=None if fitted is None else fitted.regulation,
     )
     model.mean.copy_(mean)
     model.sd.copy_(sd)
@@ -62,7 +62,7 @@ def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: 
     )
 
 
-def trained_model(config: Config, cells: Cells, model: Model, fitted: FittedLayer | None) -> TrainedModel:
+def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
     """The model with everything that the model folder needs for reading new cells."""
     return TrainedModel(
         model=model,
@@ -75,7 +75,6 @@ def trained_model(config: Config, cells: Cells, model: Model, fitted: FittedLaye
         measures_depth=cells.measures_depth,
         depth_share=cells.depth_share,
         property_key=config.objectives.property.key if model.property is not None else None,
-        penalty=None if fitted is None else fitted.penalty,
     )
 
 

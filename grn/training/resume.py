@@ -138,9 +138,9 @@ def digest(cells: Cells, split: Split) -> str:
     """A hash of everything that training reads from the cells."""
     found = hashlib.blake2b(digest_size=16)
     matrix = cells.multiplicity
-    arrays = [matrix.indptr, matrix.indices, matrix.data, cells.labels, cells.property, cells.basal, cells.weight]
+    arrays = [matrix.indptr, matrix.indices, matrix.data, cells.labels, cells.property, cells.basal]
     arrays += [split.train, split.validation, split.test]
-    arrays += [array for array in (cells.regulators, cells.groups) if array is not None]
+    arrays += [array for array in (cells.regulators, cells.groups, cells.state) if array is not None]
     for array in arrays:
         found.update(str(array.shape).encode())
         found.update(np.ascontiguousarray(array).data)

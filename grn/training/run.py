@@ -33,7 +33,8 @@ from grn.model.compile import fusing
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.network.export import write_network_files
-from grn.regulation.fit import fit_regulation_layer
+from grn.regulation.fit import fit_regulation
+from grn.regulation.states import cell_states
 from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder
 from grn.training.building import build_model, data_module, refuse_nothing_to_learn, trained_model
 from grn.training.held_out import held_out_errors
@@ -147,8 +148,11 @@ def train_in(
         with replacing_file(truth) as beside:
             cells.truth.to_csv(beside, index=False)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    fit_layer = partial(fit_regulation_layer, config, cells, mean=mean, sd=sd, say=say)
-    fitted = fit_layer(split.train) if config.regulation.members else None
+    states = cell_states(cells, config.trainer.seed) if config.regulation.members else None
+    if states is not None:
+        say(states.summary())
+        fit_layers = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say)
+    fitted = fit_layers(split.train) if states is not None else None
     model = build_model(config, cells, split, mean, sd, fitted)
     data = data_module(config, cells, split, with_regulators=fitted is not None)
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
@@ -161,7 +165,9 @@ def train_in(
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
     model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
     metrics = evaluate(task, data.test_dataloader())
-    held_out = held_out_errors(fitted, cells, split, mean, sd) if fitted is not None and len(split.test) else {}
+    held_out = {}
+    if fitted is not None and states is not None and len(split.test):
+        held_out = held_out_errors(fitted.regulation, states, cells, split, mean, sd)
     metrics |= {name: torch.tensor(value) for name, value in held_out.items()}
     log_test(trainer, metrics)
     if held_out:
@@ -169,11 +175,11 @@ def train_in(
             f"Squared error on {len(split.test)} test cells, in variances of the genes: regulation layer "
             f"{held_out['regulation_error']:.4f}, ridge on the same regulators {held_out['ridge_error']:.4f}."
         )
-    trained = trained_model(config, cells, model, fitted)
+    trained = trained_model(config, cells, model)
     trained.save(folder / "model")
     if fitted is not None:
         # The metrics above are of a model that had not seen the test cells; the network is read from all cells.
-        model.regulation = fit_layer(np.arange(len(cells)), penalty=fitted.penalty).layer
+        model.regulation = fit_layers(np.arange(len(cells)), earlier=fitted).regulation
         trained.save(folder / "model")
 
     started = time.monotonic()

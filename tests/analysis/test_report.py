@@ -14,12 +14,13 @@ import pytest
 from scipy import sparse
 
 from grn.analysis.report import CONFIDENCE, READOUT, write_report
-from grn.analysis.summary import class_rows, edge_rows, score_rows
+from grn.analysis.summary import class_rows, edge_columns, edge_rows, is_composition, score_rows
 from grn.config.schema import Config, NetworkConfig
 from grn.network.file_formats import network_anndata, write_network
 from grn.network.run_readouts import Networks
 from grn.network.signed_network import open_network
 from grn.network.weights import Network
+from grn.regulation.states import States
 
 LABELS = ["T/<script>alert(1)</script>", "B & co"]
 GENES = ["<b>R</b>", "R2", "x", "y"]
@@ -35,31 +36,39 @@ class Dot:
         file.write(self.data)
 
 
-def network_file(folder, *, labelled=True, readout="jacobian", layer=True):
+def network_file(folder, *, labelled=True, readout="jacobian", layer=True, level_error=0.5):
     weight = np.array([[0, -0.2], [0.1, 0], [0.9, 0.3], [-0.7, 0.0]], dtype=np.float32)
-    by_type = {0: weight * 2, 1: -weight} if labelled else {}
+    by_type = {LABELS[0]: weight * 2, LABELS[1]: -weight} if labelled else {}
     network = Network(weight, by_type, np.full((4, 2), 0.75, dtype=np.float32))
+    labels = States(np.eye(2, dtype=np.float32)[[0, 1, 1]], tuple(LABELS), "labels")
+    one = States(np.ones((3, 1), np.float32), ("all cells",), "one")
+    found = pd.DataFrame({"label": np.array(["all cells", *LABELS], dtype=object), "edges": [7, 5, 0]})
+    found.index = pd.Index(["0", "1", "2"], dtype=object)
     adata = network_anndata(
         Networks(network, network if layer else None, [weight]),
         readout,
         genes=GENES,
         regulators=np.array([0, 1]),
-        classes=LABELS if labelled else [],
-        labels=np.array([0, 1, 1]) if labelled else np.full(3, -1),
+        states=labels if labelled else one,
         multiplicity=sparse.csr_matrix(np.ones((3, 4))),
         top_k=None,
-        about={"model_hash": "0123456789abcdef", "version": "9.9.9"},
+        about={"model_hash": "0123456789abcdef", "version": "9.9.9"}
+        | ({"level_error": level_error, "found": found} if labelled else {}),
     )
     edges = pd.DataFrame(
         [(GENES[0], "x", 0.9, 0.75), (GENES[0], "y", -0.7, 0.75), ("R2", "x", 0.3, 0.75)],
         columns=["source", "target", "weight", "confidence"],
     )
-    write_network(folder, adata, edges)
+    write_network(folder, adata, edges, edges.assign(cell_type="").head(0))
     return open_network(folder / "network.h5ad"), edges
 
 
-def report(folder, *, labelled=True, readout="jacobian", layer=True, pictures=None) -> str:
-    network, edges = network_file(folder, labelled=labelled, readout=readout, layer=layer)
+def report(
+    folder, *, labelled=True, readout="jacobian", layer=True, pictures=None, beside=None, of_types=None, level_error=0.5
+) -> str:
+    """beside: further columns of the edges."""
+    network, edges = network_file(folder, labelled=labelled, readout=readout, layer=layer, level_error=level_error)
+    edges = edges.assign(**(beside or {}))
     per_class = pd.DataFrame({"class": LABELS, "f1": [0.625, 0.0], "cells": [8, 0]}) if labelled else pd.DataFrame()
     path = write_report(
         folder,
@@ -69,6 +78,7 @@ def report(folder, *, labelled=True, readout="jacobian", layer=True, pictures=No
         edges=edges,
         network=network,
         pictures={"training": Dot(), "edges": Dot()} if pictures is None else pictures,
+        edges_of_types=of_types,
     )
     assert path == folder / "report.html"
     return path.read_text("utf-8")
@@ -129,7 +139,7 @@ def test_attention_weights_are_called_regulations_where_the_regulation_layer_is(
 def test_the_page_says_what_weight_and_confidence_of_each_read_out_are(tmp_path, readout):
     page = html.unescape(report(tmp_path, readout=readout))
     assert READOUT[readout] in page and CONFIDENCE[readout] in page
-    assert ("members" in CONFIDENCE[readout]) == (readout in ("effect", "attention"))
+    assert ("the sign is right" in CONFIDENCE[readout]) == (readout == "effect")
 
 
 def test_without_labels_there_are_no_cell_types(tmp_path):
@@ -162,3 +172,58 @@ def test_the_network_that_is_opened_is_the_one_that_was_written(tmp_path, labell
     for label, weights in network.by_type.items():
         factor = 2 if label == LABELS[0] else -1
         np.testing.assert_allclose(weights.toarray(), factor * network.weights.toarray())
+
+
+APART = {
+    "within": [0.3, -0.2, 0.0],
+    "between": [0.9, 0.1, -0.8],
+    "confidence": [0.99, 0.55, 0.55],
+    "q_value": [0.01, 0.9, 0.95],
+}
+
+
+def test_the_page_tells_within_from_between(tmp_path):
+    page = report(tmp_path, beside=APART)
+    found = rows(page)
+    assert ["regulator", "target", "weight", "within", "between", "confidence", "q", "note"] in found
+    assert ["<b>R</b>", "x", "+0.900", "+0.300", "+0.90", "0.99", "0.01", ""] in found
+    assert ["R2", "x", "+0.300", "+0.000", "-0.80", "0.55", "0.95", "composition"] in found
+    assert ["all cells", "7"] in found and [LABELS[0], "5"] in found and [LABELS[1], "0"] in found
+
+
+def test_edges_without_states_are_not_told_apart(tmp_path):
+    one_state = APART | {"between": [0.0, 0.0, 0.0]}
+    page = report(tmp_path, labelled=False, beside=one_state)
+    assert ["regulator", "target", "weight", "confidence", "q"] in rows(page)
+    assert (
+        not any("composition" in row for row in rows(page))
+        and "within: what differences" not in page.split("Definition")[0]
+    )
+    assert "no states were found" in page
+
+
+@pytest.mark.parametrize(("level_error", "sentence"), [(0.5, "levels follow their regulators"), (1.2, "do not count")])
+def test_the_page_says_which_states_there_are_and_what_their_levels_count(tmp_path, level_error, sentence):
+    page = html.unescape(report(tmp_path, level_error=level_error))
+    assert "2 states, the given labels" in page and LABELS[1] in page
+    assert sentence in page and f"error {level_error:.2f}" in page
+    assert ("do not follow" in page) == (level_error > 1)
+
+
+def test_the_edges_of_a_type_have_what_their_table_has(tmp_path):
+    table = pd.DataFrame({"source": ["R2"], "target": ["y"], "weight": [-0.25], "confidence": [0.875]})
+    table = table.assign(within=-0.25, between=0.75, q_value=0.002)
+    found = rows(report(tmp_path, of_types={LABELS[0]: table}))
+    assert ["R2", "y", "-0.250", "-0.250", "+0.75", "0.88", "0.002", ""] in found
+    assert ["<b>R</b>", "x", "+1.800"] not in found and ["<b>R</b>", "x", "-0.900"] in found  # the other type
+
+
+@pytest.mark.parametrize(
+    ("confidence", "between", "expected"),
+    [(0.55, 0.9, True), (0.55, -0.9, True), (0.9, 0.9, False), (0.55, 0.2, False)],
+)
+def test_composition_is_levels_that_differ_together_and_nothing_within(confidence, between, expected):
+    edges = pd.DataFrame({"source": ["A"], "target": ["x"], "weight": [0.5], "within": [0.1], "between": [between]})
+    edges["confidence"] = confidence
+    assert is_composition(edges).tolist() == [expected]
+    assert edge_columns(edges)[-1] == "note" and next(iter(edge_rows(edges)))[-1] == ("composition" if expected else "")

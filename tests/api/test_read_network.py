@@ -38,16 +38,31 @@ def test_tables_of_other_tools_are_known_by_their_columns(tool, ending, tmp_path
 
 def test_every_form_of_a_run_gives_the_same_table(run):
     expected = grn.read_network(run)
-    assert expected.columns.tolist() == ["source", "target", "weight", "confidence"]
+    further = ["within", "between", "confidence", "q_value"]
+    assert expected.columns.tolist() == ["source", "target", "weight", *further]
     np.testing.assert_array_equal(expected["weight"], run.edges["weight"])
     assert expected["weight"].dtype == np.float64 and not expected.duplicated(["source", "target"]).any()
     for form in (run.folder, str(run.folder), run.folder / "edges.parquet"):
         pd.testing.assert_frame_equal(grn.read_network(form), expected)
-    nonzero = expected[expected["weight"] != 0].drop(columns="confidence").sort_values(["source", "target"])
+    nonzero = expected[expected["weight"] != 0].drop(columns=further).sort_values(["source", "target"])
     for form in (run.network, run.folder / "network.h5ad"):
         found = grn.read_network(form).sort_values(["source", "target"])
         pd.testing.assert_frame_equal(found.reset_index(drop=True), nonzero.reset_index(drop=True))
         assert found["weight"].abs().sort_index().is_monotonic_decreasing
+
+
+def test_the_edges_of_types_keep_their_type(run):
+    table = grn.read_network(run.folder / "edges_by_type.parquet")
+    assert {"within", "between", "confidence", "cell_type"} <= set(table)
+    expected = pd.read_parquet(run.folder / "edges_by_type.parquet")
+    assert table["cell_type"].tolist() == expected["cell_type"].astype(str).tolist()
+    np.testing.assert_allclose(table["within"], expected["within"])
+
+
+def test_columns_without_numbers_are_left_out(tmp_path):
+    """As within and between are of read-outs that do not tell them apart."""
+    EDGES.assign(within=np.nan, between=[0.5] * len(EDGES)).to_parquet(tmp_path / "edges.parquet")
+    assert list(grn.read_network(tmp_path / "edges.parquet")) == ["source", "target", "weight", "between"]
 
 
 def test_a_table_that_is_changed_leaves_the_run_alone(run):

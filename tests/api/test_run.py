@@ -173,6 +173,7 @@ def test_every_plot_draws_a_run(tiny_run):
         "network_heatmaps": (run.network,),
         "precision_recall_curves": (curves, 0.1),
         "strongest_regulations": (run.edges,),
+        "within_and_between": (run.edges,),
         "training_curves": (run.history,),
     }
     assert set(arguments) == set(grn.plots.__all__)

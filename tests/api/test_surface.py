@@ -13,9 +13,22 @@ from pathlib import Path
 import pytest
 
 import grn
+import grn.api.network
 
 ROOT = Path(__file__).parents[2]
-PUBLIC = ["Run", "__version__", "compare", "errors", "evaluate", "load", "plots", "predict", "read_network", "train"]
+PUBLIC = [
+    "Run",
+    "__version__",
+    "compare",
+    "errors",
+    "evaluate",
+    "load",
+    "network",
+    "plots",
+    "predict",
+    "read_network",
+    "train",
+]
 PLOTS = [
     "cell_type_regulators",
     "confusion_matrix",
@@ -23,14 +36,20 @@ PLOTS = [
     "precision_recall_curves",
     "strongest_regulations",
     "training_curves",
+    "within_and_between",
 ]
-FUNCTIONS = ["compare", "evaluate", "load", "predict", "read_network", "train"]
+FUNCTIONS = ["compare", "evaluate", "load", "network", "predict", "read_network", "train"]
 RUN = ["cell_types", "config", "confusion", "edges", "folder", "history", "metrics", "network", "save"]
+
+
+def function(name):
+    """grn.network is a package that may be called, and its documentation is that of the function behind it."""
+    return grn.api.network.network if name == "network" else getattr(grn, name)
 
 
 def documented():
     """The functions, and the class with its public members, as (name, object)."""
-    yield from ((name, getattr(grn, name)) for name in FUNCTIONS)
+    yield from ((name, function(name)) for name in FUNCTIONS)
     yield "Run", grn.Run
     yield "Run.save", grn.Run.save
 
@@ -64,8 +83,8 @@ def test_each_name_has_annotations_and_an_example(name, value):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_each_parameter_and_the_result_are_explained(name):
-    text = inspect.getdoc(getattr(grn, name))
-    for parameter in inspect.signature(getattr(grn, name)).parameters:
+    text = inspect.getdoc(function(name))
+    for parameter in inspect.signature(function(name)).parameters:
         assert f"\n    {parameter}: " in text, f"grn.{name} does not explain {parameter}"
     assert "\nReturns:\n" in text and "\nRaises:\n" in text
 
@@ -80,13 +99,38 @@ def test_properties_and_plots_say_what_they_are(name):
         assert inspect.Signature.empty not in annotations
 
 
-@pytest.mark.parametrize("name", ["compare", "evaluate", "predict", "read_network", "run", "train"])
+@pytest.mark.parametrize("name", ["compare", "evaluate", "network", "predict", "read_network", "run", "train"])
 def test_the_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     failed, attempted = doctest.testmod(import_module(f"grn.api.{name}"), optionflags=flags)
     assert attempted and not failed
     assert not list(tmp_path.iterdir()), "an example leaves files behind"
+
+
+@pytest.mark.parametrize(
+    "first", ["import grn.network.weights", "import grn; grn.network", "from grn.network import weights", "import grn"]
+)
+def test_the_network_is_a_package_and_a_function_whatever_is_imported_first(first):
+    script = f"""
+{first}
+import grn
+function = grn.network
+import grn.network.weights
+from grn.network import weights, signed_network
+import grn.network.weights as again
+import grn.api.network
+assert grn.network is function and grn.network.weights is weights is again
+assert callable(grn.network)
+try:
+    grn.network(5)
+except grn.errors.DataError as error:
+    assert "not int" in str(error), error
+import inspect
+assert inspect.signature(grn.network) == inspect.signature(grn.api.network.network)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
@@ -98,6 +142,7 @@ def test_the_annotations_hold_for_a_type_checker(tmp_path):
         'run = grn.train("simulated:", max_steps=5)\n'
         "reveal_type(run)\n"
         "reveal_type(grn.plots.confusion_matrix)\n"
+        "reveal_type(grn.network)\n"
         "grn.train(max_step=5)\n"
     )
     done = subprocess.run(
@@ -109,6 +154,7 @@ def test_the_annotations_hold_for_a_type_checker(tmp_path):
     )
     assert 'Revealed type is "grn.api.run.Run"' in done.stdout, done.stdout
     assert "def (confusion: " in done.stdout
+    assert "cell_type: str | None" in done.stdout or "cell_type: Union[str, None]" in done.stdout
     assert 'Unexpected keyword argument "max_step"' in done.stdout
 
 

@@ -82,6 +82,20 @@ def test_property_is_float_with_nan(adata, write):
         load_cells(DataConfig(path=write(adata)), property_key="label")
 
 
+def test_a_state_is_read_with_nan_and_needs_numbers(adata, write):
+    adata.obs["age"] = np.r_[np.nan, np.inf, np.arange(38)]
+    adata.obs["unknown"] = np.nan
+    path = write(adata)
+    cells, _ = load_cells(DataConfig(path=path, state_key="age"))
+    assert cells.state_name == "age" and cells.state.dtype == np.float32
+    assert np.isnan(cells.state[:2]).all() and cells.state[2:].tolist() == [*range(38)]
+    assert load_cells(DataConfig(path=path))[0].state is None
+    with pytest.raises(DataError, match=r"'unknown' of obs holds no numbers; set data\.state_key to another"):
+        load_cells(DataConfig(path=path, state_key="unknown"))
+    with pytest.raises(DataError, match=r"'label' of obs is not numeric; set data\.state_key to a numeric column"):
+        load_cells(DataConfig(path=path, state_key="label"))
+
+
 def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, write):
     config = DataConfig(path=write(adata), genes=5)
     cells, split = load_cells(config, seed=4)

@@ -19,7 +19,7 @@ SHARE = MEASURES / MEASURES.sum()
 
 @pytest.fixture
 def trained(make_model) -> TrainedModel:
-    model = make_model(dtype=torch.float32, property=True, members=2)
+    model = make_model(dtype=torch.float32, property=True, members=2, states=3)
     return TrainedModel(
         model, VOCABULARY, CLASSES, "counts", "log1p_normalised", 1234.5, (7.25, 0.1), MEASURES, SHARE, "age"
     )
@@ -39,6 +39,12 @@ def test_a_round_trip_changes_no_bit(trained, folder, make_bags):
     for name in ("vocabulary", "classes", "values", "multiplicity", "target_total", "depth", "property_key", "hash"):
         assert getattr(loaded, name) == getattr(trained, name)
     assert loaded.model.config == trained.model.config
+    regulation = loaded.model.regulation
+    assert (regulation.level_error, regulation.within_share) == (0.75, 0.5)
+    cells, states = bags.multiplicity[:, [0, 3, 5]], torch.eye(3)[[0, 1, 2, 2, 1]]
+    for known in (None, states):
+        assert torch.equal(regulation(cells, bags.basal, known), trained.model.regulation(cells, bags.basal, known))
+    assert not any(parameter.requires_grad for parameter in regulation.parameters())
     assert np.array_equal(loaded.regulators, [0, 3, 5])
     assert np.array_equal(loaded.measures_depth, MEASURES) and loaded.measures_depth.dtype == bool
     assert np.array_equal(loaded.depth_share, SHARE)
@@ -58,6 +64,14 @@ def test_models_without_heads_and_normalisation_come_back(make_model, tmp_path):
     assert (loaded.classes, loaded.target_total, loaded.depth, loaded.property_key) == ((), None, None, None)
     assert loaded.model.cell_type is None and loaded.model.property is None
     assert len(loaded.regulators) == 12 and loaded.model.regulation is None
+
+
+def test_a_regulation_without_states_comes_back_without(make_model, tmp_path):
+    model = make_model(dtype=torch.float32, members=2)
+    TrainedModel(model, VOCABULARY, CLASSES, "counts", "log1p", None, None, MEASURES, SHARE, "age").save(tmp_path / "m")
+    regulation = TrainedModel.load(tmp_path / "m").model.regulation
+    assert regulation.by_state is None and regulation.level_error is None and not regulation.pooled.deviates
+    assert regulation.pooled.states == 1 and regulation.pooled.members == 2
 
 
 def test_a_run_folder_is_loaded_as_its_model(trained, folder):
@@ -113,6 +127,24 @@ def change_card(**values):
     return change
 
 
+def change_pooled(**values):
+    def change(folder):
+        card = json.loads((folder / "card.json").read_text())
+        card["regulation"]["pooled"] |= values
+        (folder / "card.json").write_text(json.dumps(card))
+
+    return change
+
+
+def change_regulation(**values):
+    def change(folder):
+        card = json.loads((folder / "card.json").read_text())
+        card["regulation"] |= values
+        (folder / "card.json").write_text(json.dumps(card))
+
+    return change
+
+
 def without_card_entry(name):
     def change(folder):
         card = json.loads((folder / "card.json").read_text())
@@ -157,8 +189,12 @@ def drop_a_gene(folder):
         without_card_entry("hash"),
         change_card(depth=1.5),
         change_card(regulation=None),
-        change_card(regulation={"members": 3, "heads": 2, "width": 8}),
         change_card(regulation={"members": 2}),
+        change_pooled(members=3),
+        change_pooled(states=2),
+        change_pooled(colour="red"),
+        change_regulation(by_state=None),
+        change_regulation(pooled=None),
         change_card(regulation="one"),
         without_card_entry("regulation"),
         writing("config.yaml", b"width: sixteen\nlayers: x"),
@@ -180,5 +216,5 @@ def test_damage_is_reported_in_one_sentence(folder, damage):
 
 def test_another_format_is_named(folder):
     change_card(format=99)(folder)
-    with pytest.raises(RunFolderError, match="has format 99 and this version reads 4"):
+    with pytest.raises(RunFolderError, match="has format 99 and this version reads 5"):
         TrainedModel.load(folder)

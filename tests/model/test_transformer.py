@@ -92,6 +92,16 @@ def test_the_regulation_layer_adds_its_sds_to_the_prediction(make_model, make_ba
     assert added.abs().mean() > 0.1
 
 
+def test_the_transformer_reads_the_pooled_layer_alone(make_model, make_bags):
+    """A cell's state may be unknown, and is often predicted."""
+    model, bags = make_model(members=2, states=3), make_bags()
+    before = model(bags)
+    model.regulation.by_state.bias.add_(1)
+    assert torch.equal(model(bags).multiplicity, before.multiplicity)
+    model.regulation.pooled.bias.add_(1)
+    torch.testing.assert_close(model(bags).multiplicity, before.multiplicity + model.sd, **close)
+
+
 def test_permuting_genes_permutes_predictions_and_leaves_the_cell(make_model, make_bags):
     model, bags = make_model(), make_bags()
     order = torch.randperm(12, generator=torch.Generator().manual_seed(1))

@@ -1,11 +1,26 @@
-"""q-values: their order, their range, and what they find with and without true edges."""
+"""q-values and confidences: their order, their range, and what they find with and without true edges."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from grn.network.false_discovery import benjamini_hochberg, null_share, p_values, q_values
+from grn.network import false_discovery
+from grn.network.false_discovery import (
+    Evidence,
+    benjamini_hochberg,
+    local_rates,
+    null_share,
+    p_values,
+    q_values,
+    with_evidence,
+)
+from grn.network.weights import Network
 
 TARGETS, REGULATORS, EDGES = 100, 20, 150
 
@@ -75,3 +90,86 @@ def test_weights_that_cannot_be_compared_are_refused(weights):
         q_values(weight, null[1:])
     with pytest.raises(ValueError, match="finite"):
         q_values(np.where(weight > 6, np.nan, weight), null)
+
+
+WEIGHTS = arrays(np.float64, st.integers(1, 40), elements=st.floats(-100, 100, width=16))
+
+
+@given(WEIGHTS, WEIGHTS)
+def test_local_rates_fall_as_weights_grow_and_lie_in_0_1(weight, null):
+    rate = local_rates(weight, null)
+    assert rate.shape == weight.shape and (rate >= 0).all() and (rate <= 1).all()
+    assert (np.diff(rate[np.argsort(np.abs(weight), kind="stable")]) <= 1e-9).all()
+    assert (rate > 0).all(), "no weight is certain"
+
+
+@given(WEIGHTS, st.randoms(use_true_random=False))
+def test_weights_that_are_distributed_as_knock_offs_are_all_false(weight, random):
+    null = [random.choice((-1, 1)) * value for value in weight]
+    random.shuffle(null)
+    np.testing.assert_allclose(local_rates(weight, np.array(null)), 1, rtol=1e-6)
+
+
+@given(WEIGHTS, WEIGHTS, st.sampled_from([-8.0, 0.25, 4.0]))
+def test_neither_signs_nor_the_unit_change_local_rates(weight, null, unit):
+    np.testing.assert_allclose(local_rates(unit * weight, -unit * null), local_rates(weight, null), rtol=1e-9)
+
+
+def test_local_rates_are_the_share_of_false_edges_around_a_weight():
+    """A quarter of the weights have six times the spread of the others and of the knock-offs."""
+    generator = np.random.default_rng(4)
+    true = np.arange(40_000) < 10_000
+    weight = generator.standard_normal(len(true)) * np.where(true, 6, 1)
+    rate = local_rates(weight, generator.standard_normal(len(true)))
+    for low, high in ((0, 1), (1, 2), (2, 3), (3, 100)):
+        own = (np.abs(weight) >= low) & (np.abs(weight) < high)
+        assert rate[own].mean() == pytest.approx((~true)[own].mean(), abs=0.1), (low, high)
+    assert rate[np.abs(weight) < 1].mean() > 0.8 and rate[np.abs(weight) > 5].max() < 0.05
+
+
+def test_a_sample_of_many_weights_gives_about_the_same_rates(monkeypatch):
+    weight, null = np.random.default_rng(5).standard_normal((2, 20_000))
+    weight[::5] *= 8
+    whole = local_rates(weight, null)
+    monkeypatch.setattr(false_discovery, "SMOOTHED", 5_000)
+    sampled = local_rates(weight, null)
+    assert 0 < np.abs(sampled - whole).mean() < 0.05
+    assert len(local_rates(np.zeros(0), null)) == 0
+
+
+def evidence(seed: int, reliability: float = 0.5) -> Evidence:
+    q, confidence = np.random.default_rng(seed).random((2, 6, 3))
+    return Evidence(q, 0.5 + confidence / 2, reliability)
+
+
+def drawn_network(levels_follow: bool) -> Network:
+    weight, within, first, second = np.random.default_rng(0).standard_normal((4, 6, 3))
+    unknown = np.full((6, 3), 0.5)
+    return Network(weight if levels_follow else within, {"a": first, "b": second}, unknown, within)
+
+
+def test_weights_within_are_multiplied_by_their_confidence():
+    network, together, of_states = drawn_network(False), evidence(1), [evidence(2), evidence(3)]
+    found = with_evidence(network, together, of_states, within_share=0.7)
+    assert found.weight is found.within, "levels do not count"
+    np.testing.assert_allclose(found.within, network.within * together.confidence)
+    assert found.confidence is together.confidence and found.q is together.q
+    for (name, weight), own in zip(network.by_type.items(), of_states, strict=True):
+        np.testing.assert_allclose(found.by_type[name], weight * own.confidence)
+        assert found.type_confidence[name] is own.confidence and found.type_q[name] is own.q
+
+
+@pytest.mark.parametrize(("share", "reliability"), [(0.0, 0.9), (0.8, 0.0), (0.8, 0.5), (1.0, 1.0)])
+def test_where_levels_follow_weights_within_count_as_they_are_reliable_and_predict_levels(share, reliability):
+    network, together = drawn_network(True), evidence(1, reliability)
+    found = with_evidence(network, together, [evidence(2), evidence(3)], share)
+    within = network.within * together.confidence
+    np.testing.assert_allclose(found.within, within)
+    same_size = within * np.sqrt(np.square(network.weight).mean() / np.square(within).mean())
+    part = share * reliability
+    np.testing.assert_allclose(found.weight, (1 - part) * network.weight + part * same_size)
+
+
+def test_without_states_only_the_whole_network_has_evidence():
+    found = with_evidence(replace(drawn_network(False), by_type={}), evidence(1), [], 1.0)
+    assert not found.by_type and not found.type_q and found.weight is found.within

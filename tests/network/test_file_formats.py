@@ -15,6 +15,7 @@ from grn.network import weights as network_weights
 from grn.network.file_formats import (
     RESERVED,
     edge_table,
+    edges_by_type,
     network_anndata,
     slugs,
     square_matrix,
@@ -24,9 +25,11 @@ from grn.network.file_formats import (
 from grn.network.run_readouts import Networks
 from grn.network.signed_network import open_network
 from grn.network.weights import Network, strongest
+from grn.regulation.states import States
 
 GENES = ("NA", "g1", "g2", "g3", "nan")
 REGULATORS = np.array([1, 4])
+COLUMNS = ["source", "target", "weight", "within", "between", "confidence"]
 LABELS = ("attention", "a/b", "a b", "", "β", "attention_layer0", "T/NK cell", "type", "a_b_2")
 
 
@@ -36,27 +39,34 @@ def drawn(seed: int) -> np.ndarray:
     return weight
 
 
-def network(types=(0, 1, 2), seed=0) -> Network:
-    confidence = np.random.default_rng(seed).random((5, 2)).astype(np.float32)
-    return Network(drawn(seed), {label: drawn(100 * seed + 10 + label) for label in types}, confidence)
+def network(types=LABELS[:3], seed=0) -> Network:
+    """With all that is known where effects are read; every type has its own."""
+
+    def of_types(start: int) -> dict[str, np.ndarray]:
+        return {name: drawn(100 * seed + start + number) for number, name in enumerate(types)}
+
+    first, *others = (drawn(100 * seed + number) for number in range(5))
+    within, between, confidence, q = others
+    return Network(first, of_types(10), confidence, within, between, of_types(30), q, of_types(50))
 
 
-def networks(types=(0, 1, 2), *, layer=True, blocks=2) -> Networks:
+def networks(types=LABELS[:3], *, layer=True, blocks=2) -> Networks:
     """With a regulation layer or without; `blocks` arrays of magnitudes."""
     return Networks(network(types), network(types, seed=1) if layer else None, [drawn(50 + b) for b in range(blocks)])
 
 
 def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, readout="jacobian"):
-    cell_types = range(len(classes))
-    labels = np.repeat([*cell_types, -1], cells)
-    counts = sparse.csr_matrix(np.random.default_rng(1).poisson(1.0, (len(labels), 5)).astype(np.float32))
+    """Of `cells` cells of each type, and as many that belong to all in equal parts."""
+    count = max(1, len(classes))
+    membership = np.concatenate([np.repeat(np.eye(count), cells, 0), np.full((cells, count), 1 / count)])
+    counts = sparse.csr_matrix(np.random.default_rng(1).poisson(1.0, (len(membership), 5)).astype(np.float32))
+    names, origin = (tuple(classes), "labels") if classes else (("all cells",), "one")
     return network_anndata(
-        read or networks(cell_types),
+        read or networks(classes),
         readout,
         genes=GENES,
         regulators=REGULATORS,
-        classes=classes,
-        labels=labels,
+        states=States(membership.astype(np.float32), names, origin),
         multiplicity=counts,
         top_k=top_k,
         about={"model_hash": "abc", "version": "0"},
@@ -88,9 +98,9 @@ def test_slugs_are_readable():
 
 
 def test_the_networks_of_all_types_read_back(tmp_path):
-    read = networks(range(9))
-    edges = edge_table(read.chosen, GENES, REGULATORS, None)
-    write_network(tmp_path, as_anndata(read=read), edges)
+    read = networks(LABELS)
+    edges, by_type = (table(read.chosen, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
+    write_network(tmp_path, as_anndata(read=read), edges, by_type)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
     label_of = dict(zip(found.uns["grn"]["cell_types"]["slug"], found.uns["grn"]["cell_types"]["label"], strict=True))
     assert sorted(label_of.values()) == sorted(LABELS)
@@ -101,7 +111,7 @@ def test_the_networks_of_all_types_read_back(tmp_path):
         "grn_attention_layer1",
     }
     for slug, label in label_of.items():
-        expected = read.chosen.by_type[LABELS.index(label)]
+        expected = read.chosen.by_type[label]
         np.testing.assert_array_equal(found.varp[f"grn_{slug}"].toarray()[:, REGULATORS], expected)
     for name, weight in (
         ("", read.attention.weight),
@@ -117,24 +127,29 @@ def test_the_networks_of_all_types_read_back(tmp_path):
     assert about["sign"].startswith("positive: raising the regulator")
     assert about["sign_attention"].startswith("positive: the regulator raises")
     assert about["sign_attention_layers"].startswith("none")
-    assert about["model_hash"] == "abc"
+    assert about["model_hash"] == "abc" and about["states"] == "labels"
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "edges.parquet"), edges)
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "edges_by_type.parquet"), by_type)
 
 
 def test_cell_types_hold_their_mean_multiplicity():
+    """Cells that belong to several count in part."""
     found = as_anndata(("x", "y"))
     counts = np.random.default_rng(1).poisson(1.0, (12, 5))
-    assert found.obs_names.tolist() == ["x", "y"] and found.obs["cells"].tolist() == [4, 4]
-    np.testing.assert_allclose(found.X, [counts[:4].mean(0), counts[4:8].mean(0)])
+    assert found.obs_names.tolist() == ["x", "y"] and found.obs["cells"].tolist() == [6, 6]
+    shared = counts[8:].sum(0) / 2
+    np.testing.assert_allclose(found.X, [(part.sum(0) + shared) / 6 for part in (counts[:4], counts[4:8])], rtol=1e-6)
 
 
 def test_a_network_without_cell_types_is_written(tmp_path):
     read = networks((), blocks=1)
-    edges = edge_table(read.chosen, GENES, REGULATORS, None)
-    write_network(tmp_path, as_anndata((), read=read), edges)
+    edges, by_type = (table(read.chosen, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
+    write_network(tmp_path, as_anndata((), read=read), edges, by_type)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
-    assert found.shape == (0, 5)
+    assert found.shape == (0, 5) and found.uns["grn"]["states"] == "one"
     assert set(found.varp) == {"grn", "grn_attention", "grn_attention_layer0"}
+    nothing = pd.read_parquet(tmp_path / "edges_by_type.parquet")
+    assert len(nothing) == 0 and list(nothing.columns) == [*COLUMNS, "cell_type"]
 
 
 def test_without_a_regulation_layer_attention_is_the_blocks_mean_and_has_no_sign():
@@ -154,9 +169,10 @@ def test_without_a_regulation_layer_attention_is_the_blocks_mean_and_has_no_sign
 @pytest.mark.parametrize("layer", [True, False])
 def test_attention_is_signed_where_the_regulation_layer_is(tmp_path, layer):
     """The blocks' attention has no networks of cell types either, and opens all the same."""
-    read = networks(() if not layer else (0, 1), layer=layer)
+    read = networks(() if not layer else ("x", "y"), layer=layer)
     adata = as_anndata(("x", "y"), read=read, readout="attention")
-    write_network(tmp_path, adata, edge_table(read.chosen, GENES, REGULATORS, None))
+    edges, by_type = (table(read.chosen, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
+    write_network(tmp_path, adata, edges, by_type)
     opened = open_network(tmp_path / "network.h5ad")
     assert opened.signed == layer
     assert sorted(opened.by_type) == (["x", "y"] if layer else [])
@@ -175,7 +191,7 @@ def test_a_row_is_a_target_and_a_column_a_regulator():
 
 @pytest.mark.parametrize("top_k", [None, 1, 2, 7])
 def test_the_edge_table_and_the_matrix_agree(top_k):
-    read = networks(range(9))
+    read = networks(LABELS)
     edges = edge_table(read.chosen, GENES, REGULATORS, top_k)
     matrix = as_anndata(top_k=top_k, read=read).varp["grn"].toarray()
     from_edges = np.zeros((5, 5), np.float32)
@@ -202,10 +218,41 @@ def test_the_strongest_are_first_in_a_stable_order(weight, top_k, sorted_at_once
 
 def test_the_edge_table_has_every_candidate_once_and_no_self_loop():
     edges = edge_table(network(), GENES, REGULATORS, None)
-    assert list(edges.columns) == ["source", "target", "weight", "confidence"]
+    assert list(edges.columns) == COLUMNS
     assert len(edges) == 5 * 2 - 2
     assert (edges["source"] != edges["target"]).all()
     assert (np.diff(edges["weight"].abs()) <= 0).all()
+
+
+def test_every_column_of_an_edge_is_about_that_edge():
+    read = network()
+    for one in (read, *(read.of_type(name) for name in read.by_type)):
+        table = edge_table(one, GENES, REGULATORS, None, q_values=True)
+        assert list(table.columns) == [*COLUMNS, "q_value"]
+        row = table["target"].map(GENES.index)
+        column = table["source"].map({GENES[gene]: number for number, gene in enumerate(REGULATORS)})
+        for name, values in zip(
+            [*COLUMNS[2:], "q_value"], (one.weight, one.within, one.between, one.confidence, one.q), strict=True
+        ):
+            np.testing.assert_array_equal(table[name], values[row, column])
+
+
+def test_what_is_not_known_is_nan_and_q_values_are_left_out():
+    table = edge_table(Network(drawn(0), {}, drawn(1)), GENES, REGULATORS, None, q_values=True)
+    assert list(table.columns) == COLUMNS
+    assert table[["within", "between"]].isna().all(axis=None) and table["confidence"].notna().all()
+
+
+@pytest.mark.parametrize("q_values", [False, True])
+@pytest.mark.parametrize("top_k", [None, 1])
+def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(q_values, top_k):
+    read = network(LABELS)
+    found = edges_by_type(read, GENES, REGULATORS, top_k, q_values=q_values)
+    assert list(found["cell_type"].unique()) == list(LABELS)
+    for name in LABELS:
+        own = found[found["cell_type"] == name].drop(columns="cell_type").reset_index(drop=True)
+        expected = edge_table(read.of_type(name), GENES, REGULATORS, top_k, q_values=q_values)
+        pd.testing.assert_frame_equal(own, expected)
 
 
 def test_candidates_of_weight_zero_are_listed_with_all_edges():

@@ -12,12 +12,14 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from matplotlib.text import Text
 
+from grn.errors import UserError
 from grn.plots.confusion import confusion_matrix
 from grn.plots.edges import strongest_regulations
 from grn.plots.heatmap import network_heatmaps
 from grn.plots.precision_recall import precision_recall_curves
 from grn.plots.style import DOWN, LONGEST, UP, save, short
 from grn.plots.training import training_curves
+from grn.plots.within_between import within_and_between
 
 LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on", "$x_1$ & <b>"]
 
@@ -187,3 +189,48 @@ def test_no_picture_touches_pyplot(confusion, edges):
     confusion_matrix(confusion), strongest_regulations(edges)
     pyplot = sys.modules.get("matplotlib.pyplot")
     assert pyplot is None or pyplot.get_fignums() == []
+
+
+@pytest.fixture
+def told_apart(edges):
+    return edges.assign(within=[0.5, 0.0, 0.2, -0.1], between=[0.9, -0.8, 0.1, 0.4])
+
+
+def test_edges_lie_where_within_and_between_put_them_and_confidence_colours_them(told_apart):
+    axes = within_and_between(told_apart).axes[0]
+    dots = axes.collections[0]
+    expected = told_apart.sort_values("confidence", kind="stable")  # the most confident is drawn last, on top
+    np.testing.assert_allclose(dots.get_offsets(), expected[["between", "within"]])
+    np.testing.assert_allclose(dots.get_array(), expected["confidence"])
+    assert len(within_and_between(told_apart, count=2).axes[0].collections[0].get_offsets()) == 2
+    named = texts(axes.figure)
+    assert "A/B → x" in named, "the strongest within has its name"
+    assert "A/B → y" in named, "and so has the strongest that has nothing there"
+
+
+@pytest.mark.parametrize("change", [{"between": 0.0}, {"within": np.nan}])
+def test_edges_that_are_not_told_apart_say_so(told_apart, change):
+    picture = within_and_between(told_apart.assign(**change))
+    assert "The cells have one state, so nothing is between states." in texts(picture)
+
+
+@pytest.mark.parametrize(
+    ("draw", "wanted"),
+    [
+        (strongest_regulations, "run.edges"),
+        (within_and_between, "run.edges"),
+        (confusion_matrix, "run.confusion"),
+        (training_curves, "run.history"),
+        (network_heatmaps, "run.network"),
+        (lambda value: precision_recall_curves(value, 0.1), "a curve for each method"),
+    ],
+)
+def test_anything_else_than_what_is_drawn_is_one_sentence(draw, wanted):
+    with pytest.raises(UserError, match=wanted) as caught:
+        draw(object())
+    assert "\n" not in str(caught.value) and "object" in str(caught.value)
+
+
+def test_a_table_without_its_columns_is_one_sentence(edges):
+    with pytest.raises(UserError, match=r"has no column 'within'"):
+        within_and_between(edges)

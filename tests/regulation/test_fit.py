@@ -1,5 +1,6 @@
 """Fitting the regulation layer: planted networks are found, noise is not, and held-out cells are never trained on."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,17 @@ import scipy.sparse as sp
 import torch
 from sklearn.metrics import average_precision_score
 
-from grn.config.schema import RegulationConfig
+from grn.config.schema import Config, RegulationConfig
+from grn.data.cells import Cells, load_cells
 from grn.data.preprocessing.scale import mean_and_sd
-from grn.errors import TrainingDiverged
+from grn.errors import ConfigError, TrainingDiverged
+from grn.model.regulation import Regulation
 from grn.network.readouts.effect import effect_network
+from grn.regulation import cell_table
 from grn.regulation import fit as fitting
-from grn.regulation import members as training
-from grn.regulation.fit import FittedLayer, fit_ensemble
+from grn.regulation.fit import FittedLayer, fit_ensemble, fit_regulation
+from grn.regulation.linear import Penalties
+from grn.regulation.states import cell_states
 from grn.regulation.training_cells import TrainingCells
 
 CELLS, GENES, REGULATORS = 300, 20, np.array([0, 2, 5, 9])
@@ -49,7 +54,6 @@ def fit(
     mean, sd = mean_and_sd(sp.csr_matrix(values.astype(np.float32)))
     known: dict[str, Any] = {
         "basal": np.ones(len(values), np.float32),
-        "weight": np.ones(len(values), np.float32),
         "rows": np.arange(len(values)),
         "mean": mean,
         "sd": sd,
@@ -61,7 +65,8 @@ def fit(
 
 def effect(found: FittedLayer, values: np.ndarray) -> np.ndarray:
     cells = torch.as_tensor(values[:, REGULATORS], dtype=torch.float32)
-    return effect_network(found.layer, cells, None, torch.zeros(len(values))).weight
+    one = torch.ones(len(values), 1)
+    return effect_network(Regulation(found.layer), cells, None, one, np.zeros((1, GENES))).weight
 
 
 def same(one: FittedLayer, other: FittedLayer) -> bool:
@@ -76,14 +81,17 @@ def test_the_same_seed_gives_the_same_layer_bit_for_bit():
     first = fit(values, config, seed=4)
     torch.rand(3)
     again = fit(values, config, seed=4)
-    assert same(first, again) and first.penalty == again.penalty and torch.equal(first.error, again.error)
+    assert same(first, again) and torch.equal(first.error, again.error)
+    assert torch.equal(first.ranks.penalty, again.ranks.penalty)
     assert not same(first, fit(values, config, seed=5))
 
 
 def test_members_differ():
-    """In the cells that they learn from and in where they start."""
-    layer = fit(planted()[0], QUICK.model_copy(update={"steps": 20})).layer
-    assert (layer.query[0] != layer.query[1]).any() and (layer.bias[0] != layer.bias[1]).any()
+    """In the cells that they learn from, and every other one in predicting ranks."""
+    layer = fit(planted()[0], QUICK.model_copy(update={"steps": 20}), members=4).layer
+    assert layer.predicts_ranks.tolist() == [0, 1, 0, 1]
+    for one, other in ((0, 1), (0, 2), (1, 3)):
+        assert (layer.query[one] != layer.query[other]).any() and (layer.bias[one] != layer.bias[other]).any()
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -112,7 +120,7 @@ def test_independent_genes_are_neither_predicted_nor_ranked():
     for seed in range(4):
         values, truth = planted(seed)
         values = shuffled(values, seed)
-        found = fit(values, QUICK.model_copy(update={"penalties": [10, 300]}), members=training.FOLDS, seed=seed)
+        found = fit(values, QUICK.model_copy(update={"penalties": [10, 300]}), members=fitting.MEMBER_FOLDS, seed=seed)
         edges = (truth[TARGETS] != 0).ravel()
         errors.append(float(found.error.mean()))
         precisions.append(average_precision_score(edges, np.abs(effect(found, values)[TARGETS]).ravel()))
@@ -121,30 +129,22 @@ def test_independent_genes_are_neither_predicted_nor_ranked():
     assert np.mean(precisions) < np.mean(shares) + 0.1
 
 
-def test_noise_gets_the_strongest_penalty_and_clean_data_the_weakest():
-    """For noise the strongest penalty is the right one, and ten held-out cells choose it more often than not."""
-    config = QUICK.model_copy(update={"penalties": [3, 100, 3000]})
-    chosen = [
-        fit(np.random.default_rng(seed).gamma(4, 0.5, (100, 80)), config, members=1, seed=seed).penalty
-        for seed in range(5)
-    ]
-    assert chosen.count(3000) >= 3 and chosen.count(3) <= 1
-    messages: list[str] = []
-    assert fit(planted(noise=0.2)[0], config, members=1, say=messages.append).penalty == 3
-    [message] = messages
-    assert message.startswith("Held-out error of the regulation layer by penalty: 3: ")
+def test_noise_gets_a_stronger_penalty_than_clean_data():
+    """The grid is widened where it does not reach."""
+    config = QUICK.model_copy(update={"penalties": [30, 100], "steps": 0})
+    noise = [fit(shuffled(planted(seed)[0], seed), config, members=1).values.penalty[TARGETS] for seed in range(3)]
+    clean = fit(planted(noise=0.2)[0], config, members=1).values.penalty[TARGETS]
+    assert min(float(each.median()) for each in noise) > 300
+    assert clean.median() < 10
 
 
-def test_a_single_penalty_is_used_without_a_trial(monkeypatch):
-    fitted, train = [], fitting.train_members
-
-    def recorded(*given, penalties, **options):
-        fitted.append(penalties)
-        return train(*given, penalties=penalties, **options)
-
-    monkeypatch.setattr(fitting, "train_members", recorded)
-    assert fit(planted()[0], QUICK.model_copy(update={"steps": 2}), members=3).penalty == 10
-    assert fitted == [[10.0] * 3]
+def test_given_penalties_are_used_without_a_trial(monkeypatch):
+    """Those of multiplicities and of ranks, by the members that predict these."""
+    monkeypatch.setattr(fitting, "choose", None)
+    values, ranks = (Penalties(torch.full((GENES,), size), 0.0, 1.0) for size in (3.0, 70.0))
+    found = fit(planted()[0], QUICK.model_copy(update={"steps": 2}), members=3, penalties=(values, ranks))
+    assert found.values is values and found.ranks is ranks
+    assert found.layer.penalty.tolist() == [[3.0] * GENES, [70.0] * GENES, [3.0] * GENES]
 
 
 def test_targets_that_are_not_kept_on_the_device_give_the_same_fit(monkeypatch):
@@ -152,29 +152,34 @@ def test_targets_that_are_not_kept_on_the_device_give_the_same_fit(monkeypatch):
     values[np.random.default_rng(0).random(values.shape) < 0.3] = 0
     config = QUICK.model_copy(update={"steps": 30})
     kept_on_device = fit(values, config)
-    monkeypatch.setattr(training, "DENSE", 0)
+    monkeypatch.setattr(cell_table, "DENSE", 0)
     tables, table = [], fitting.CellTable
     monkeypatch.setattr(fitting, "CellTable", lambda *given: tables.append(table(*given)) or tables[-1])
     assert same(fit(values, config), kept_on_device)
-    assert tables[0].targets is None
+    assert tables[0].values.dense is None and tables[0].ranks.dense is None
 
 
-def test_held_out_cells_are_not_trained_on(monkeypatch):
-    """Huge targets in the cells that the first member holds out: it ends as it would have, and the second does not."""
-    monkeypatch.setattr(training, "VALIDATIONS", 1)  # no earlier validation could be the better one
+def start_only(values: np.ndarray, **options) -> FittedLayer:
+    """The members as they start, in units that no target changes. For their steps, see test_members.py."""
+    known, _ = planted()
+    given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(known.astype(np.float32))), strict=True))
+    return fit(values, QUICK.model_copy(update={"steps": 0}), **given, **options)
+
+
+def assert_first_alone_is_the_same(before: FittedLayer, after: FittedLayer) -> None:
+    for name, tensor in before.layer.named_parameters():
+        assert torch.equal(after.layer.get_parameter(name)[0], tensor[0]), name
+    assert not torch.equal(after.layer.query[2], before.layer.query[2])
+    assert after.error[0] > 1e3 * before.error[0], "these are the cells that the member is validated on"
+
+
+def test_members_start_without_the_cells_that_they_hold_out():
+    """Huge targets in the cells that the first member holds out: it starts as it would have, and the others do not."""
     values, _ = planted()
-    given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
-    config = QUICK.model_copy(update={"steps": 30})
-    before = fit(values, config, seed=3, **given)
     order = torch.randperm(CELLS, generator=torch.Generator().manual_seed(3))
     poisoned = values.copy()
-    poisoned[np.ix_(order[:: training.FOLDS].numpy(), TARGETS)] = 1e4
-    after = fit(poisoned, config, seed=3, **given)
-    for name, tensor in before.layer.named_parameters():
-        now = after.layer.get_parameter(name)
-        assert torch.equal(now[0], tensor[0]), name
-        assert not torch.equal(now[1], tensor[1]), name
-    assert after.error[0] > 1e3 * before.error[0], "these are the cells that the member is validated on"
+    poisoned[np.ix_(order[:: fitting.MEMBER_FOLDS].numpy(), TARGETS)] = 1e4
+    assert_first_alone_is_the_same(*(start_only(each, seed=3, members=3) for each in (values, poisoned)))
 
 
 def donors(sizes: list[int], seed: int = 0) -> np.ndarray:
@@ -182,21 +187,28 @@ def donors(sizes: list[int], seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
-def test_a_donor_that_is_held_out_is_not_trained_on_in_any_of_its_cells(monkeypatch):
-    """Huge targets in every cell of the first member's donor: it ends as it would have, and the second does not."""
-    monkeypatch.setattr(training, "VALIDATIONS", 1)
+def test_a_donor_that_is_held_out_is_not_trained_on_in_any_of_its_cells():
+    """Huge targets in every cell of the first member's donor: it starts as it would have, and the others do not."""
     values, _ = planted()
-    given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
-    config, groups = QUICK.model_copy(update={"steps": 30}), donors([70, 110, 120])  # 110: next to a third of 300
-    before = fit(values, config, groups=groups, **given)
+    groups = donors([70, 110, 120])  # 110: next to a third of 300
     poisoned = values.copy()
     poisoned[np.ix_(groups == 1, TARGETS)] = 1e4
-    after = fit(poisoned, config, groups=groups, **given)
-    for name, tensor in before.layer.named_parameters():
-        now = after.layer.get_parameter(name)
-        assert torch.equal(now[0], tensor[0]), name
-        assert not torch.equal(now[1], tensor[1]), name
-    assert after.error[0] > 1e3 * before.error[0], "these are the cells that the member is validated on"
+    assert_first_alone_is_the_same(*(start_only(each, groups=groups, members=3) for each in (values, poisoned)))
+
+
+def test_penalties_are_chosen_between_donors():
+    """Their own slopes help within a donor and not in another one; cells held out singly do not show it."""
+    generator, groups = np.random.default_rng(0), donors([60] * 5)
+    values = generator.gamma(4, 0.5, (CELLS, GENES))
+    values[:, REGULATORS] -= values[:, REGULATORS].mean(0)
+    own = generator.normal(size=(5, GENES, len(REGULATORS)))
+    values[:, TARGETS] = (
+        0.3 * generator.normal(size=values.shape) + np.einsum("cir,cr->ci", own[groups], values[:, REGULATORS])
+    )[:, TARGETS]
+    config = QUICK.model_copy(update={"penalties": [1, 10, 100, 1000], "steps": 0})
+    singly, together = (fit(values + 20, config, members=1, groups=each).values for each in (None, groups))
+    assert together.error > singly.error
+    assert together.penalty[TARGETS].median() > singly.penalty[TARGETS].median()
 
 
 @pytest.mark.parametrize("sizes", [[150, 150], [297, 2, 1], [60, 60, 60, 60, 60]])
@@ -207,18 +219,6 @@ def test_fewer_donors_than_members_are_enough_and_the_network_is_found(sizes):
     if sizes[0] < 200:  # a member that holds out almost all cells trains on three
         weight = effect(found, values)
         assert average_precision_score((truth[TARGETS] != 0).ravel(), np.abs(weight[TARGETS]).ravel()) > 0.98
-
-
-def test_the_held_out_error_counts_every_held_out_cell_once():
-    """Of donors of different sizes, too; before the first step the error is that of the genes' means."""
-    values, _ = planted()
-    groups = donors([85, 105, 110])
-    still = QUICK.model_copy(update={"steps": 1, "learning_rate": 0})
-    mean, sd = (numbers.numpy() for numbers in mean_and_sd(sp.csr_matrix(values.astype(np.float32))))
-    squares = np.square((values - mean) / sd).mean(1)
-    expected = [squares[groups == donor].mean() for donor in (1, 2, 0)]  # by distance from a third of the cells
-    found = fit(values, still, members=3, groups=groups).error
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4)
 
 
 def test_cells_of_one_donor_are_held_out_singly_with_a_message():
@@ -234,18 +234,6 @@ def test_cells_of_one_donor_are_held_out_singly_with_a_message():
     assert message.startswith("All cells to fit are of one group (data.group_key), ")
 
 
-def test_cells_without_weight_are_ignored():
-    values, _ = planted()
-    given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
-    weight = np.where(np.arange(CELLS) % 3 > 0, 1.5, 0).astype(np.float32)
-    other = values.copy()
-    other[np.ix_(weight == 0, TARGETS)] *= 50
-    config = QUICK.model_copy(update={"steps": 30})
-    found, again = (fit(each, config, weight=weight, **given) for each in (values, other))
-    assert same(found, again) and torch.equal(found.error, again.error)
-    assert not same(fit(other, config, weight=weight + 1, **given), fit(values, config, weight=weight + 1, **given))
-
-
 def test_cells_that_are_not_listed_are_ignored():
     values, _ = planted()
     given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
@@ -256,22 +244,64 @@ def test_cells_that_are_not_listed_are_ignored():
     assert same(*(fit(each, config, rows=rows, **given) for each in (values, other)))
 
 
-def test_what_the_depth_explains_is_credited_to_no_regulator():
-    """All targets rise with the depth, no regulator does anything: no regulator is credited."""
+def test_what_the_depth_explains_is_credited_to_no_regulator_by_members_that_read_it():
+    """Regulators and targets rise with the depth, and no regulator does anything."""
     generator = np.random.default_rng(0)
     values = generator.gamma(4, 0.5, (CELLS, GENES))
     basal = generator.uniform(0.5, 1.5, CELLS).astype(np.float32)
-    values[:, TARGETS] += 10 * basal[:, None]
-    found = fit(values, basal=basal)
-    slopes = found.layer.scores().head_slopes().sum(1).mean(0)[TARGETS]
-    assert (slopes[:, -1] > 0.5).all() and slopes[:, :-1].abs().max() < 0.15 * slopes[:, -1].min()
+    values += 6 * basal[:, None]
+    layer = fit(values, basal=basal, members=3).layer
+    slopes = layer.scores().head_slopes().sum(1)[:, TARGETS]
+    assert layer.reads_depth.tolist() == [0, 0, 1]
+    assert (slopes[2, :, -1] > 0.5).all() and slopes[2, :, :-1].abs().mean() < 0.15 * slopes[2, :, -1].mean()
+    assert (slopes[0, :, -1] == 0).all() and slopes[0, :, :-1].mean() > 2 * slopes[2, :, :-1].abs().mean()
 
 
-def test_every_other_member_reads_the_depth_where_there_is_one():
+def test_two_of_five_members_read_the_depth_where_there_is_one():
+    """One of each kind."""
     values, _ = planted()
     basal = np.random.default_rng(0).uniform(0.5, 1.5, CELLS).astype(np.float32)
-    assert fit(values, members=3, basal=basal).layer.reads_depth.tolist() == [1, 0, 1]
-    assert fit(values, members=3).layer.reads_depth.tolist() == [1, 1, 1]
+    config = QUICK.model_copy(update={"steps": 0})
+    layer = fit(values, config, members=8, basal=basal).layer
+    assert layer.reads_depth.tolist() == [0, 0, 1, 1, 0, 0, 0, 1]
+    assert fit(values, config, members=5).layer.reads_depth.tolist() == [0] * 5
+
+
+def of_two_states(noise: float = 0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cells, regulated with opposite signs in the second state; one-hot states [C, 2]; the truth of the first."""
+    values, truth = planted(noise=noise)
+    second = np.arange(CELLS) % 2 == 1
+    around = values[:, REGULATORS] - values[:, REGULATORS].mean(0)
+    values[np.ix_(second, TARGETS)] -= 2 * (around @ truth[TARGETS].T)[second]
+    return values, np.eye(2, dtype=np.float32)[second.astype(int)], truth
+
+
+def test_opposite_signs_in_two_states_are_found():
+    values, states, truth = of_two_states()
+    config = QUICK.model_copy(update={"penalties": [3, 10, 30]})
+    found, pooled = (fit(values, config, states=each) for each in (states, None))
+    assert found.layer.deviates and found.values.ratio > 0 and found.ranks.ratio == found.values.ratio
+    assert not pooled.layer.deviates and pooled.error.mean() > 0.9 > 0.6 > found.error.mean()
+    edges = truth != 0
+    for state, sign in enumerate((1, -1)):
+        slopes = found.layer.scores(state=state).head_slopes().sum(1).mean(0)[:, :-1].numpy()
+        np.testing.assert_array_equal(np.sign(slopes[edges]), sign * truth[edges])
+        assert average_precision_score(edges[TARGETS].ravel(), np.abs(slopes[TARGETS]).ravel()) > 0.98
+
+
+def test_levels_of_states_are_no_regulation():
+    """All genes are higher in the second state, and no regulator does anything."""
+    values = shuffled(planted()[0], 0)
+    states = np.eye(2, dtype=np.float32)[np.arange(CELLS) % 2]
+    values[1::2] += 8
+    found, pooled = (
+        fit(values, QUICK.model_copy(update={"penalties": [10, 100]}), states=each) for each in (states, None)
+    )
+    within, across = (
+        each.layer.scores().head_slopes().sum(1).mean(0)[TARGETS, :-1].abs().mean() for each in (found, pooled)
+    )
+    assert within < 0.25 * across
+    assert found.layer.bias[:, 1].mean() > found.layer.bias[:, 0].mean() + 1
 
 
 @pytest.mark.parametrize("cells", [2, 3, 7, 11])
@@ -280,20 +310,63 @@ def test_few_cells_are_enough_to_begin_with(cells):
     assert found.error.isfinite().all()
 
 
-@pytest.mark.parametrize("what", ["a cell", "the learning rate"])
-def test_a_fit_that_is_not_finite_is_refused(what):
+def test_steps_that_diverge_leave_the_start():
+    values, _ = planted()
+    start, found = (
+        fit(values, QUICK.model_copy(update=each)) for each in ({"steps": 0}, {"learning_rate": 1e30, "steps": 16})
+    )
+    assert same(start, found) and torch.equal(start.error, found.error)
+
+
+def test_a_fit_that_is_not_finite_is_refused():
     values, _ = planted()
     given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
-    rate = 0.02
-    if what == "a cell":
-        values[7, 0] = np.nan
-    else:
-        rate = float("inf")
-    config = QUICK.model_copy(update={"steps": 5, "learning_rate": rate})
+    values[7, 0] = 1e30  # squares overflow
     with pytest.raises(TrainingDiverged, match=r"of the regulation layer is not finite. Lower regulation\.learning"):
-        fit(values, config, **given)
+        fit(values, QUICK.model_copy(update={"steps": 5}), **given)
 
 
 def test_a_fitted_layer_takes_no_gradient():
     found = fit(planted()[0], QUICK.model_copy(update={"steps": 2}))
     assert not any(parameter.requires_grad for parameter in found.layer.parameters())
+
+
+@pytest.fixture(scope="module")
+def simulated(make_config) -> tuple[Config, Cells]:
+    config = make_config()
+    return config, load_cells(config.data)[0]
+
+
+def of_run(config: Config, cells: Cells, rows: np.ndarray, say=lambda line: None, earlier=None):
+    mean, sd = mean_and_sd(cells.multiplicity[rows])
+    return fit_regulation(config, cells, cell_states(cells, 0), rows, mean=mean, sd=sd, say=say, earlier=earlier)
+
+
+def test_a_run_has_a_pooled_layer_and_one_that_knows_the_states(simulated):
+    config, cells = simulated
+    said: list[str] = []
+    found = of_run(config, cells, np.arange(60), said.append)
+    regulation = found.regulation
+    assert regulation.pooled is found.pooled.layer and regulation.by_state is found.by_state.layer
+    assert (regulation.pooled.states, regulation.by_state.states) == (1, 2) and found.within is found.by_state
+    assert regulation.level_error > 0 and 0 <= regulation.within_share <= 1
+    assert [line.split()[0] for line in said] == ["Fitted", "Within", "Levels"]
+    assert all(line.endswith(".") or line.endswith(").") for line in said)
+    again = of_run(config, cells, np.arange(80), earlier=found)
+    assert again.pooled.values is found.pooled.values and again.by_state.ranks is found.by_state.ranks
+    assert not same(again.pooled, found.pooled)
+
+
+def test_a_run_without_states_has_the_pooled_layer_alone(simulated):
+    config, cells = simulated
+    said: list[str] = []
+    found = of_run(config, replace(cells, labels=np.full(80, -1)), np.arange(60), said.append)
+    assert found.by_state is None and found.within is found.pooled and found.regulation.level_error is None
+    assert len(said) == 1
+
+
+def test_more_scores_than_fit_are_refused_before_the_fit(simulated, monkeypatch):
+    config, cells = simulated
+    monkeypatch.setattr(fitting, "MOST_SCORES", 20)
+    with pytest.raises(ConfigError, match=r"4 regulators of 16 genes give more scores .* List the regulators"):
+        of_run(config, cells, np.arange(60))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from scipy.stats import rankdata
 
-from grn.config.schema import RegulationConfig
-from grn.network.false_discovery import edge_q_values, knockoff_weights, q_values
+from grn.network.false_discovery import edge_evidence
 from grn.regulation import knockoffs
-from grn.regulation.knockoffs import METHODS, fit_with_knockoffs, independent_shares, strata
+from grn.regulation.knockoffs import METHODS, KnockoffFit, fit_with_knockoffs, independent_shares, strata
+from grn.regulation.linear import LinearFit, Penalties
 from grn.regulation.training_cells import TrainingCells
 
-CELLS, GENES = 600, 24
+CELLS, GENES, STATES = 600, 24, 3
+FITTED = np.arange(CELLS - 60)
 REGULATORS = np.array([0, 2, 4, 5])
 PLANTED = {10: (0, 1.0), 11: (2, -1.0), 12: (4, 1.0), 13: (5, -1.0), 14: (0, -1.0), 15: (2, 1.0)}
-QUICK = RegulationConfig(members=2, heads=1, width=8, steps=150, penalties=[30])
+GIVEN = Penalties(torch.full((GENES,), 30.0), 0.7, 1.0)
 
 
 def cells(planted: bool) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
@@ -28,16 +32,19 @@ def cells(planted: bool) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
         for target, (regulator, sign) in PLANTED.items():
             values[:, target] += 1.5 * sign * values[:, regulator]
     basal = 1 + 0.2 * generator.standard_normal(CELLS)
-    cell_types = generator.integers(-1, 2, CELLS)
+    cell_types = generator.integers(0, STATES, CELLS)
     return sparse.csr_matrix((values + 6).clip(0).astype(np.float32)), basal.astype(np.float32), cell_types
 
 
-def fitted(planted: bool, groups: np.ndarray | None = None, **options):
+def known_cells(planted: bool, states: bool = True) -> TrainingCells:
     multiplicity, basal, cell_types = cells(planted)
     mean, sd = (torch.as_tensor(getattr(multiplicity.toarray(), name)(0)) for name in ("mean", "std"))
-    weight, rows = np.ones(CELLS, np.float32), np.arange(0, CELLS - 60)
-    known = TrainingCells(multiplicity, basal, weight, rows, REGULATORS, mean, sd, groups)
-    return fit_with_knockoffs(QUICK, known, labels=cell_types, seed=1, **{"penalty": 30, **options})
+    membership = np.eye(STATES, dtype=np.float32)[cell_types] if states else None
+    return TrainingCells(multiplicity, basal, FITTED, REGULATORS, mean, sd, states=membership)
+
+
+def fitted(planted: bool, *, states: bool = True, penalties: Penalties = GIVEN, **options) -> KnockoffFit:
+    return fit_with_knockoffs(known_cells(planted, states), penalties, penalties, seed=1, **options)
 
 
 @pytest.fixture(scope="module")
@@ -108,53 +115,157 @@ def test_a_regulator_that_never_varies_has_itself_as_knockoff():
     np.testing.assert_array_equal(drawn[:, 1:], 1)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_planted_edges_have_small_q_and_the_others_large(method):
-    q = edge_q_values(fitted(True, method=method), REGULATORS)
-    assert q.shape == (GENES, len(REGULATORS)) and (q >= 0).all() and (q <= 1).all()
-    edges = np.zeros(q.shape, dtype=bool)
+def is_planted() -> np.ndarray:
+    edges = np.zeros((GENES, len(REGULATORS)), dtype=bool)
     for target, (regulator, _) in PLANTED.items():
         edges[target, np.searchsorted(REGULATORS, regulator)] = True
-    assert (q[edges] < 0.25).all() and (q[edges] < np.median(q[~edges])).all()
-    assert (q[REGULATORS, range(len(REGULATORS))] == 1).all()
+    return edges
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_planted_edges_have_small_q_and_the_others_large(method):
+    """Over all states, and in each; so do confidences."""
+    edges = is_planted()
+    together, of_states = edge_evidence(fitted(True, method=method), REGULATORS)
+    assert len(of_states) == STATES
+    for each in (together, *of_states):
+        q = each.q
+        assert q.shape == (GENES, len(REGULATORS)) and (q >= 0).all() and (q <= 1).all()
+        assert (q[edges] < 0.25).all() and (q[edges] < np.median(q[~edges])).all()
+        assert (q[REGULATORS, range(len(REGULATORS))] == 1).all()
+        assert each.confidence[edges].min() > np.median(each.confidence[~edges]) and each.reliability > 0.5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_planted_slopes_have_their_signs_in_every_state(method):
+    fit = fitted(True, method=method)
+    assert fit.slopes.shape == fit.null_slopes.shape == (STATES, GENES, len(REGULATORS))
+    for target, (regulator, sign) in PLANTED.items():
+        slopes = sign * fit.slopes[:, target, np.searchsorted(REGULATORS, regulator)]
+        assert (slopes > 0.3).all() and (slopes > 2 * fit.null_slopes[:, target].abs().amax(1)).all()
 
 
 def test_without_regulation_nothing_is_found():
     others = np.setdiff1d(np.arange(GENES), REGULATORS)  # the regulators still correlate with each other
-    real, knockoff = knockoff_weights(fitted(False))
-    assert np.abs(real[others]).mean() == pytest.approx(np.abs(knockoff[others]).mean(), rel=0.4)
-    assert (q_values(real[others], knockoff[others]) > 0.1).all()
+    fit = fitted(False)
+    real, null = (each[:, others].abs().mean().item() for each in (fit.slopes, fit.null_slopes))
+    assert real == pytest.approx(null, rel=0.4)
+    together, _ = edge_evidence(fit, REGULATORS)
+    assert (together.q[others] > 0.1).all()
+
+
+def test_levels_of_states_pass_for_regulation_only_without_the_states():
+    """Regulators and other genes are higher in some types, and no regulator does anything."""
+    known, apart = known_cells(False), known_cells(False, states=False)
+    values = known.multiplicity.toarray() + 3 * known.states.argmax(1)[:, None].astype(np.float32)
+    found = []
+    for each in (known, apart):
+        moved = replace(each, multiplicity=sparse.csr_matrix(values), mean=torch.as_tensor(values.mean(0)))
+        fit = fit_with_knockoffs(moved, GIVEN, GIVEN, seed=1)
+        # Raw slopes per unit: what regulators explain beyond their knock-offs.
+        others = np.setdiff1d(np.arange(GENES), REGULATORS)
+        found.append(
+            float(fit.slopes[:, others].mean(0).square().sum() / fit.null_slopes[:, others].mean(0).square().sum())
+        )
+    within, across = found
+    assert within < 2 < across
 
 
 def test_knockoffs_change_no_target_and_no_regulator(monkeypatch):
-    seen = []
-    monkeypatch.setattr(knockoffs, "train_members", lambda layer, table, *rest, **options: seen.append((layer, table)))
-    real, knockoff = knockoff_weights(fitted(True))
-    (layer, table), values = seen[0], cells(True)[0].toarray()
-    expected = ((values - values.mean(0)) / values.std(0))[: CELLS - 60]
-    torch.testing.assert_close(table.targets, torch.as_tensor(expected), rtol=1e-4, atol=1e-4)  # of genes alone
-    inputs = (table.inputs * layer.unit).numpy()[:, :-1]
-    np.testing.assert_allclose(inputs[:, :4], values[: CELLS - 60, REGULATORS], rtol=1e-5)
-    np.testing.assert_allclose(np.sort(inputs[:, 4:], 0), np.sort(inputs[:, :4], 0), rtol=1e-5)
-    assert real.shape == knockoff.shape == (GENES, len(REGULATORS))
+    """Regulators and knock-offs side by side, centred within states; targets are multiplicities, then ranks."""
+    seen, real_fit = [], knockoffs.fit_linear
+
+    def recorded(x, y, *rest, **options):
+        seen.append((x, y))
+        assert options == {"copies": 2}
+        return real_fit(x, y, *rest, **options)
+
+    monkeypatch.setattr(knockoffs, "fit_linear", recorded)
+    fitted(True)
+    known = known_cells(True)
+    values, states = known.multiplicity.toarray()[FITTED], known.states[FITTED]
+    expected = (values - known.mean.numpy()) / known.sd.numpy()
+    (x, of_values), (again, of_ranks) = seen
+    assert torch.equal(x, again)
+    np.testing.assert_allclose(of_values.numpy(), expected, rtol=1e-4, atol=1e-4)
+    ranks = rankdata(values, axis=0)
+    np.testing.assert_allclose(of_ranks.numpy(), (ranks - ranks.mean(0)) / ranks.std(0), rtol=1e-3, atol=1e-3)
+    regulators = expected[:, REGULATORS]
+    levels = states @ ((states.T @ regulators) / states.sum(0)[:, None])
+    real, knockoff = x[:, :4].numpy(), x[:, 4:].numpy()
+    np.testing.assert_allclose(real, regulators - levels, rtol=1e-3, atol=1e-4)
+    for state in range(STATES):
+        own = states[:, state] > 0
+        np.testing.assert_allclose(np.sort(knockoff[own], 0), np.sort(real[own], 0), rtol=1e-3, atol=1e-3)
+    assert np.abs(real - knockoff).mean() > 0.3
 
 
-def test_donors_stay_together_in_the_fit_with_knockoffs(monkeypatch):
-    seen = []
-    monkeypatch.setattr(knockoffs, "train_members", lambda layer, table, known, *rest, **options: seen.append(known))
-    groups = np.arange(CELLS) % 3
-    fitted(True, groups=groups)
-    np.testing.assert_array_equal(seen[0].fitted_groups(), groups[: CELLS - 60])
+def test_slopes_are_the_mean_of_those_of_multiplicities_and_ranks(monkeypatch):
+    """Shared ones with each state's deviation, in the order regulators, knock-offs, depth."""
+    count, wide = len(REGULATORS), 2 * len(REGULATORS) + 1
+    calls = iter([1.0, 3.0])
+
+    def fit(x, y, states, depth, own, penalties, *, copies):
+        size = next(calls)
+        slopes = size * torch.arange(wide).double().expand(GENES, wide)
+        return LinearFit(slopes, torch.arange(STATES).double()[:, None, None].expand(STATES, GENES, wide), y[:STATES])
+
+    monkeypatch.setattr(knockoffs, "fit_linear", fit)
+    found = fitted(True)
+    for state in range(STATES):
+        both = torch.cat([found.slopes[state, 0], found.null_slopes[state, 0]])
+        torch.testing.assert_close(both, 2 * torch.arange(2 * count).double() + state)
+
+
+def test_shares_and_sds_are_those_of_the_states():
+    known, fit = known_cells(True), fitted(True)
+    states = known.states[FITTED]
+    np.testing.assert_allclose(fit.share.numpy(), states.mean(0), rtol=1e-6)
+    values = known.multiplicity.toarray()[FITTED][:, REGULATORS] / known.sd.numpy()[REGULATORS]
+    sds = np.stack([values[states[:, k] > 0].std(0) for k in range(STATES)])
+    np.testing.assert_allclose(fit.sds.numpy(), sds, rtol=1e-3)
+    np.testing.assert_allclose(fit.usual.numpy(), np.sqrt(states.mean(0) @ sds**2), rtol=1e-3)
 
 
 def test_neither_a_regulator_nor_its_knockoff_regulates_itself():
-    for table in knockoff_weights(fitted(True)):
-        assert (table[REGULATORS, range(len(REGULATORS))] == 0).all()
-        assert np.count_nonzero(table) == table.size - len(REGULATORS)
+    fit = fitted(True)
+    for table in (fit.slopes, fit.null_slopes):
+        assert (table[:, REGULATORS, range(len(REGULATORS))] == 0).all()
+        assert np.count_nonzero(table) == table.numel() - STATES * len(REGULATORS)
 
 
-def test_without_a_penalty_held_out_cells_choose_it():
-    # There is one to choose from.
-    fits = (fitted(True, penalty=None), fitted(True))
-    for chosen, given in zip(*map(knockoff_weights, fits), strict=True):
-        np.testing.assert_array_equal(chosen, given)
+def test_without_states_there_is_one_network():
+    fit = fitted(True, states=False)
+    assert fit.slopes.shape == (1, GENES, len(REGULATORS)) and fit.share.tolist() == [1]
+    assert edge_evidence(fit, REGULATORS)[1] == []
+
+
+def test_cells_that_are_not_fitted_are_not_read():
+    known = known_cells(True)
+    values = known.multiplicity.toarray()
+    values[len(FITTED) :] = 1e6
+    other = fit_with_knockoffs(replace(known, multiplicity=sparse.csr_matrix(values)), GIVEN, GIVEN, seed=1)
+    assert torch.equal(other.slopes, fitted(True).slopes)
+
+
+def test_the_seed_alone_draws_the_knockoffs():
+    one, other = fitted(True), fitted(True)
+    assert torch.equal(one.null_slopes, other.null_slopes)
+    drawn = fit_with_knockoffs(known_cells(True), GIVEN, GIVEN, seed=2)
+    assert not torch.equal(drawn.null_slopes, one.null_slopes)
+
+
+def test_without_a_ratio_all_states_have_the_same_slopes():
+    one, shared = fitted(True), fitted(True, penalties=replace(GIVEN, ratio=0.0))
+    assert torch.equal(shared.slopes[0], shared.slopes[1]) and not torch.equal(one.slopes[0], one.slopes[1])
+
+
+def test_cells_of_one_depth_are_fitted_without_it():
+    even = replace(known_cells(True), basal=np.ones(CELLS, np.float32))
+    found = fit_with_knockoffs(even, GIVEN, GIVEN, seed=1)
+    assert (found.slopes - fitted(True).slopes).abs().max() < 0.1  # nothing follows the depth
+
+
+def test_other_methods_are_unknown():
+    with pytest.raises(KeyError, match="guessed"):
+        fitted(True, method="guessed")

@@ -16,7 +16,6 @@ from grn.errors import ConfigError, TrainingDiverged
 from grn.model.saved import TrainedModel
 from grn.network.export import export
 from grn.regulation import fit as fitting
-from grn.regulation import members as members_training
 from grn.training import run
 from grn.training.loop.task import Task
 from grn.training.run import best_weights, train
@@ -39,6 +38,7 @@ def checkpoint(folder, name="best"):
 def test_a_run_folder_is_complete(tiny_run, make_config):
     names = {path.name for path in tiny_run.iterdir()}
     expected = {"config.yaml", "metrics.csv", "checkpoints", "model", "network.h5ad", "edges.parquet", "log.txt"}
+    expected.add("edges_by_type.parquet")
     assert expected <= names
     assert {path.name for path in (tiny_run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     assert load_config(tiny_run / "config.yaml") == make_config(), "the resolved configuration reads back"
@@ -56,12 +56,12 @@ def test_metrics_are_of_training_validation_and_test(tiny_run):
 
 
 def test_the_model_is_the_best_checkpoint(tiny_run):
-    """All but the regulation layer, which is fitted once more, on all cells."""
+    """All but the regulation layers, which are fitted once more, on all cells."""
     trained = TrainedModel.load(tiny_run)
     best = best_weights(tiny_run / "checkpoints" / "best.ckpt")
     same = {name: torch.equal(tensor, best[name]) for name, tensor in trained.model.state_dict().items()}
     assert all(equal for name, equal in same.items() if not name.startswith("regulation."))
-    assert not same["regulation.query"]
+    assert not same["regulation.pooled.query"] and not same["regulation.by_state.query"]
 
 
 def test_the_network_and_its_table_agree(tiny_run):
@@ -88,7 +88,10 @@ def test_another_seed_gives_another_run(tiny_run, make_config, tmp_path):
 
 def test_export_reads_the_same_network_again(tiny_run, tmp_path):
     edges = export(tiny_run, tmp_path / "again", say=quiet)
-    pd.testing.assert_frame_equal(edges, pd.read_parquet(tiny_run / "edges.parquet"))
+    pd.testing.assert_frame_equal(edges, pd.read_parquet(tiny_run / "edges.parquet"), check_exact=True)
+    for name in ("edges.parquet", "edges_by_type.parquet"):
+        first, again = (pd.read_parquet(folder / name) for folder in (tiny_run, tmp_path / "again"))
+        pd.testing.assert_frame_equal(first, again, check_exact=True)
     few = export(tiny_run, tmp_path / "few", changes={"top_k": 1}, say=quiet)
     assert not few.duplicated("target").any()
     assert len(few) == 16
@@ -109,12 +112,12 @@ def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_conf
 
 
 def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_config, tmp_path, monkeypatch):
-    """The layer of the network is fitted on all cells, last, and with the penalty of the first fit."""
+    """The layers of the network are fitted on all cells, last, and with the penalties of the first fits."""
     config, seen, fit_ensemble = make_config(), [], fitting.fit_ensemble
 
     def recorded(settings, cells, **options):
         fitted = fit_ensemble(settings, cells, **options)
-        seen.append((cells.rows, settings.penalties, fitted))
+        seen.append((cells, options["penalties"], fitted))
         return fitted
 
     order = []
@@ -123,30 +126,34 @@ def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_
     monkeypatch.setattr(run, "evaluate", lambda task, batches: order.append(len(seen)) or evaluate(task, batches))
     found = train(config, tmp_path / "run", say=quiet)
     _, split = load_cells(config.data, seed=config.trainer.seed)
-    (first, penalties, chosen), (second, repeated, last) = seen
-    assert first.tolist() == split.train.tolist() and order == [1]
-    assert sorted(second) == [*range(80)]
-    assert (penalties, repeated) == (config.regulation.penalties, [chosen.penalty])
-    assert torch.equal(found.trained.model.regulation.query, last.layer.query)
+    first, last = seen[:2], seen[2:]  # the pooled layer, then that of the states
+    assert len(last) == 2 and order == [2]
+    for (cells, penalties, chosen), (every, repeated, _), several in zip(first, last, (False, True), strict=True):
+        assert cells.rows.tolist() == split.train.tolist() and sorted(every.rows) == [*range(80)]
+        assert penalties is None and repeated == (chosen.values, chosen.ranks)
+        assert (cells.states is not None) == (every.states is not None) == several
+    regulation = found.trained.model.regulation
+    for layer, (_, _, fitted) in zip((regulation.pooled, regulation.by_state), last, strict=True):
+        assert torch.equal(layer.query, fitted.layer.query)
 
 
 def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config, tmp_path, monkeypatch):
-    """Trial members, those of the metrics, those of the network and those beside knock-offs."""
-    config, found, held_out_cells = make_config(max_steps=2), [], members_training.held_out_cells
+    """Folds that choose penalties, members of the metrics and those of the network; of both layers."""
+    config, found, held_out_cells = make_config(max_steps=2), [], fitting.held_out_cells
     simulated = config.data.simulated.model_copy(update={"cell_types": 8})
     data = config.data.model_copy(update={"simulated": simulated, "group_key": "cell_type"})
-    network = config.network.model_copy(update={"false_discovery": True})
-    config = config.model_copy(update={"data": data, "network": network})
+    config = config.model_copy(update={"data": data})
 
-    def recorded(*arguments):
-        found.append(held_out_cells(*arguments))
-        return found[-1]
+    def recorded(rows, groups, *others):
+        parts = held_out_cells(rows, groups, *others)
+        found.append((groups, *parts))
+        return parts
 
-    monkeypatch.setattr(members_training, "held_out_cells", recorded)
+    monkeypatch.setattr(fitting, "held_out_cells", recorded)
     train(config, tmp_path / "run", say=quiet)
-    donor = load_cells(config.data, seed=config.trainer.seed)[0].groups
-    assert len(found) == 4
-    for training, held_out in found:
+    assert len(found) == 6
+    for donor, training, held_out in found:
+        assert len(np.unique(donor)) >= 5
         for fitted, others in zip(training, held_out, strict=True):
             assert not set(donor[fitted]) & set(donor[others])
 

@@ -40,12 +40,14 @@ WEIGHTED = (
     ("source", "target", "mor"),  # an older name of decoupler
 )
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
-BESIDE = ("confidence", "q_value")  # further columns of grn's tables that are kept
+BESIDE = ("within", "between", "confidence", "q_value")  # further columns of grn's tables that are kept
 
 
 @dataclass(frozen=True)
 class PredictedNetwork:
-    """edges: source, target, weight, and those columns of BESIDE that exist.   genes: all genes that the network names.
+    """edges: source, target, weight, and those columns of BESIDE that exist, and cell_type in a table of several types.
+
+    genes: all genes that the network names.
 
     sign: the meaning of the weights' signs, from network.h5ad (see grn.network.file_formats); "" where it is unknown.
     of_run: whether it is the network of a run; its genes are then those of the run's cells.
@@ -125,14 +127,17 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
         }
     )
     for name in BESIDE:
-        if found := find_columns(table, [(name,)]):
+        found = find_columns(table, [(name,)])
+        # Where a read-out does not tell within from between, our tables have columns without numbers.
+        if found and table[found[0]].notna().any():
             edges[name] = numbers(where, table[found[0]])
     genes = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
     labels = cell_types(where, table)
     if labels is None:
         return PredictedNetwork(edges, genes)
+    by_label = edges.assign(cell_type=labels)
     return PredictedNetwork(
-        edges, genes, read_types=lambda: {label: edges[labels == label] for label in pd.unique(labels)}
+        by_label, genes, read_types=lambda: {label: edges[labels == label] for label in pd.unique(labels)}
     )
 
 

@@ -1,4 +1,4 @@
-"""Sequencing depth: each cell's total, and what follows from it: basal multiplicity and weight of the cell.
+"""Sequencing depth: each cell's total, and what follows from it, the basal multiplicity of the cell.
 
 The total leaves out the regulators, as long as the other genes hold at least half of the counts. With the regulators in
 it, every other gene would depend on them: a count more for a regulator means a smaller share for the others, so that
@@ -24,7 +24,6 @@ from scipy import sparse
 STEP = 0.5  # change of the basal multiplicity for one sd of the log total
 LEAST = 0.5  # smallest basal multiplicity: with less, a single gene would dominate a nearly empty bag
 FEWEST = 50  # genes that are needed to estimate depth from zeros: with fewer, zeros reflect those genes' regulation
-LARGEST_WEIGHT = 5  # in units of the median cell's weight, so that a very deep cell does not dominate the rest
 
 DepthScale = tuple[float, float]  # mean and sd of the log totals of the training cells
 
@@ -72,15 +71,6 @@ def zeros_reflect_depth(found: sparse.csr_matrix, measures: np.ndarray) -> bool:
     return len(rate) >= FEWEST and bool(totals(found, measures).var() > 2 * (rate * (1 - rate)).sum())
 
 
-def totals_from_detected(found: np.ndarray, genes: int) -> np.ndarray:
-    """Total counts, float64 [C], at which `found` [C] of `genes` genes would be detected if all were equally expressed.
-
-    A Poisson gene of mean m is zero in a share exp(-m) of the cells. A cell in which every gene is detected is treated
-    as if half a gene were missing.
-    """
-    return -genes * np.log1p(-np.minimum(found, genes - 0.5) / genes)
-
-
 def depth_scale(total: np.ndarray) -> DepthScale | None:
     """Mean and sd of the log totals [C] of the training cells; None where all totals are equal."""
     logs = np.log1p(total)
@@ -93,12 +83,3 @@ def basal_multiplicity(total: np.ndarray, scale: DepthScale | None) -> np.ndarra
         return np.ones(len(total), np.float32)
     mean, sd = scale
     return np.maximum(1 + STEP * (np.log1p(total) - mean) / sd, LEAST).astype(np.float32)
-
-
-def cell_weights(total: np.ndarray) -> np.ndarray:
-    """Weight of each cell where genes are compared, float32 [C] with mean 1: proportional to the total, up to a limit.
-
-    The variance of a normalised count is proportional to 1 / total of its cell.
-    """
-    weight = np.minimum(np.maximum(total, 1), LARGEST_WEIGHT * max(float(np.median(total)), 1))
-    return (weight / weight.mean()).astype(np.float32)

@@ -109,5 +109,7 @@ def average(means: dict[int, PairMean], cells: dict[int, int], unit: np.ndarray,
     def finished(weight: np.ndarray) -> np.ndarray:
         return balanced(without_self(weight * unit, regulators))
 
-    by_type = {cell_type: finished(weight) for cell_type, weight in zip(types, stack, strict=True) if cell_type >= 0}
+    by_type = {
+        str(cell_type): finished(weight) for cell_type, weight in zip(types, stack, strict=True) if cell_type >= 0
+    }
     return Network(finished(overall), by_type, np.clip(agreement, 0, 1).astype(np.float32))

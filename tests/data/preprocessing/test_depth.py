@@ -12,15 +12,12 @@ from grn.config.schema import DataConfig
 from grn.data.cells import cells_for_vocabulary, load_cells
 from grn.data.preprocessing.depth import (
     FEWEST,
-    LARGEST_WEIGHT,
     LEAST,
     basal_multiplicity,
-    cell_weights,
     depth_scale,
     detected,
     measures_depth,
     totals,
-    totals_from_detected,
     zeros_reflect_depth,
 )
 from grn.data.readers.registry import open_source
@@ -54,20 +51,6 @@ def test_the_basal_multiplicity_is_one_at_the_mean_depth_and_never_below_its_min
     assert (basal_multiplicity(total, None) == 1).all()
 
 
-def test_cells_weigh_by_their_depth_up_to_a_limit():
-    found = cell_weights(np.array([0.0, 1, 10, 10, 20, 1e6]))
-    assert found.mean() == pytest.approx(1) and found.dtype == np.float32
-    np.testing.assert_allclose(found / found[1], [1, 1, 10, 10, 20, 10 * LARGEST_WEIGHT], rtol=1e-6)
-
-
-def test_the_total_from_detected_genes_is_that_of_poisson_counts():
-    generator = np.random.default_rng(0)
-    depth = np.array([100.0, 400, 1600])
-    seen = (generator.poisson(depth[:, None] / 2000, (3, 2000)) > 0).sum(1)
-    np.testing.assert_allclose(totals_from_detected(seen, 2000), depth, rtol=0.15)
-    assert totals_from_detected(np.array([0, 5]), 5).tolist() == [0, pytest.approx(5 * np.log(10))]
-
-
 def log_normalised(genes, seed=0, cells=60):
     """Counts of cells of different depths, each divided by its total."""
     generator = np.random.default_rng(seed)
@@ -84,9 +67,8 @@ def test_the_depth_of_values_that_are_not_counts_is_estimated_from_their_zeros(w
     assert np.array_equal(totals(detected(sparse.csr_matrix(values)), cells.measures_depth), seen)
     assert cells.depth == depth_scale(seen[split.train])
     np.testing.assert_array_equal(cells.basal, basal_multiplicity(seen, cells.depth))
-    np.testing.assert_array_equal(cells.weight, cell_weights(totals_from_detected(seen, FEWEST)))
     np.testing.assert_array_equal(cells.multiplicity.toarray(), values)
-    assert np.corrcoef(cells.basal, seen)[0, 1] > 0.9 and np.ptp(cells.weight) > 0.5
+    assert np.corrcoef(cells.basal, seen)[0, 1] > 0.9
     again = cells_for_vocabulary(
         AnnData(values[:10], var=named(values)),
         DataConfig(path="new.h5ad", **config),
@@ -111,7 +93,7 @@ def test_zeros_reflect_depth_where_cells_differ_by_more_than_independent_zeros_w
 def test_depth_is_not_estimated_from_few_genes_or_without_zeros(write, values):
     path = write(AnnData(values, var=named(values)))
     cells, _ = load_cells(DataConfig(path=path, values="expression", genes="all"))
-    assert cells.depth is None and (cells.basal == 1).all() and (cells.weight == 1).all()
+    assert cells.depth is None and (cells.basal == 1).all()
 
 
 def named(values):
@@ -119,10 +101,10 @@ def named(values):
 
 
 @pytest.mark.parametrize("values", ["counts", "expression"])
-def test_without_depth_all_cells_have_the_same_basal_multiplicity_and_weight(adata, write, values):
+def test_without_depth_all_cells_have_the_same_basal_multiplicity(adata, write, values):
     path = write(adata)
     cells, _ = load_cells(DataConfig(path=path, values=values, multiplicity="log1p", depth="none"))
-    assert cells.depth is None and (cells.basal == 1).all() and (cells.weight == 1).all()
+    assert cells.depth is None and (cells.basal == 1).all()
     with pytest.raises(ValueError, match=r"set data\.multiplicity to log1p"):
         DataConfig(path=path, depth="none")
 
@@ -138,7 +120,7 @@ def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata
     counts[split.test[:3], 5] += 7
     adata.X = sparse.csr_matrix(counts)
     after, _ = load_cells(DataConfig(path=write(adata, "more.h5ad"), **config))
-    for name in ("basal", "weight", "measures_depth", "target_total", "depth"):
+    for name in ("basal", "measures_depth", "target_total", "depth"):
         np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
     others = before.measures_depth
     np.testing.assert_array_equal(after.multiplicity[:, others].toarray(), before.multiplicity[:, others].toarray())

@@ -1,14 +1,18 @@
-"""Cells and networks of a small regulation layer, shared by the tests of its read-outs."""
+"""Cells and networks of small regulation layers, shared by the tests of their read-outs."""
 
+import numpy as np
 import pytest
 import torch
 
+from grn.model.regulation import Regulation
 from grn.model.regulation_layer import RegulationLayer
 from grn.network.readouts import effect
 from grn.network.readouts.effect import effect_network
 from grn.network.readouts.regulation_attention import attention_network
 
-LABELS = torch.tensor([1, 0, 1, -1, 1, 0, 1])
+# Of seven cells in two states; the last ones belong to both in part.
+STATES = torch.tensor([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1], [0.25, 0.75], [0.5, 0.5]], dtype=torch.float64)
+LEVELS = np.random.default_rng(6).random((2, 12))  # of every gene in each state; the read-out takes them as they are
 
 
 @pytest.fixture
@@ -27,9 +31,15 @@ def unbalanced(monkeypatch):
 
 @pytest.fixture
 def networks():
-    """The effect and the attention of a layer over cells."""
+    """The effect and the attention of a layer over cells: of one state, or of two where the layer knows them."""
 
-    def read(layer: RegulationLayer, cells, labels=LABELS):
-        return effect_network(layer, *cells, labels), attention_network(layer, *cells, labels)
+    def read(layer: RegulationLayer, cells, states=STATES):
+        if layer.states == 1:
+            regulation, states = Regulation(layer), torch.ones(len(cells[0]), 1, dtype=torch.float64)
+        else:
+            regulation = Regulation(layer, layer)  # levels do not follow, so that the pooled one is not read
+        return effect_network(regulation, *cells, states, LEVELS[: states.shape[1]]), attention_network(
+            regulation, *cells, states
+        )
 
     return read

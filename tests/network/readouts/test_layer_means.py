@@ -1,90 +1,108 @@
-"""The read-outs of the regulation layer: means over cells, cell types and ensemble members."""
+"""The read-outs of the regulation layers: means over cells, states and ensemble members."""
 
 import numpy as np
 import pytest
 import torch
 
 from grn.network.readouts import layer_means
-from grn.network.weights import members_agreement
+from grn.network.readouts.effect import presence
+from grn.network.readouts.layer_means import state_sds
 
 REGULATORS = np.array([0, 3, 5])
-LABELS = torch.tensor([1, 0, 1, -1, 1, 0, 1])
+STATES = torch.tensor([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1], [0.25, 0.75], [0.5, 0.5]], dtype=torch.float64)
+OFF = np.ones((12, 3), bool)
+OFF[REGULATORS, [0, 1, 2]] = False
+
+
+def of_state(layer, state, make):
+    """A layer with one state, whose scores are those of a state of `layer`."""
+    one = make(members=layer.members, heads=layer.heads)
+    for name, parameter in one.named_parameters():
+        if name not in ("deviation", "bias"):
+            parameter.copy_(layer.get_parameter(name))
+    one.query.add_(layer.deviation[:, :, state])
+    one.unit.copy_(layer.unit)
+    return one
 
 
 @pytest.mark.parametrize("scores", [2 * 2 * 7, 5 * 2 * 2 * 7, 1])
 def test_the_number_of_targets_at_a_time_does_not_matter(make_regulation, cells, monkeypatch, scores, networks):
-    layer = make_regulation()
+    layer = make_regulation(states=2)
     whole = networks(layer, cells)
     monkeypatch.setattr(layer_means, "SCORES", scores)
     for found, expected in zip(networks(layer, cells), whole, strict=True):
         np.testing.assert_allclose(found.weight, expected.weight, rtol=1e-5, atol=1e-8)
-        np.testing.assert_allclose(found.confidence, expected.confidence, rtol=1e-5)
-        assert sorted(found.by_type) == [0, 1], "cells without a label are no type"
-        for label, weight in expected.by_type.items():
-            np.testing.assert_allclose(found.by_type[label], weight, rtol=1e-5, atol=1e-8)
+        assert list(found.by_type) == ["0", "1"]
+        for state, weight in expected.by_type.items():
+            np.testing.assert_allclose(found.by_type[state], weight, rtol=1e-5, atol=1e-8)
 
 
-def per_unit(found, cells, labels):
-    """For effect and attention: the networks of each type, and that of all cells; effects per unit, not per sd."""
-    effect, attention = found
-    values = cells[0].numpy()
-    types = [int(label) for label in labels.unique()]
-    effects = [effect.by_type[label] / values[labels == label].std(0) for label in types]
-    return (
-        (effects, effect.weight / values.std(0)),
-        ([attention.by_type[label] for label in types], attention.weight),
-    )
-
-
-def test_the_network_of_all_cells_is_the_mean_of_the_types_by_their_sizes(make_regulation, cells, unbalanced, networks):
-    labels = torch.tensor([1, 0, 1, 0, 1, 0, 1])
-    for (first, second), whole in per_unit(networks(make_regulation(), cells, labels), cells, labels):
-        np.testing.assert_allclose(whole, (3 * first + 4 * second) / 7, rtol=1e-4, atol=1e-6)
-        assert np.abs(first - second).max() > 1e-3
-
-
-def test_cells_without_a_type_count_in_the_network_of_all_cells(make_regulation, cells, unbalanced, networks):
-    layer, labels = make_regulation(), torch.tensor([1, 0, 1, -1, -1, 0, 1])
-    renamed = torch.where(labels < 0, 2, labels)
-    for found, expected in zip(networks(layer, cells, labels), networks(layer, cells, renamed), strict=True):
-        np.testing.assert_allclose(found.weight, expected.weight, rtol=1e-5, atol=1e-7)
-        assert sorted(found.by_type) == [0, 1]
+def test_the_network_of_all_cells_is_the_mean_of_the_states_by_their_cells(
+    make_regulation, cells, unbalanced, networks
+):
+    """Of the effects, per unit: each state has a unit of its own."""
+    layer = make_regulation(states=2)
+    effect, attention = networks(layer, cells)
+    share = STATES.mean(0).numpy()
+    sds = state_sds(layer.inputs(*cells), STATES)
+    usual = (STATES.mean(0) @ sds.square()).sqrt()
+    first, second = (effect.by_type[str(k)] / (presence(sds, usual) * usual)[k].numpy() for k in (0, 1))
+    np.testing.assert_allclose(effect.weight / usual.numpy(), share[0] * first + share[1] * second, rtol=1e-4)
+    assert np.abs(first - second).max() > 1e-3
+    mean = share[0] * attention.by_type["0"] + share[1] * attention.by_type["1"]
+    np.testing.assert_allclose(attention.weight, mean, rtol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_network_of_a_type_is_the_network_of_its_cells(make_regulation, cells, seed, networks):
-    layer = make_regulation(seed=seed)
-    own = tuple(each[LABELS == 1] for each in cells)
-    for found, expected in zip(networks(layer, cells), networks(layer, own, torch.ones(4)), strict=True):
-        np.testing.assert_allclose(found.by_type[1], expected.weight, rtol=1e-5, atol=1e-8)
+def test_the_network_of_a_state_is_that_of_its_cells_and_scores(make_regulation, cells, seed, networks, unbalanced):
+    """A cell that belongs to it in part counts in part: here twice in four copies of the cells."""
+    layer = make_regulation(states=2, seed=seed)
+    states = torch.tensor([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1], [1, 0], [0.5, 0.5]], dtype=torch.float64)
+    effect, attention = networks(layer, cells, states)
+    sds = state_sds(layer.inputs(*cells), states)
+    usual = (states.mean(0) @ sds.square()).sqrt()
+    for k in (0, 1):
+        copies = torch.arange(7).repeat_interleave((2 * states[:, k]).long())
+        own = networks(of_state(layer, k, make_regulation), tuple(each[copies] for each in cells))
+        np.testing.assert_allclose(attention.by_type[str(k)], own[1].weight, rtol=1e-5, atol=1e-8)
+        slopes = own[0].weight / sds[k].numpy()
+        unit = (presence(sds, usual) * usual)[k].numpy()
+        np.testing.assert_allclose(effect.by_type[str(k)], slopes * unit, rtol=1e-5, atol=1e-8)
+
+
+def test_a_state_without_cells_has_an_empty_network(make_regulation, cells, networks):
+    states = torch.eye(2, dtype=torch.float64)[[1] * 7]
+    for found in networks(make_regulation(states=2), cells, states):
+        assert (found.by_type["0"] == 0).all() and (found.by_type["1"][OFF] != 0).all()
+        assert np.isfinite(found.weight).all() and (found.weight[OFF] != 0).all()
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_effect_and_attention_have_the_sign_of_the_score(make_regulation, cells, seed, networks):
     """Everywhere with one head and member; several are weighted differently, and agree where all of them do."""
-    layer = make_regulation(members=1, heads=1, seed=seed)
-    sign = (layer.query @ layer.key.mT)[0, 0, :, :3].sign().numpy()
-    sign[REGULATORS, [0, 1, 2]] = 0
+    layer = make_regulation(members=1, heads=1, states=2, seed=seed)
     for found in networks(layer, cells):
-        for weight in (found.weight, *found.by_type.values()):
-            np.testing.assert_array_equal(np.sign(weight), sign)
+        for state, weight in found.by_type.items():
+            query = layer.query + layer.deviation[:, :, int(state)]
+            sign = (query @ layer.key.mT)[0, 0, :, :3].sign().numpy()
+            np.testing.assert_array_equal(np.sign(weight), np.where(OFF, sign, 0))
     layer = make_regulation(members=2, heads=2, seed=seed)
     signs = (layer.query @ layer.key.mT)[..., :3].sign().flatten(0, 1)
-    agreed = (signs == signs[0]).all(0).numpy()
-    agreed[REGULATORS, [0, 1, 2]] = False
+    agreed = (signs == signs[0]).all(0).numpy() & OFF
     assert agreed.any()
     for found in networks(layer, cells):
         np.testing.assert_array_equal(np.sign(found.weight)[agreed], signs[0].numpy()[agreed])
 
 
 def test_self_pairs_are_no_edges(make_regulation, cells, networks):
-    for found in networks(make_regulation(), cells):
+    for found in networks(make_regulation(states=2), cells):
         for weight in (found.weight, *found.by_type.values()):
-            assert (weight[REGULATORS, [0, 1, 2]] == 0).all()
-            assert (weight == 0).sum() == 3
+            np.testing.assert_array_equal(weight != 0, OFF)
 
 
-def test_confidence_is_the_agreement_of_the_members_over_all_cells(make_regulation, cells, unbalanced, networks):
+def test_the_network_is_the_mean_of_the_members_and_its_confidence_is_unknown(
+    make_regulation, cells, unbalanced, networks
+):
     layer = make_regulation(members=3)
     alone = []
     for member in range(3):
@@ -92,24 +110,23 @@ def test_confidence_is_the_agreement_of_the_members_over_all_cells(make_regulati
         for name, parameter in layer.named_parameters():
             one.get_parameter(name).copy_(parameter[[member]])
         one.unit.copy_(layer.unit)
-        one.centre.copy_(layer.centre)
         alone.append(networks(one, cells))
     for found, *each in zip(networks(layer, cells), *alone, strict=True):
-        weights = torch.stack([torch.from_numpy(network.weight) for network in each])
+        weights = np.stack([network.weight for network in each])
         np.testing.assert_allclose(found.weight, weights.mean(0), rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(found.confidence, members_agreement(weights), rtol=1e-4, atol=1e-5)
-        assert 0 < np.ptp(found.confidence) <= 1
+        assert (found.confidence == 0.5).all()
+        assert np.ptp(weights, axis=0).max() > 0.01
 
 
-def test_members_that_are_copies_agree_and_opposites_do_not(make_regulation, cells, networks):
-    layer = make_regulation(members=2)
-    for parameter in layer.parameters():
-        parameter[1] = parameter[0]
-    off = np.ones((12, 3), bool)
-    off[REGULATORS, [0, 1, 2]] = False
-    for found in networks(layer, cells):
-        np.testing.assert_allclose(found.confidence[off], 1, rtol=1e-5)
-    layer.key[1].neg_()
-    for found in networks(layer, cells):
-        np.testing.assert_allclose(found.confidence[off], 0, atol=1e-6)
-        np.testing.assert_allclose(found.weight, 0, atol=1e-6)
+def test_a_regulator_that_hardly_varies_has_an_sd_of_zero():
+    """Seven numbers that are all 0.7 have a mean that differs from it by rounding, in single precision above all."""
+    values = torch.tensor([[0.7, 1.0, 300.1, 0.0]] * 50)
+    values[0, 1] += 0.01
+    states = torch.rand(50, 3, generator=torch.Generator().manual_seed(0))
+    states = states / states.sum(1, keepdim=True)
+    found = state_sds(values, states)
+    assert (found[:, 0] == 0).all() and (found[:, 1] > 1e-4).all()
+    weight = states[:, 1].numpy()
+    mean = np.average(values[:, 1].numpy(), weights=weight)
+    expected = np.sqrt(np.average((values[:, 1].numpy() - mean) ** 2, weights=weight))
+    assert float(found[1, 1]) == pytest.approx(expected, rel=1e-3)

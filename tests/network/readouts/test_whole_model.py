@@ -50,7 +50,10 @@ def test_types_are_weighted_by_their_number_of_cells():
     assert found.weight.tolist() == [[0.0]]
     found = average(means, {0: 50, 1: 10}, np.array([[10.0]]), NO_SELF)
     np.testing.assert_allclose(found.weight, [[10 * (50 * 2 - 10 * 6) / 60]])
-    assert {label: weight.tolist() for label, weight in found.by_type.items()} == {0: [[20.0]], 1: [[-60.0]]}
+    assert {label: weight.tolist() for label, weight in found.by_type.items()} == {
+        "0": [[20.0]],
+        "1": [[-60.0]],
+    }
     assert found.confidence.tolist() == [[0.5]], "two of the four bags are positive, as the mean is"
 
 
@@ -58,7 +61,7 @@ def test_unlabelled_cells_count_without_being_a_type():
     means = {-1: pair_mean([[[4.0]]]), 2: pair_mean([[[1.0]]])}
     found = average(means, {-1: 1, 2: 2}, np.ones((1, 1)), NO_SELF)
     np.testing.assert_allclose(found.weight, [[2.0]])
-    assert list(found.by_type) == [2]
+    assert list(found.by_type) == ["2"]
 
 
 def test_a_pair_that_is_unreadable_in_a_type_takes_its_mean_over_the_others():
@@ -67,14 +70,14 @@ def test_a_pair_that_is_unreadable_in_a_type_takes_its_mean_over_the_others():
     second = pair_mean([[[3.0], [5.0], [99.0]]], [[[True], [True], [False]]])
     found = average({0: first, 1: second}, {0: 1, 1: 3}, np.ones((3, 1)), NO_SELF)
     np.testing.assert_allclose(found.weight, [[2.5], [5.0], [0.0]])
-    np.testing.assert_allclose(found.by_type[0], [[1.0], [5.0], [0.0]])
-    np.testing.assert_allclose(found.by_type[1], [[3.0], [5.0], [0.0]])
+    np.testing.assert_allclose(found.by_type["0"], [[1.0], [5.0], [0.0]])
+    np.testing.assert_allclose(found.by_type["1"], [[3.0], [5.0], [0.0]])
 
 
 def test_self_pairs_are_no_edges():
     means = {0: pair_mean(np.ones((1, 3, 2)))}
     found = average(means, {0: 1}, np.ones((3, 2)), np.array([0, 2]))
-    assert found.weight.tolist() == found.by_type[0].tolist() == [[0, 1], [1, 1], [1, 0]]
+    assert found.weight.tolist() == found.by_type["0"].tolist() == [[0, 1], [1, 1], [1, 0]]
 
 
 def test_confidence_is_the_share_of_bags_with_the_sign_of_the_mean():

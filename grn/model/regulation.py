@@ -1,0 +1,55 @@
+"""The regulation of a model: one layer that compares all cells with each other, and one that knows the cell's state.
+
+What differs between the states of cells (their types, for example) may be regulation or composition, and the cells
+alone do not tell. So there are two layers. `pooled` reads every difference between cells and serves wherever a cell's
+state is not known: in the transformer, for new cells. `by_state` reads differences between cells of one state alone,
+with scores that may differ from state to state: the networks of the states, and what an edge has *within* them.
+
+Letters: C cells, N genes, R regulators, K states.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from grn.model.regulation_layer import RegulationLayer
+
+
+class Regulation(nn.Module):
+    """pooled: a layer with one state.   by_state: with K of them, or None where the cells have one state only.
+
+    level_error: with what squared error the pooled slopes predict the levels of states that their fit has not seen, in
+    variances of the levels: below 1, the levels of the targets follow those of their regulators; None without states.
+    within_share, 0 to 1: how much slopes within states have in the mixture that predicts these levels best.
+    """
+
+    def __init__(
+        self,
+        pooled: RegulationLayer,
+        by_state: RegulationLayer | None = None,
+        level_error: float | None = None,
+        within_share: float = 1.0,
+    ):
+        super().__init__()
+        self.pooled, self.by_state = pooled, by_state
+        self.level_error, self.within_share = level_error, within_share
+
+    @property
+    def regulators(self) -> Tensor:
+        return self.pooled.regulators
+
+    @property
+    def levels_follow(self) -> bool:
+        """Whether differences between states count as evidence for regulation."""
+        return self.level_error is not None and self.level_error < 1
+
+    @property
+    def within(self) -> RegulationLayer:
+        """The layer that reads differences between cells of one state; with one state, that is every difference."""
+        return self.pooled if self.by_state is None else self.by_state
+
+    def forward(self, multiplicity: Tensor, basal: Tensor | None = None, states: Tensor | None = None) -> Tensor:
+        """multiplicity [C, R], basal [C] (None: 1) and, where they are known, states [C, K] -> [C, N] in sds."""
+        if states is None or self.by_state is None:
+            return self.pooled(multiplicity, basal)
+        return self.by_state(multiplicity, basal, states)

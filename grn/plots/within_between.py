@@ -1,0 +1,84 @@
+"""Edges by what they have between states of cells and within them: regulation and composition, told apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from grn.plots.style import INK, figure, note, plain, refuse_other, short
+
+NAMED = 10  # edges with their names beside them
+
+
+def within_and_between(edges: pd.DataFrame, count: int = 400) -> Figure:
+    """One dot for each of the `count` strongest edges: its weight within states against its correlation between them.
+
+    edges: columns source, target, weight, within, between and confidence, sorted by |weight|, as in a run's edges.
+    Darker dots are more confident. Edges on the horizontal line have nothing within states: composition alone may
+    explain them. Where a dot is in a corner, both kinds of evidence agree; where their signs differ, states differ
+    against what their own cells say.
+    """
+    refuse_other(edges, "a table of edges (run.edges)", ("source", "target", "within", "between"))
+    picture = figure(6.4, 5.0)
+    draw_within_between(picture, picture.subplots(), edges, count)
+    return picture
+
+
+def draw_within_between(picture: Figure, axes: Axes, edges: pd.DataFrame, count: int) -> None:
+    shown = edges[edges["within"].notna() & edges["between"].notna()].head(count)
+    if shown.empty or not (shown["between"] != 0).any():
+        note(axes, "The cells have one state, so nothing is between states.")
+        return
+    confidence = shown["confidence"].to_numpy() if "confidence" in shown else np.ones(len(shown))
+    order = np.argsort(confidence, kind="stable")  # the most confident on top
+    axes.axhline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
+    axes.axvline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
+    dots = axes.scatter(
+        shown["between"].to_numpy()[order],
+        shown["within"].to_numpy()[order],
+        c=confidence[order],
+        cmap="viridis_r",
+        vmin=0.5,
+        vmax=1.0,
+        s=20,
+        edgecolors="white",
+        linewidths=0.3,
+        zorder=2,
+    )
+    axes.set_xlim(-1.08, 1.08)
+    height = 1.15 * float(shown["within"].abs().max()) or 1.0
+    axes.set_ylim(-height, height)
+    name_some(axes, shown, height)
+    axes.set_xlabel("between: correlation of the states' levels")
+    axes.set_ylabel("within: weight of differences between cells of one state")
+    plain(axes, "Edges within states and between them")
+    bar = picture.colorbar(dots, ax=axes, shrink=0.6, aspect=18, pad=0.02)
+    bar.set_label("confidence that the sign is right", fontsize=9)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8)
+
+
+def name_some(axes: Axes, edges: pd.DataFrame, height: float) -> None:
+    """Names of the strongest edges within states, and of the strongest that have nothing there; none over another."""
+    half = NAMED // 2
+    strongest = edges.reindex(edges["within"].abs().sort_values(ascending=False, kind="stable").index).head(half)
+    only_between = edges[edges["within"].abs() < 0.05 * height].head(half)
+    taken: list[tuple[float, float]] = []
+    for edge in pd.concat([strongest, only_between]).drop_duplicates(["source", "target"]).itertuples():
+        if any(abs(edge.between - x) < 0.45 and abs(edge.within - y) < 0.055 * height for x, y in taken):
+            continue
+        taken.append((edge.between, edge.within))
+        left = edge.between > 0
+        axes.annotate(
+            f"{short(edge.source, 10)} → {short(edge.target, 10)}",
+            (edge.between, edge.within),
+            xytext=(-5 if left else 5, 0),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            va="center",
+            fontsize=7.5,
+            color=INK,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
+        )

@@ -1,0 +1,109 @@
+"""The fitted cells as tensors: what the regulation layer reads, and the two kinds of targets that its members predict.
+
+Members that predict ranks are not led by a few extreme counts, and those that predict multiplicities are not led by the
+many zeros of a gene that is rarely seen. Their mean ranks edges better than either (docs/log.md).
+
+Letters: C cells, N genes, R regulators, K states, P members, B cells of a batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from grn.data.preprocessing.scale import mean_and_sd
+from grn.model.regulation_layer import RegulationLayer
+from grn.regulation.linear import LARGE
+from grn.regulation.training_cells import TrainingCells
+
+DENSE = 2**28  # up to this many numbers, the targets of all cells are kept on the device
+
+
+class CellTable:
+    """inputs [C, R + 1] in units, states [C, K] and standardised targets of the fitted cells."""
+
+    def __init__(self, layer: RegulationLayer, cells: TrainingCells):
+        device, fitted = layer.unit.device, cells.only_fitted()
+        regulators = torch.as_tensor(fitted.multiplicity[:, layer.regulators.cpu().numpy()].toarray(), device=device)
+        self.inputs = layer.inputs(regulators, torch.as_tensor(fitted.basal, device=device))
+        self.states = torch.as_tensor(fitted.memberships(), device=device)
+        self.values = Targets(fitted.multiplicity, cells.mean, cells.sd, device)
+        ranks = cell_ranks(fitted.multiplicity)
+        self.ranks = Targets(ranks, *mean_and_sd(ranks), device)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, rows: Tensor, predicts_ranks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """rows [P, B] -> inputs [P, B, R + 1], states [P, B, K], targets [P, B, N] of members that predict ranks
+        [P] or not."""
+        kinds = [self.ranks if of_ranks else self.values for of_ranks in predicts_ranks.tolist()]
+        targets = torch.stack([kind(part) for kind, part in zip(kinds, rows, strict=True)])
+        return self.inputs[rows], self.states[rows], targets
+
+
+def set_units(layer: RegulationLayer, cells: TrainingCells) -> None:
+    """Sets the layer's units, which are the genes' sds, and its centres: the means of each state."""
+    basal, states = cells.basal[cells.rows], cells.memberships()[cells.rows]
+    layer.unit[:-1] = cells.sd[layer.regulators]
+    layer.unit[-1] = max(float(basal.std()), 1e-3) if basal.std() > 0 else 1.0
+    fitted = cells.multiplicity[cells.rows][:, layer.regulators.numpy()]
+    share = states / np.maximum(states.sum(0), 1e-9)
+    mean = np.column_stack([(fitted.T @ share).T, share.T @ basal])
+    layer.centre.copy_(torch.as_tensor(mean) / layer.unit)
+
+
+def centred(layer: RegulationLayer, table: CellTable, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Regulators [C, R] and depth [C] of some cells, without the levels of their states, and the states [C, K]."""
+    rows = rows.to(table.inputs.device)
+    small = min(len(rows), layer.centre.shape[1] * (1 + layer.states)) <= LARGE
+    kind = torch.float64 if small else torch.float32
+    states = table.states[rows].to(kind)
+    m = table.inputs[rows].to(kind) - states @ layer.centre.to(kind)
+    return m[:, :-1], m[:, -1], states
+
+
+def sampled(layer: RegulationLayer, table: CellTable, rows: Tensor, seed: int) -> Tensor:
+    """At most so many of the rows that the linear fit has room for their targets, and time for its features."""
+    most = max(DENSE // layer.genes, LARGE)
+    features = layer.centre.shape[1] * (1 + layer.states)
+    most = min(most, 4 * LARGE) if features > 2 * LARGE else most
+    if len(rows) <= most:
+        return rows
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]].sort()[0]
+
+
+class Targets:
+    """A sparse table [C, N], standardised where it is read: with rows [B], it returns [B, N]."""
+
+    def __init__(self, table: sp.csr_matrix, mean: Tensor, sd: Tensor, device: torch.device):
+        self.table, self.mean, self.sd = table, mean.to(device), sd.to(device)
+        self.dense = None
+        if table.shape[0] * table.shape[1] <= DENSE // 2:
+            self.dense = self._standardised(table)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return self._standardised(self.table[rows.cpu().numpy()]) if self.dense is None else self.dense[rows]
+
+    def _standardised(self, table: sp.csr_matrix) -> Tensor:
+        return (torch.as_tensor(table.toarray(), device=self.mean.device) - self.mean) / self.sd
+
+
+def cell_ranks(multiplicity: sp.csr_matrix) -> sp.csr_matrix:
+    """The rank of each cell among all cells, by each gene, as a share of the cells: CSR float32 [C, N].
+
+    Equal multiplicities share their mean rank. The rank of multiplicity 0 is subtracted, so that zeros stay zeros.
+    """
+    columns = multiplicity.tocsc(copy=True)
+    columns.eliminate_zeros()
+    cells = columns.shape[0]
+    for gene in range(columns.shape[1]):
+        own = slice(columns.indptr[gene], columns.indptr[gene + 1])
+        values = columns.data[own]
+        zeros = cells - len(values)
+        # All values are positive, so that the zeros come first.
+        columns.data[own] = (zeros + rankdata(values) - (zeros + 1) / 2) / cells
+    return sp.csr_matrix(columns, dtype=np.float32)

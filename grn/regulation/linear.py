@@ -1,0 +1,176 @@
+"""The linear fit: penalties by held-out prediction, and the slopes that a member of the regulation layer starts from.
+
+Each target has its own penalty. The error of one target is noisy, so that the mean over all targets counts, too
+(COMMON). The grid of penalties is widened where the best one is at its end. How far the states deviate from their
+shared slopes, rho, is one number for all targets.
+
+Letters: C cells, N genes, R regulators, K states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from grn.regulation.ridge import Features, HeldOutError, Ridge
+
+COMMON = 1.0  # what the mean error over targets counts, beside a target's own
+RATIOS = (0.0, 0.5, 0.7, 1.0, 1.4, 2.0)  # of rho: 0, every state has the shared slopes
+WIDER = 10**0.5  # step of the grid beyond its ends
+TOLERANCE = 0.25  # standard errors within which a larger ratio counts as equally good
+WIDEST = 8  # times that it is widened
+FOLDS = 5
+MOST = 2**31  # operations of leaving out the regulators' own features, above which SOME targets choose the ratio
+SOME = 64
+LARGE = 4096  # features or cells, from which on float32 must do and one fold chooses
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """penalty [N]: lambda of each target.   ratio: rho.   error: held-out squared error with them, the mean over
+    targets in variances of what the states' levels leave."""
+
+    penalty: Tensor
+    ratio: float
+    error: float
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    """slopes [N, R + 1], the last column that of the depth.   deviations [K, N, R + 1].   bias [K, N]: the states'
+    levels of the targets."""
+
+    slopes: Tensor
+    deviations: Tensor
+    bias: Tensor
+
+
+def choose_penalties(
+    x: Tensor,
+    y: Tensor,
+    states: Tensor,
+    covariates: Tensor,
+    own: Tensor,
+    folds: Tensor,
+    penalties: list[float],
+    ratios: Sequence[float] | None = None,
+) -> Penalties:
+    """The penalties and the ratio with which held-out cells are predicted best.
+
+    x [C, R]: regulators.   y [C, N]: targets.   states [C, K].   covariates [C, G]: what is taken out of both first.
+    own [R]: the gene that each regulator is.   folds [C].   penalties: the grid to begin with; a single one is taken.
+    ratios: those that are tried.
+    """
+    x, y = taken_out(x, covariates), taken_out(y, covariates)
+    ratios = (ratios or RATIOS) if states.shape[1] > 1 else (0.0,)
+    if min(x.shape[1] * (1 + states.shape[1]), len(x)) > LARGE:
+        folds = torch.where(folds == 0, 0, -1)
+    grid = sorted(penalties)
+    if len(ratios) > 1 and len(own) * (1 + states.shape[1]) * min(x.shape) ** 2 > MOST:
+        return _ratio_of_some(x, y, states, own, folds, grid, ratios)
+    tried = []
+    for ratio in ratios:
+        penalty, error = _penalty_of_targets(Features(x, states, ratio, own), y, folds, grid)
+        tried.append((Penalties(penalty, ratio, float(error.mean())), error))
+    return _best(tried)
+
+
+def _ratio_of_some(
+    x: Tensor, y: Tensor, states: Tensor, own: Tensor, folds: Tensor, grid: list[float], ratios: Sequence[float]
+) -> Penalties:
+    """The same at less cost: SOME targets on one fold choose the ratio, and by how much it changes the penalties that
+    all targets have without deviations."""
+    every, _ = _penalty_of_targets(Features(x, states, 0.0, own), y, folds, grid)
+    some = torch.linspace(0, y.shape[1] - 1, min(SOME, y.shape[1]), device=y.device).round().long()
+    one_fold = torch.where(folds == 0, 0, -1)
+    regulated = torch.isin(own, some).nonzero()[:, 0]
+    places = torch.searchsorted(some, own[regulated])
+    tried = []
+    for ratio in ratios:
+        features = Features(x, states, ratio, own)
+        penalty, error = _penalty_of_targets(features, y[:, some], one_fold, grid, places, regulated)
+        tried.append((Penalties(penalty, ratio, float(error.mean())), error))
+    found = _best(tried)
+    factor = (found.penalty / tried[0][0].penalty).median()
+    return replace(found, penalty=factor * every)
+
+
+def _best(tried: list[tuple[Penalties, Tensor]]) -> Penalties:
+    """The penalties with the least error; of ratios that are about as good, the largest. tried: by ratio, with the
+    error of each target."""
+    least = min(tried, key=lambda found: found[0].error)[1]
+    # The error is nearly level around its least value, and the largest ratio lets the states speak for themselves.
+    as_good = [float((error - least).mean()) <= TOLERANCE * standard_error(error - least) for _, error in tried]
+    return [found for (found, _), good in zip(tried, as_good, strict=True) if good][-1]
+
+
+def standard_error(values: Tensor) -> float:
+    """Of the mean of values [N]."""
+    return float(values.std(correction=0)) / len(values) ** 0.5
+
+
+def _penalty_of_targets(
+    features: Features,
+    y: Tensor,
+    folds: Tensor,
+    grid: list[float],
+    own: Tensor | None = None,
+    regulated: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The penalty of each target and its held-out error, [N] and [N]. own, regulated: see HeldOutError."""
+    if own is None or regulated is None:
+        own, regulated = features.own, torch.arange(len(features.own), device=y.device)
+    error_of = HeldOutError(features, y, folds, own, regulated)
+    tried = list(grid)
+    error = torch.stack([error_of(penalty) for penalty in tried])
+    for _ in range(WIDEST if len(grid) > 1 else 0):
+        best = int(error.mean(1).argmin())
+        if best == 0:
+            tried, error = [tried[0] / WIDER, *tried], torch.cat([error_of(tried[0] / WIDER)[None], error])
+        elif best == len(tried) - 1:
+            tried, error = [*tried, tried[-1] * WIDER], torch.cat([error, error_of(tried[-1] * WIDER)[None]])
+        else:
+            break
+    chosen = (error + COMMON * error.mean(1, keepdim=True)).argmin(0)
+    return y.new_tensor(tried)[chosen], error.gather(0, chosen[None])[0]
+
+
+def fit_linear(
+    x: Tensor,
+    y: Tensor,
+    states: Tensor,
+    depth: Tensor | None,
+    own: Tensor,
+    found: Penalties,
+    *,
+    copies: int = 1,
+) -> LinearFit:
+    """The slopes on the regulators x [C, R] and, if given, on the depth [C], and the levels of the states.
+
+    x and the depth: centred in each state, so that the levels are the states' means of y [C, N].
+    copies: see Features.
+    """
+    covariates = states if depth is None else torch.cat([states, depth[:, None]], 1)
+    features = Features(taken_out(x, covariates), states, found.ratio, own, copies)
+    ridge = Ridge(features.matrix(), taken_out(y, covariates), own, features.of_regulators(y.device))
+    coefficients = ridge.coefficients(found.penalty.to(y))
+    slopes, deviations = features.slopes(coefficients)
+    rest = y - replace(features, x=x).matrix() @ coefficients
+    on_covariates = torch.linalg.pinv(covariates) @ rest  # [K or K + 1, N]
+    bias, of_depth = on_covariates[: states.shape[1]], on_covariates[states.shape[1] :]
+    if depth is None:
+        of_depth = y.new_zeros(1, y.shape[1])
+    if not len(deviations):
+        deviations = slopes.new_zeros(states.shape[1], *slopes.shape)
+    deviations = torch.cat([deviations, deviations.new_zeros(*deviations.shape[:2], 1)], 2)
+    return LinearFit(torch.cat([slopes, of_depth.mT], 1), deviations, bias)
+
+
+def taken_out(values: Tensor, covariates: Tensor) -> Tensor:
+    """values [C, V] without what the covariates [C, G] predict of them."""
+    basis, size, _ = torch.linalg.svd(covariates, full_matrices=False)
+    basis = basis[:, size > 1e-9 * size[0].clamp(min=1e-30)]
+    return values - basis @ (basis.mT @ values)

@@ -1,0 +1,133 @@
+"""The states of cells: what the regulation layer compares cells within, and what its scores may differ by.
+
+Given labels are states (cell types). Along a numeric column (data.state_key) the states are the two ends and the middle
+of its range, and a cell between two of them belongs to both in part; with labels, too, each type has these three.
+Without either, states are found: groups of cells in the leading principal components of all genes.
+
+Letters: C cells, N genes, K states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from grn.data.cells import Cells
+
+KNOTS = (0.0, 0.5, 1.0)  # quantiles of a numeric column at which there is a state
+MOST_COMPONENTS, MOST_STATES = 10, 12
+FEWEST_CELLS = 30  # in a state that is found, on average
+CELLS = 5000  # at most so many cells find the states
+LEAST_GENES = 50  # with fewer genes, each one decides about the states, so that none are looked for
+
+
+@dataclass(frozen=True)
+class States:
+    """membership: float32 [C, K], how much each cell belongs to each state; rows sum to 1.   names [K].
+    origin: labels | found | numeric | one."""
+
+    membership: np.ndarray
+    names: tuple[str, ...]
+    origin: str
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def summary(self) -> str:
+        """Where the states come from, in a sentence."""
+        several = f"{len(self)} states: {', '.join(self.names[:8])}{', ...' if len(self) > 8 else ''}"
+        return {
+            "labels": f"The given cell types are the {len(self)} states that cells are compared within.",
+            "numeric": f"Cells are compared within {several}.",
+            "found": f"There are no labels, so cells are compared within {len(self)} states that were found.",
+            "one": "All cells are compared with each other: there are no labels, and no states were found.",
+        }[self.origin]
+
+
+def cell_states(cells: Cells, seed: int) -> States:
+    """The states of the cells: given labels, a numeric column or both, else those that are found."""
+    types = _of_labels(cells)
+    if cells.state is not None:
+        along, names = _of_numbers(cells.state, cells.state_name)
+        if types is None:
+            return States(along, names, "numeric")
+        both = (types.membership[:, :, None] * along[:, None, :]).reshape(len(along), -1)
+        return States(both, tuple(f"{one}, {other}" for one in types.names for other in names), "numeric")
+    if types is not None:
+        return types
+    return found_states(cells.multiplicity, seed)
+
+
+def _of_labels(cells: Cells) -> States | None:
+    """One state for each label that cells have; a cell without one belongs to all, in proportion to their cells."""
+    present = np.unique(cells.labels[cells.labels >= 0])
+    if len(present) < 2:
+        return None
+    membership = (cells.labels[:, None] == present).astype(np.float32)
+    membership[cells.labels < 0] = membership.sum(0) / membership.sum()
+    return States(membership, tuple(cells.classes[label] for label in present), "labels")
+
+
+def _of_numbers(values: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Memberships [C, K] of cells by a numeric column [C], which change linearly between its quantiles KNOTS.
+
+    A cell without a number belongs to all states in equal parts.
+    """
+    known = np.isfinite(values)
+    knots = np.unique(np.quantile(values[known], KNOTS))
+    membership = np.stack([np.interp(values, knots, row) for row in np.eye(len(knots))], 1)
+    membership[~known] = 1 / len(knots)
+    return membership.astype(np.float32), tuple(f"{name} {knot:.3g}" for knot in knots)
+
+
+def found_states(multiplicity: sp.csr_matrix, seed: int) -> States:
+    """Groups of cells: a mixture of normal distributions in the leading principal components of the genes.
+
+    Components count that explain more than those of genes that are shuffled over the cells; the number of groups is the
+    one with the lowest Bayesian information criterion. multiplicity: CSR [C, N].
+    """
+    from sklearn.mixture import GaussianMixture
+
+    cells, genes = multiplicity.shape
+    one = States(np.ones((cells, 1), np.float32), ("all cells",), "one")
+    if genes < LEAST_GENES or cells < 2 * FEWEST_CELLS:
+        return one
+    generator = np.random.default_rng(seed)
+    some = np.sort(generator.choice(cells, CELLS, replace=False)) if cells > CELLS else np.arange(cells)
+    directions, mean, sd = leading_components(multiplicity[some].toarray(), generator)
+    if not len(directions):
+        return one
+    step = 4096
+    position = np.concatenate(
+        [((multiplicity[first : first + step].toarray() - mean) / sd) @ directions.T for first in range(0, cells, step)]
+    )
+    best, lowest = None, np.inf
+    for states in range(1, min(MOST_STATES, len(some) // FEWEST_CELLS) + 1):
+        mixture = GaussianMixture(states, covariance_type="full", reg_covar=1e-3, random_state=seed, n_init=2)
+        mixture.fit(position[some])
+        criterion = mixture.bic(position[some])
+        if criterion < lowest:
+            best, lowest = mixture, criterion
+    if best is None or best.n_components == 1:
+        return one
+    membership = best.predict_proba(position).astype(np.float32)
+    membership = membership[:, np.argsort(-membership.sum(0), kind="stable")]
+    return States(membership, tuple(f"state {number + 1}" for number in range(membership.shape[1])), "found")
+
+
+def leading_components(values: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Principal directions [d, N] of standardised genes that explain more than shuffled genes do; means and sds [N].
+
+    values [C, N].
+    """
+    from sklearn.utils.extmath import randomized_svd
+
+    mean, sd = values.mean(0), values.std(0)
+    sd = np.where(sd > 1e-6, sd, 1)
+    standardised = (values - mean) / sd
+    count = min(MOST_COMPONENTS, *standardised.shape)
+    _, size, directions = randomized_svd(standardised, count, random_state=0)
+    _, by_chance, _ = randomized_svd(generator.permuted(standardised, axis=0), 1, random_state=0)
+    return directions[size > 1.05 * by_chance[0]], mean, sd

@@ -1,0 +1,204 @@
+"""The linear fit: planted slopes are found, shared and of single states, and the penalties fit the noise."""
+
+import numpy as np
+import pytest
+import torch
+
+from grn.regulation import linear
+from grn.regulation.linear import Penalties, choose_penalties, fit_linear, taken_out
+
+CELLS, REGULATORS, GENES = 400, 5, 25
+OWN = torch.arange(REGULATORS)  # the first genes regulate the others
+GRID = [10.0, 30.0, 100.0, 300.0]
+
+
+def states_of(sizes: list[int]) -> torch.Tensor:
+    """One-hot states [C, K], in blocks."""
+    return torch.eye(len(sizes), dtype=torch.float64).repeat_interleave(torch.tensor(sizes), 0)
+
+
+def planted(
+    sizes: list[int], deviation: float, *, noise: float = 1.0, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x [C, R], y [C, N], states [C, K] and the true slopes [K, N, R]; every state has levels of its own.
+
+    deviation: sd of the slopes of a state around the shared ones.
+    """
+    generator = np.random.default_rng(seed)
+    states = states_of(sizes)
+    count = len(states)
+    slopes = generator.normal(size=(GENES, REGULATORS)) * (generator.random((GENES, REGULATORS)) < 0.5)
+    slopes = slopes + deviation * generator.normal(size=(len(sizes), GENES, REGULATORS))
+    slopes[:, :REGULATORS] = 0
+    x = generator.normal(size=(count, REGULATORS)) + states.numpy() @ generator.normal(size=(len(sizes), REGULATORS))
+    y = np.einsum("ck,kir,cr->ci", states.numpy(), slopes, x) + noise * generator.normal(size=(count, GENES))
+    y += states.numpy() @ generator.normal(size=(len(sizes), GENES)) * 3
+    y[:, :REGULATORS] = x
+    return torch.as_tensor(x), torch.as_tensor(y), states, torch.as_tensor(slopes)
+
+
+def folds_of(cells: int) -> torch.Tensor:
+    return torch.randperm(cells, generator=torch.Generator().manual_seed(0)) % 5
+
+
+def chosen(x, y, states, grid=GRID, **options) -> Penalties:
+    return choose_penalties(x, y, states, states, OWN, folds_of(len(x)), grid, **options)
+
+
+def slopes_of(x, y, states, found: Penalties) -> torch.Tensor:
+    """[K, N, R], shared and deviating ones together."""
+    fit = fit_linear(x, y, states, None, OWN, found)
+    return (fit.slopes + fit.deviations)[..., :-1]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_shared_slopes_are_found_and_states_are_not_told_apart_by_much(seed):
+    x, y, states, truth = planted([130, 130, 140], 0.0, seed=seed)
+    found = chosen(x, y, states)
+    slopes = slopes_of(x, y, states, found)
+    targets = slice(REGULATORS, None)
+    assert found.ratio <= 0.5
+    assert (slopes - truth)[:, targets].abs().mean() < 0.08
+    assert (slopes - slopes.mean(0)).std() < 0.1 * slopes.std()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_slopes_that_differ_between_states_are_found(seed):
+    x, y, states, truth = planted([130, 130, 140], 0.7, seed=seed)
+    found = chosen(x, y, states)
+    assert found.ratio >= 0.7
+    slopes = slopes_of(x, y, states, found)
+    differences, expected = slopes - slopes.mean(0), truth - truth.mean(0)
+    targets = slice(REGULATORS, None)
+    correlation = np.corrcoef(differences[:, targets].ravel(), expected[:, targets].ravel())[0, 1]
+    assert correlation > 0.95
+    shared = choose_penalties(x, y, states, states, OWN, folds_of(CELLS), GRID, ratios=(0.0,))
+    assert shared.ratio == 0 and found.error < 0.8 * shared.error
+
+
+def test_one_state_has_no_deviations():
+    x, y, states, _ = planted([200], 0.0)
+    found = chosen(x, y, states, ratios=(0.5, 1.0))
+    assert found.ratio == 0
+    fit = fit_linear(x, y, states, None, OWN, found)
+    assert fit.deviations.shape == (1, GENES, REGULATORS + 1) and (fit.deviations == 0).all()
+
+
+def test_levels_of_states_change_no_penalty_and_no_slope():
+    """They are taken out of regulators and targets alike."""
+    x, y, states, _ = planted([100, 60, 40], 0.5)
+    moved, other = states @ torch.randn(3, REGULATORS).double(), states @ torch.randn(3, GENES).double()
+    found, again = chosen(x, y, states), chosen(x + 9 * moved, y + 9 * other, states)
+    assert torch.equal(found.penalty, again.penalty) and found.ratio == again.ratio
+    before = slopes_of(x, y, states, found)
+    torch.testing.assert_close(slopes_of(x + 9 * moved, y + 9 * other, states, found), before)
+
+
+@pytest.mark.parametrize("grid", [[1000.0, 3000.0], [0.01, 0.03]])
+def test_the_grid_is_widened_where_its_end_is_best(grid):
+    """Clean data want a weak penalty, noise a strong one, wherever the grid begins."""
+    x, y, states, _ = planted([150, 150], 0.3, noise=0.3)
+    rest = chosen(x, torch.cat([x, torch.randn(300, GENES - REGULATORS).double()], 1), states, grid, ratios=(0.0,))
+    clean = chosen(x, y, states, grid, ratios=(0.0,))
+    wide = chosen(x, y, states, np.logspace(-3, 5, 17).tolist(), ratios=(0.0,))
+    assert clean.error == pytest.approx(wide.error, rel=0.01)
+    assert clean.penalty.max() < 999 if grid[0] == 1000 else clean.penalty.max() > 0.03
+    assert rest.penalty[REGULATORS:].median() > 5 * clean.penalty[REGULATORS:].median()
+    assert rest.penalty[REGULATORS:].median() > 30
+
+
+def test_a_single_penalty_is_taken_as_it_is():
+    x, y, states, _ = planted([150, 150], 0.3)
+    found = chosen(x, y, states, [12345.0])
+    assert (found.penalty == 12345).all() and found.penalty.shape == (GENES,)
+
+
+def test_targets_have_penalties_of_their_own():
+    """Half of them are noise, the others nearly free of it."""
+    x, y, states, _ = planted([100], 0.0, noise=0.1)
+    noise = torch.arange(GENES) % 2 == 0
+    noise[:REGULATORS] = False
+    y[:, noise] = torch.randn(100, int(noise.sum()), generator=torch.Generator().manual_seed(1)).double()
+    found = chosen(x, y, states, [1.0, 10.0, 100.0, 1000.0])
+    clean = ~noise
+    clean[:REGULATORS] = False
+    assert found.penalty[noise].median() > found.penalty[clean].median()
+
+
+def test_a_larger_ratio_is_taken_where_it_is_as_good(monkeypatch):
+    x, y, states, _ = planted([130, 130, 140], 0.4)
+    ratios = [chosen(x, y, states).ratio]
+    monkeypatch.setattr(linear, "TOLERANCE", 0.0)
+    ratios.append(chosen(x, y, states).ratio)
+    monkeypatch.setattr(linear, "TOLERANCE", 1e9)
+    ratios.append(chosen(x, y, states).ratio)
+    assert ratios[1] <= ratios[0] <= ratios[2] == max(linear.RATIOS)
+    assert ratios[1] < ratios[2]
+
+
+def test_a_state_with_few_cells_is_drawn_to_the_shared_slopes():
+    """The same deviation counts less, the fewer the cells that show it."""
+    pulled = []
+    for few in (8, 40, 200):
+        x, y, states, truth = planted([200, 200, few], 0.0, noise=0.3)
+        last = states[:, 2] > 0
+        y[last, REGULATORS:] -= 2 * x[last] @ truth[2, REGULATORS:].mT  # the opposite signs
+        penalty = torch.full((GENES,), 10.0).double()  # of deviations: 40
+        slopes = slopes_of(x, y, states, Penalties(penalty, 0.5, 1.0))
+        targets = slice(REGULATORS, None)
+        others = slopes[:2].mean(0)
+        difference, expected = (slopes[2] - others)[targets].ravel(), (-2 * truth[2, targets]).ravel()
+        pulled.append(float(difference @ expected / expected.square().sum()))
+    assert 0 < pulled[0] < pulled[1] < pulled[2] < 1.05
+    assert pulled[0] < 0.3 and pulled[2] > 0.7
+
+
+def test_the_bias_is_the_states_mean_of_a_target():
+    """In the form that the layer reads: x centred in every state."""
+    x, y, states, _ = planted([70, 80, 50], 0.5)
+    fit = fit_linear(taken_out(x, states), y, states, None, OWN, Penalties(torch.ones(GENES), 0.7, 1.0))
+    torch.testing.assert_close(fit.bias, (states / states.sum(0)).mT @ y)
+
+
+def test_the_depth_takes_what_follows_it_and_is_not_penalised():
+    """Regulators and targets follow it, and no regulator does anything."""
+    generator = torch.Generator().manual_seed(3)
+    states = states_of([200, 200])
+    depth = taken_out(torch.randn(400, 1, generator=generator).double(), states)[:, 0]
+    x = taken_out(torch.randn(400, REGULATORS, generator=generator).double(), states) + 3 * depth[:, None]
+    y = (
+        2 * depth[:, None]
+        + 0.1 * torch.randn(400, GENES, generator=generator).double()
+        + states @ torch.ones(2, 1).double()
+    )
+    found = Penalties(torch.full((GENES,), 1e-3), 0.0, 1.0)
+    with_depth, without = fit_linear(x, y, states, depth, OWN, found), fit_linear(x, y, states, None, OWN, found)
+    assert (with_depth.slopes[:, -1] - 2).abs().max() < 0.3
+    assert with_depth.slopes[:, :-1].abs().max() < 0.05
+    assert (without.slopes[:, -1] == 0).all() and without.slopes[:, :-1].abs().mean() > 0.1
+    torch.testing.assert_close(with_depth.bias, (states / states.sum(0)).mT @ y)
+
+
+def test_what_a_fit_says_is_its_prediction():
+    """bias + depth + slopes: the residual is uncorrelated with what is not penalised."""
+    x, y, states, _ = planted([70, 80, 50], 0.5)
+    depth = torch.randn(200, generator=torch.Generator().manual_seed(0)).double()
+    fit = fit_linear(x, y, states, depth, OWN, Penalties(torch.ones(GENES), 0.7, 1.0))
+    slopes = torch.einsum("ck,kir->cir", states, fit.slopes + fit.deviations)
+    predicted = states @ fit.bias + (slopes @ torch.cat([x, depth[:, None]], 1)[..., None])[..., 0]
+    rest = y - predicted
+    assert (states.mT @ rest).abs().max() < 1e-8 and (depth @ rest).abs().max() < 1e-8
+    targets = slice(REGULATORS, None)
+    assert rest[:, targets].square().mean() < 1.2
+
+
+@pytest.mark.parametrize("covariates", [states_of([3, 4]), torch.cat([states_of([3, 4]), torch.ones(7, 1)], 1)])
+def test_what_is_taken_out_leaves_nothing_along_the_covariates(covariates):
+    """Also where they are linearly dependent."""
+    covariates = covariates.double()
+    values = torch.randn(7, 4, generator=torch.Generator().manual_seed(0)).double()
+    rest = taken_out(values, covariates)
+    assert (covariates.mT @ rest).abs().max() < 1e-12
+    expected = values - covariates @ torch.linalg.pinv(covariates) @ values
+    torch.testing.assert_close(rest, expected)
+    assert torch.equal(taken_out(values, torch.zeros(7, 1).double()), values)

@@ -1,0 +1,177 @@
+"""The states of cells: of labels, along numbers, and found where there are neither."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.metrics import adjusted_rand_score
+
+from grn.config.schema import DataConfig
+from grn.data.cells import Cells, load_cells
+from grn.regulation import states as module
+from grn.regulation.states import States, cell_states, found_states, leading_components
+
+CELLS, GENES = 300, 80
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Cells:
+    settings = {"cells": 60, "genes": 16, "regulators": 4, "cell_types": 3}
+    config = DataConfig.model_validate(
+        {"path": "simulated:", "label_key": "cell_type", "genes": "all", "simulated": settings}
+    )
+    return load_cells(config)[0]
+
+
+def groups(sizes: list[int], apart: float, seed: int = 0, genes: int = GENES) -> tuple[sp.csr_matrix, np.ndarray]:
+    """Cells whose genes are shifted together by group, and the group of each, in no order."""
+    generator = np.random.default_rng(seed)
+    group = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    shift = apart * generator.normal(size=(len(sizes), genes))
+    values = 6 + generator.normal(size=(len(group), genes)) + shift[group]
+    return sp.csr_matrix(values.clip(0).astype(np.float32)), group
+
+
+def test_every_label_that_cells_have_is_a_state(simulated):
+    labels = np.where(np.arange(60) % 4 == 0, 0, 2)  # nobody has the second one
+    labels[[5, 11, 17]] = -1
+    found = cell_states(replace(simulated, labels=labels), 0)
+    assert found.origin == "labels" and found.names == (simulated.classes[0], simulated.classes[2])
+    known = labels >= 0
+    np.testing.assert_array_equal(found.membership[known].argmax(1), (labels[known] == 2).astype(int))
+    assert set(np.unique(found.membership[known])) == {0, 1}
+    shares = found.membership[known].mean(0)
+    np.testing.assert_allclose(found.membership[~known], np.tile(shares, (3, 1)), rtol=1e-6)
+    assert found.membership.dtype == np.float32 and len(found) == 2
+    assert "2 states" in found.summary()
+
+
+@pytest.mark.parametrize("labels", [-1, 1])
+def test_one_label_is_no_label(simulated, labels):
+    """Of 16 genes, no states are looked for either."""
+    found = cell_states(replace(simulated, labels=np.full(60, labels)), 0)
+    assert found.origin == "one" and (found.membership == 1).all() and len(found) == 1
+
+
+def test_memberships_along_a_number_sum_to_one_and_are_linear_between_knots(simulated):
+    values = np.random.default_rng(0).gamma(1.0, 5.0, 60).astype(np.float32)
+    found = cell_states(replace(simulated, labels=np.full(60, -1), state=values, state_name="dose"), 0)
+    membership, middle = found.membership, np.median(values)
+    assert found.origin == "numeric" and membership.shape == (60, 3) and membership.dtype == np.float32
+    assert all(name.startswith("dose ") for name in found.names)
+    np.testing.assert_allclose(membership.sum(1), 1, rtol=1e-6)
+    assert (membership >= 0).all()
+    knots = np.array([values.min(), middle, values.max()])
+    np.testing.assert_allclose(membership @ knots, values, rtol=1e-4)  # linear: it gives the number back
+    assert (membership[values < middle, 2] == 0).all() and (membership[values > middle, 0] == 0).all()
+    np.testing.assert_allclose(membership[values.argmin()], [1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(membership[values.argmax()], [0, 0, 1], atol=1e-6)
+
+
+def test_a_cell_without_a_number_belongs_to_all_states_in_equal_parts(simulated):
+    values = np.linspace(0, 1, 60).astype(np.float32)
+    values[[3, 50]] = np.nan
+    found = cell_states(replace(simulated, labels=np.full(60, -1), state=values, state_name="age"), 0).membership
+    np.testing.assert_allclose(found[[3, 50]], 1 / 3, rtol=1e-6)
+    assert np.isfinite(found).all()
+
+
+def test_numbers_with_two_values_are_two_states(simulated):
+    values = (np.arange(60) % 4 == 0).astype(np.float32)  # the median is one of the ends
+    found = cell_states(replace(simulated, labels=np.full(60, -1), state=values, state_name="treated"), 0)
+    np.testing.assert_array_equal(found.membership, np.stack([values == 0, values == 1], 1))
+    assert found.names == ("treated 0", "treated 1")
+
+
+def test_labels_and_numbers_are_crossed(simulated):
+    values = np.random.default_rng(0).random(60).astype(np.float32)
+    both = cell_states(replace(simulated, state=values, state_name="time"), 0)
+    types = cell_states(simulated, 0)
+    along = cell_states(replace(simulated, labels=np.full(60, -1), state=values, state_name="time"), 0)
+    assert both.membership.shape == (60, 9) and len(both.names) == 9 and both.origin == "numeric"
+    assert both.names[4] == f"{types.names[1]}, {along.names[1]}"
+    crossed = both.membership.reshape(60, 3, 3)
+    np.testing.assert_allclose(crossed.sum(2), types.membership, rtol=1e-6)
+    np.testing.assert_allclose(crossed.sum(1), along.membership, rtol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [[150, 150], [160, 90, 50], [80, 80, 70, 70]])
+def test_planted_groups_are_found(sizes):
+    """From the largest to the smallest."""
+    multiplicity, group = groups(sizes, 1.0)
+    found = found_states(multiplicity, 0)
+    assert found.origin == "found" and len(found) == len(sizes)
+    assert adjusted_rand_score(group, found.membership.argmax(1)) > 0.95
+    np.testing.assert_allclose(found.membership.sum(1), 1, rtol=1e-5)
+    size = found.membership.sum(0)
+    assert (np.diff(size) <= 0).all()
+    assert found.names == tuple(f"state {k + 1}" for k in range(len(sizes)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_groups_are_found_in_noise(seed):
+    multiplicity, _ = groups([CELLS], 1.0, seed)
+    found = found_states(multiplicity, seed)
+    assert len(found) == 1 and found.origin == "one" and found.names == ("all cells",)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_groups_are_found_along_one_direction_without_gaps(seed):
+    """A program that cells have more or less of is no group."""
+    generator = np.random.default_rng(seed)
+    values = (
+        6 + generator.normal(size=(CELLS, GENES)) + generator.normal(size=(CELLS, 1)) * generator.normal(size=GENES)
+    )
+    assert len(found_states(sp.csr_matrix(values.clip(0).astype(np.float32)), seed)) == 1
+
+
+def test_few_genes_or_few_cells_have_one_state():
+    assert len(found_states(groups([150, 150], 3.0, genes=module.LEAST_GENES - 1)[0], 0)) == 1
+    assert len(found_states(groups([25, 25], 3.0)[0], 0)) == 1
+
+
+def test_the_same_seed_finds_the_same_states():
+    """Whatever was drawn before; groups overlap, so that where the search begins shows in the last digits."""
+    multiplicity, _ = groups([160, 90, 50], 0.45)
+    found = []
+    for drawn_before in range(3):
+        np.random.seed(drawn_before)
+        found.append(found_states(multiplicity, 3).membership)
+    assert found[0].shape[1] > 1 and np.abs(found[0] - found[0].round()).max() > 0.01
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("sizes", [[300], [150, 150], [100, 100, 100]])
+def test_components_count_that_explain_more_than_those_of_shuffled_genes(sizes):
+    """K groups differ in K - 1 directions; noise has none."""
+    multiplicity, group = groups(sizes, 1.0)
+    directions, mean, sd = leading_components(multiplicity.toarray(), np.random.default_rng(0))
+    assert directions.shape == (len(sizes) - 1, GENES)
+    np.testing.assert_allclose(directions @ directions.T, np.eye(len(directions)), atol=1e-5)
+    np.testing.assert_allclose(mean, multiplicity.toarray().mean(0), rtol=1e-5)
+    position = ((multiplicity.toarray() - mean) / sd) @ directions.T
+    for one in set(group):
+        assert (position[group == one].std(0) < 0.5 * position.std(0)).all()
+
+
+def test_some_of_the_cells_find_the_states_of_all(monkeypatch):
+    multiplicity, group = groups([160, 140], 1.0)
+    monkeypatch.setattr(module, "CELLS", 150)
+    found = found_states(multiplicity, 0)
+    assert found.membership.shape == (300, 2)
+    assert adjusted_rand_score(group, found.membership.argmax(1)) > 0.95
+
+
+def test_genes_that_never_vary_change_nothing():
+    multiplicity, _ = groups([160, 140], 1.0)
+    constant = sp.csr_matrix(sp.hstack([multiplicity, np.ones((300, 5), np.float32), sp.csr_matrix((300, 5))]))
+    found = found_states(constant.astype(np.float32), 0)
+    assert len(found) == 2 and np.isfinite(found.membership).all()
+
+
+@pytest.mark.parametrize("origin", ["labels", "numeric", "found", "one"])
+def test_every_origin_has_a_sentence(origin):
+    summary = States(np.ones((2, 1)), ("a",), origin).summary()
+    assert summary.endswith(".") and "\n" not in summary
