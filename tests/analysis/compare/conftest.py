@@ -47,7 +47,6 @@ def cells_of(values: np.ndarray, regulators: int, types: np.ndarray, basal: np.n
         obs_names=np.array([f"cell{n}" for n in range(cells)]),
         basal=np.ones(cells, np.float32) if basal is None else basal.astype(np.float32),
         depth=None,
-        weight=np.ones(cells, np.float32),
         measures_depth=np.ones(genes, dtype=bool),
         depth_share=np.zeros(genes),
         target_total=None,
