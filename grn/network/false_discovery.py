@@ -102,7 +102,7 @@ def local_rates(weight: np.ndarray, null_weight: np.ndarray) -> np.ndarray:
     size, null = np.abs(weight), np.abs(null_weight)
     if not len(size):
         return np.zeros(0)
-    some, some_null = (each[:: max(1, len(each) // SMOOTHED)] for each in (size, null))
+    some, some_null = (_sample(each) for each in (size, null))
     values = np.concatenate([some, some_null, [max(size.max(), null.max())]])
     is_null = np.concatenate([np.zeros(len(some)), np.ones(len(some_null) + 1)])
     importance = np.concatenate([np.full(len(some), 1 / len(some)), np.full(len(some_null) + 1, 1 / len(some_null))])
@@ -110,6 +110,11 @@ def local_rates(weight: np.ndarray, null_weight: np.ndarray) -> np.ndarray:
     share = regression.fit(values, is_null, importance).predict(size)
     ratio = share / np.maximum(1 - share, 1e-9)
     return np.minimum(1, null_share(p_values(weight, null_weight)) * ratio)
+
+
+def _sample(values: np.ndarray) -> np.ndarray:
+    """All values [n], or SMOOTHED of them where there are more."""
+    return values if len(values) <= SMOOTHED else np.random.default_rng(0).choice(values, SMOOTHED, replace=False)
 
 
 def q_values(weight: np.ndarray, null_weight: np.ndarray, candidates: np.ndarray | None = None) -> np.ndarray:

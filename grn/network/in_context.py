@@ -52,6 +52,6 @@ def summary(network: Network) -> list[str]:
     if network.type_q:
         each = ", ".join(f"{name} {int((q <= 0.05).sum())}" for name, q in list(network.type_q.items())[:12])
         lines.append(f"Edges of single states at this rate: {each}.")
-    if not found:
+    if not found and not any((q <= 0.05).any() for q in network.type_q.values()):
         lines.append("No edge stands out from chance within states: weights are small, and mean little.")
     return lines
