@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.run import Run, load
 from grn.api.train import WORDS, changed_fields, random_states_kept, run_settings
-from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch, reworded
+from grn.errors import ConfigError, DataError, RunFolderError, reworded
 from grn.run_folder import CONFIG
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | 
 
 
 def _of_run_cell(run: Run, cell: str, adata: AnnData | None) -> pd.DataFrame:
-    from grn.data.cells import load_cells
+    from grn.network.cells_of_run import cells_of_run
     from grn.regulation.states import cell_states
 
     if adata is not None and not is_anndata(adata):
@@ -165,14 +165,7 @@ def _of_run_cell(run: Run, cell: str, adata: AnnData | None) -> pd.DataFrame:
         )
     advice = "write it with adata.write_h5ad(FILE) and set data.path to FILE in config.yaml"
     with reworded({advice: "give it again as data="}):
-        cells, _ = load_cells(
-            settings.data, seed=settings.trainer.seed, adata=None if adata is None else checked_anndata(adata)
-        )
-    if cells.vocabulary != trained.vocabulary:
-        raise VocabularyMismatch(
-            f"The cells no longer have the {len(trained.vocabulary)} genes that {run.folder} was trained on; restore "
-            "them, or train again."
-        )
+        cells = cells_of_run(run.folder, settings, trained, None if adata is None else checked_anndata(adata))
     return _of_cell(regulation, cells, cell_states(cells, settings.trainer.seed), cell)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -112,7 +111,9 @@ class Run:
     @cached_property
     def cell_types(self) -> tuple[str, ...]:
         """The labels that the model tells apart, in the order of its probabilities; none without labels."""
-        return tuple(json.loads((self._model / "labels.json").read_text("utf-8")))
+        from grn.model.folder import read_model_folder
+
+        return read_model_folder(self._model).classes
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Copies the run to a new folder, which is its folder from then on, whole or not at all, and returns that.

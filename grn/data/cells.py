@@ -11,6 +11,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.config.schema import DataConfig
+from grn.data.digest import digest_of_cells
 from grn.data.preprocessing.counts import Expression, read_expression
 from grn.data.preprocessing.depth import (
     DepthScale,
@@ -56,6 +57,7 @@ class Cells:
     target_total: the total to which log1p_normalised scaled each cell; None for the other transforms.
     counts_from: a sentence about which matrix the values were read from.   notes: more sentences for the user.
     state [C]: float32, a number along which regulation may change (data.state_key), NaN where missing; None without.
+    digest: of everything that training reads from the cells and their split; empty for cells of another source.
     truth: the planted edges of simulated cells: source, target, sign, and cell_type and along_state where edges differ
     by these (see grn.data.simulated_network); None for other cells.
     """
@@ -78,6 +80,7 @@ class Cells:
     groups: np.ndarray | None = None
     state: np.ndarray | None = None
     state_name: str = ""
+    digest: str = ""
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
@@ -115,13 +118,15 @@ def load_cells(
     used = "" if regulators is None else f", {regulators.size} of them as regulators"
     measured = config.depth == "auto" and (counted or zeros_reflect_depth(counts[split.train], measures))
     depth = depth_scale(total[split.train]) if measured else None
+    vocabulary = tuple(names[position] for position in chosen)
+    predicted, state = _read_property(adata.obs, property_key), _read_state(adata.obs, config.state_key)
     cells = Cells(
         multiplicity=to_multiplicity(values, transform, total, target),
-        vocabulary=tuple(names[position] for position in chosen),
+        vocabulary=vocabulary,
         regulators=regulators,
         labels=labels,
         classes=classes,
-        property=_read_property(adata.obs, property_key),
+        property=predicted,
         obs_names=adata.obs_names.to_numpy(str),
         basal=basal_multiplicity(total, depth),
         depth=depth,
@@ -132,8 +137,11 @@ def load_cells(
         notes=(*_left_out(adata), f"{chosen.size} of {len(names)} genes are used{used}.", regulators_note),
         truth=read_truth(adata),
         groups=groups,
-        state=_read_state(adata.obs, config.state_key),
+        state=state,
         state_name=config.state_key or "",
+        digest=digest_of_cells(
+            values, config, split, (vocabulary, classes), (labels, predicted, groups, state, regulators)
+        ),
     )
     return cells, split
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 
-from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
 from grn.files import replacing_folder
+from grn.model.folder import CARD, FORMAT, LayerShape, RegulationCard, hash_of, lines_of, read_model_folder
 from grn.model.regulation import Regulation
 from grn.model.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 
-FORMAT = 5
 MEASURES, SHARE = "measures_depth", "depth_share"
-FILES = ("card.json", "config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class TrainedModel:
     (None: not normalised).   depth: mean and sd of the training cells' log totals, the scale of the basal gene's
     multiplicity (None: it is always 1).   measures_depth: bool [V], the genes that these totals are over.
     depth_share [V]: the part of the totals in each gene.   property_key: obs column that the property head predicts, or
-    None.
+    None.   cells: digest of the cells that it was trained on (grn/data/digest.py), None where that is not known.
     """
 
     model: Model
@@ -49,6 +46,7 @@ class TrainedModel:
     measures_depth: np.ndarray
     depth_share: np.ndarray
     property_key: str | None = None
+    cells: str | None = None
 
     @property
     def regulators(self) -> np.ndarray:
@@ -57,89 +55,72 @@ class TrainedModel:
 
     @property
     def hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of the tensors."""
-        return _hash(_tensors(self))
+        """First 16 hex digits of a SHA-256 over all that the model folder holds: tensors, names and card."""
+        return self._card_and_content()[0]["hash"]
 
     def save(self, folder: Path) -> None:
         """Writes the model folder `folder`; an existing one is replaced as a whole."""
+        card, content = self._card_and_content()
+        with replacing_folder(folder) as beside:
+            for name, whole in content.items():
+                (beside / name).write_bytes(whole)
+            (beside / CARD).write_text(json.dumps(card, indent=1))
+
+    def _card_and_content(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """The entries of card.json and the bytes of every other file."""
         card = {
             "format": FORMAT,
-            "hash": self.hash,
             "values": self.values,
             "multiplicity": self.multiplicity,
             "target_total": self.target_total,
-            "depth": self.depth,
+            "depth": None if self.depth is None else list(self.depth),
             "regulation": _shapes(self.model.regulation),
             "property_key": self.property_key,
+            "cells": self.cells,
         }
-        with replacing_folder(folder) as beside:
-            (beside / "model.safetensors").write_bytes(save(_tensors(self)))
-            (beside / "config.yaml").write_text(yaml.safe_dump(self.model.config.model_dump(), sort_keys=False))
-            (beside / "vocabulary.txt").write_bytes(_lines(self.vocabulary))
-            (beside / "labels.json").write_text(json.dumps(self.classes, ensure_ascii=False, indent=1), "utf-8")
-            (beside / "card.json").write_text(json.dumps(card, indent=1))
+        content = {
+            "config.yaml": yaml.safe_dump(self.model.config.model_dump(), sort_keys=False).encode(),
+            "vocabulary.txt": lines_of(self.vocabulary),
+            "labels.json": json.dumps(self.classes, ensure_ascii=False, indent=1).encode(),
+            "model.safetensors": save(_tensors(self)),
+        }
+        return card | {"hash": hash_of(card, content)}, content
 
     @staticmethod
     def load(folder: Path) -> TrainedModel:
         """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
-        if not folder.exists():
-            raise RunFolderError(f"{folder} does not exist; give a run folder or its model/.")
-        folder = folder / "model" if (folder / "model").is_dir() else folder
-        missing = [name for name in FILES if not (folder / name).is_file()]
-        if missing:
-            raise RunFolderError(f"{folder} is not a model: {missing[0]} is missing; give a run folder or its model/.")
+        files = read_model_folder(folder)
+        card = files.card
         try:
-            card = json.loads((folder / "card.json").read_text("utf-8"))
-            if card["format"] != FORMAT:
-                raise RunFolderError(
-                    f"{folder} has format {card['format']} and this version reads {FORMAT}; "
-                    "train again, or use the version that wrote it."
-                )
-            config = ModelConfig(**yaml.safe_load((folder / "config.yaml").read_text("utf-8")))
-            vocabulary = _names((folder / "vocabulary.txt").read_bytes())
-            classes = tuple(json.loads((folder / "labels.json").read_text("utf-8")))
-            tensors = load_file(folder / "model.safetensors")
-            fields = {name: card[name] for name in ("values", "multiplicity", "target_total", "property_key")}
-            fields["depth"] = None if card["depth"] is None else tuple(card["depth"])
-            shapes = card["regulation"]
-            undamaged = card["hash"] == _hash(tensors)
+            tensors = load(files.tensors)
             measures, share = tensors.pop(MEASURES).numpy(), tensors.pop(SHARE).numpy()
-        except (ValueError, TypeError, KeyError, yaml.YAMLError, SafetensorError) as damage:
-            reason = " ".join(f"{type(damage).__name__}: {damage}".split())
-            raise RunFolderError(f"{folder} is damaged ({reason:.200}); train again or restore it.") from None
-        if not undamaged:
-            raise RunFolderError(
-                f"{folder} is damaged: the hash of its tensors is not the one in card.json; restore it."
-            )
-        try:
+            if not len(measures) == len(share) == len(files.vocabulary):
+                raise ValueError("the genes that measure depth are not the model's")
             model = Model(
-                config,
-                len(vocabulary),
-                classes=len(classes),
-                property=fields["property_key"] is not None,
-                regulation=_regulation(shapes, tensors),
+                files.config,
+                len(files.vocabulary),
+                classes=len(files.classes),
+                property=card.property_key is not None,
+                regulation=_regulation(card.regulation, tensors),
             )
             model.load_state_dict(tensors)
-        except (RuntimeError, KeyError, TypeError):
+        except (RuntimeError, KeyError, TypeError, ValueError, SafetensorError):
             raise RunFolderError(
                 f"{folder} is damaged: its tensors do not fit its configuration, genes or labels; restore it."
             ) from None
-        return TrainedModel(model.eval(), vocabulary, classes, measures_depth=measures, depth_share=share, **fields)
-
-
-def _lines(names: Sequence[str]) -> bytes:
-    """One name a line, exactly: a line feed inside a name is written as \\n, a backslash as two."""
-    return "".join(name.replace("\\", r"\\").replace("\n", r"\n") + "\n" for name in names).encode()
-
-
-def _names(lines: bytes) -> tuple[str, ...]:
-    """The names that `_lines` wrote."""
-    # Bytes, because text mode turns every kind of line end into "\n"; not splitlines, which splits at even more
-    # characters. Names may contain all of these, as those of a list with Windows' line ends do.
-    return tuple(
-        re.sub(r"\\(.)", lambda escaped: "\n" if escaped[1] == "n" else escaped[1], line)
-        for line in lines.decode().split("\n")[:-1]
-    )
+        return TrainedModel(
+            model.eval(),
+            files.vocabulary,
+            files.classes,
+            values=card.values,
+            multiplicity=card.multiplicity,
+            target_total=card.target_total,
+            depth=None if card.depth is None else (card.depth[0], card.depth[1]),
+            measures_depth=measures,
+            depth_share=share,
+            property_key=card.property_key,
+            cells=card.cells,
+        )
 
 
 def _shapes(regulation: Regulation | None) -> dict | None:
@@ -160,19 +141,17 @@ def _shape(layer: RegulationLayer) -> dict[str, int | bool]:
     return {name: getattr(layer, name) for name in names}
 
 
-def _regulation(shapes: dict | None, tensors: dict[str, torch.Tensor]) -> Regulation | None:
-    if shapes is None:
+def _regulation(card: RegulationCard | None, tensors: Mapping[str, torch.Tensor]) -> Regulation | None:
+    if card is None:
         return None
     regulators = tensors["is_regulator"].nonzero()[:, 0]
-    pooled, by_state = (
-        shape and RegulationLayer(genes=len(tensors["is_regulator"]), regulators=regulators, **shape)
-        for shape in (shapes["pooled"], shapes["by_state"])
-    )
-    return Regulation(pooled, by_state, shapes["level_error"], shapes["within_share"]).requires_grad_(False)
+    genes = len(tensors["is_regulator"])
 
+    def layer(shape: LayerShape) -> RegulationLayer:
+        return RegulationLayer(genes=genes, regulators=regulators, **shape.model_dump())
 
-def _hash(tensors: dict[str, torch.Tensor]) -> str:
-    return hashlib.sha256(save(tensors)).hexdigest()[:16]
+    by_state = None if card.by_state is None else layer(card.by_state)
+    return Regulation(layer(card.pooled), by_state, card.level_error, card.within_share).requires_grad_(False)
 
 
 def _tensors(trained: TrainedModel) -> dict[str, torch.Tensor]:

@@ -11,13 +11,14 @@ import pandas as pd
 import grn
 from grn.config.files import load_config
 from grn.config.schema import Config
-from grn.data.cells import Cells, load_cells, read_columns, read_labels
+from grn.data.cells import Cells, read_columns, read_labels
 from grn.data.loading.batches import is_packed
 from grn.devices import own_device
-from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch, reworded
+from grn.errors import ConfigError, DataError, RunFolderError, reworded
 from grn.files import refuse_used_folder
 from grn.messages import Say
 from grn.model.saved import TrainedModel
+from grn.network.cells_of_run import cells_of_run
 from grn.network.file_formats import edge_table, edges_by_type, network_anndata, write_network
 from grn.network.in_context import summary
 from grn.network.readouts.sampling import even_rows
@@ -159,8 +160,8 @@ def export(
 
     changes: fields of the configuration's network section, by name.   cell_type: write the network of this state alone.
     by: a column of obs whose groups are the states, in place of the run's; the regulation is fitted with them, again.
-    Raises RunFolderError, ConfigError, DataError, and VocabularyMismatch where the cells no longer have the model's
-    genes.
+    Raises RunFolderError, ConfigError, DataError, VocabularyMismatch; also where the cells are no longer those that the
+    run was trained on.
     """
     config_file = config_of(run, needed=(CONFIG,))
     if not (run / "model").exists():
@@ -171,12 +172,7 @@ def export(
         changes = {**changes, "false_discovery": "null"}  # q-values are about effects alone
     config = load_config(config_file, [f"network.{name}={value}" for name, value in changes.items()])
     refuse_used_folder(output)
-    cells, _ = load_cells(config.data, property_key=config.objectives.property.key, seed=config.trainer.seed)
-    if cells.vocabulary != trained.vocabulary:
-        raise VocabularyMismatch(
-            f"{config.data.path} no longer has the {len(trained.vocabulary)} genes that {run} was trained on. "
-            "Restore the data, or train again."
-        )
+    cells = cells_of_run(run, config, trained)
     states = None
     if by is not None:
         refuse_other_readouts(config)

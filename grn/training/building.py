@@ -75,6 +75,7 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
         measures_depth=cells.measures_depth,
         depth_share=cells.depth_share,
         property_key=config.objectives.property.key if model.property is not None else None,
+        cells=cells.digest or None,
     )
 
 

@@ -8,22 +8,19 @@ last bit.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
-import torch
 
 import grn
 from grn.config.fields import RENAMED
 from grn.config.schema import Config
 from grn.data.cells import Cells
-from grn.data.preprocessing.split import Split
 from grn.errors import ConfigError, DataError, RunFolderError
 from grn.run_folder import COMPLETE, CONFIG
+from grn.training.loop.checkpoint_file import load_checkpoint
 from grn.training.loop.metrics_file import METRICS, Rows, rows_before
 from grn.training.machine import processes
 
@@ -77,8 +74,8 @@ class Start:
 class Origin(L.Callback):
     """Records in every checkpoint what the run was started with: configuration, digest of its cells, processes."""
 
-    def __init__(self, config: Config, cells: Cells, split: Split):
-        self.config, self.cells = config, digest(cells, split)
+    def __init__(self, config: Config, cells: Cells):
+        self.config, self.cells = config, cells.digest
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -96,10 +93,23 @@ def find_start(folder: Path) -> Start:
     last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
     if not last.exists():
         return Start(folder)
-    step, best_step, origin = read_checkpoint(last)
+    try:
+        step, best_step, origin = read_checkpoint(last)
+    except RunFolderError as problem:
+        offer = _offer(best)
+        raise RunFolderError(str(problem).replace("; restore it, or ", f"; restore it,{offer} or ")) from None
     if best_step:
         read_checkpoint(best)
     return Start(folder, last, step, origin, rows_before(step, folder / METRICS))
+
+
+def _offer(best: Path) -> str:
+    """What to do with the best checkpoint where the last one is damaged, as a part of a sentence; else nothing."""
+    try:
+        step, _, _ = read_checkpoint(best)
+    except (RunFolderError, OSError):
+        return ""
+    return f" copy {best.name} over it to go on from step {step}, the best one,"
 
 
 def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
@@ -108,7 +118,7 @@ def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
     Raises RunFolderError where it is damaged or not one of ours, OSError where it cannot be read at all.
     """
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
+        saved = load_checkpoint(path)
         origin = saved["callbacks"]["Origin"]
         if origin["version"] == grn.__version__:
             return saved["global_step"], saved["callbacks"]["Checkpoints"]["best_step"], origin
@@ -132,17 +142,3 @@ def fields(config: Config) -> dict[str, Any]:
         return found
 
     return walk(config.model_dump(mode="json"), "")
-
-
-def digest(cells: Cells, split: Split) -> str:
-    """A hash of everything that training reads from the cells."""
-    found = hashlib.blake2b(digest_size=16)
-    matrix = cells.multiplicity
-    arrays = [matrix.indptr, matrix.indices, matrix.data, cells.labels, cells.property, cells.basal]
-    arrays += [split.train, split.validation, split.test]
-    arrays += [array for array in (cells.regulators, cells.groups, cells.state) if array is not None]
-    for array in arrays:
-        found.update(str(array.shape).encode())
-        found.update(np.ascontiguousarray(array).data)
-    found.update("\n".join([*cells.vocabulary, *cells.classes]).encode())
-    return found.hexdigest()

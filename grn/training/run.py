@@ -40,6 +40,7 @@ from grn.training.building import build_model, data_module, refuse_nothing_to_le
 from grn.training.held_out import held_out_errors
 from grn.training.loop.averaging import MovingAverage
 from grn.training.loop.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
+from grn.training.loop.checkpoint_file import load_checkpoint
 from grn.training.loop.metrics import Evaluation, scalars
 from grn.training.loop.metrics_file import METRICS, MetricsFile
 from grn.training.loop.quiet import quiet
@@ -106,7 +107,7 @@ def train(
         cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
         refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
         refuse_nothing_to_learn(config, cells)
-        origin = Origin(config, cells, split)
+        origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:
             start.refuse_other_cells(origin)
@@ -249,8 +250,8 @@ def fit_model(
 
 
 def best_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The model's tensors in a checkpoint."""
-    state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    """The model's tensors in a checkpoint. Raises DamagedCheckpoint."""
+    state = load_checkpoint(path)["state_dict"]
     return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
 
 

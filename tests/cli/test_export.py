@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from grn.cli.main import main
+from grn.config.files import change_config, dump_config, load_config
 from grn.network.signed_network import open_network
 
 
@@ -35,6 +38,21 @@ def test_groups_of_a_column_are_states_in_place_of_the_runs(tiny_run, tmp_path, 
     assert len(merged) == len(expected) and np.corrcoef(merged["between_x"], merged["between_y"])[0, 1] > 0.99
     found = network.about["found"]
     assert found["label"].tolist() == ["all cells", "type 1", "type 2"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "value"),
+    [("simulated.seed", 1), ("multiplicity", "log1p"), ("label_key", None), ("test_fraction", 0.3)],
+)
+def test_cells_that_the_run_was_not_trained_on_are_refused(changed, value, tiny_run, tmp_path, capsys):
+    """Another seed of the simulation is what another file at the same path is: the same genes, other counts."""
+    shutil.copytree(tiny_run, tmp_path / "run")
+    config = load_config(tiny_run / "config.yaml")
+    (tmp_path / "run" / "config.yaml").write_text(dump_config(change_config(config, {f"data.{changed}": value})))
+    for command in (["export", "--output", str(tmp_path / "out")], ["compare", "--by", "cell_type"]):
+        assert main([command[0], str(tmp_path / "run"), *command[1:]]) == 2
+        assert "are not those that" in " ".join(capsys.readouterr().err.split())
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from grn.errors import RunFolderError
-from grn.model.saved import FILES, TrainedModel
+from grn.model.folder import CONTENT, FILES, hash_of
+from grn.model.saved import TrainedModel
 
 VOCABULARY = ("NA", "nan", "CD8A", "HLA-DRA", "β2M", "1", "null", "MT-ND1", "true", "a\x0bb", "a b", "C1orf112")
 CLASSES = ("T/NK cell", "β", "")
@@ -78,6 +80,23 @@ def test_a_run_folder_is_loaded_as_its_model(trained, folder):
     assert TrainedModel.load(folder.parent).hash == trained.hash
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"classes": CLASSES[::-1]},
+        {"vocabulary": VOCABULARY[::-1]},
+        {"values": "expression"},
+        {"multiplicity": "log1p"},
+        {"target_total": 1234.6},
+        {"depth": None},
+        {"property_key": "dose"},
+        {"cells": "0" * 32},
+    ],
+)
+def test_everything_that_is_saved_enters_the_hash(trained, changes):
+    assert replace(trained, **changes).hash != trained.hash
+
+
 def test_the_hash_is_that_of_the_tensors(trained, folder):
     before = trained.hash
     assert TrainedModel.load(folder).hash == before
@@ -119,10 +138,16 @@ def test_a_file_is_not_a_model(folder):
         TrainedModel.load(folder / "card.json")
 
 
+def rewrite(folder, card):
+    """Writes card.json with the hash that belongs to it and to the other files, as someone who means it would."""
+    content = {name: (folder / name).read_bytes() for name in CONTENT}
+    (folder / "card.json").write_text(json.dumps(card | {"hash": hash_of(card, content)}))
+
+
 def change_card(**values):
     def change(folder):
         card = json.loads((folder / "card.json").read_text())
-        (folder / "card.json").write_text(json.dumps(card | values))
+        rewrite(folder, card | values)
 
     return change
 
@@ -131,7 +156,7 @@ def change_pooled(**values):
     def change(folder):
         card = json.loads((folder / "card.json").read_text())
         card["regulation"]["pooled"] |= values
-        (folder / "card.json").write_text(json.dumps(card))
+        rewrite(folder, card)
 
     return change
 
@@ -140,7 +165,7 @@ def change_regulation(**values):
     def change(folder):
         card = json.loads((folder / "card.json").read_text())
         card["regulation"] |= values
-        (folder / "card.json").write_text(json.dumps(card))
+        rewrite(folder, card)
 
     return change
 
@@ -155,7 +180,13 @@ def without_card_entry(name):
 
 
 def writing(name, content: bytes):
-    return lambda folder: (folder / name).write_bytes(content)
+    def change(folder):
+        card = json.loads((folder / "card.json").read_text())
+        (folder / name).write_bytes(content)
+        if name != "card.json":
+            rewrite(folder, card)
+
+    return change
 
 
 def flip_one_bit_of_a_tensor(folder):
@@ -214,7 +245,98 @@ def test_damage_is_reported_in_one_sentence(folder, damage):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_one_changed_byte_of_any_file_is_refused(folder, name):
+    whole = (folder / name).read_bytes()
+    for place in np.random.default_rng(0).permutation(len(whole))[:40]:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        (folder / name).write_bytes(damaged)
+        if name == "card.json" and same_card(damaged, whole):
+            continue
+        with pytest.raises(RunFolderError, match=r"restore it|was trained|version that wrote it"):
+            TrainedModel.load(folder)
+
+
+def same_card(one, other) -> bool:
+    """Whether two texts of a card say the same, as where a blank became another one."""
+    try:
+        return json.loads(one) == json.loads(other)
+    except ValueError:
+        return False
+
+
+def reverse_labels(folder):
+    labels = json.loads((folder / "labels.json").read_text())
+    (folder / "labels.json").write_text(json.dumps(labels[::-1]))
+
+
+def other_genes(change):
+    def apply(folder):
+        genes = (folder / "vocabulary.txt").read_text().split("\n")[:-1]
+        (folder / "vocabulary.txt").write_text("".join(f"{gene}\n" for gene in change(genes)))
+
+    return apply
+
+
+def other_setting(name, value):
+    def apply(folder):
+        values = yaml.safe_load((folder / "config.yaml").read_text())
+        (folder / "config.yaml").write_text(yaml.safe_dump(values | {name: value}))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        reverse_labels,
+        other_genes(lambda genes: genes[::-1]),
+        other_genes(lambda genes: ["X", *genes[1:]]),
+        other_genes(lambda genes: [genes[1], *genes[1:]]),
+        other_setting("iterations", 3),
+        other_setting("eps", 1e-3),
+        other_setting("dropout", 0.5),
+    ],
+)
+def test_files_that_still_fit_but_are_not_those_that_were_written_are_refused(folder, change):
+    change(folder)
+    with pytest.raises(RunFolderError, match=r"the hash of its files is not the one in card\.json"):
+        TrainedModel.load(folder)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"multiplicity": "log2"},
+        {"values": "count"},
+        {"target_total": 0},
+        {"target_total": -1.0},
+        {"target_total": None},
+        {"target_total": "many"},
+        {"target_total": True},
+        {"depth": [7.25, 0.0]},
+        {"depth": [7.25]},
+        {"depth": [float("nan"), 1.0]},
+        {"property_key": 3},
+        {"cells": 3},
+        {"colour": "red"},
+    ],
+)
+def test_a_card_that_says_what_no_run_writes_is_refused_even_with_the_right_hash(folder, values):
+    change_card(**values)(folder)
+    with pytest.raises(RunFolderError, match="model is damaged"):
+        TrainedModel.load(folder)
+
+
+def test_names_that_are_listed_twice_are_refused_even_with_the_right_hash(folder):
+    other_genes(lambda genes: [genes[1], *genes[1:]])(folder)
+    change_card()(folder)
+    with pytest.raises(RunFolderError, match=r"vocabulary\.txt has a name twice"):
+        TrainedModel.load(folder)
+
+
 def test_another_format_is_named(folder):
     change_card(format=99)(folder)
-    with pytest.raises(RunFolderError, match="has format 99 and this version reads 5"):
+    with pytest.raises(RunFolderError, match="has format 99 and this version reads 6"):
         TrainedModel.load(folder)

@@ -16,6 +16,7 @@ from grn.config.files import dump_config, load_config
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
 from grn.run_folder import locked
+from grn.training.loop.checkpoint_file import seal
 from grn.training.loop.metrics_file import MetricsFile, rows_before
 from grn.training.loop.task import Task
 from grn.training.resume import find_start
@@ -244,8 +245,35 @@ def test_the_machine_that_computes_a_run_may_change(cut_off):
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 and then nothing", b"not a checkpoint"])
 def test_a_damaged_checkpoint_is_refused(cut_off, damage):
     (cut_off / "checkpoints" / "last.ckpt").write_bytes(damage)
-    with pytest.raises(RunFolderError, match=r"last\.ckpt is damaged, .*; restore it, or move .*checkpoints away"):
+    with pytest.raises(
+        RunFolderError, match=r"last\.ckpt is damaged, .*; restore it, (copy .*, )?or move .*checkpoints away"
+    ):
         find_start(cut_off)
+
+
+@pytest.mark.parametrize("name", ["last", "best"])
+def test_one_flipped_bit_anywhere_in_a_checkpoint_is_refused(cut_off, name):
+    """torch reads most of these without complaint, and trains on with other numbers."""
+    path = cut_off / "checkpoints" / f"{name}.ckpt"
+    whole = path.read_bytes()
+    for place in np.random.default_rng(0).integers(len(whole), size=30):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(place) % 8
+        path.write_bytes(damaged)
+        with pytest.raises(RunFolderError, match=rf"{name}\.ckpt is damaged"):
+            find_start(cut_off)
+    path.write_bytes(whole)
+    assert find_start(cut_off).step == 5
+
+
+def test_the_best_checkpoint_is_offered_in_the_place_of_a_damaged_last_one(cut_off):
+    last, best = (cut_off / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.raises(RunFolderError, match=r"copy best\.ckpt over it to go on from step 3, the best one, or move"):
+        find_start(cut_off)
+    last.write_bytes(best.read_bytes())
+    assert find_start(cut_off).step == 3
+    assert resumed(cut_off).folder == cut_off
 
 
 def test_a_checkpoint_without_an_origin_is_refused(cut_off):
@@ -253,6 +281,7 @@ def test_a_checkpoint_without_an_origin_is_refused(cut_off):
     saved = torch.load(path, weights_only=True)
     del saved["callbacks"]["Origin"]
     torch.save(saved, path)
+    seal(path)
     with pytest.raises(RunFolderError, match="is damaged, or was not written by this version of grn"):
         find_start(cut_off)
 

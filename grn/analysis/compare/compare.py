@@ -13,10 +13,11 @@ from grn.analysis.compare.conditions import ALL, Compared, compared_cells
 from grn.analysis.compare.divisions import Divisions
 from grn.analysis.compare.one_table import comparable_genes, compare_slopes
 from grn.config.files import load_config
-from grn.data.cells import Cells, load_cells, read_columns
+from grn.data.cells import Cells, read_columns
 from grn.data.preprocessing.scale import mean_and_sd
-from grn.errors import DataError, RunFolderError, VocabularyMismatch
+from grn.errors import DataError, RunFolderError
 from grn.messages import Say
+from grn.network.cells_of_run import cells_of_run
 from grn.run_folder import CONFIG, config_of
 
 FEWEST = 20  # cells of a type in each condition
@@ -39,7 +40,7 @@ def compare_run(
     """`compare_cells` of the cells that a run was trained on. by, group: columns of obs; group None: the run's.
 
     adata: these cells in memory, for runs that were trained on an AnnData. Raises RunFolderError, ConfigError,
-    DataError, and VocabularyMismatch where the cells no longer have the model's genes.
+    DataError, VocabularyMismatch; also where the cells are no longer those that the run was trained on.
     """
     from grn.model.saved import TrainedModel
 
@@ -47,12 +48,7 @@ def compare_run(
     if not (run / "model").exists():
         raise RunFolderError(f"The run in {run} has no model yet; finish it with grn train --resume {run}.")
     trained = TrainedModel.load(run / "model")
-    cells, _ = load_cells(config.data, seed=config.trainer.seed, adata=adata)
-    if cells.vocabulary != trained.vocabulary:
-        raise VocabularyMismatch(
-            f"{config.data.path} no longer has the {len(trained.vocabulary)} genes that {run} was trained on. "
-            "Restore the data, or train again."
-        )
+    cells = cells_of_run(run, config, trained, adata)
     options, group = {by: "--by"}, group or config.data.group_key
     if group is not None:
         options.setdefault(group, "--group")

@@ -14,12 +14,12 @@ from pickle import UnpicklingError
 from typing import Any
 
 import lightning as L
-import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from grn.errors import Interrupted, RunFolderError, TrainingDiverged
 from grn.files import replacing_file
 from grn.messages import Say
+from grn.training.loop.checkpoint_file import DamagedCheckpoint, load_checkpoint, seal
 
 MONITOR = "validation/loss"
 
@@ -35,11 +35,13 @@ def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
     try:
         with replacing_file(path) as beside:
             trainer.save_checkpoint(beside)
-            saved = torch.load(beside, map_location="cpu", weights_only=True)
+            seal(beside)
+            saved = load_checkpoint(beside)
             if saved["global_step"] != trainer.global_step:
                 raise RunFolderError(f"The checkpoint {path} does not read back as it was written; check the disk.")
-    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:  # torch has no single error for damaged files
-        reason = getattr(error, "strerror", None) or str(error).split("\n")[0] or "it reads back empty"
+    # torch has no single error for damaged files
+    except (OSError, RuntimeError, EOFError, UnpicklingError, DamagedCheckpoint) as error:
+        reason = getattr(error, "strerror", None) or "it reads back damaged"
         raise RunFolderError(
             f"The checkpoint {path} cannot be written ({reason}); free some space, or choose another output folder."
         ) from error

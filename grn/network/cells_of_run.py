@@ -1,0 +1,33 @@
+"""The cells that a finished run was trained on, read again: refused where they are no longer the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anndata import AnnData
+
+from grn.config.schema import Config
+from grn.data.cells import Cells, load_cells
+from grn.errors import DataError, VocabularyMismatch
+from grn.model.saved import TrainedModel
+
+
+def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None) -> Cells:
+    """The cells of `config.data` (adata: these cells in memory instead), which are those that `trained` was trained on.
+
+    Raises VocabularyMismatch where they have other genes, DataError where anything else that training read from them is
+    different: a count, a label, the split, a setting of the data section.
+    """
+    cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
+    where = config.data.path if adata is None else "The AnnData"
+    if cells.vocabulary != trained.vocabulary:
+        raise VocabularyMismatch(
+            f"{where} no longer has the {len(trained.vocabulary)} genes that {run} was trained on; restore the data, "
+            "or train again."
+        )
+    if trained.cells is not None and trained.cells != cells.digest:
+        raise DataError(
+            f"The cells of {where}, or the settings in {run / 'config.yaml'} by which they are read, are not those "
+            f"that {run} was trained on, so its network would be another; restore them, or train again."
+        )
+    return cells
