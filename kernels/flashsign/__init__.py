@@ -4,44 +4,77 @@
     edge_weights                         its weights themselves, every one of them in memory: the definition
     EdgeSums -> EdgeMeans, TopEdges      sums of its weights over many bags, their means and the strongest edges
     top_edges                            the strongest edges where a table of all pairs is too large for memory
-    fold, Monoid                         the algebra behind it; fold_literal is the definition of fold
-    SUM, WEIGHTED_MEAN, SOFTMAX          monoids
-    spherical_monoid, normalised_contraction                  functions that return a monoid
-    ShapeMismatch, BackendUnavailable, UnusableTiles          the errors
+    monoid_reduce, fold, Fold            layers that are folds: of blocks A x B, of items, of items as they come
+    NAryFold, n_ary_reduce               folds of slices of one's own; fold_literal is the definition of fold
+    Monoid, check_monoid, with_unit, product            monoids of one's own, their laws, monoids made of others
+    SUM, WEIGHTED_SUM, WEIGHTED_MEAN, MAX, PRODUCT, LOG_SUM_EXP, LOG_WEIGHTED_SUM, LOG_WEIGHTED_MEAN,
+    SAFE_EXPONENTIAL_SUM, SOFTMAX, DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY                 monoids
+    spherical_monoid, normalised_contraction, class_cross_entropy, mlp_monoid, rms_norm_monoid        return a monoid
+    ShapeMismatch, BrokenLaw, BackendUnavailable, UnusableTiles          the errors
 
 Which kernel runs for a call: flashsign.dispatch.plan. Importing flashsign does not import Triton. The algebra is on one
 page in kernels/README.md.
 """
 
-from flashsign.algebra.fold import fold, fold_literal
+from flashsign.algebra.compose import product, with_unit
+from flashsign.algebra.fold import Fold, fold, fold_literal
+from flashsign.algebra.laws import check_monoid
 from flashsign.algebra.monoid import Monoid
-from flashsign.algebra.normalised_contraction import normalised_contraction
-from flashsign.algebra.softmax import SOFTMAX
-from flashsign.algebra.spherical import spherical_monoid
-from flashsign.algebra.sums import SUM, WEIGHTED_MEAN
+from flashsign.algebra.n_ary import NAryFold, n_ary_reduce
+from flashsign.algebra.reduce import monoid_reduce
+from flashsign.algebra.rows.class_cross_entropy import class_cross_entropy
+from flashsign.algebra.rows.distribution_cross_entropy import DISTRIBUTION_CROSS_ENTROPY
+from flashsign.algebra.rows.exponentials import LOG_SUM_EXP, LOG_WEIGHTED_MEAN, LOG_WEIGHTED_SUM, SAFE_EXPONENTIAL_SUM
+from flashsign.algebra.rows.mlp import mlp_monoid
+from flashsign.algebra.rows.normalised_contraction import normalised_contraction
+from flashsign.algebra.rows.rms_norm import rms_norm_monoid
+from flashsign.algebra.rows.softmax import SOFTMAX
+from flashsign.algebra.rows.spherical import spherical_monoid
+from flashsign.algebra.rows.sums import MAX, PRODUCT, SUM, WEIGHTED_MEAN, WEIGHTED_SUM
+from flashsign.algebra.rows.weighted_cross_entropy import WEIGHTED_CROSS_ENTROPY
 from flashsign.attention import spherical_attention
 from flashsign.edges.edge_sums import EdgeSums
 from flashsign.edges.replay import top_edges
 from flashsign.edges.results import EdgeMeans, TopEdges
-from flashsign.errors import BackendUnavailable, ShapeMismatch, UnusableTiles
+from flashsign.errors import BackendUnavailable, BrokenLaw, ShapeMismatch, UnusableTiles
 from flashsign.reference import edge_weights
 
 __all__ = [
+    "DISTRIBUTION_CROSS_ENTROPY",
+    "LOG_SUM_EXP",
+    "LOG_WEIGHTED_MEAN",
+    "LOG_WEIGHTED_SUM",
+    "MAX",
+    "PRODUCT",
+    "SAFE_EXPONENTIAL_SUM",
     "SOFTMAX",
     "SUM",
+    "WEIGHTED_CROSS_ENTROPY",
     "WEIGHTED_MEAN",
+    "WEIGHTED_SUM",
     "BackendUnavailable",
+    "BrokenLaw",
     "EdgeMeans",
     "EdgeSums",
+    "Fold",
     "Monoid",
+    "NAryFold",
     "ShapeMismatch",
     "TopEdges",
     "UnusableTiles",
+    "check_monoid",
+    "class_cross_entropy",
     "edge_weights",
     "fold",
     "fold_literal",
+    "mlp_monoid",
+    "monoid_reduce",
+    "n_ary_reduce",
     "normalised_contraction",
+    "product",
+    "rms_norm_monoid",
     "spherical_attention",
     "spherical_monoid",
     "top_edges",
+    "with_unit",
 ]

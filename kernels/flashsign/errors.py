@@ -42,3 +42,19 @@ class UnusableTiles(RuntimeError):
         ...
         flashsign.errors.UnusableTiles: tiles.json has block sizes for NVIDIA A100, and this GPU is NVIDIA H200.
     """
+
+
+class BrokenLaw(ValueError):
+    """Raised by check_monoid; the message names the law that a monoid breaks.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import BrokenLaw, Monoid, check_monoid
+        >>> difference = Monoid("difference", lambda like: (like[0] * 0,), lambda items, _: items,
+        ...                     lambda a, b: (a[0] - b[0],), lambda total, _: total[0])
+        >>> try:
+        ...     check_monoid(difference, (torch.ones(3),))
+        ... except BrokenLaw as error:
+        ...     print(str(error).split(":")[0])
+        difference breaks a law, identity, from the left
+    """

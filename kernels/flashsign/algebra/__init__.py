@@ -1,1 +1,1 @@
-"""Folds over commutative monoids: one row of the table in kernels/README.md a file."""
+"""Folds over commutative monoids: what a monoid is, how it is folded in slices, and how monoids are put together."""

@@ -1,35 +1,36 @@
-"""Folds over items in chunks, and the gradient of a fold from its total, without the totals in between.
+"""Folds over items: all at once in chunks, one after the other by definition, or added as they come.
 
-Local Gradient Theorem: if d(a.b)/da is a function D(a.b, a), the gradient of a fold for one of its items is
-D(total, item). So a fold stores its inputs and its total; items are lifted again in the backward, chunk by chunk.
-
-Letters: n items. Source: MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds".
+Letters: n items, N rows of shared tensors. Source: MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import reduce
-from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from flashsign.algebra.monoid import Monoid, Total
-from flashsign.eager.transforms import differentiable_gradients, transformed
-
-Order = Literal["parallel", "sequence"]
+from flashsign.algebra.monoid import Monoid, Total, refuse_no_items
+from flashsign.algebra.plan import Plan
 
 
-def fold(monoid: Monoid, items: Total, shared: Total = (), *, chunk: int = 256, order: Order = "parallel") -> Total:
+def fold(
+    monoid: Monoid,
+    items: Total,
+    shared: Total = (),
+    *,
+    chunk: int = 256,
+    where: Tensor | None = None,
+    depth: int | None = None,
+) -> Total:
     """The total of all items: tensors as monoid.lift returns them, without [n]. monoid.finish(total, shared) ends it.
 
-    items: tensors [n, ...]; shared: tensors of any shape. Memory holds `chunk` lifted items at a time. order:
-    "parallel" combines the two halves of a chunk until one total is left, "sequence" takes one item after the other.
-    Differentiable once by the local gradient; second derivatives, forward mode and torch.func take plain operations.
-    Raises ValueError for a parallel fold of a monoid that is not commutative, for items that are empty or differ in
-    length, for an unknown order, and for a chunk below 1.
-    Source: MonoidReduce, A. Cuba Gyllensten, 2025.
+    items: tensors [n, ...]; shared: tensors of any shape. Memory holds a `chunk` of items at a time, forward and
+    backward. The items keep their order, so that combine need not commute. where [n]: items where it is False count as
+    the identity; they must be finite all the same. depth: see Monoid; by default the deepest that the monoid has.
+    Differentiable: once in slices; second derivatives, forward mode and torch.func in plain operations, with every
+    slice in memory. Raises ValueError for items that are missing or differ in length, a chunk below 1, a depth that
+    the monoid does not have. Source: MonoidReduce, A. Cuba Gyllensten, 2025.
 
     Example:
         >>> import torch
@@ -39,17 +40,7 @@ def fold(monoid: Monoid, items: Total, shared: Total = (), *, chunk: int = 256, 
         >>> torch.allclose(SOFTMAX.finish(total, (q,)), torch.softmax(q @ k.T, -1) @ v, atol=1e-5)
         True
     """
-    if order not in ("parallel", "sequence") or chunk < 1:
-        raise ValueError(f"order must be parallel or sequence and chunk at least 1, not {order!r} and {chunk}.")
-    lengths = {len(part) for part in items}
-    if len(lengths) != 1:
-        raise ValueError(f"A fold needs item tensors of one length; found lengths {sorted(lengths)}.")
-    if order == "parallel" and not monoid.commutative:
-        raise ValueError(f'{monoid.name} is not commutative: fold it with order="sequence".')
-    if transformed():
-        return _fold_chunks(monoid, items, shared, chunk, order)
-    total: Total = _Fold.apply(monoid, chunk, order, len(items), *items, *shared)  # type: ignore[no-untyped-call]
-    return total
+    return _fold(monoid, items, shared, chunk, where, depth, 0)
 
 
 def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
@@ -64,126 +55,105 @@ def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
         >>> fold_literal(SUM, (x,)), fold(SUM, (x,))
         ((tensor([6., 9.]),), (tensor([6., 9.]),))
     """
-    return _in_sequence(monoid, monoid.lift(items, shared))
-
-
-def reduce_lifted(monoid: Monoid, lifted: Total, order: Order) -> Total:
-    """Lifted items [n, ...] combined into one total [...]."""
-    return _in_halves(monoid, lifted) if order == "parallel" else _in_sequence(monoid, lifted)
-
-
-def _in_sequence(monoid: Monoid, lifted: Total) -> Total:
+    if monoid.lift is None:
+        raise ValueError(f"{monoid.name} has no lift, so its fold has no definition item by item.")
+    if monoid.numbered:
+        items, shared = (_numbered(tensors) for tensors in (items, shared))
+    lifted = monoid.lift(items, shared)
     one_by_one = zip(*(part.unbind(0) for part in lifted), strict=True)
-    return reduce(monoid.combine, one_by_one, _nothing(monoid, lifted))
+    return reduce(monoid.combine, one_by_one, monoid.unit(tuple(part.new_empty(part.shape[1:]) for part in lifted)))
 
 
-def _in_halves(monoid: Monoid, lifted: Total) -> Total:
-    total = _nothing(monoid, lifted)
-    while (count := len(lifted[0])) > 1:
-        half = count // 2
-        if count % 2:
-            total = monoid.combine(total, tuple(part[-1] for part in lifted))
-        lifted = monoid.combine(tuple(part[:half] for part in lifted), tuple(part[half : 2 * half] for part in lifted))
-    return monoid.combine(total, tuple(part[0] for part in lifted)) if count else total
+class Fold:
+    """A total that grows: items are added as they come, in any batches, and two such totals can be joined.
+
+    shared: what every item meets; chunk: most items in memory at a time, as in fold. Differentiable like fold, in every
+    item that was added.
+
+    Example: attention to keys that arrive in two batches.
+        >>> import torch
+        >>> from flashsign import SOFTMAX, Fold
+        >>> q, k, v = torch.randn(20, 8), torch.randn(100, 8), torch.randn(100, 8)
+        >>> total = Fold(SOFTMAX, (q,))
+        >>> for some in (slice(0, 30), slice(30, 100)):
+        ...     total = total.add((k[some], v[some], torch.ones(100)[some]))
+        >>> torch.allclose(total.result(), torch.softmax(q @ k.T, -1) @ v, atol=1e-5)
+        True
+    """
+
+    def __init__(self, monoid: Monoid, shared: Total = (), *, chunk: int = 256):
+        self.monoid, self.shared, self.chunk = monoid, shared, chunk
+        self.total: Total | None = None
+        self.items = 0
+
+    def add(self, items: Total, *, where: Tensor | None = None) -> Fold:
+        """Adds items, tensors [n, ...]; returns self. where [n]: items where it is False are left out."""
+        part = _fold(self.monoid, items, self.shared, self.chunk, where, None, self.items)
+        self.total = part if self.total is None else self.monoid.combine(self.total, part)
+        self.items += len(items[0])
+        return self
+
+    def plus(self, other: Fold) -> Fold:
+        """The total of the items of both, this one's first; other was made with the same monoid and shared tensors.
+
+        Raises ValueError for another monoid, and for one that numbers its items, whose positions both count from 0.
+        """
+        if other.monoid is not self.monoid:
+            raise ValueError(f"Only folds of one monoid can be joined; found {self.monoid.name}, {other.monoid.name}.")
+        if self.monoid.numbered:
+            raise ValueError(f"{self.monoid.name} numbers its items: add all of them to one Fold.")
+        joined = Fold(self.monoid, self.shared, chunk=self.chunk)
+        parts = [each.total for each in (self, other) if each.total is not None]
+        joined.total = reduce(self.monoid.combine, parts) if parts else None
+        joined.items = self.items + other.items
+        return joined
+
+    def result(self) -> Tensor:
+        """The output of the layer so far. Raises ValueError before the first add, when its shape is not known."""
+        if self.total is None:
+            raise ValueError(f"Nothing was added to this fold of {self.monoid.name}: add items first.")
+        refuse_no_items(self.monoid, self.items)
+        return self.monoid.finish(self.total, self.shared)
 
 
-def _nothing(monoid: Monoid, lifted: Total) -> Total:
-    return monoid.identity(tuple(part.new_empty(part.shape[1:]) for part in lifted))
-
-
-def _chunks(items: Total, chunk: int) -> Iterator[Total]:
-    """Slices of the items, at least one, so that a fold of no items still has the shape of a total."""
-    count = len(items[0])
-    return (tuple(part[start : start + chunk] for part in items) for start in range(0, max(count, 1), chunk))
-
-
-def _fold_chunks(monoid: Monoid, items: Total, shared: Total, chunk: int, order: Order) -> Total:
-    totals = (reduce_lifted(monoid, monoid.lift(part, shared), order) for part in _chunks(items, chunk))
-    return reduce(monoid.combine, totals)
-
-
-class _Fold(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, monoid: Monoid, chunk: int, order: Order, count: int, *tensors: Tensor) -> Total:
-        total = _fold_chunks(monoid, tensors[:count], tensors[count:], chunk, order)
-        # The total may be an input itself (a sum of one item), and autograd forbids to return a view of an input.
-        total = tuple(part.clone() for part in total)
-        ctx.save_for_backward(*tensors, *total)
-        ctx.how = monoid, chunk, order, count, len(tensors)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        monoid, chunk, order, count, inputs = ctx.how
-        tensors, total = ctx.saved_tensors[:inputs], ctx.saved_tensors[inputs:]
-        if torch.is_grad_enabled():
-
-            def plain(*tensors: Tensor) -> Total:
-                return _fold_chunks(monoid, tensors[:count], tensors[count:], chunk, order)
-
-            return None, None, None, None, *differentiable_gradients(plain, tensors, grads)
-        wanted = ctx.needs_input_grad[4:]
-        tensors = tuple(x.detach().requires_grad_(want) for x, want in zip(tensors, wanted, strict=True))
-        items, shared = tensors[:count], tensors[count:]
-        if monoid.local_gradient is None:
-            found = list(_chain_gradients(monoid, items, shared, grads, chunk, order))
-        else:
-            found = list(_local_gradients(monoid, items, shared, total, grads, chunk))
-        of_chunks = list(zip(*found, strict=True))
-        of_items = (torch.cat(x) if want else None for x, want in zip(of_chunks[:count], wanted[:count], strict=True))
-        of_shared = (sum(x) if want else None for x, want in zip(of_chunks[count:], wanted[count:], strict=True))
-        return None, None, None, None, *of_items, *of_shared
-
-
-def _local_gradients(
-    monoid: Monoid, items: Total, shared: Total, total: Total, grads: Total, chunk: int
-) -> Iterator[Total]:
-    """For each chunk, the gradients for its items and for shared: D(total, item), then autograd through lift alone."""
-    assert monoid.local_gradient is not None
-    for part in _chunks(items, chunk):
-        part = _leaves(part, items)
-        with torch.enable_grad():
-            lifted = monoid.lift(part, shared)
-        detached = tuple(x.detach() for x in lifted)
-        adjoint = monoid.local_gradient(total, detached, grads)
-        yield _pull(lifted, adjoint, (*part, *shared))
-
-
-def _chain_gradients(
-    monoid: Monoid, items: Total, shared: Total, grads: Total, chunk: int, order: Order
-) -> Iterator[Total]:
-    """The same without D: autograd through prefix . chunk . suffix, with the totals on both sides held constant."""
-    parts = list(_chunks(items, chunk))
-    with torch.no_grad():
-        totals = [reduce_lifted(monoid, monoid.lift(part, shared), order) for part in parts]
-        nothing = monoid.identity(totals[0])
-        prefixes, suffixes = [nothing], [nothing]
-        for ahead, behind in zip(totals[:-1], totals[:0:-1], strict=True):
-            prefixes.append(monoid.combine(prefixes[-1], ahead))
-            suffixes.append(monoid.combine(behind, suffixes[-1]))
-    for part, prefix, suffix in zip(parts, prefixes, reversed(suffixes), strict=True):
-        part = _leaves(part, items)
-        with torch.enable_grad():
-            own = reduce_lifted(monoid, monoid.lift(part, shared), order)
-            whole = monoid.combine(monoid.combine(prefix, own), suffix)
-        yield _pull(whole, grads, (*part, *shared))
-
-
-def _leaves(part: Total, items: Total) -> Total:
-    return tuple(x.detach().requires_grad_(item.requires_grad) for x, item in zip(part, items, strict=True))
-
-
-def _pull(outputs: Total, grads: Total, inputs: Total) -> Total:
-    """Gradients for inputs (zeros where none is wanted or none arrives), grads broadcast to the outputs' shapes."""
-    graded = [(out, grad.expand_as(out)) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
-    wanted = [x for x in inputs if x.requires_grad]
-    found = iter(
-        torch.autograd.grad(
-            [out for out, _ in graded],
-            wanted,
-            [grad for _, grad in graded],
-            allow_unused=True,
-            materialize_grads=True,
-        )
+def _fold(
+    monoid: Monoid, items: Total, shared: Total, chunk: int, where: Tensor | None, depth: int | None, before: int
+) -> Total:
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, not {chunk}.")
+    lengths = {len(part) for part in items}
+    if len(lengths) != 1:
+        raise ValueError(f"A fold needs item tensors of one length; found lengths {sorted(lengths)}.")
+    if where is not None and (where.shape != items[0].shape[:1] or where.dtype != torch.bool):
+        found = f"{where.dtype} {list(where.shape)}"
+        raise ValueError(f"where must be bool with one value an item, [{len(items[0])}]; found {found}.")
+    plan = Plan(
+        monoid,
+        chosen_depth(monoid, depth, where is not None),
+        count=len(shared),
+        a_chunk=1,
+        b_chunk=chunk,
+        rows=False,
+        mask=where,
+        first=before,
     )
-    return tuple(next(found) if x.requires_grad else x.new_zeros(()) for x in inputs)
+    return plan.run(*shared, *items)
+
+
+def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> int:
+    """The depth that was asked for, else the deepest; a mask is applied to lifted items, at depth 1 or 2.
+
+    Raises ValueError where the monoid does not have it.
+    """
+    there = [each for each in monoid.depths if each < 3 or not with_mask]
+    if depth is None and there:
+        return there[-1]
+    if depth not in there:
+        wanted = f"depth {depth}" if depth else "a lift"
+        reason = ", because where= masks lifted items" if with_mask else ""
+        raise ValueError(f"{monoid.name} has no {wanted}{reason}; found depths {list(monoid.depths)}.")
+    return depth
+
+
+def _numbered(tensors: Total) -> Total:
+    return (*tensors, torch.arange(len(tensors[0]), device=tensors[0].device)) if tensors else tensors

@@ -1,4 +1,4 @@
-"""A commutative monoid: the five functions that a streamed layer is made of.
+"""A commutative monoid: the functions that a streamed layer is made of.
 
 Lift each item, combine in any order, finish once. Source: MonoidReduce, A. Cuba Gyllensten, 2025;
 kernels/README.md, "Folds".
@@ -7,26 +7,39 @@ kernels/README.md, "Folds".
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 Total = tuple[Tensor, ...]
 """The tensors that a fold accumulates, such as (u, z, t) of spherical attention."""
+
+Gradients = tuple[Tensor | None, ...]
+"""One for each tensor; None for integers."""
 
 
 @dataclass(frozen=True)
 class Monoid:
     """One row of the table in kernels/README.md.
 
-    identity(like): the total of no items, shaped like the given total.
+    identity(like): the total of no items, shaped like the given total. None: there is none (see with_unit).
     lift(items, shared): the totals of single items. items: tensors [n, ...], one item a row; shared: tensors that
-        every item meets (queries). Each tensor of the result is [n, ...].
+        every item meets (queries). Each tensor of the result is [n, ...], and [n, N, ...] where shared has N rows.
     combine(a, b): the total of a's and b's items; broadcasts, and combines identities without making NaN.
     finish(total, shared): the layer's output.
     local_gradient(combined, item, grad): D(combined, item)(grad), the gradient for `item` (a lifted item or a partial
         total that `combined` contains), where grad is the gradient for `combined`. None: folds differentiate combine.
-    commutative: False makes fold refuse to reorder items.
+    commutative: False makes monoid_reduce refuse it; fold keeps the order of the items.
+    proj_fold(shared, items): the total of a slice, [N, ...], without lifting its items one by one: a product of
+        matrices instead of a tensor of items x rows x width. None: the slice is lifted and combined.
+    proj_fold_bwd(shared, items, total, grad): the slice's part of the gradients, (of shared, of items), where total and
+        grad are those of all items. None in place of a gradient for integers. Left out: autograd of proj_fold, with D.
+    numbered: lift and proj_fold get one tensor more at the end of items and of shared (unless that is empty), the int64
+        positions of these rows among all.
+    needs_items: a fold of no items has no output (log 0, say), and layers refuse it.
+
+    A monoid has three depths, which agree: a lift alone (1), a lift and D (2), proj_fold with its gradient (3).
 
     Example:
         >>> import torch
@@ -42,12 +55,58 @@ class Monoid:
     """
 
     name: str
-    identity: Callable[[Total], Total]
-    lift: Callable[[Total, Total], Total]
+    identity: Callable[[Total], Total] | None
+    lift: Callable[[Total, Total], Total] | None
     combine: Callable[[Total, Total], Total]
     finish: Callable[[Total, Total], Tensor]
     local_gradient: Callable[[Total, Total, Total], Total] | None = None
     commutative: bool = True
+    proj_fold: Callable[[Total, Total], Total] | None = None
+    proj_fold_bwd: Callable[[Total, Total, Total, Total], tuple[Gradients, Gradients]] | None = None
+    numbered: bool = False
+    needs_items: bool = False
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The depths that this monoid can be folded at, in rising order. Raises ValueError where there is none."""
+        with_d = self.local_gradient is not None
+        whole = self.proj_fold is not None and (self.proj_fold_bwd is not None or with_d)
+        kinds = {1: self.lift is not None, 2: self.lift is not None and with_d, 3: whole}
+        found = tuple(depth for depth, there in kinds.items() if there)
+        if not found:
+            raise ValueError(
+                f"{self.name} has neither a lift nor a proj_fold with its gradient: pass lift=, or proj_fold= with "
+                "proj_fold_bwd= or local_gradient=."
+            )
+        return found
+
+    def after(self, prepare: Callable[[Total, Total], Total], name: str | None = None) -> Monoid:
+        """The same monoid over items that prepare(items, shared) makes first, such as scores from queries and keys.
+
+        Only the lift and D remain, because proj_fold knows the old items.
+
+        Example: log sum_j e^(q . k_j) from the log-sum-exp of numbers.
+            >>> import torch
+            >>> from flashsign import LOG_SUM_EXP, monoid_reduce
+            >>> scores = LOG_SUM_EXP.after(lambda items, shared: (items[0] @ shared[0].mT,))
+            >>> q, k = torch.randn(4, 8), torch.randn(50, 8)
+            >>> torch.allclose(monoid_reduce(scores, (q,), (k,)), torch.logsumexp(q @ k.mT, -1), atol=1e-5)
+            True
+        """
+        lift = self.lift
+        if lift is None:
+            raise ValueError(f"{self.name} has no lift, so no other one can come before it.")
+
+        def prepared(items: Total, shared: Total) -> Total:
+            return lift(prepare(items, shared), shared)
+
+        return replace(self, name=name or self.name, lift=prepared, proj_fold=None, proj_fold_bwd=None)
+
+    def unit(self, like: Total) -> Total:
+        """The identity. Raises ValueError for a monoid without one."""
+        if self.identity is None:
+            raise ValueError(f"{self.name} has no identity, so it cannot be folded: fold with_unit of it instead.")
+        return self.identity(like)
 
 
 def constants(*values: float) -> Callable[[Total], Total]:
@@ -72,3 +131,35 @@ def pass_on(combined: Total, item: Total, grad: Total) -> Total:
 def first(total: Total, shared: Total) -> Tensor:
     """The finish of a fold whose output is the first tensor of its total."""
     return total[0]
+
+
+def as_they_are(items: Total, shared: Total) -> Total:
+    """The lift of items that are totals already."""
+    return items
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in float32 at least: sums of thousands of numbers need more than the 8 or 11 bits of half precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def with_axes(x: Tensor, like: Tensor) -> Tensor:
+    """x with axes of size 1 at its end, so that it broadcasts over the numbers of every row of like."""
+    return x[(..., *(None,) * (like.ndim - x.ndim))]
+
+
+def refuse_no_items(monoid: Monoid, items: int) -> None:
+    """Raises ValueError where the output of no items is asked for and there is none."""
+    if monoid.needs_items and not items:
+        raise ValueError(f"{monoid.name} of no items has no value: pass at least one.")
+
+
+def reduce_lifted(monoid: Monoid, lifted: Total) -> Total:
+    """Lifted items [n, ...] combined into one total [...], neighbours first, so that the items keep their order."""
+    total = monoid.unit(tuple(part.new_empty(part.shape[1:]) for part in lifted))
+    while (count := len(lifted[0])) > 1:
+        if count % 2:
+            total = monoid.combine(tuple(part[-1] for part in lifted), total)
+        even = count - count % 2
+        lifted = monoid.combine(tuple(part[0:even:2] for part in lifted), tuple(part[1:even:2] for part in lifted))
+    return monoid.combine(tuple(part[0] for part in lifted), total) if count else total

@@ -2,8 +2,10 @@
 
     w_ij = s_ij / n_i, s_ij = m_j q_i.k_j, of each bag and head is lifted to (w, |w|, 1), added up, and divided once.
 
-This is a fold over a commutative monoid, so bags may come in any batches, in any order and from any devices. Memory
-holds the sums, [N, R], and the weights of a few bags at a time: never heads x bags x N x R.
+This is a fold over a commutative monoid, so bags may come in any batches, in any order and from any devices. It is not
+a flashsign.Fold, which makes a new total for each add: here the total is a table of gigabytes, of which a bag changes
+some rows and columns, in place and by a kernel. Memory holds the sums, [N, R], and the weights of a few bags at a time:
+never heads x bags x N x R.
 Letters: C bags, H query heads, K key heads, E head width; N targets and R regulators, the rows and columns of the sums;
 n queries and m keys of a bag; T queries and S keys of all packed bags.
 """

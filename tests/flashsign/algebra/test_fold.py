@@ -1,14 +1,18 @@
 import pytest
 import torch
+from monoid_cases import normal as drawn
 
+from flashsign import LOG_SUM_EXP, SOFTMAX, SUM, WEIGHTED_MEAN, BrokenLaw, EdgeSums, Fold, Monoid, check_monoid
 from flashsign.algebra.fold import fold, fold_literal
-from flashsign.algebra.monoid import Monoid
-from flashsign.algebra.softmax import SOFTMAX
-from flashsign.algebra.spherical import spherical_monoid
+from flashsign.algebra.rows.class_cross_entropy import class_cross_entropy
+from flashsign.algebra.rows.spherical import spherical_monoid
+from flashsign.reference import edge_weights
+
+ATTENTION = pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"])
 
 
 def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return drawn(torch.Generator().manual_seed(seed), *shape)
 
 
 def matrix_product(local_gradient=None):
@@ -30,15 +34,17 @@ def matrix_product(local_gradient=None):
 def test_a_product_of_matrices_keeps_its_order_and_has_its_gradient(chunk):
     items = (normal(5, 3, 3).requires_grad_(),)
     grad = normal(3, 3, seed=1)
-    (found,) = fold(matrix_product(), items, chunk=chunk, order="sequence")
+    (found,) = fold(matrix_product(), items, chunk=chunk)
     (expected,) = fold_literal(matrix_product(), items)
     torch.testing.assert_close(found, torch.linalg.multi_dot(list(items[0])))
     torch.testing.assert_close(torch.autograd.grad(found, items, grad), torch.autograd.grad(expected, items, grad))
 
 
-def test_the_parallel_fold_refuses_what_does_not_commute():
-    with pytest.raises(ValueError, match="matrix product is not commutative"):
-        fold(matrix_product(), (normal(4, 3, 3),))
+def test_a_product_of_matrices_is_a_monoid_that_does_not_commute():
+    check_monoid(matrix_product(), (normal(5, 3, 3),))
+    commuting = Monoid(**{**vars(matrix_product()), "commutative": True})
+    with pytest.raises(BrokenLaw, match="matrix product breaks a law, commutativity"):
+        check_monoid(commuting, (normal(5, 3, 3),))
 
 
 def test_items_of_different_lengths_are_refused():
@@ -46,13 +52,14 @@ def test_items_of_different_lengths_are_refused():
         fold(SOFTMAX, (normal(3, 2), normal(4, 2), torch.ones(4)), (normal(2, 2),))
 
 
-@pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"])
-def test_a_fold_keeps_nothing_of_size_queries_times_keys(monoid):
+@ATTENTION
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_fold_keeps_nothing_of_size_queries_times_keys(monoid, depth):
     queries, keys, width = 50, 60, 2
     items = (normal(keys, width).requires_grad_(), normal(keys, width, seed=1).requires_grad_(), torch.rand(keys))
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        fold(monoid, items, (normal(queries, width, seed=2),), chunk=4)
+        fold(monoid, items, (normal(queries, width, seed=2),), chunk=4, depth=depth)
     assert kept
     assert max(kept) <= max(queries, keys) * width
 
@@ -66,11 +73,12 @@ def test_gradients_come_only_to_those_that_want_them():
     assert k.grad is None
 
 
-@pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"])
-def test_a_second_derivative_is_that_of_the_literal_fold(monoid):
+@ATTENTION
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_second_derivative_is_that_of_the_literal_fold(monoid, depth):
     leaves = [normal(4, 2, seed=i).requires_grad_() for i in range(3)]
     curvatures = []
-    for how in (fold, fold_literal):
+    for how in (lambda *x: fold(*x, depth=depth), fold_literal):
         k, v, q = leaves
         items = (k, v, torch.ones(4, dtype=torch.float64))
         slopes = torch.autograd.grad(monoid.finish(how(monoid, items, (q,)), (q,)).sum(), leaves, create_graph=True)
@@ -79,7 +87,7 @@ def test_a_second_derivative_is_that_of_the_literal_fold(monoid):
     assert min(curvature.abs().max() for curvature in curvatures[0]) > 1e-2
 
 
-@pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"])
+@ATTENTION
 def test_an_item_that_is_shared_as_well_has_each_derivative_once(monoid):
     x, m = torch.randn(6, 4, dtype=torch.float64, requires_grad=True), torch.ones(6, dtype=torch.float64)
 
@@ -90,21 +98,86 @@ def test_an_item_that_is_shared_as_well_has_each_derivative_once(monoid):
     torch.testing.assert_close(gradient(True), gradient(False))
 
 
-def test_unknown_orders_and_empty_chunks_are_refused():
-    for wrong in ({"order": "paralel"}, {"chunk": 0}, {"chunk": -1}):
-        with pytest.raises(ValueError, match="order must be parallel or sequence and chunk at least 1"):
-            fold(SOFTMAX, (torch.ones(3, 4), torch.ones(3, 4), torch.ones(3)), (torch.ones(2, 4),), **wrong)
+def test_empty_chunks_and_depths_that_are_not_there_are_refused():
+    for wrong in (0, -1):
+        with pytest.raises(ValueError, match="chunk must be at least 1"):
+            fold(SUM, (torch.ones(3, 4),), chunk=wrong)
+    with pytest.raises(ValueError, match=r"sum has no depth 3; found depths \[1, 2\]"):
+        fold(SUM, (torch.ones(3, 4),), depth=3)
 
 
-@pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"])
-def test_forward_mode_is_not_silently_zero(monoid):
+def test_a_monoid_without_identity_says_what_to_do():
+    least = Monoid("least", None, lambda items, _: items, lambda a, b: (torch.minimum(*a, *b),), lambda total, _: total)
+    with pytest.raises(ValueError, match="least has no identity, so it cannot be folded: fold with_unit of it instead"):
+        fold(least, (torch.ones(3),))
+
+
+def test_a_monoid_without_anything_to_fold_says_so():
+    with pytest.raises(ValueError, match="nothing has neither a lift nor a proj_fold with its gradient"):
+        fold(Monoid("nothing", None, None, max, max), (torch.ones(3),))
+
+
+@ATTENTION
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_forward_mode_is_not_silently_zero(monoid, depth):
     k, v, m, q = normal(7, 2), normal(7, 2, seed=1), torch.rand(7, dtype=torch.float64), normal(3, 2, seed=2)
     tangent, step = normal(7, 2, seed=3), 1e-6
 
     def attend(k):
-        return monoid.finish(fold(monoid, (k, v, m), (q,), chunk=3), (q,))
+        return monoid.finish(fold(monoid, (k, v, m), (q,), chunk=3, depth=depth), (q,))
 
     _, found = torch.func.jvp(attend, (k,), (tangent,))
     expected = (attend(k + step * tangent) - attend(k - step * tangent)) / (2 * step)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
     assert found.abs().max() > 1e-2
+
+
+def test_where_leaves_items_out():
+    x, keep = normal(9, 2), torch.tensor([True, False, True] * 3)
+    torch.testing.assert_close(fold(LOG_SUM_EXP, (x,), where=keep), fold(LOG_SUM_EXP, (x[keep],)))
+    with pytest.raises(ValueError, match=r"where must be bool with one value an item, \[9\]; found torch.bool \[4\]"):
+        fold(SUM, (x,), where=keep[:4])
+
+
+@pytest.mark.parametrize("sizes", [[9], [4, 5], [1, 0, 3, 5], [0, 9]])
+def test_items_that_come_in_any_batches_make_the_same_total(sizes):
+    h, target = normal(4, 2), torch.tensor([0, 8, 3, 5])
+    c = normal(9, 2, seed=1).requires_grad_()
+    monoid = class_cross_entropy(9)
+    total = Fold(monoid, (h, target))
+    for part in c.split(sizes):
+        total = total.add((part,))
+    expected = torch.nn.functional.cross_entropy(h @ c.mT, target, reduction="none")
+    torch.testing.assert_close(total.result(), expected)
+    slopes = (torch.autograd.grad(losses.sum(), c)[0] for losses in (total.result(), expected))
+    torch.testing.assert_close(*slopes)
+
+
+def test_two_growing_folds_are_one():
+    x, w = normal(9, 2), normal(9, seed=1).exp()
+    parts = [Fold(WEIGHTED_MEAN).add((x[some], w[some])) for some in (slice(0, 4), slice(4, 9))]
+    joined = parts[0].plus(Fold(WEIGHTED_MEAN)).plus(parts[1])
+    torch.testing.assert_close(joined.result(), (w[:, None] * x).sum(0) / w.sum())
+    assert joined.items == 9
+
+
+def test_folds_that_cannot_be_joined_or_finished_say_why():
+    with pytest.raises(ValueError, match="Only folds of one monoid can be joined; found sum, weighted mean"):
+        Fold(SUM).plus(Fold(WEIGHTED_MEAN))
+    numbered = class_cross_entropy(3)
+    with pytest.raises(ValueError, match="numbers its items: add all of them to one Fold"):
+        Fold(numbered).plus(Fold(numbered))
+    with pytest.raises(ValueError, match="Nothing was added to this fold of sum: add items first"):
+        Fold(SUM).result()
+    with pytest.raises(ValueError, match="log-sum-exp of no items has no value"):
+        Fold(LOG_SUM_EXP).add((torch.ones(0, 2),)).result()
+
+
+def test_edge_sums_are_a_fold_that_adds_in_place():
+    """EdgeSums is the fold of sums over bags (its docstring says why it is not a Fold): any order, joined by plus."""
+    q, k, m = normal(4, 2, 3, 5), normal(4, 2, 6, 5, seed=1), normal(4, 6, seed=2).exp()
+    w = edge_weights(q, k, m)
+    folded = Fold(SUM).add((torch.stack((w, w.abs()), 1).mean(2),)).result()
+    sums = [EdgeSums(3, 6, dtype=torch.float64).add(q[some], k[some], m[some]) for some in ([3, 1], [0, 2])]
+    both = sums[1].plus(sums[0])
+    torch.testing.assert_close(torch.stack((both.signed, both.absolute)), folded)
