@@ -34,7 +34,7 @@ LEVELS = {
         "operators",
         "distributed",
         "edges",
-        "attention",
+        "attention | layers",
         "autotune",
         "__init__",
     ),

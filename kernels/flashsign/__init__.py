@@ -6,6 +6,8 @@
     top_edges                            the strongest edges where a table of all pairs is too large for memory
     monoid_reduce, fold, Fold            layers that are folds: of blocks A x B, of items, of items as they come
     NAryFold, n_ary_reduce               folds of slices of one's own; fold_literal is the definition of fold
+    linear_cross_entropy, distribution_cross_entropy, weighted_cross_entropy     behind a linear layer without logits
+    mlp, rms_norm                        without a hidden layer, without a normalised copy
     Monoid, check_monoid, with_unit, product            monoids of one's own, their laws, monoids made of others
     SUM, WEIGHTED_SUM, WEIGHTED_MEAN, MAX, PRODUCT, LOG_SUM_EXP, LOG_WEIGHTED_SUM, LOG_WEIGHTED_MEAN,
     SAFE_EXPONENTIAL_SUM, SOFTMAX, DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY                 monoids
@@ -37,6 +39,9 @@ from flashsign.edges.edge_sums import EdgeSums
 from flashsign.edges.replay import top_edges
 from flashsign.edges.results import EdgeMeans, TopEdges
 from flashsign.errors import BackendUnavailable, BrokenLaw, ShapeMismatch, UnusableTiles
+from flashsign.layers.cross_entropy import distribution_cross_entropy, linear_cross_entropy, weighted_cross_entropy
+from flashsign.layers.feed_forward import mlp
+from flashsign.layers.normalise import rms_norm
 from flashsign.reference import edge_weights
 
 __all__ = [
@@ -64,17 +69,22 @@ __all__ = [
     "UnusableTiles",
     "check_monoid",
     "class_cross_entropy",
+    "distribution_cross_entropy",
     "edge_weights",
     "fold",
     "fold_literal",
+    "linear_cross_entropy",
+    "mlp",
     "mlp_monoid",
     "monoid_reduce",
     "n_ary_reduce",
     "normalised_contraction",
     "product",
+    "rms_norm",
     "rms_norm_monoid",
     "spherical_attention",
     "spherical_monoid",
     "top_edges",
+    "weighted_cross_entropy",
     "with_unit",
 ]

@@ -43,6 +43,7 @@ from flashsign.validation import largest_bag_size
 
 Backend = Literal["auto", "triton", "torch"]
 Method = Literal["auto", "stream", "moments"]
+FoldBackend = Literal["auto", "torch"]
 Kernel = Literal[
     "torch_stream",
     "torch_moments",
@@ -464,3 +465,10 @@ def choose_edge_sums(q: Tensor, sums: torch.dtype, backend: Backend) -> Literal[
     if reason and backend == "triton":
         raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
     return "torch" if reason else "triton"
+
+
+def choose_fold(backend: FoldBackend) -> Literal["torch"]:
+    """What computes a layer of flashsign.layers: torch, in slices, anywhere. Raises ValueError for another name."""
+    if backend not in ("auto", "torch"):
+        raise ValueError(f"backend must be auto or torch, not {backend!r}.")
+    return "torch"

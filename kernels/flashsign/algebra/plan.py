@@ -23,7 +23,7 @@ from flashsign.algebra.collecting import collected_gradients, collecting_forward
 from flashsign.algebra.monoid import Gradients, Monoid, Total
 from flashsign.algebra.over_group import ONE_DERIVATIVE, combined_over_group, summed_over_group
 from flashsign.algebra.slices import Slices, as_leaves, pull
-from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
+from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed, without_autocast
 
 Order = Literal["rows", "items", "tree"]
 
@@ -308,7 +308,7 @@ class _Reduce(torch.autograd.Function):
         a, b = tensors[: plan.count], tensors[plan.count :]
         slopes: Total = ()
         # Under autocast, products would be rounded that a monoid keeps wide.
-        with torch.autocast(b[0].device.type, enabled=False):
+        with without_autocast(b[0]):
             if plan.group is None and collects(plan, a, b, ctx.needs_input_grad[1:]):
                 total, slopes = collecting_forward(plan, a, b, ctx.needs_input_grad[1:])
             else:
@@ -316,8 +316,8 @@ class _Reduce(torch.autograd.Function):
             if plan.group is not None:
                 total = combined_over_group(plan.monoid, total, plan.group)
         # The total may be an input itself (a sum of one item), and autograd forbids to return a view of an input.
-        inputs = {x.untyped_storage().data_ptr() for x in tensors}
-        total = tuple(x.clone() if x.untyped_storage().data_ptr() in inputs else x for x in total)
+        inputs = {x.untyped_storage()._cdata for x in tensors}
+        total = tuple(x.clone() if x.untyped_storage()._cdata in inputs else x for x in total)
         ctx.save_for_backward(*tensors, *total, *slopes)
         ctx.plan, ctx.sizes = plan, (len(tensors), len(total))
         return total
@@ -332,7 +332,7 @@ class _Reduce(torch.autograd.Function):
                 raise NotImplementedError(ONE_DERIVATIVE)
             return None, *differentiable_gradients(plan.plain, tensors, grads)
         wanted = ctx.needs_input_grad[1:]
-        with torch.autocast(grads[0].device.type, enabled=False):
+        with without_autocast(grads[0]):
             if slopes:
                 return None, *collected_gradients(slopes, grads, tensors, wanted)
             if plan.group is not None:

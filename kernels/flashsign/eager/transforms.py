@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -29,6 +30,12 @@ def in_batches(grad: Tensor) -> bool:
     return batched
 
 
+def without_autocast(like: Tensor) -> AbstractContextManager[None]:
+    """A context in which products are not rounded by autocast; devices that have no autocast (meta) need none."""
+    kind = like.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+
+
 def differentiable_gradients(
     plain: Callable[..., Tensor | tuple[Tensor, ...]], inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]
 ) -> tuple[Tensor | None, ...]:
@@ -38,7 +45,7 @@ def differentiable_gradients(
     torch's once_differentiable is not enough: where `grads` are constants it lets a second derivative pass, wrong.
     """
     create_graph = torch.is_grad_enabled()
-    with torch.enable_grad(), torch.autocast(grads[0].device.type, enabled=False):
+    with torch.enable_grad(), without_autocast(grads[0]):
         # Views: an input that was computed from another one, or is the same tensor, must be differentiated on its own.
         inputs = tuple(tensor.view_as(tensor) if tensor.requires_grad else tensor for tensor in inputs)
         outputs = plain(*inputs)

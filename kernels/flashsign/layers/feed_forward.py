@@ -1,0 +1,66 @@
+"""Two-layer MLPs, plain and gated, that never hold their hidden layer: a fold over hidden units.
+
+It pays where the hidden layer is much wider than the input: extra memory is a slice instead of rows x hidden units, for
+14 operations where the plain MLP has 12. Letters: N rows, K hidden units, D and D' widths of input and output.
+Source: MonoidReduce, A. Cuba Gyllensten, 2025.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from flashsign.algebra.reduce import monoid_reduce
+from flashsign.algebra.rows.mlp import Activation, mlp_monoid
+from flashsign.dispatch import FoldBackend, choose_fold
+from flashsign.eager.transforms import without_autocast
+from flashsign.errors import ShapeMismatch
+from flashsign.layers.inputs import as_autocast, check_layer
+
+CHUNK = 512
+"""Rows and hidden units of a slice: 1 MiB of float32."""
+
+
+def mlp(
+    x: Tensor,
+    up: Tensor,
+    down: Tensor,
+    bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    *,
+    gate: Tensor | None = None,
+    activation: Activation = "gelu",
+    row_chunk: int = CHUNK,
+    hidden_chunk: int = CHUNK,
+    backend: FoldBackend = "auto",
+) -> Tensor:
+    """act(x @ up.T + bias) @ down.T + down_bias; with gate (act(x @ gate.T) * (x @ up.T + bias)) @ down.T + down_bias.
+
+    x [..., D], up and gate [K, D], down [D', K], bias [K], down_bias [D'], as in torch.nn.Linear, one floating dtype ->
+    [..., D'], the same dtype; sums over hidden units are float32 at least. activation: gelu, silu or relu; gate with
+    silu is a SwiGLU. Memory: inputs, output, gradients and slices of row_chunk x hidden_chunk.
+    Raises ShapeMismatch, ValueError for an unknown activation or backend.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import mlp
+        >>> x, up, down = torch.randn(2, 5, 8), torch.nn.Linear(8, 64), torch.nn.Linear(64, 8)
+        >>> output = mlp(x, up.weight, down.weight, up.bias, down.bias)
+        >>> torch.allclose(output, down(torch.nn.functional.gelu(up(x))), atol=1e-5)
+        True
+    """
+    choose_fold(backend)
+    x, up, down, bias, down_bias, gate = as_autocast(x, up, down, bias, down_bias, gate)
+    check_layer(x, up, bias, "x", "up")
+    if gate is not None and (gate.shape, gate.dtype, gate.device) != (up.shape, up.dtype, up.device):
+        raise ShapeMismatch(f"gate must be like up, {list(up.shape)} {up.dtype}; not {list(gate.shape)} {gate.dtype}.")
+    if down.ndim != 2 or down.shape[1] != len(up) or (down.dtype, down.device) != (up.dtype, up.device):
+        raise ShapeMismatch(f"down must be [D', {len(up)}] {up.dtype}; found {list(down.shape)} {down.dtype}.")
+    if down_bias is not None and down_bias.shape != down.shape[:1]:
+        raise ShapeMismatch(f"down_bias must be [{len(down)}]; found {list(down_bias.shape)}.")
+    monoid = mlp_monoid(activation, gated=gate is not None, bias=bias is not None)
+    layer = tuple(tensor for tensor in (gate, up, bias, down.mT) if tensor is not None)
+    rows = x.flatten(0, -2)
+    total = monoid_reduce(monoid, (rows,), layer, a_chunk=row_chunk, b_chunk=hidden_chunk, order="rows")
+    with without_autocast(x):
+        output = total if down_bias is None else total + down_bias
+        return output.to(x.dtype).reshape(*x.shape[:-1], len(down))

@@ -1,0 +1,73 @@
+"""RMSNorm that keeps its input and one number a row: the fold of squares over features, finished with the row itself.
+
+Letters: D features. Source: RMSNorm, arXiv 1910.07467; the row `rms_norm` of the table of monoids.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashsign.dispatch import FoldBackend, choose_fold
+from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
+from flashsign.errors import ShapeMismatch
+
+
+def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: FoldBackend = "auto") -> Tensor:
+    """x / sqrt(mean of x^2 over D + eps), times weight. x [..., D], weight [D] or None -> [..., D], x's dtype.
+
+    Sums are float32 at least. For the backward it keeps x and one number a row, nothing normalised. Differentiable in x
+    and weight. Raises ShapeMismatch, ValueError for an unknown backend.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import rms_norm
+        >>> x, weight = torch.randn(5, 8), torch.rand(8)
+        >>> torch.allclose(rms_norm(x, weight), torch.nn.functional.rms_norm(x, (8,), weight, 1e-6), atol=1e-6)
+        True
+    """
+    choose_fold(backend)
+    if not x.ndim or not x.is_floating_point() or (weight is not None and weight.shape != x.shape[-1:]):
+        found = f"x {list(x.shape)} {x.dtype}" + ("" if weight is None else f", weight {list(weight.shape)}")
+        raise ShapeMismatch(f"x must be numbers [..., D] and weight [D]; found {found}.")
+    if weight is None:
+        weight = x.new_ones(x.shape[-1:])
+    if transformed():
+        return plain_rms_norm(x, weight, eps)
+    output: Tensor = _RMSNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+    return output
+
+
+def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The same in plain operations, differentiable in any mode and order."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(x.dtype)
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        inverse = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+        ctx.save_for_backward(x, weight, inverse)
+        ctx.eps = eps
+        return (wide * inverse).mul_(weight).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled() or in_batches(grad):
+            plain = partial(plain_rms_norm, eps=ctx.eps)
+            return *differentiable_gradients(plain, (x, weight), (grad,)), None
+        d_x = d_weight = None
+        normal = x * inverse  # float32 at least, as inverse is
+        if ctx.needs_input_grad[1]:
+            d_weight = (grad * normal).flatten(0, -2).sum(0).to(weight.dtype) if x.ndim > 1 else grad * normal
+        if ctx.needs_input_grad[0]:
+            g = grad * weight
+            # g / r + 2 x g_z with g_z = -<g, x> / (2 D r^3), r = 1 / inverse.
+            d_x = (g - normal * (g * normal).mean(-1, keepdim=True)).mul_(inverse).to(x.dtype)
+        return d_x, d_weight, None
