@@ -19,7 +19,7 @@ from PIL import Image
 LONGEST = 420  # seconds that one cell may take
 LARGEST = 400_000  # bytes of a notebook with its pictures
 WIDEST, COLOURS = 1000, 128  # of a saved picture
-PRIVATE = re.compile(r"^[ \t]*(from[ \t]+(grn|flashsign)\b|import[ \t]+(grn\.|flashsign\b))", re.MULTILINE)
+PRIVATE = re.compile(r"^[ \t]*(from[ \t]+(grn\b|flashsign\.)|import[ \t]+(grn|flashsign)\.)", re.MULTILINE)
 
 
 def main() -> int:
@@ -41,7 +41,10 @@ def runs(path: Path, save: bool = False) -> bool:
     started = time.monotonic()
     notebook = nbformat.read(path, as_version=4)
     if problem := imports_of_internals(notebook):
-        print(f"{path.name} imports more of grn than users do: {problem}; use `import grn` alone.", file=sys.stderr)
+        print(
+            f"{path.name} imports more than users do: {problem}; use `import grn` or `import flashsign` alone.",
+            file=sys.stderr,
+        )
         return False
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(notebook, timeout=LONGEST, resources={"metadata": {"path": folder}})
