@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
@@ -78,11 +78,13 @@ class Found:
 def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Found:
     inputs = (one.multiplicities(), one.genes, one.regulators or one.genes)
     typed_inputs = (inputs[0], one.labels, *inputs[1:])
-    if method == "grn":
-        from ours_by_type import infer_by_type
+    if method.startswith("grn"):
+        from ours import infer_in_context
 
-        ours = infer_by_type(one, seed, q_values)
-        return Found(ours.overall, ours.by_type, ours.overall["q_value"].to_numpy() if q_values else None)
+        known = replace(one, labels=None) if method == "grn_unlabelled" else one
+        ours = infer_in_context(known, seed, q_values=q_values)
+        by_type = ours.by_type if known is one else ours.of_labels(one.labels or [])
+        return Found(ours.overall, by_type, ours.overall["q_value"].to_numpy() if q_values else None)
     if method == "pearson":
         table = pearson(*inputs)
         return Found(table, q=correlation_q(table, one.cells - 2))
@@ -101,6 +103,7 @@ def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Fo
 
 METHODS = (
     "grn",
+    "grn_unlabelled",  # is not told the types; a type's network is that of the state that most of its cells are in
     "abundance",
     "pearson",
     "spearman",
@@ -241,6 +244,10 @@ def sized(make: Callable[..., Draw]) -> dict[str, Callable[[int], Draw]]:
     return {f"depth {d}, {c} cells a type": partial(make, depth=d, cells_per_type=c) for d, c in SIZES}
 
 
+def shuffled_noise(seed: int, zeros: float) -> Draw:
+    return shuffled(sergio_noise("sergio_ds1", seed, zeros).one, seed)
+
+
 RATIOS = {"auprc_ratio": "AUPRC ratio", "early_precision_ratio": "early precision ratio"}
 KINDS = {
     "typed": Kind(
@@ -261,7 +268,8 @@ KINDS = {
         partial(measure_network, kind="noisy"),
     ),
     "shuffled": Kind(
-        {"sergio_ds1": lambda seed: shuffled(sergio("sergio_ds1", clean=False), seed)},
+        {"sergio_ds1": lambda seed: shuffled(sergio("sergio_ds1", clean=False), seed)}
+        | {f"sergio_ds1 {zeros:g}": partial(shuffled_noise, zeros=zeros) for zeros in ZEROS},
         RATIOS,
         GLOBAL,
         partial(measure_network, kind="shuffled"),

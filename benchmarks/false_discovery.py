@@ -32,7 +32,7 @@ from grn.data.preprocessing.split import Split
 from grn.network.false_discovery import edge_evidence
 from grn.regulation.fit import fit_ensemble
 from grn.regulation.knockoffs import fit_with_knockoffs
-from grn.regulation.states import cell_states
+from grn.regulation.states import states_of
 from grn.regulation.training_cells import TrainingCells
 
 LEVELS = (0.05, 0.1, 0.2, 0.5)
@@ -93,7 +93,7 @@ def measure(
     """For each kind of knock-offs, the three proportions at every level, one after the other."""
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
     rows = np.sort(np.concatenate([split.train, split.validation]))
-    seed, states = config.trainer.seed, cell_states(cells, config.trainer.seed).membership
+    seed, states = config.trainer.seed, states_of(cells, config.trainer.seed).membership
     linear = config.regulation.model_copy(update={"steps": 0})  # its penalties are those of the whole fit
     regulators = TrainingCells.of(cells, rows, mean, sd).regulators
     direct, connected = planted(cells, edges)

@@ -27,7 +27,7 @@ from grn.data.cells import load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.messages import silent
 from grn.regulation.fit import fit_regulation
-from grn.regulation.states import cell_states
+from grn.regulation.states import states_of
 from grn.training.held_out import held_out_errors
 
 ERRORS = {"layer": "regulation_error", "pooled": "pooled_error", "ridge": "ridge_error"}
@@ -39,7 +39,7 @@ def errors(one: NetworkSet, seed: int, device: str) -> dict[str, float]:
         config = ours.configuration(one, seed, device, Path(folder) / "cells.h5ad")
         cells, split = load_cells(config.data, seed=seed)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    states = cell_states(cells, seed)
+    states = states_of(cells, seed)
     fitted = fit_regulation(config, cells, states, split.train, mean=mean, sd=sd, say=silent)
     found = held_out_errors(fitted.regulation, states, cells, split, mean, sd)
     return {"test_cells": len(split.test)} | {name: found[of] for name, of in ERRORS.items()}

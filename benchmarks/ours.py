@@ -1,13 +1,14 @@
 """Our own method in the benchmarks of networks: the default configuration, as in `grn train`.
 
-The benchmarks use the read-out `effect`, which depends on the regulation layer alone, so the transformer is not
+The benchmarks use the read-out `effect`, which depends on the regulation layers alone, so the transformer is not
 trained. All else is as in a run: reading the data, choosing the penalty on cells that are not for testing, the fit on
-all cells, the edge table.
+all cells, the edge tables.
 """
 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,29 +23,58 @@ from grn.config.schema import Config
 from grn.data.cells import load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.files import write_anndata
+from grn.messages import Say, silent
 from grn.network.file_formats import edge_table
 from grn.network.in_context import network_in_context
 from grn.regulation.fit import fit_regulation
-from grn.regulation.states import cell_states
+from grn.regulation.states import States, states_of
 
-SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 4}  # raise revision when the numbers change
+SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 5}  # raise revision when the numbers change
+
+
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """overall: an edge table, with q_value where asked for.   by_type: state -> the same.   states: of the cells."""
+
+    overall: pd.DataFrame
+    by_type: dict[str, pd.DataFrame]
+    states: States
+
+    def of_labels(self, labels: list[str]) -> dict[str, pd.DataFrame]:
+        """Label -> the network of the state that most of its cells belong to, where the states were found."""
+        if not self.by_type:
+            return dict.fromkeys(labels, self.overall)
+        mean = pd.DataFrame(self.states.membership, columns=list(self.states.names)).groupby(np.array(labels)).mean()
+        return {str(label): self.by_type[state] for label, state in mean.idxmax(axis=1).items()}
 
 
 def infer(one: NetworkSet, seed: int, device: str) -> pd.DataFrame:
-    """source, target, weight of every candidate edge."""
+    """source, target, weight of every candidate edge, among all others that an edge table has."""
+    return infer_in_context(one, seed, device, say=print).overall
+
+
+def infer_in_context(
+    one: NetworkSet, seed: int, device: str = "cpu", *, q_values: bool = False, say: Say = silent
+) -> Networks:
+    """Networks of a set and of its cell types, or of the states that are found in a set without labels.
+
+    q_values: add their column.
+    """
     with tempfile.TemporaryDirectory() as folder:
         config = configuration(one, seed, device, Path(folder) / "cells.h5ad")
         cells, split = load_cells(config.data, seed=seed)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    states = cell_states(cells, seed)
-    fit = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=print)
+    states = states_of(cells, seed)
+    fit = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say)
     regulation = fit(np.arange(len(cells)), earlier=fit(split.train)).regulation.to(device)
     network = network_in_context(regulation, cells, states, mean=mean, sd=sd, seed=seed)
-    return edge_table(network, cells.vocabulary, regulation.regulators.cpu().numpy(), None)
+    listed = (cells.vocabulary, regulation.regulators.cpu().numpy(), None)
+    by_type = {name: edge_table(network.of_type(name), *listed, q_values=q_values) for name in network.by_type}
+    return Networks(edge_table(network, *listed, q_values=q_values), by_type, states)
 
 
 def configuration(one: NetworkSet, seed: int, device: str, path: Path) -> Config:
-    """The default configuration for a set, whose cells are written to `path`."""
+    """The default configuration for a set, whose cells (and their types, if known) are written to `path`."""
     table = anndata.AnnData(sp.csr_matrix(one.matrix))
     table.obs_names = [f"cell {number}" for number in range(len(one.matrix))]
     table.var_names = list(one.genes)

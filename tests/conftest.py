@@ -79,7 +79,7 @@ def tiny_model(
         shape = {"regulators": tuple(read), "members": members}
         by_state = tiny_regulation(genes, states=states, seed=10, **shape) if states > 1 else None
         level_error = 0.75 if states > 1 else None
-        model.regulation = Regulation(tiny_regulation(genes, **shape), by_state, level_error, 0.5)
+        model.regulation = Regulation(tiny_regulation(genes, **shape), by_state, level_error)
     return model.to(dtype).eval()
 
 

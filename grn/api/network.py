@@ -153,7 +153,7 @@ def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | 
 
 def _of_run_cell(run: Run, cell: str, adata: AnnData | None) -> pd.DataFrame:
     from grn.network.cells_of_run import cells_of_run
-    from grn.regulation.states import cell_states
+    from grn.regulation.states import states_of
 
     if adata is not None and not is_anndata(adata):
         raise DataError(f"data must be an AnnData, not {type(adata).__name__}.")
@@ -166,7 +166,7 @@ def _of_run_cell(run: Run, cell: str, adata: AnnData | None) -> pd.DataFrame:
     advice = "write it with adata.write_h5ad(FILE) and set data.path to FILE in config.yaml"
     with reworded({advice: "give it again as data="}):
         cells = cells_of_run(run.folder, settings, trained, None if adata is None else checked_anndata(adata))
-    return _of_cell(regulation, cells, cell_states(cells, settings.trainer.seed), cell)
+    return _of_cell(regulation, cells, states_of(cells, settings.trainer.seed), cell)
 
 
 def _of_cells(
@@ -181,7 +181,7 @@ def _of_cells(
     from grn.network.file_formats import edge_table
     from grn.network.in_context import network_in_context, summary
     from grn.regulation.fit import fit_regulation
-    from grn.regulation.states import cell_states
+    from grn.regulation.states import states_of
 
     if settings.network.readout != "effect":
         raise ConfigError(
@@ -191,7 +191,7 @@ def _of_cells(
     say = silent if quiet else print
     seed = settings.trainer.seed
     cells, _ = load_cells(settings.data, settings.objectives.property.key, seed, adata)
-    states = cell_states(cells, seed)
+    states = states_of(cells, seed)
     # What cannot be found is refused before the fit.
     if cell is not None:
         _position(cells, cell)

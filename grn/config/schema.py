@@ -227,9 +227,9 @@ class RegulationConfig(Section):
         min_length=1,
         description="on squared slopes, as in ridge; held-out cells choose, and widen the grid where its end is best",
     )
-    steps: int = Field(200, ge=0, description="optimiser steps after the linear start; 0: the linear start alone")
+    steps: int = Field(600, ge=0, description="optimiser steps after the linear start; 0: the linear start alone")
     batch_size: Positive = Field(64, description="cells per step and member")
-    learning_rate: float = Field(1e-2, gt=0, description="peak of the warm-up and cosine schedule")
+    learning_rate: float = Field(5e-2, gt=0, description="peak of the warm-up and cosine schedule")
 
 
 class NetworkConfig(Section):

@@ -47,7 +47,6 @@ class RegulationCard(_Entry):
     pooled: LayerShape
     by_state: LayerShape | None
     level_error: Annotated[float, Field(ge=0)] | None
-    within_share: Annotated[float, Field(ge=0, le=1)]
 
 
 class Card(_Entry):

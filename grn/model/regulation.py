@@ -20,7 +20,6 @@ class Regulation(nn.Module):
 
     level_error: with what squared error the pooled slopes predict the levels of states that their fit has not seen, in
     variances of the levels: below 1, the levels of the targets follow those of their regulators; None without states.
-    within_share, 0 to 1: how much slopes within states have in the mixture that predicts these levels best.
     """
 
     def __init__(
@@ -28,11 +27,10 @@ class Regulation(nn.Module):
         pooled: RegulationLayer,
         by_state: RegulationLayer | None = None,
         level_error: float | None = None,
-        within_share: float = 1.0,
     ):
         super().__init__()
         self.pooled, self.by_state = pooled, by_state
-        self.level_error, self.within_share = level_error, within_share
+        self.level_error = level_error
 
     @property
     def regulators(self) -> Tensor:

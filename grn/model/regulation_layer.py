@@ -96,13 +96,15 @@ class RegulationLayer(nn.Module):
         self.register_buffer("penalty", torch.ones(members, genes))
         self.register_buffer("ratio", torch.zeros(()))
         self.query = nn.Parameter(torch.empty(members, heads, genes, width))
-        self.deviation = nn.Parameter(torch.empty(members, heads, states if deviates else 0, genes, width))
+        self.deviation = nn.Parameter(torch.empty(members, heads, 0, genes, width))
         self.key = nn.Parameter(torch.empty(members, heads, count + 1, width))
         self.log_basal = nn.Parameter(torch.empty(members, heads, genes))
         self.raw_amount = nn.Parameter(torch.empty(members, heads, count + 1))
         self.raw_gain = nn.Parameter(torch.empty(members, heads, genes))
         self.bias = nn.Parameter(torch.empty(members, states, genes))
         self.reset_parameters()
+        if deviates:
+            self.let_states_deviate()
 
     def reset_parameters(self) -> None:
         """Every prediction starts at the gene's mean; keys start as different from each other as their width allows."""
@@ -148,6 +150,11 @@ class RegulationLayer(nn.Module):
         """multiplicity [C, R] of the regulators and basal [C] of the basal gene (None: 1) -> [C, R + 1], in units."""
         basal = multiplicity.new_ones(len(multiplicity)) if basal is None else basal.to(multiplicity)
         return torch.cat([multiplicity, basal[:, None]], 1) / self.unit
+
+    def let_states_deviate(self) -> None:
+        """Gives the states deviations, which are 0 to begin with."""
+        shape = (self.members, self.heads, self.states, self.genes, self.width)
+        self.deviation = nn.Parameter(self.deviation.new_zeros(shape))
 
     @property
     def deviates(self) -> bool:

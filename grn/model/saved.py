@@ -132,7 +132,6 @@ def _shapes(regulation: Regulation | None) -> dict | None:
         "pooled": _shape(regulation.pooled),
         "by_state": None if by_state is None else _shape(by_state),
         "level_error": regulation.level_error,
-        "within_share": regulation.within_share,
     }
 
 
@@ -151,7 +150,7 @@ def _regulation(card: RegulationCard | None, tensors: Mapping[str, torch.Tensor]
         return RegulationLayer(genes=genes, regulators=regulators, **shape.model_dump())
 
     by_state = None if card.by_state is None else layer(card.by_state)
-    return Regulation(layer(card.pooled), by_state, card.level_error, card.within_share).requires_grad_(False)
+    return Regulation(layer(card.pooled), by_state, card.level_error).requires_grad_(False)
 
 
 def _tensors(trained: TrainedModel) -> dict[str, torch.Tensor]:

@@ -25,7 +25,7 @@ from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import ATTENTION_CELLS, WHOLE_MODEL, Networks, read_networks
 from grn.network.weights import Network
 from grn.regulation.fit import fit_regulation
-from grn.regulation.states import States, cell_states
+from grn.regulation.states import States, states_of
 from grn.run_folder import CONFIG, config_of, make_run_folder
 
 FEWEST_CELLS = 10  # of a group, on average, for a network of its own
@@ -49,7 +49,7 @@ def write_network_files(
     """
     settings, regulators = config.network, trained.regulators
     trained.model.to(own_device(config.trainer))
-    states = cell_states(cells, config.trainer.seed) if states is None else states
+    states = states_of(cells, config.trainer.seed) if states is None else states
     networks = read_networks(
         trained,
         cells,
@@ -181,7 +181,7 @@ def export(
         mean, sd = trained.model.mean.cpu(), trained.model.sd.cpu()
         fitted = fit_regulation(config, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=say)
         trained.model.regulation = fitted.regulation
-    states = cell_states(cells, config.trainer.seed) if states is None else states
+    states = states_of(cells, config.trainer.seed) if states is None else states
     if cell_type is not None and config.network.readout not in WHOLE_MODEL:  # before a folder is made
         refuse_unknown_type(cell_type, states.names if len(states) > 1 else ())
     folder = make_run_folder(output, run.name)
@@ -205,7 +205,7 @@ def groups_of(config: Config, cells: Cells, by: str) -> States:
             f"Column {by!r} of obs has {len(names)} groups for {len(labels)} cells, and a network needs about "
             f"{FEWEST_CELLS} cells each; give --by a column with fewer groups."
         )
-    return cell_states(replace(cells, labels=labels, classes=names, state=None), config.trainer.seed)
+    return states_of(replace(cells, labels=labels, classes=names, state=None), config.trainer.seed)
 
 
 def refuse_other_readouts(config: Config) -> None:

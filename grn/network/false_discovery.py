@@ -13,23 +13,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from grn.network.readouts.effect import presence
 from grn.network.weights import Network, balanced
 from grn.regulation.knockoffs import KnockoffFit
 
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
-SMOOTHED = 2**21  # most weights and knock-offs that local rates are estimated from
+MANY = 2**20  # values, from which on a GPU sorts them, where there is one
+SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated from
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """q [N, R]: q-values, 1 where a regulator meets itself.   confidence [N, R], 0.5 to 1.   reliability, 0 to 1: the
-    share of the weights' mean square that is above that of the knock-offs."""
+    """q [N, R]: q-values, 1 where a regulator meets itself.   confidence [N, R], 0.5 to 1."""
 
     q: np.ndarray
     confidence: np.ndarray
-    reliability: float
 
 
 def edge_evidence(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Evidence, list[Evidence]]:
@@ -58,29 +58,19 @@ def _evidence(weight: np.ndarray, null_weight: np.ndarray, regulators: np.ndarra
     weight, null_weight = both[:, : weight.shape[1]], both[:, weight.shape[1] :]
     confidence = np.full(weight.shape, 0.5, np.float32)
     confidence[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]) / 2
-    chance = np.square(null_weight[candidates]).mean() / max(np.square(weight[candidates]).mean(), 1e-30)
-    return Evidence(q_values(weight, null_weight, candidates), confidence, max(0.0, 1 - float(chance)))
+    return Evidence(q_values(weight, null_weight, candidates), confidence)
 
 
-def with_evidence(network: Network, together: Evidence, of_states: list[Evidence], within_share: float) -> Network:
-    """The network with confidences and q-values. Its weights within are multiplied by the confidences.
-
-    Where the levels of states are evidence, too (the weights are not those within), the weights are mixed: those within
-    count as much as they are reliable and predict levels (within_share), so that noise does not drown what levels say.
-    """
-    levels_count = network.weight is not network.within
+def with_evidence(network: Network, together: Evidence, of_states: list[Evidence]) -> Network:
+    """The network with confidences and q-values. All weights are multiplied by the confidences."""
     by_type = {
         name: weight * of_state.confidence
         for (name, weight), of_state in zip(network.by_type.items(), of_states, strict=True)
     }
-    within = weight = network.within * together.confidence
-    if levels_count:
-        share = within_share * together.reliability
-        size, of_within = (np.sqrt(np.square(each).mean()) for each in (network.weight, within))
-        weight = (1 - share) * network.weight + share * size / max(of_within, 1e-30) * within
+    within = network.within * together.confidence
     return replace(
         network,
-        weight=weight,
+        weight=within if network.weight is network.within else network.weight * together.confidence,
         within=within,
         by_type=by_type,
         confidence=together.confidence,
@@ -106,8 +96,8 @@ def local_rates(weight: np.ndarray, null_weight: np.ndarray) -> np.ndarray:
     values = np.concatenate([some, some_null, [max(size.max(), null.max())]])
     is_null = np.concatenate([np.zeros(len(some)), np.ones(len(some_null) + 1)])
     importance = np.concatenate([np.full(len(some), 1 / len(some)), np.full(len(some_null) + 1, 1 / len(some_null))])
-    regression = IsotonicRegression(increasing=False, out_of_bounds="clip")
-    share = regression.fit(values, is_null, importance).predict(size)
+    regression = IsotonicRegression(increasing=False).fit(values, is_null, importance)
+    share = np.interp(size, regression.X_thresholds_, regression.y_thresholds_)
     ratio = share / np.maximum(1 - share, 1e-9)
     return np.minimum(1, null_share(p_values(weight, null_weight)) * ratio)
 
@@ -140,8 +130,12 @@ def p_values(weight: np.ndarray, null_weight: np.ndarray) -> np.ndarray:
     """Share of knock-offs [M] that are at least as strong as each weight [n], the weight itself counted: never 0."""
     if not (np.isfinite(weight).all() and np.isfinite(null_weight).all()):
         raise ValueError("A weight is not finite.")
-    null = np.sort(np.abs(null_weight))
-    return (1 + len(null) - np.searchsorted(null, np.abs(weight), side="left")) / (1 + len(null))
+    device = _device(len(null_weight))
+    null = torch.as_tensor(np.abs(null_weight), device=device).sort()[0]
+    size, order = torch.as_tensor(np.abs(weight), device=device).to(null.dtype).sort()  # in order, they are found soon
+    p = torch.empty(len(size), dtype=torch.float64, device=device)
+    p[order] = (1 + len(null) - torch.searchsorted(null, size)).double() / (1 + len(null))
+    return p.cpu().numpy()
 
 
 def null_share(p: np.ndarray) -> float:
@@ -151,8 +145,13 @@ def null_share(p: np.ndarray) -> float:
 
 def benjamini_hochberg(p: np.ndarray, null_share: float = 1.0) -> np.ndarray:
     """q [n] of p-values [n]; equal p-values have equal q-values."""
-    order = np.argsort(p)
-    rate = null_share * p[order] * len(p) / np.arange(1, len(p) + 1)
-    q = np.empty(len(p))
-    q[order] = np.minimum(np.minimum.accumulate(rate[::-1])[::-1], 1)
-    return q
+    rates, order = torch.as_tensor(p, device=_device(len(p))).sort()
+    rates = null_share * len(p) * rates / torch.arange(1, len(p) + 1, device=rates.device)
+    q = torch.empty_like(rates)
+    q[order] = rates.flip(0).cummin(0)[0].flip(0).clamp(max=1)
+    return q.cpu().numpy()
+
+
+def _device(count: int) -> str:
+    """A GPU, where there is one, sorts millions of values in an instant."""
+    return "cuda" if count > MANY and torch.cuda.is_available() else "cpu"

@@ -41,7 +41,7 @@ def network_in_context(
     ranks = min(1, layer.members - 1)  # members predict multiplicities and ranks in turn
     values, of_ranks = (Penalties(layer.penalty[member], float(layer.ratio), 1.0) for member in (0, ranks))
     knockoffs = fit_with_knockoffs(replace(fitted, regulators=regulators), values, of_ranks, seed=seed, device=device)
-    return with_evidence(network, *edge_evidence(knockoffs, regulators), regulation.within_share)
+    return with_evidence(network, *edge_evidence(knockoffs, regulators))
 
 
 def summary(network: Network) -> list[str]:

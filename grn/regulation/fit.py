@@ -26,15 +26,15 @@ from grn.model.regulation import Regulation
 from grn.model.regulation_layer import RegulationLayer
 from grn.regulation.cell_table import CellTable, centred, sampled, set_units
 from grn.regulation.folds import held_out_cells
-from grn.regulation.levels import Levels, compare_levels
+from grn.regulation.levels import level_error
 from grn.regulation.linear import FOLDS, Penalties, choose_penalties
 from grn.regulation.members import start, train_members
 from grn.regulation.states import States
 from grn.regulation.training_cells import TrainingCells
 
-MOST_SCORES = 2**29  # of all members together, 2 GiB; the fit holds about ten tables of this size
+MOST_SCORES = 2**32  # of all members and states together, 16 GiB; the fit holds about nine tables of this size
 # Up to so many scores, training goes on from the linear start; with more it takes hours, and gains little.
-REFINED, REFINED_ON_GPU = 2**26, 2**32
+REFINED, REFINED_ON_GPU = 2**26, 2**30
 MEMBER_FOLDS = 10  # a member holds out one of at least this many folds of the cells, or of as many as there are groups
 WITH_DEPTH = (2, 3)  # of every five members, those that read the depth: one of each kind
 
@@ -87,16 +87,12 @@ def fit_ensemble(
     regulators = torch.as_tensor(cells.regulators)
     states = cells.memberships().shape[1]
     width = min(config.width, len(regulators) + 1)  # more would be of no use, as no scores need more
-    shape = (members, len(cells.mean), regulators, config.heads, width, states)
-    layer = RegulationLayer(*shape)
+    layer = RegulationLayer(members, len(cells.mean), regulators, config.heads, width, states)
     set_units(layer, cells)
     table = CellTable(layer.to(device), cells)
     values, ranks = choose(config, layer, table, cells, seed) if penalties is None else penalties
     if values.ratio:
-        torch.manual_seed(seed)
-        layer = RegulationLayer(*shape, deviates=True)
-        set_units(layer, cells)
-        layer.to(device)
+        layer.let_states_deviate()
     kinds = torch.arange(members)
     layer.predicts_ranks.copy_(kinds % 2)
     reads_depth = torch.isin(kinds % 5, torch.tensor(WITH_DEPTH)) & bool(table.inputs[:, -1].std() > 0)
@@ -136,7 +132,6 @@ def choose(
     """The penalties of multiplicities and of ranks; the ratio is that of the multiplicities for both."""
     rows = sampled(layer, table, torch.arange(len(table)), seed)
     groups = cells.fitted_groups()
-    fold = torch.empty(len(rows), dtype=torch.long)
     parts = held_out_cells(
         np.arange(len(rows)),
         None if groups is None else groups[rows.numpy()],
@@ -144,15 +139,16 @@ def choose(
         FOLDS,
         torch.Generator().manual_seed(seed),
     )[1]
-    fold[:] = len(parts) - 1
+    fold = torch.full((len(rows),), len(parts) - 1)
     for number, part in enumerate(parts):
         fold[part] = number
     x, _, states = centred(layer, table, rows)
     of_values = table.values(rows.to(table.inputs.device)).to(x)
     of_ranks = table.ranks(rows.to(table.inputs.device)).to(x)
-    fixed = (x, states, states, layer.regulators, fold.to(x.device), list(config.penalties))
-    values = choose_penalties(fixed[0], of_values, *fixed[1:])
-    return values, choose_penalties(fixed[0], of_ranks, *fixed[1:], ratios=(values.ratio,))
+    found = partial(choose_penalties, x, states=states, covariates=states, own=layer.regulators)
+    found = partial(found, folds=fold.to(x.device), penalties=list(config.penalties))
+    values = found(of_values)
+    return values, found(of_ranks, ratios=(values.ratio,))
 
 
 def fit_regulation(
@@ -184,12 +180,12 @@ def fit_regulation(
         return replace(found, layer=found.layer.cpu())
 
     pooled = layer(None if earlier is None else earlier.pooled, replace(with_states, states=None))
-    by_state, levels = None, Levels(None, 1.0)
+    by_state, error_of_levels = None, None
     if several:
         by_state = layer(None if earlier is None else earlier.by_state, with_states)
-        levels = compare_levels(with_states, pooled.values, by_state.values, device=device)
+        error_of_levels = level_error(with_states, pooled.values, device=device)
     found = FittedRegulation(
-        Regulation(pooled.layer, None if by_state is None else by_state.layer, levels.error, levels.within),
+        Regulation(pooled.layer, None if by_state is None else by_state.layer, error_of_levels),
         pooled,
         by_state,
     )
@@ -226,7 +222,7 @@ def summary(found: FittedRegulation, cells: int, seconds: float) -> list[str]:
 def refuse_too_many_scores(config: Config, cells: TrainingCells) -> None:
     genes, regulators = len(cells.mean), len(cells.regulators)
     stacked = config.regulation.members * cells.memberships().shape[1]
-    if stacked * config.regulation.heads * genes * regulators > MOST_SCORES * 10:
+    if stacked * config.regulation.heads * genes * regulators > MOST_SCORES:
         raise ConfigError(
             f"{regulators} regulators of {genes} genes give more scores than the regulation layer can hold in "
             "memory. List the regulators (data.regulators), choose fewer genes (data.genes), or train without the "

@@ -9,69 +9,83 @@ Letters: C cells, N genes, R regulators, K states.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
-from grn.regulation.linear import Penalties, fit_linear
+from grn.regulation.linear import LARGE, Penalties
+from grn.regulation.ridge import Ridge
 from grn.regulation.training_cells import TrainingCells
+
+GENES = 2048  # whose multiplicities are held as a dense table at a time
 
 
 @dataclass(frozen=True)
-class Levels:
-    """error: squared error of the levels of states that were left out, predicted by the pooled slopes of the others, in
-    variances of the levels: 1 is the error of predicting no difference; None with one state.   within, 0 to 1: the
-    share of the slopes within states in the mixture with the pooled ones that predicts these levels best.
+class StateMoments:
+    """Sums over the cells of each state, in sds from the genes' means, weighted by memberships.
+
+    size [K].   total [K, N].   gram [K, R, R]: products of two regulators.   cross [K, R, N]: of regulator and gene.
     """
 
-    error: float | None
-    within: float
+    size: Tensor
+    total: Tensor
+    gram: Tensor
+    cross: Tensor
+
+    @classmethod
+    def of(cls, cells: TrainingCells, device: torch.device | str) -> StateMoments:
+        """Those of the fitted cells."""
+        fitted = cells.only_fitted()
+        kind = torch.float64 if len(cells.regulators) <= LARGE // 4 else torch.float32
+        states = torch.as_tensor(fitted.memberships(), dtype=kind, device=device)
+        mean, sd = cells.mean.to(device, kind), cells.sd.to(device, kind)
+        columns = fitted.multiplicity.tocsc()
+
+        def standardised(genes) -> Tensor:
+            return (torch.as_tensor(columns[:, genes].toarray(), dtype=kind, device=device) - mean[genes]) / sd[genes]
+
+        x = standardised(cells.regulators)
+        weighted = [x * p[:, None] for p in states.mT]
+        total, cross = [], []
+        for first in range(0, len(mean), GENES):
+            y = standardised(slice(first, first + GENES))
+            total.append(states.mT @ y)
+            cross.append(torch.stack([each.mT @ y for each in weighted]))
+        gram = torch.stack([each.mT @ x for each in weighted])
+        return cls(states.sum(0), torch.cat(total, 1), gram, torch.cat(cross, 2))
 
 
-def compare_levels(
-    cells: TrainingCells, pooled: Penalties, by_state: Penalties, *, device: torch.device | str = "cpu"
-) -> Levels:
-    """Each state in turn is left out, and the differences of its mean multiplicities from the others' are predicted
-    from those of its regulators: by pooled slopes, fitted to the others, and by slopes within states, which no level
-    has a part in. pooled, by_state: the penalties of the two fits."""
-    fitted = cells.only_fitted()
-    states = torch.as_tensor(fitted.memberships(), dtype=torch.float64, device=device)
-    y = torch.as_tensor(fitted.multiplicity.toarray(), dtype=torch.float64, device=device)
-    y = (y - cells.mean.to(y)) / cells.sd.to(y)
+def level_error(cells: TrainingCells, penalties: Penalties, *, device: torch.device | str = "cpu") -> float:
+    """Squared error of the levels of states that were left out, in variances of the levels.
+
+    Each state in turn is left out. Slopes are fitted to the others (pooled: their levels have a part in them), and
+    predict the difference between this state's mean multiplicities and those of the others from the same differences of
+    the regulators. 1 is the error of predicting no difference. penalties: of the pooled fit.
+    """
     own = torch.as_tensor(cells.regulators, device=device)
-    within = _slopes(y - states @ state_levels(y, states), own, by_state)
-    error, size = 0.0, 0.0
-    predictions, differences = [], []
-    for state in states.mT:
-        if not 0 < float(state.sum()) < len(state) - 1:
+    moments = StateMoments.of(cells, device)
+    everything = float(moments.size.sum())
+    error, variance = 0.0, 0.0
+    for state, size in enumerate(moments.size.tolist()):
+        if not 0 < size < everything - 1:
             continue
-        others = (1 - state) @ y / (1 - state).sum()
-        difference = state @ y / state.sum() - others
-        # A cell that belongs to the state in part counts among the others in part.
-        slopes = _slopes((y - others) * (1 - state).clamp(min=0).sqrt()[:, None], own, pooled)
-        predicted = torch.stack([within @ difference[own], slopes @ difference[own]], 1)
-        weight = float(state.sum())
-        error += weight * float((difference - predicted[:, 1]).square().sum())
-        size += weight * float(difference.square().sum())
-        predictions.append(weight**0.5 * predicted)
-        differences.append(weight**0.5 * difference)
-    if not size:
-        return Levels(1.0, 1.0)
-    amounts, _ = nnls(torch.cat(predictions).cpu().numpy(), torch.cat(differences).cpu().numpy())
-    amounts = amounts * np.array([float(each.square().mean().sqrt()) for each in (within, _slopes(y, own, pooled))])
-    return Levels(error / size, float(amounts[0] / amounts.sum()) if amounts.sum() else 1.0)
-
-
-def _slopes(y: Tensor, own: Tensor, found: Penalties) -> Tensor:
-    """Slopes of every gene on the regulators `own`, without an intercept, [N, R]. y [C, N]."""
-    without = y.new_zeros(len(y), 1)
-    return fit_linear(y[:, own], y, without, None, own, replace(found, ratio=0.0)).slopes[:, :-1]
+        # The memberships of a cell sum to 1: what does not count in this state counts in the others.
+        kept = torch.arange(len(moments.size), device=device) != state
+        others = moments.total[kept].sum(0) / (everything - size)
+        gram = moments.gram[kept].sum(0) - (everything - size) * torch.outer(others[own], others[own])
+        cross = moments.cross[kept].sum(0) - (everything - size) * torch.outer(others[own], others)
+        slopes = Ridge.of_moments(gram, cross, own).coefficients(penalties.penalty.to(gram))  # [R, N]
+        difference = moments.total[state] / size - others
+        error += size * float((difference - difference[own] @ slopes).square().sum())
+        variance += size * float(difference.square().sum())
+    return error / variance if variance else 1.0
 
 
 def state_levels(multiplicity, states):
-    """Mean multiplicity of each gene in each state, [K, N]. multiplicity [C, N], states [C, K]."""
+    """Mean multiplicity of each gene in each state, [K, N]; 0 in a state without cells.
+
+    multiplicity [C, N] and states [C, K]: sparse or dense arrays, or tensors.
+    """
     size = states.sum(0)
     return (states / (size + (size == 0))).T @ multiplicity

@@ -1,8 +1,10 @@
 """The linear fit: penalties by held-out prediction, and the slopes that a member of the regulation layer starts from.
 
-Each target has its own penalty. The error of one target is noisy, so that the mean over all targets counts, too
-(COMMON). The grid of penalties is widened where the best one is at its end. How far the states deviate from their
-shared slopes, rho, is one number for all targets.
+Each target has its own penalty. The error of one target is noisy, so that the mean over all targets counts, too: the
+more, the less of the targets' variance the regulators explain, and the fewer the cells are (COMMON). The grid of
+penalties is widened where the best one is at its end. Whether the states deviate from their shared slopes, and by how
+much (rho), is decided once for all targets. The fit is the mean of one in which they deviate more and one in which they
+deviate less than that (SPREAD): the first knows the signs that change between states better, the second the edges.
 
 Letters: C cells, N genes, R regulators, K states.
 """
@@ -17,8 +19,9 @@ from torch import Tensor
 
 from grn.regulation.ridge import Features, HeldOutError, Ridge
 
-COMMON = 1.0  # what the mean error over targets counts, beside a target's own
-RATIOS = (0.0, 0.5, 0.7, 1.0, 1.4, 2.0)  # of rho: 0, every state has the shared slopes
+COMMON = 10.0  # what the mean error over targets counts beside a target's own, times cells and explained share
+RATIOS = (0.0, 1.2)  # of rho: 0, every state has the shared slopes; held-out error does not tell finer steps apart
+SPREAD = 1.7  # factor between rho and the two ratios that a fit is the mean of
 WIDER = 10**0.5  # step of the grid beyond its ends
 TOLERANCE = 0.25  # standard errors within which a larger ratio counts as equally good
 WIDEST = 8  # times that it is widened
@@ -134,7 +137,9 @@ def _penalty_of_targets(
             tried, error = [*tried, tried[-1] * WIDER], torch.cat([error, error_of(tried[-1] * WIDER)[None]])
         else:
             break
-    chosen = (error + COMMON * error.mean(1, keepdim=True)).argmin(0)
+    common = error.mean(1, keepdim=True)
+    explained = max(1 - float(common.min()), 1e-9)
+    chosen = (error + COMMON / (explained * len(y)) * common).argmin(0)
     return y.new_tensor(tried)[chosen], error.gather(0, chosen[None])[0]
 
 
@@ -154,17 +159,23 @@ def fit_linear(
     copies: see Features.
     """
     covariates = states if depth is None else torch.cat([states, depth[:, None]], 1)
-    features = Features(taken_out(x, covariates), states, found.ratio, own, copies)
-    ridge = Ridge(features.matrix(), taken_out(y, covariates), own, features.of_regulators(y.device))
-    coefficients = ridge.coefficients(found.penalty.to(y))
-    slopes, deviations = features.slopes(coefficients)
-    rest = y - replace(features, x=x).matrix() @ coefficients
+    without, targets = taken_out(x, covariates), taken_out(y, covariates)
+    slopes, deviations = y.new_zeros(y.shape[1], x.shape[1]), y.new_zeros(states.shape[1], y.shape[1], x.shape[1])
+    rest = y
+    spread = (1 / SPREAD, SPREAD) if found.ratio else (1.0,)
+    for factor in spread:
+        features = Features(without, states, factor * found.ratio, own, copies)
+        ridge = Ridge(features.matrix(), targets, own, features.of_regulators(y.device))
+        coefficients = ridge.coefficients(factor * found.penalty.to(y)) / len(spread)
+        shared, of_states = features.slopes(coefficients)
+        slopes = slopes + shared
+        if len(of_states):
+            deviations += of_states
+        rest = rest - replace(features, x=x).matrix() @ coefficients
     on_covariates = torch.linalg.pinv(covariates) @ rest  # [K or K + 1, N]
     bias, of_depth = on_covariates[: states.shape[1]], on_covariates[states.shape[1] :]
     if depth is None:
         of_depth = y.new_zeros(1, y.shape[1])
-    if not len(deviations):
-        deviations = slopes.new_zeros(states.shape[1], *slopes.shape)
     deviations = torch.cat([deviations, deviations.new_zeros(*deviations.shape[:2], 1)], 2)
     return LinearFit(torch.cat([slopes, of_depth.mT], 1), deviations, bias)
 

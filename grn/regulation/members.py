@@ -21,8 +21,8 @@ from grn.regulation.cell_table import CellTable, centred, sampled
 from grn.regulation.folds import padded
 from grn.regulation.linear import Penalties, fit_linear
 
-VALIDATIONS = 16  # times that the held-out error is measured, evenly over the steps
-PATIENCE = 4  # validations after which training ends where no member got better
+VALIDATIONS = 64  # times that the held-out error is measured, evenly over the steps
+PATIENCE = 8  # validations after which training ends where no member got better
 AVERAGING = 0.98  # decay of the moving average of weights that is kept
 MESSAGE_EVERY_S = 15
 

@@ -61,12 +61,23 @@ class Ridge:
     """The solutions for all penalties. features [C, F], targets [C, N]: both with mean 0, own: see Features."""
 
     def __init__(self, features: Tensor, targets: Tensor, own: Tensor, of_regulators: Tensor):
-        self.features, self.own, self.of_regulators = features, own, of_regulators
-        self.dual = features.shape[1] > len(features)
+        self.features, self.dual = features, features.shape[1] > len(features)
         product = features @ features.mT if self.dual else features.mT @ features
+        self._solve(product, targets if self.dual else features.mT @ targets, own, of_regulators)
+
+    @classmethod
+    def of_moments(cls, gram: Tensor, cross: Tensor, own: Tensor) -> Ridge:
+        """The same from the products of the features [R, R] and of features and targets [R, N], for `coefficients`."""
+        ridge = cls.__new__(cls)
+        ridge.dual = False
+        ridge._solve(gram, cross, own, torch.arange(len(own), device=gram.device)[:, None])
+        return ridge
+
+    def _solve(self, product: Tensor, targets: Tensor, own: Tensor, of_regulators: Tensor) -> None:
+        self.own, self.of_regulators = own, of_regulators
         self.values, self.vectors = torch.linalg.eigh(product)
         self.values = self.values.clamp(min=0)
-        self.targets = self.vectors.mT @ (targets if self.dual else features.mT @ targets)
+        self.targets = self.vectors.mT @ targets
 
     def coefficients(self, penalty: Tensor) -> Tensor:
         """[F, N] for a penalty of each target, [N]; 0 where a target meets itself."""

@@ -46,7 +46,7 @@ class States:
         }[self.origin]
 
 
-def cell_states(cells: Cells, seed: int) -> States:
+def states_of(cells: Cells, seed: int) -> States:
     """The states of the cells: given labels, a numeric column or both, else those that are found."""
     types = _of_labels(cells)
     if cells.state is not None:

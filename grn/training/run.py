@@ -34,7 +34,7 @@ from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.network.export import write_network_files
 from grn.regulation.fit import fit_regulation
-from grn.regulation.states import cell_states
+from grn.regulation.states import states_of
 from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder
 from grn.training.building import build_model, data_module, refuse_nothing_to_learn, trained_model
 from grn.training.held_out import held_out_errors
@@ -149,7 +149,7 @@ def train_in(
         with replacing_file(truth) as beside:
             cells.truth.to_csv(beside, index=False)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    states = cell_states(cells, config.trainer.seed) if config.regulation.members else None
+    states = states_of(cells, config.trainer.seed) if config.regulation.members else None
     if states is not None:
         say(states.summary())
         fit_layers = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say)

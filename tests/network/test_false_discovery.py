@@ -137,9 +137,9 @@ def test_a_sample_of_many_weights_gives_about_the_same_rates(monkeypatch):
     assert len(local_rates(np.zeros(0), null)) == 0
 
 
-def evidence(seed: int, reliability: float = 0.5) -> Evidence:
+def evidence(seed: int) -> Evidence:
     q, confidence = np.random.default_rng(seed).random((2, 6, 3))
-    return Evidence(q, 0.5 + confidence / 2, reliability)
+    return Evidence(q, 0.5 + confidence / 2)
 
 
 def drawn_network(levels_follow: bool) -> Network:
@@ -150,7 +150,7 @@ def drawn_network(levels_follow: bool) -> Network:
 
 def test_weights_within_are_multiplied_by_their_confidence():
     network, together, of_states = drawn_network(False), evidence(1), [evidence(2), evidence(3)]
-    found = with_evidence(network, together, of_states, within_share=0.7)
+    found = with_evidence(network, together, of_states)
     assert found.weight is found.within, "levels do not count"
     np.testing.assert_allclose(found.within, network.within * together.confidence)
     assert found.confidence is together.confidence and found.q is together.q
@@ -159,17 +159,13 @@ def test_weights_within_are_multiplied_by_their_confidence():
         assert found.type_confidence[name] is own.confidence and found.type_q[name] is own.q
 
 
-@pytest.mark.parametrize(("share", "reliability"), [(0.0, 0.9), (0.8, 0.0), (0.8, 0.5), (1.0, 1.0)])
-def test_where_levels_follow_weights_within_count_as_they_are_reliable_and_predict_levels(share, reliability):
-    network, together = drawn_network(True), evidence(1, reliability)
-    found = with_evidence(network, together, [evidence(2), evidence(3)], share)
-    within = network.within * together.confidence
-    np.testing.assert_allclose(found.within, within)
-    same_size = within * np.sqrt(np.square(network.weight).mean() / np.square(within).mean())
-    part = share * reliability
-    np.testing.assert_allclose(found.weight, (1 - part) * network.weight + part * same_size)
+def test_where_levels_follow_all_weights_are_multiplied_by_the_confidence_within():
+    network, together = drawn_network(True), evidence(1)
+    found = with_evidence(network, together, [evidence(2), evidence(3)])
+    np.testing.assert_allclose(found.within, network.within * together.confidence)
+    np.testing.assert_allclose(found.weight, network.weight * together.confidence)
 
 
 def test_without_states_only_the_whole_network_has_evidence():
-    found = with_evidence(replace(drawn_network(False), by_type={}), evidence(1), [], 1.0)
+    found = with_evidence(replace(drawn_network(False), by_type={}), evidence(1), [])
     assert not found.by_type and not found.type_q and found.weight is found.within

@@ -16,7 +16,7 @@ from grn.model.regulation import Regulation
 from grn.network.in_context import network_in_context, summary
 from grn.network.weights import Network
 from grn.regulation.fit import fit_regulation
-from grn.regulation.states import cell_states
+from grn.regulation.states import states_of
 
 REGULATORS = 8
 CANDIDATES = np.vstack([~np.eye(REGULATORS, dtype=bool), np.ones((52, REGULATORS), dtype=bool)])
@@ -48,7 +48,7 @@ def read(labels: bool = True, **simulated) -> Read:
     config = Config.model_validate({"data": data, "regulation": {"members": 2, "steps": 0}})
     cells, _ = load_cells(config.data)
     mean, sd = mean_and_sd(cells.multiplicity)
-    states = cell_states(cells, 0)
+    states = states_of(cells, 0)
     fitted = fit_regulation(config, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=silent)
     network = network_in_context(fitted.regulation, cells, states, mean=mean, sd=sd, seed=0)
     return Read(cells, fitted.regulation, network)

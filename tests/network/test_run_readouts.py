@@ -12,7 +12,7 @@ from grn.network import run_readouts
 from grn.network.file_formats import edge_table, square_matrix
 from grn.network.readouts import block_attention
 from grn.network.run_readouts import read_networks, with_progress
-from grn.regulation.states import cell_states
+from grn.regulation.states import states_of
 
 REGULATORS = np.array([0, 3, 5])
 GENES = tuple(f"g{i}" for i in range(12))
@@ -44,7 +44,7 @@ def read(make_model, csr_cells):
 
     def networks(readout: str, members: int = 0, **options):
         cells = cells_of(csr_cells)
-        states = cell_states(cells, seed=0)
+        states = states_of(cells, seed=0)
         model = make_model(dtype=torch.float32, members=members, states=len(states))
         trained = SimpleNamespace(model=model, regulators=REGULATORS, vocabulary=GENES)
         return read_networks(trained, cells, states, readout=readout, most_cells=20, seed=0, **options)

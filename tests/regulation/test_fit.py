@@ -19,7 +19,7 @@ from grn.regulation import cell_table
 from grn.regulation import fit as fitting
 from grn.regulation.fit import FittedLayer, fit_ensemble, fit_regulation
 from grn.regulation.linear import Penalties
-from grn.regulation.states import cell_states
+from grn.regulation.states import states_of
 from grn.regulation.training_cells import TrainingCells
 
 CELLS, GENES, REGULATORS = 300, 20, np.array([0, 2, 5, 9])
@@ -339,7 +339,7 @@ def simulated(make_config) -> tuple[Config, Cells]:
 
 def of_run(config: Config, cells: Cells, rows: np.ndarray, say=lambda line: None, earlier=None):
     mean, sd = mean_and_sd(cells.multiplicity[rows])
-    return fit_regulation(config, cells, cell_states(cells, 0), rows, mean=mean, sd=sd, say=say, earlier=earlier)
+    return fit_regulation(config, cells, states_of(cells, 0), rows, mean=mean, sd=sd, say=say, earlier=earlier)
 
 
 def test_a_run_has_a_pooled_layer_and_one_that_knows_the_states(simulated):
@@ -349,7 +349,7 @@ def test_a_run_has_a_pooled_layer_and_one_that_knows_the_states(simulated):
     regulation = found.regulation
     assert regulation.pooled is found.pooled.layer and regulation.by_state is found.by_state.layer
     assert (regulation.pooled.states, regulation.by_state.states) == (1, 2) and found.within is found.by_state
-    assert regulation.level_error > 0 and 0 <= regulation.within_share <= 1
+    assert regulation.level_error > 0
     assert [line.split()[0] for line in said] == ["Fitted", "Within", "Levels"]
     assert all(line.endswith(".") or line.endswith(").") for line in said)
     again = of_run(config, cells, np.arange(80), earlier=found)

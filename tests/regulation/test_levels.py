@@ -8,13 +8,12 @@ import scipy.sparse as sp
 import torch
 
 from grn.data.preprocessing.scale import mean_and_sd
-from grn.regulation.levels import Levels, compare_levels, state_levels
+from grn.regulation.levels import level_error, state_levels
 from grn.regulation.linear import Penalties
 from grn.regulation.training_cells import TrainingCells
 
 REGULATORS, GENES, STATES, EACH = 6, 46, 8, 60
 PENALTY = Penalties(torch.full((GENES,), 30.0).double(), 0.0, 1.0)
-MEANT = Penalties(torch.full((GENES,), 30.0).double(), 0.5, 1.0)
 
 
 def cells(
@@ -41,30 +40,22 @@ def cells(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_levels_that_follow_their_regulators_are_predicted(seed):
-    found = compare_levels(cells(follows=1, composition=0, seed=seed), PENALTY, MEANT)
-    assert found.error is not None and found.error < 0.6
+    found = level_error(cells(follows=1, composition=0, seed=seed), PENALTY)
+    assert found < 0.6
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_levels_are_predicted_by_slopes_that_the_other_states_levels_have_a_part_in(seed):
     """Cells within states show noise alone, and levels follow nevertheless."""
-    found = compare_levels(cells(follows=1, composition=0, within=0, seed=seed), PENALTY, MEANT)
-    assert found.error is not None and found.error < 0.8
+    found = level_error(cells(follows=1, composition=0, within=0, seed=seed), PENALTY)
+    assert found < 0.8
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_levels_of_composition_are_not_predicted(seed):
     """Slopes through them predict other states worse than nothing would, whatever is true within states."""
-    found = compare_levels(cells(follows=0, composition=3, seed=seed), PENALTY, MEANT)
-    assert found.error is not None and found.error > 1
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_slopes_within_states_have_the_larger_share_where_only_they_carry_over(seed):
-    """Where levels and slopes within agree, and where cells within states show noise alone."""
-    agree = compare_levels(cells(follows=1, composition=1.5, seed=seed), PENALTY, MEANT).within
-    noise = compare_levels(cells(follows=1, composition=0, within=0, seed=seed), PENALTY, MEANT).within
-    assert 0 <= noise < 0.3 < agree <= 1
+    found = level_error(cells(follows=0, composition=3, seed=seed), PENALTY)
+    assert found > 1
 
 
 def test_cells_that_are_not_fitted_are_not_read():
@@ -73,10 +64,7 @@ def test_cells_that_are_not_fitted_are_not_read():
     values[::5] = 1e6
     rows = np.flatnonzero(np.arange(len(values)) % 5)
     fitted = replace(known, rows=rows)
-    found = [
-        compare_levels(each, PENALTY, MEANT) for each in (fitted, replace(fitted, multiplicity=sp.csr_matrix(values)))
-    ]
-    assert found[0] == found[1]
+    assert level_error(fitted, PENALTY) == level_error(replace(fitted, multiplicity=sp.csr_matrix(values)), PENALTY)
 
 
 def test_the_order_of_states_and_their_copies_does_not_matter():
@@ -84,20 +72,40 @@ def test_the_order_of_states_and_their_copies_does_not_matter():
     known = cells(follows=1, composition=1)
     membership = np.column_stack([known.states[:, ::-1], np.zeros(len(known.basal), np.float32)])
     other = replace(known, states=membership)
-    found, again = compare_levels(known, PENALTY, MEANT), compare_levels(other, PENALTY, MEANT)
-    assert again.error == pytest.approx(found.error) and again.within == pytest.approx(found.within)
+    found, again = level_error(known, PENALTY), level_error(other, PENALTY)
+    assert again == pytest.approx(found)
 
 
 def test_soft_memberships_are_compared_too():
     known = cells(follows=1, composition=0)
     other = replace(known, states=0.9 * known.states + 0.1 / STATES)
-    found = compare_levels(other, PENALTY, MEANT)
-    assert found.error is not None and found.error < 0.6
+    found = level_error(other, PENALTY)
+    assert found < 0.6
+
+
+def test_moments_give_what_a_regression_on_the_cells_gives():
+    """One state left out after the other, by scikit-learn, with soft memberships as weights of the cells."""
+    from sklearn.linear_model import Ridge
+
+    known = cells(follows=1, composition=1, sizes=(EACH,) * 3)
+    membership = 0.8 * known.states + 0.2 / 3
+    known = replace(known, states=membership)
+    values = (known.multiplicity.toarray().astype(np.float64) - known.mean.numpy()) / known.sd.numpy()
+    error = variance = 0.0
+    for own in membership.astype(np.float64).T:
+        others = np.average(values, axis=0, weights=1 - own)
+        difference = np.average(values, axis=0, weights=own) - others
+        for gene in range(GENES):
+            among = [regulator for regulator in range(REGULATORS) if regulator != gene]
+            ridge = Ridge(alpha=30.0).fit(values[:, among], values[:, gene], sample_weight=1 - own)
+            error += own.sum() * (difference[gene] - difference[among] @ ridge.coef_) ** 2
+            variance += own.sum() * difference[gene] ** 2
+    assert level_error(known, PENALTY) == pytest.approx(error / variance, rel=1e-4)
 
 
 def test_one_state_has_nothing_to_compare():
     known = cells(follows=1, composition=0, sizes=(60,))
-    assert compare_levels(known, PENALTY, MEANT) == Levels(1.0, 1.0)
+    assert level_error(known, PENALTY) == 1
 
 
 def test_state_levels_are_means_weighted_by_membership():

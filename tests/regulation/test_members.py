@@ -84,10 +84,10 @@ def test_held_out_error_never_rises_above_that_of_the_start(rate, states):
 
 
 def test_training_lowers_it_where_the_start_can_be_improved():
-    layer, table = started(seed=2)
+    layer, table = started(seed=0)
     before = errors_of(layer, table)
     found = trained(layer, table, steps=320)
-    assert (found <= before).all() and found.mean() < 0.99 * before.mean()
+    assert (found <= before).all() and found.mean() < 0.97 * before.mean()
 
 
 @pytest.mark.parametrize("changes", [{"steps": 0}, {"learning_rate": 5.0, "steps": 16}])

@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 from grn.config.schema import DataConfig
 from grn.data.cells import Cells, load_cells
 from grn.regulation import states as module
-from grn.regulation.states import States, cell_states, found_states, leading_components
+from grn.regulation.states import States, found_states, leading_components, states_of
 
 CELLS, GENES = 300, 80
 
@@ -36,7 +36,7 @@ def groups(sizes: list[int], apart: float, seed: int = 0, genes: int = GENES) ->
 def test_every_label_that_cells_have_is_a_state(simulated):
     labels = np.where(np.arange(60) % 4 == 0, 0, 2)  # nobody has the second one
     labels[[5, 11, 17]] = -1
-    found = cell_states(replace(simulated, labels=labels), 0)
+    found = states_of(replace(simulated, labels=labels), 0)
     assert found.origin == "labels" and found.names == (simulated.classes[0], simulated.classes[2])
     known = labels >= 0
     np.testing.assert_array_equal(found.membership[known].argmax(1), (labels[known] == 2).astype(int))
@@ -50,13 +50,13 @@ def test_every_label_that_cells_have_is_a_state(simulated):
 @pytest.mark.parametrize("labels", [-1, 1])
 def test_one_label_is_no_label(simulated, labels):
     """Of 16 genes, no states are looked for either."""
-    found = cell_states(replace(simulated, labels=np.full(60, labels)), 0)
+    found = states_of(replace(simulated, labels=np.full(60, labels)), 0)
     assert found.origin == "one" and (found.membership == 1).all() and len(found) == 1
 
 
 def test_memberships_along_a_number_sum_to_one_and_are_linear_between_knots(simulated):
     values = np.random.default_rng(0).gamma(1.0, 5.0, 60).astype(np.float32)
-    found = cell_states(replace(simulated, labels=np.full(60, -1), state=values, state_name="dose"), 0)
+    found = states_of(replace(simulated, labels=np.full(60, -1), state=values, state_name="dose"), 0)
     membership, middle = found.membership, np.median(values)
     assert found.origin == "numeric" and membership.shape == (60, 3) and membership.dtype == np.float32
     assert all(name.startswith("dose ") for name in found.names)
@@ -72,23 +72,23 @@ def test_memberships_along_a_number_sum_to_one_and_are_linear_between_knots(simu
 def test_a_cell_without_a_number_belongs_to_all_states_in_equal_parts(simulated):
     values = np.linspace(0, 1, 60).astype(np.float32)
     values[[3, 50]] = np.nan
-    found = cell_states(replace(simulated, labels=np.full(60, -1), state=values, state_name="age"), 0).membership
+    found = states_of(replace(simulated, labels=np.full(60, -1), state=values, state_name="age"), 0).membership
     np.testing.assert_allclose(found[[3, 50]], 1 / 3, rtol=1e-6)
     assert np.isfinite(found).all()
 
 
 def test_numbers_with_two_values_are_two_states(simulated):
     values = (np.arange(60) % 4 == 0).astype(np.float32)  # the median is one of the ends
-    found = cell_states(replace(simulated, labels=np.full(60, -1), state=values, state_name="treated"), 0)
+    found = states_of(replace(simulated, labels=np.full(60, -1), state=values, state_name="treated"), 0)
     np.testing.assert_array_equal(found.membership, np.stack([values == 0, values == 1], 1))
     assert found.names == ("treated 0", "treated 1")
 
 
 def test_labels_and_numbers_are_crossed(simulated):
     values = np.random.default_rng(0).random(60).astype(np.float32)
-    both = cell_states(replace(simulated, state=values, state_name="time"), 0)
-    types = cell_states(simulated, 0)
-    along = cell_states(replace(simulated, labels=np.full(60, -1), state=values, state_name="time"), 0)
+    both = states_of(replace(simulated, state=values, state_name="time"), 0)
+    types = states_of(simulated, 0)
+    along = states_of(replace(simulated, labels=np.full(60, -1), state=values, state_name="time"), 0)
     assert both.membership.shape == (60, 9) and len(both.names) == 9 and both.origin == "numeric"
     assert both.names[4] == f"{types.names[1]}, {along.names[1]}"
     crossed = both.membership.reshape(60, 3, 3)

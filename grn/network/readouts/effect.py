@@ -9,7 +9,7 @@ slope of the prediction while the norm is held constant.
 - *between*: the correlation of the target's levels with those of the regulator over the states.
 - The weight of an edge is its effect within, unless the levels of held-out states follow their regulators
   (grn/regulation/levels.py): then differences between states are evidence, too, and the weight is that of `pooled`, the
-  effect over all cells with a part of the correlation of levels; in_context.py mixes the two.
+  effect over all cells with a part of the correlation of levels.
 
 Sign: positive = the regulator raises the target's expected multiplicity. In each head it is the sign of the score by
 construction, whatever the initial values of training were; heads that disagree are added.
@@ -27,7 +27,7 @@ from grn.model.regulation_layer import Scores
 from grn.network.readouts.layer_means import state_means, state_sds
 from grn.network.weights import Network, balanced, without_self
 
-OF_LEVELS = 0.3  # what the correlation of levels counts, in units of the effects, where levels are evidence
+OF_LEVELS = 0.6  # what the correlation of levels counts, in units of the effects, where levels are evidence
 
 
 def effect_network(
