@@ -26,16 +26,31 @@ if TYPE_CHECKING:
 
 def refuse_used_folder(output: Path | None) -> None:
     """Raises RunFolderError where `output` exists and is not an empty folder. Called before anything is read."""
-    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
+    if output is None:
+        return
+    if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
         raise RunFolderError(f"{output} already exists and is not an empty folder; choose another output folder.")
+    refuse_unwritable(output)
 
 
-def refuse_file_above(path: Path) -> None:
-    """Raises RunFolderError where a parent folder of `path` is a file. Called before anything is computed."""
+def refuse_unwritable(path: Path) -> None:
+    """Raises RunFolderError where nothing can be made at `path`: a folder above it is a file, or cannot be written to.
+
+    Called before anything is computed.
+    """
     for above in path.absolute().parents:
         if above.exists():
             if not above.is_dir():
                 raise RunFolderError(f"{path} cannot be made, because {above} is a file; choose another output.")
+            try:
+                handle, name = tempfile.mkstemp(dir=above, prefix=".grn-")
+            except OSError as error:
+                raise RunFolderError(
+                    f"{path} cannot be made, because {above} cannot be written to ({error.strerror}); choose another "
+                    "output."
+                ) from None
+            os.close(handle)
+            os.unlink(name)
             return
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grn.errors import RunFolderError
 from grn.files import refuse_used_folder
 
+RUNS = Path("runs")
 LOG, CONFIG, COMPLETE = "log.txt", "config.yaml", "report.html"  # in the order in which a run writes them
 # Names, without their endings, of what a run writes: a killed run may leave temporary files beside these.
 WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion", "report")
@@ -44,7 +46,7 @@ def locked(run: Path) -> Iterator[None]:
         yield
 
 
-def make_run_folder(output: Path | None, config_name: str, root: Path = Path("runs")) -> Path:
+def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) -> Path:
     """Makes the folder `output`, or the next free `root/<config_name>-<date>-<n>`, and returns it.
 
     A run calls this after reading its cells, so that a wrong path or field leaves nothing behind. Raises
@@ -70,6 +72,17 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = Path("ru
     raise RunFolderError(
         f"{root} has 100000 runs of {config_name} from today; choose an output folder with another name."
     )
+
+
+def remove_run(folder: Path, *, keep_folder: bool) -> None:
+    """Removes what a run has written into its folder, and the folder unless it was there before the run."""
+    for path in folder.iterdir():
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    if not keep_folder:
+        with suppress(OSError):
+            folder.rmdir()
+            if folder.parent == RUNS:
+                RUNS.rmdir()  # where this was its only run
 
 
 def _refused(folder: Path, error: OSError) -> str:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from io import StringIO
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from grn.cli import main as cli
 from grn.cli.console import print_table
 from grn.cli.exit_codes import exit_code_of
 from grn.config.files import dump_config, load_config
-from grn.errors import ConfigError, DataError, Interrupted, reworded
+from grn.errors import ConfigError, DataError, Interrupted, UserError, reworded
 
 ROOT = Path(__file__).parents[1]
 
@@ -159,6 +160,10 @@ def test_cells_alone_are_trained_on_with_the_defaults_or_a_configuration(argumen
 
 def test_memory_that_runs_out_names_what_to_lower(capsys):
     assert exit_code_of(raising(MemoryError("Unable to allocate 9 TiB"))) == 2
+    on_a_cpu = (
+        "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 B"
+    )
+    assert exit_code_of(raising(RuntimeError(on_a_cpu))) == 2
     assert "lower trainer.batch_size" in capsys.readouterr().err
 
 
@@ -244,3 +249,20 @@ def test_work_continues_when_its_output_is_closed(tmp_path):
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / "done").exists()
+
+
+def test_warnings_of_libraries_come_after_the_work_and_never_before_a_sentence(capsys):
+    def working():
+        warnings.warn("a library mutters", UserWarning, stacklevel=1)
+
+    def refused():
+        working()
+        raise UserError("What is wrong; do this.")
+
+    with warnings.catch_warnings(action="always"):
+        assert exit_code_of(refused) == 2
+        assert capsys.readouterr().err == "error: What is wrong; do this.\n"
+        shown = []
+        warnings.showwarning = lambda message, *_: shown.append(str(message))
+        assert exit_code_of(working) == 0
+    assert shown == ["a library mutters"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grn.errors import DataError, RunFolderError
-from grn.files import refuse_file_above, replacing_folder
+from grn.files import refuse_unwritable, replacing_folder
 from grn.run_folder import COMPLETE, CONFIG, LOG
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Run:
         folder = Path(folder)
         if os.path.lexists(folder):
             raise RunFolderError(f"{folder} already exists and is never overwritten; give save() another name.")
-        refuse_file_above(folder)
+        refuse_unwritable(folder)
         try:
             with replacing_folder(folder) as beside:
                 shutil.copytree(self._folder, beside, dirs_exist_ok=True)

@@ -43,11 +43,11 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Find the edges that differ between two conditions, in each cell type, with intervals and q-values."""
-    from grn.files import refuse_file_above
+    from grn.files import refuse_unwritable
 
     if output is not None:
         refuse_output(output)
-        refuse_file_above(output)
+        refuse_unwritable(output)
 
     from grn.analysis.compare.compare import compare_run
     from grn.cli.console import console, plain, print_table

@@ -86,11 +86,10 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Score a network against known edges (early precision, AUPRC, signs), with Pearson and ridge for comparison."""
-    from grn.files import refuse_file_above, refuse_used_folder
+    from grn.files import refuse_used_folder
 
     if output is not None:
         refuse_used_folder(output)
-        refuse_file_above(output)
 
     from grn.analysis.evaluation.comparison import compare, printed_rows, score_table
     from grn.analysis.evaluation.type_scores import TYPE_SCORES, printed_type_rows

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,7 @@ INTERNAL_ERROR, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 # What the operating system refuses: its own message names the file or folder and the reason.
 REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 REFUSALS |= {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}  # the name is taken or impossible
+REFUSALS |= {errno.ELOOP, errno.EFBIG, errno.EIO, errno.EMFILE}
 
 # Patterns in typer's messages, and what makes them one sentence.
 REPHRASED = {
@@ -39,7 +41,7 @@ def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
     from typer import Abort
 
     try:
-        with _signals_raise():
+        with _signals_raise(), _warnings_later(debug):
             code = command() or 0
     except (KeyboardInterrupt, Abort):
         code = INTERRUPTED
@@ -70,15 +72,20 @@ def explain(error: Exception) -> tuple[int, str]:
         return USER_ERROR, f"{message[:1].lower()}{message[1:]}; see {_command_path(error)} --help."
     if isinstance(error, OSError) and error.errno in REFUSALS:
         return USER_ERROR, f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}."
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or out_of_memory(str(error)):
         return USER_ERROR, (
-            f"memory ran out ({_first_line(error)}); lower trainer.batch_size, data.genes, regulation.members or "
+            f"memory ran out ({_short(error)}); lower trainer.batch_size, data.genes, regulation.members or "
             "network.cells, or set data.bags: packed."
         )
     return INTERNAL_ERROR, (
         f"this is a fault of grn: {type(error).__name__}: {_first_line(error)}; please report it, with what the same "
         "command prints with --debug."
     )
+
+
+def out_of_memory(message: str) -> bool:
+    """Whether a library says in a RuntimeError or OSError that memory ran out: torch on CPUs, HDF5, the system."""
+    return any(sign in message for sign in ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory"))
 
 
 def print_error(message: str) -> None:
@@ -93,6 +100,20 @@ def print_error(message: str) -> None:
 
 class _Terminated(BaseException):
     """A signal outside of training. Not an Exception, so that no `except Exception` can swallow it."""
+
+
+@contextmanager
+def _warnings_later(at_once: bool) -> Iterator[None]:
+    """Holds warnings of libraries back until the command has ended: none stands before, or blurs, a UserError."""
+    if at_once:
+        yield
+        return
+    held: list[tuple] = []
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda *shown: held.append(shown)  # type: ignore[assignment]
+        yield
+    for shown in held:
+        warnings.showwarning(*shown)
 
 
 @contextmanager
@@ -117,6 +138,13 @@ def _terminate(number: int, frame: object) -> None:
 def _command_path(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     return context.command_path if context else "grn"
+
+
+def _short(error: Exception) -> str:
+    """The part of a first line that says how much memory was wanted, else its beginning."""
+    line = _first_line(error)
+    wanted = re.search(r"(you tried|[Tt]ried|[Uu]nable) to allocate [\d.]+ *\w+", line)
+    return wanted[0] if wanted else line[:100]
 
 
 def _first_line(error: Exception) -> str:

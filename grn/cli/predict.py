@@ -60,9 +60,9 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Predict the cell types of new cells, with their confidence and representation."""
-    from grn.files import refuse_file_above
+    from grn.files import refuse_unwritable
 
-    refuse_file_above(output)
+    refuse_unwritable(output)
 
     from grn.analysis.predict import predict
     from grn.cli.console import console, plain

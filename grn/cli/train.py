@@ -48,7 +48,7 @@ def command(
     """Train a model, and write its predictions of cell types and its network into a run folder."""
     from grn.config.files import change_config, load_config
     from grn.errors import ConfigError
-    from grn.run_folder import config_of
+    from grn.run_folder import COMPLETE, config_of
 
     if data is not None and data.lower().endswith((".yaml", ".yml")):
         if config is not None:
@@ -60,6 +60,11 @@ def command(
                 f"--resume continues {resume} as it was started; leave out DATA, --config, --set and --output."
             )
         config = str(config_of(resume))
+        if (resume / COMPLETE).exists():  # a queue that gives the same command until it succeeds must end
+            from grn.cli.console import console, plain
+
+            plain(console(quiet))(f"The run in {resume} is complete; there is nothing to resume.")
+            return
     elif data is None and config is None:
         raise ConfigError(
             "grn train needs cells (grn train cells.h5ad), --config FILE, or --resume RUN to continue an interrupted "

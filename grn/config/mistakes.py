@@ -23,7 +23,7 @@ def sentences(error: ValidationError, origins: Origins, name: str) -> str:
 
 def shown(value: Any) -> str:
     """A value as messages show it: as Python writes it, null for None, cut after 60 characters."""
-    text = "null" if value is None else repr(value)
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -97,7 +97,12 @@ _TYPES = {
     "string": "a text (in quotes, if it looks like something else)",
     "list": "a list",
 }
-_BOUNDS = {"greater_than_equal": ("ge", "at least"), "greater_than": ("gt", "above"), "less_than": ("lt", "below")}
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "above"),
+    "less_than": ("lt", "below"),
+    "less_than_equal": ("le", "at most"),
+}
 
 
 def _expected(mistake: dict[str, Any]) -> str:
@@ -109,7 +114,8 @@ def _expected(mistake: dict[str, Any]) -> str:
         return mistake["ctx"]["expected"].replace("'", "")
     if error_type in _BOUNDS:
         key, bound = _BOUNDS[error_type]
-        return f"{bound} {mistake['ctx'][key]:g}"
+        limit = mistake["ctx"][key]
+        return f"{bound} {limit if isinstance(limit, int) else format(limit, 'g')}"
     base = error_type.split("_")[0]
     if base in _TYPES and error_type.endswith(("_type", "_parsing", "_from_float")):
         return _TYPES[base]

@@ -2,34 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticKnownError
 
+# The upper bounds are far above what makes sense, and below what overflows in float32 or in a library.
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Size = Annotated[int, Field(ge=1, le=100_000)]  # of one axis of a tensor of parameters
+Few = Annotated[int, Field(ge=1, le=1000)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+Rate = Annotated[float, Field(gt=0, le=100)]
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+Spread = Annotated[float, Field(ge=0, le=10)]  # sd of a logarithm
 Orientation = Literal["cells_by_genes", "genes_by_cells"]
 
 
+def _no_boolean(value: Any) -> Any:
+    """Refuses true and false where a number is wanted: Python would take them for 1 and 0."""
+    if isinstance(value, bool):
+        raise PydanticKnownError("float_type")
+    return value
+
+
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _booleans_are_no_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        wanted = str(cls.model_fields[str(info.field_name)].annotation)
+        if isinstance(value, bool) and "bool" not in wanted:
+            raise PydanticKnownError(
+                "int_type" if "int" in wanted else "float_type" if "float" in wanted else "string_type"
+            )
+        return value
 
 
 class SimulatedConfig(Section):
     """The generator behind `path: "simulated:"`: cells with a planted signed network."""
 
-    cells: Positive = Field(1500, description="number of cells, spread evenly over the cell types")
-    genes: Positive = Field(120, description="number of genes, regulators included")
+    cells: int = Field(1500, ge=1, le=10_000_000, description="number of cells, spread evenly over the cell types")
+    genes: int = Field(120, ge=1, le=1_000_000, description="number of genes, regulators included")
     regulators: Positive = Field(12, description="number of genes that regulate others")
     cell_types: Positive = Field(
         5, description="number of cell types, each with its own levels of the master regulators"
     )
     regulators_per_target: int = Field(
-        3, ge=0, description="most regulators that one target has; 0: there is no regulation at all"
+        3, ge=0, le=1_000_000, description="most regulators that one target has; 0: there is no regulation at all"
     )
     repression: Fraction = Field(0.35, description="share of edges that repress")
-    hubs: float = Field(
-        0, ge=0, description="sd of the log of a regulator's propensity to be chosen, whatever its abundance"
+    hubs: Spread = Field(
+        0, description="sd of the log of a regulator's propensity to be chosen, whatever its abundance"
     )
     type_specific: Fraction = Field(
         0, description="share of edges that exist in some cell types only: half of them in one type, half in two"
@@ -40,15 +65,15 @@ class SimulatedConfig(Section):
     state: Fraction = Field(
         0, description="share of edges whose strength changes along obs['state']: half of them grow, half fade"
     )
-    composition: float = Field(
-        0, ge=0, description="sd over cell types of the log level that each gene has apart from regulation"
+    composition: Spread = Field(
+        0, description="sd over cell types of the log level that each gene has apart from regulation"
     )
-    noise: float = Field(0.3, ge=0, description="sd of the log-normal noise on each gene's production")
-    depth: float = Field(8.0, gt=0, description="mean counts per gene and cell")
-    size_sd: float = Field(
-        0.25, ge=0, description="sd over cells of the log of a cell's size; its counts are proportional to the size"
+    noise: Spread = Field(0.3, description="sd of the log-normal noise on each gene's production")
+    depth: float = Field(8.0, gt=0, le=1e6, description="mean counts per gene and cell")
+    size_sd: Spread = Field(
+        0.25, description="sd over cells of the log of a cell's size; its counts are proportional to the size"
     )
-    seed: int = Field(0, ge=0, description="seed of the generator")
+    seed: Seed = Field(0, description="seed of the generator")
 
 
 class DataConfig(Section):
@@ -107,19 +132,17 @@ class DataConfig(Section):
 
 
 class ModelConfig(Section):
-    width: Positive = Field(64, description="width of a gene's representation")
-    layers: Positive = Field(
-        2, description="blocks of attention and feed-forward; each reads the output of the one before"
-    )
-    query_heads: Positive = Field(2, description="query heads; head width = width / query_heads; few and wide do best")
-    key_heads: Positive = Field(1, description="key and value heads, each shared by a group of query heads")
-    hidden: Positive = Field(128, description="hidden width of the feed-forward map")
-    iterations: Positive = Field(
+    width: Size = Field(64, description="width of a gene's representation")
+    layers: Few = Field(2, description="blocks of attention and feed-forward; each reads the output of the one before")
+    query_heads: Size = Field(2, description="query heads; head width = width / query_heads; few and wide do best")
+    key_heads: Size = Field(1, description="key and value heads, each shared by a group of query heads")
+    hidden: Size = Field(128, description="hidden width of the feed-forward map")
+    iterations: Few = Field(
         2, description="times that the shared feed-forward map is applied, each time with a residual"
     )
     dropout: Fraction = Field(0.1, description="share of genes whose output of a residual branch is dropped in a step")
     eps: float = Field(
-        1e-6, gt=0, description="added under the root of the L2 normaliser, relative to its largest value"
+        1e-6, gt=0, le=1, description="added under the root of the L2 normaliser, relative to its largest value"
     )
 
     @model_validator(mode="after")
@@ -136,21 +159,20 @@ class ModelConfig(Section):
 
 
 class CellTypeConfig(Section):
-    weight: float = Field(
+    weight: Weight = Field(
         0.3,
-        ge=0,
         description="0 switches the objective off; low, because a few labels are overfitted before genes are learned",
     )
     label_smoothing: Fraction = Field(0.1, description="probability spread over the other classes")
 
 
 class MaskedMultiplicityConfig(Section):
-    weight: float = Field(1.0, ge=0, description="0 switches the objective off")
+    weight: Weight = Field(1.0, description="0 switches the objective off")
     fraction: float = Field(0.3, gt=0, lt=1, description="share of genes masked in each training bag")
 
 
 class PropertyConfig(Section):
-    weight: float = Field(0.0, ge=0, description="0 switches the objective off")
+    weight: Weight = Field(0.0, description="0 switches the objective off")
     key: str | None = Field(None, description="numeric column of obs to predict")
 
     @model_validator(mode="after")
@@ -175,12 +197,12 @@ class TrainerConfig(Section):
     )
     max_steps: Positive = Field(1000, description="optimiser steps; training ends at whichever limit comes first")
     batch_size: Positive = Field(64, description="cells per step and process (or group of gene_parallel processes)")
-    learning_rate: float = Field(3e-3, gt=0, description="peak of the warm-up and cosine schedule")
-    weight_decay: float = Field(0.3, ge=0, description="AdamW's decoupled decay, matrices only")
+    learning_rate: Rate = Field(3e-3, description="peak of the warm-up and cosine schedule")
+    weight_decay: Weight = Field(0.3, description="AdamW's decoupled decay, matrices only")
     averaging: Fraction = Field(0.99, description="decay of the moving average of weights that is kept; 0: none")
     warmup_fraction: Fraction = Field(0.05, description="share of the steps that warm up")
     gradient_clip: float = Field(
-        1.0, gt=0, description="largest norm of the gradient; larger gradients are scaled down to it"
+        1.0, gt=0, le=1e6, description="largest norm of the gradient; larger gradients are scaled down to it"
     )
     validate_every: Positive = Field(50, description="steps from one validation to the next")
     patience: Positive = Field(10, description="validations without improvement before training stops")
@@ -191,12 +213,12 @@ class TrainerConfig(Section):
     gene_parallel: Positive = Field(
         1, description="processes that share the genes of each cell; divides devices x num_nodes"
     )
-    precision: str = Field(
-        "auto", description="auto: bf16-mixed on a GPU, 32-true on a CPU; others are passed to Lightning"
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = Field(
+        "auto", description="auto: bf16-mixed on a GPU, 32-true on a CPU; 16-mixed needs a GPU"
     )
     compile: bool = Field(False, description="fuse the model's small operations with torch.compile, on a GPU")
-    workers: int = Field(0, ge=0, description="extra processes that prepare batches; 0: none")
-    seed: int = Field(0, ge=0, description="split, initialisation, order and masks")
+    workers: int = Field(0, ge=0, le=1000, description="extra processes that prepare batches; 0: none")
+    seed: Seed = Field(0, description="split, initialisation, order and masks")
     tensorboard: bool = Field(False, description="also log for TensorBoard (extra `tensorboard`)")
 
     @model_validator(mode="after")
@@ -218,18 +240,23 @@ class RegulationConfig(Section):
     """The regulation layer (grn/model/regulation_layer.py) and how it is fitted, before the transformer."""
 
     members: int = Field(
-        5, ge=0, description="ensemble members: layers trained together and averaged; 0: none, only the transformer"
+        5,
+        ge=0,
+        le=1000,
+        description="ensemble members: layers trained together and averaged; 0: none, only the transformer",
     )
-    heads: Positive = Field(2, description="query heads; each has a key head of its own")
-    width: Positive = Field(64, description="head width; at least the number of regulators distinguishes all of them")
-    penalties: list[Annotated[float, Field(gt=0)]] = Field(
+    heads: Size = Field(2, description="query heads; each has a key head of its own")
+    width: Size = Field(64, description="head width; at least the number of regulators distinguishes all of them")
+    penalties: list[Annotated[float, Field(gt=0, le=1e9), BeforeValidator(_no_boolean)]] = Field(
         [10, 30, 100, 300, 1000, 3000],
         min_length=1,
         description="on squared slopes, as in ridge; held-out cells choose, and widen the grid where its end is best",
     )
-    steps: int = Field(600, ge=0, description="optimiser steps after the linear start; 0: the linear start alone")
+    steps: int = Field(
+        600, ge=0, le=1_000_000_000, description="optimiser steps after the linear start; 0: the linear start alone"
+    )
     batch_size: Positive = Field(64, description="cells per step and member")
-    learning_rate: float = Field(5e-2, gt=0, description="peak of the warm-up and cosine schedule")
+    learning_rate: Rate = Field(5e-2, description="peak of the warm-up and cosine schedule")
 
 
 class NetworkConfig(Section):

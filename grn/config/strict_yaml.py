@@ -13,6 +13,9 @@ from yaml.nodes import MappingNode, Node, SequenceNode
 from grn.errors import ConfigError
 
 Lines = dict[str, int]  # dotted key -> line number
+MOST = 200_000  # values of a whole file: a list of genes may be long
+DEEPEST = 20  # levels of sections and lists; ours has three
+KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")  # what a key may be: a name, or << for the keys of another
 
 
 def dump_yaml(values: dict[str, Any]) -> str:
@@ -22,20 +25,26 @@ def dump_yaml(values: dict[str, Any]) -> str:
 
 def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
     """The value of a YAML text and the line of each dotted key. Raises ConfigError, also where a key is repeated."""
-    loader = _Loader(text)
+    loader = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None, {}
-        lines = dict(_keys(node, name))
+        lines = dict(_keys(node, name, []))
         return loader.construct_document(node), lines
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise ConfigError(
+            f"{name} is nested too deeply for a configuration; write sections and their fields."
+        ) from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number with thousands of digits
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark and "\n" in text else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError(f"{name}{where}: this is not valid YAML ({problem}); correct it.") from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 class _Loader(yaml.SafeLoader):
@@ -65,11 +74,18 @@ for _tag, _pattern, _first in _PLAIN_SCALARS:
 _Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
 
 
-def _keys(node: Node, name: str, prefix: str = "") -> Iterator[tuple[str, int]]:
+def _keys(node: Node, name: str, seen_nodes: list[None], prefix: str = "") -> Iterator[tuple[str, int]]:
     """Each dotted key of a document with its line. Raises ConfigError for a key that is written twice."""
+    if prefix.count(".") > DEEPEST:  # an anchor may hold itself
+        raise RecursionError
+    seen_nodes.append(None)
+    if len(seen_nodes) > MOST:  # anchors of anchors make billions of nodes out of ten lines
+        raise ConstructorError(
+            problem=f"it has more than {MOST} values, anchors followed", problem_mark=node.start_mark
+        )
     if isinstance(node, SequenceNode):
         for child in node.value:
-            yield from _keys(child, name, prefix)
+            yield from _keys(child, name, seen_nodes, f"{prefix}.")
     if not isinstance(node, MappingNode):
         return
     seen: Lines = {}
@@ -77,6 +93,10 @@ def _keys(node: Node, name: str, prefix: str = "") -> Iterator[tuple[str, int]]:
         line = key.start_mark.line + 1
         if not isinstance(key.value, str):
             raise ConstructorError(problem="a list or mapping cannot be a key", problem_mark=key.start_mark)
+        if key.tag not in KEYS:
+            raise ConstructorError(
+                problem=f"the key {key.value or 'null'!r} is not the name of a field", problem_mark=key.start_mark
+            )
         field = f"{prefix}{key.value}"
         if field in seen:
             raise ConfigError(
@@ -84,4 +104,4 @@ def _keys(node: Node, name: str, prefix: str = "") -> Iterator[tuple[str, int]]:
             )
         seen[field] = line
         yield field, line
-        yield from _keys(value, name, f"{field}.")
+        yield from _keys(value, name, seen_nodes, f"{field}.")

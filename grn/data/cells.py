@@ -32,6 +32,7 @@ from grn.data.preprocessing.genes import (
     merge_duplicates,
 )
 from grn.data.preprocessing.multiplicity import median_total, to_multiplicity
+from grn.data.preprocessing.scale import varying
 from grn.data.preprocessing.split import Split, split_cells
 from grn.data.readers.memory import MEMORY
 from grn.data.readers.registry import open_source
@@ -97,6 +98,8 @@ def load_cells(
     """
     source = adata
     adata = open_source(config) if source is None else source
+    if adata.n_obs == 0:
+        raise DataError(f"{config.path} holds no cells; set data.path to other data.")
     labels, classes = read_labels(adata.obs, config.label_key)
     groups = _read_groups(adata.obs, config.group_key)
     split = split_cells(labels, groups, config.validation_fraction, config.test_fraction, seed)
@@ -120,8 +123,9 @@ def load_cells(
     depth = depth_scale(total[split.train]) if measured else None
     vocabulary = tuple(names[position] for position in chosen)
     predicted, state = _read_property(adata.obs, property_key), _read_state(adata.obs, config.state_key)
+    multiplicity = to_multiplicity(values, transform, total, target)
     cells = Cells(
-        multiplicity=to_multiplicity(values, transform, total, target),
+        multiplicity=multiplicity,
         vocabulary=vocabulary,
         regulators=regulators,
         labels=labels,
@@ -134,7 +138,13 @@ def load_cells(
         depth_share=depth_share(counts[split.train], measures),
         target_total=target,
         counts_from=expression.origin,
-        notes=(*_left_out(adata), f"{chosen.size} of {len(names)} genes are used{used}.", regulators_note),
+        notes=(
+            *_left_out(adata),
+            f"{chosen.size} of {len(names)} genes are used{used}.",
+            regulators_note,
+            *_dropped_regulators(names, named, chosen, config.genes),
+            *_constant_regulators(vocabulary, regulators, multiplicity[split.train]),
+        ),
         truth=read_truth(adata),
         groups=groups,
         state=state,
@@ -302,6 +312,34 @@ def _positions_within(chosen: np.ndarray, wanted: np.ndarray) -> np.ndarray:
             "None of the regulators (data.regulators) is among the chosen genes; choose more genes (data.genes)."
         )
     return positions
+
+
+def _dropped_regulators(
+    names: Sequence[str], named: np.ndarray | None, chosen: np.ndarray, choice: int | str
+) -> tuple[str, ...]:
+    """A sentence about the regulators that are in the data and not among the chosen genes, where there are any."""
+    dropped = [] if named is None else [names[position] for position in np.setdiff1d(named, chosen)]
+    if not dropped:
+        return ()
+    reason = "no training cell expresses them" if isinstance(choice, int) else f"data.genes ({choice}) leaves them out"
+    return (f"{len(dropped)} regulators are in the data but not used, as {reason}: {listed(dropped)}.",)
+
+
+def _constant_regulators(
+    vocabulary: Sequence[str], regulators: np.ndarray | None, training: sparse.csr_matrix
+) -> tuple[str, ...]:
+    """A sentence about regulators that are the same in all training cells and so can have no edge."""
+    constant = [] if regulators is None else [vocabulary[j] for j in regulators[~varying(training[:, regulators])]]
+    if not constant:
+        return ()
+    return (
+        f"{len(constant)} regulators do not vary between the training cells and have no edges: {listed(constant)}.",
+    )
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Names in a sentence; of many, the first."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _mismatch(path: str, var: pd.DataFrame, names: Sequence[str], vocabulary: Sequence[str], shared: int) -> str:

@@ -222,9 +222,16 @@ def summary(found: FittedRegulation, cells: int, seconds: float) -> list[str]:
 def refuse_too_many_scores(config: Config, cells: TrainingCells) -> None:
     genes, regulators = len(cells.mean), len(cells.regulators)
     stacked = config.regulation.members * cells.memberships().shape[1]
-    if stacked * config.regulation.heads * genes * regulators > MOST_SCORES:
+    scores = stacked * config.regulation.heads * genes * regulators
+    if scores > MOST_SCORES:
+        few = scores * 5 * 2 <= MOST_SCORES * config.regulation.members * config.regulation.heads
         raise ConfigError(
-            f"{regulators} regulators of {genes} genes give more scores than the regulation layer can hold in "
-            "memory. List the regulators (data.regulators), choose fewer genes (data.genes), or train without the "
-            "layer: regulation.members: 0 and network.readout: attention."
+            f"{regulators} regulators of {genes} genes in {config.regulation.members} members with "
+            f"{config.regulation.heads} heads give more scores than the regulation layer can hold in memory; "
+            + (
+                "lower regulation.members or regulation.heads (the defaults are 5 and 2)."
+                if few
+                else "list the regulators (data.regulators), choose fewer genes (data.genes), or train without the "
+                "layer: regulation.members: 0 and network.readout: attention."
+            )
         )

@@ -8,6 +8,7 @@ import torch
 from grn.config.schema import Config
 from grn.data.cells import Cells
 from grn.data.loading.module import CellsDataModule
+from grn.data.preprocessing.scale import varying
 from grn.data.preprocessing.split import Split
 from grn.errors import ConfigError, DataError
 from grn.model.saved import TrainedModel
@@ -79,8 +80,28 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
     )
 
 
-def refuse_nothing_to_learn(config: Config, cells: Cells) -> None:
-    """Raises ConfigError where cell types are the only objective and the cells have fewer than two."""
+def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
+    """Raises ConfigError where cell types are the only objective and the cells have fewer than two, DataError where the
+    training cells do not differ in what would be learned: genes, regulators, the property."""
+    where, varies = config.data.path, varying(cells.multiplicity[split.train])
+    regulators = np.arange(len(varies)) if cells.regulators is None else cells.regulators
+    if len(varies) < 2:
+        raise DataError(
+            f"One gene is used, {cells.vocabulary[0]!r}, and a network needs a regulator and another gene; choose more "
+            "genes (data.genes)."
+        )
+    if varies.sum() < 2:
+        raise DataError(
+            f"{varies.sum()} of the {len(varies)} genes of {where} vary between the training cells, once their depth "
+            "is allowed for, so nothing can be learned; give cells that differ."
+        )
+    if not varies[regulators].any():
+        raise DataError(
+            f"None of the {len(regulators)} regulators ({cells.vocabulary[regulators[0]]!r}, ...) varies between the "
+            "training cells, so no network can be learned; set data.regulators to genes that do."
+        )
+    if config.objectives.property.weight:
+        property_scale(cells.property[split.train], config.objectives.property.key)
     others = config.objectives.masked_multiplicity.weight or config.objectives.property.weight
     if not others and not trained_classes(config, cells):
         raise ConfigError(
@@ -93,5 +114,8 @@ def property_scale(values: np.ndarray, key: str | None) -> tuple[float, float]:
     """Mean and sd of the property over cells [C], NaN where missing. Raises DataError where it does not vary."""
     known = values[~np.isnan(values)]
     if len(known) < 2 or known.std() == 0:
-        raise DataError(f"The obs column {key!r} does not vary between the training cells; choose another.")
+        found = f"has {len(known)} finite numbers among" if len(known) < 2 else "does not vary between"
+        raise DataError(
+            f"The obs column {key!r} {found} the training cells; set objectives.property.key to another column."
+        )
     return float(known.mean()), float(known.std())

@@ -16,6 +16,9 @@ from grn.devices import uses_gpu
 from grn.errors import ConfigError
 from grn.training.loop.quiet import quiet
 
+# Variables with which launchers tell a process about the other machines: torchrun, srun, mpirun, LSF, or by hand.
+LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "LSB_JOBID", "MASTER_ADDR", "NODE_RANK")
+
 
 def processes(settings: TrainerConfig) -> int:
     """How many processes train together; devices "auto" means one per GPU, as in Lightning."""
@@ -47,6 +50,13 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
             f"torchrun started {os.environ['WORLD_SIZE']} processes, but trainer.devices x trainer.num_nodes is "
             f"{processes(settings)}; make the two equal (torchrun --nproc-per-node, --nnodes)."
         )
+    if settings.num_nodes > 1 and not any(name in os.environ for name in LAUNCHERS):
+        raise ConfigError(
+            f"trainer.num_nodes is {settings.num_nodes}, but no launcher started this process, so it would wait for "
+            "the other machines for ever; start it with torchrun or srun on each, or set trainer.num_nodes to 1."
+        )
+    if settings.precision == "16-mixed" and not uses_gpu(settings):
+        raise ConfigError("trainer.precision is '16-mixed', which needs a GPU, and there is none; set it to auto.")
     reason = lightning_refusal(settings)
     if reason is None:
         return

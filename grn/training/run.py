@@ -35,7 +35,7 @@ from grn.model.transformer import Model
 from grn.network.export import write_network_files
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
-from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder
+from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, remove_run
 from grn.training.building import build_model, data_module, refuse_nothing_to_learn, trained_model
 from grn.training.held_out import held_out_errors
 from grn.training.loop.averaging import MovingAverage
@@ -106,7 +106,7 @@ def train(
         L.seed_everything(config.trainer.seed, verbose=False)
         cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
         refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
-        refuse_nothing_to_learn(config, cells)
+        refuse_nothing_to_learn(config, cells, split)
         origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:
@@ -114,6 +114,7 @@ def train(
             if first:
                 remove_leftovers(start.folder, WRITTEN)
         else:
+            existed = output is not None and output.exists()
             start = Start(make_run_folder(output, name) if first else output or Path("."))
             if first:
                 until_the_end.enter_context(locked(start.folder))
@@ -126,6 +127,9 @@ def train(
         except BaseException as stopped:
             if isinstance(stopped, Interrupted) or not isinstance(stopped, Exception):
                 say(f"The run was interrupted; grn train --resume {start.folder} resumes it.")
+            elif first and resume is None and not (start.folder / "checkpoints" / "last.ckpt").exists():
+                # There is nothing to resume, and the corrected command may be given with the same --output.
+                remove_run(start.folder, keep_folder=existed)
             raise
 
 

@@ -181,6 +181,20 @@ def test_the_last_override_of_a_field_holds():
         ("data.genes=2.5", "data.genes must be a whole number, not 2.5."),
         ("data.validation_fraction=1", "data.validation_fraction must be below 1, not 1."),
         ("network.readout=jacobin", "network.readout must be effect, attention, knockout or jacobian, not 'jacobin'."),
+        ("trainer.max_steps=true", "trainer.max_steps must be a whole number, not true."),
+        ("data.genes=true", "data.genes must be a whole number, not true."),
+        ("model.eps=true", "model.eps must be a number, not true."),
+        ("data.path=true", "data.path must be a text (in quotes, if it looks like something else), not true."),
+        ("regulation.penalties=[10, true]", "item 2 of regulation.penalties must be a number, not true."),
+        ("trainer.compile=1.5", "trainer.compile must be true or false, not 1.5."),
+        ("trainer.learning_rate=1e300", "trainer.learning_rate must be at most 100, not 1e+300."),
+        ("trainer.learning_rate=1e400", "trainer.learning_rate must be a finite number, not inf."),
+        ("trainer.seed=4294967296", "trainer.seed must be at most 4294967295, not 4294967296."),
+        ("regulation.members=100000000", "regulation.members must be at most 1000, not 100000000."),
+        (
+            "trainer.precision=64-true",
+            "trainer.precision must be auto, 32-true, bf16-mixed or 16-mixed, not '64-true'.",
+        ),
         ("trainer.devices=two", "trainer.devices must be a whole number or auto, not 'two'."),
         ("trainer=5", "trainer is a section, not 5; set its fields, for example trainer.max_epochs."),
         ("data.path.x=1", "data.path is not a section and has no fields."),
@@ -258,3 +272,30 @@ def test_a_dumped_configuration_has_every_field():
         inner = dumped
         for name in field.split("."):
             inner = inner[name]
+
+
+DEEP = "is nested too deeply for a configuration"
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("data:\n  path: a\x07b\n", "special characters are not allowed"),
+        ("[" * 5000, DEEP),
+        ("a: " * 1 + "{a: " * 2000 + "1" + "}" * 2000, DEEP),
+        ("&a [*a]\n", DEEP),
+        ("data: &a\n  path: x\n  simulated: *a\n", DEEP),
+        (BOMB, "more than 200000 values"),
+        ("data:\n  path: x\n~: 3\n", "line 3: this is not valid YAML (the key '~' is not the name of a field)"),
+        ("data:\n  path: x\n  1: 3\n", "line 3: this is not valid YAML (the key '1' is not the name of a field)"),
+        ("data: {path: x, genes: " + "9" * 5000 + "}", "Exceeds the limit"),
+    ],
+)
+def test_hostile_yaml_is_refused_in_one_sentence(text, found, tmp_path):
+    (tmp_path / "hostile.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "hostile.yaml")
+    assert found in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from anndata import AnnData
 
-from grn.config.schema import Config
+from grn.config.schema import Config, DataConfig
 from grn.data.cells import load_cells
 from grn.errors import ConfigError, DataError, RunFolderError
 from grn.model.saved import TrainedModel
@@ -41,9 +42,8 @@ def refusal(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("trainer", "start"),
     [
-        ({"precision": "bogus"}, "trainer.precision is 'bogus', which Lightning refuses on this machine (Precision"),
         ({"strategy": "bogus"}, "trainer.strategy is 'bogus', which Lightning refuses on this machine (You selected"),
-        ({"strategy": "bogus", "precision": "bogus"}, "Lightning refuses the trainer section on this machine ("),
+        ({"strategy": "bogus", "devices": 7}, "trainer.strategy is 'bogus', which Lightning refuses on this machine"),
     ],
 )
 def test_what_lightning_refuses_names_the_field(refusal, make_config, trainer, start):
@@ -60,6 +60,81 @@ def test_torchrun_and_the_configuration_start_as_many_processes(refusal, make_co
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert refusal(make_config(devices=2)).startswith("torchrun started 1 processes, but trainer.devices x")
+
+
+def test_several_machines_need_a_launcher(refusal, make_config, monkeypatch):
+    """Without one, the first process would wait for the others for ever."""
+    for name in machine.LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+    assert refusal(make_config(num_nodes=2)).startswith("trainer.num_nodes is 2, but no launcher started this process")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_half_precision_without_a_gpu_is_refused(refusal, make_config):
+    assert refusal(make_config(precision="16-mixed")).startswith("trainer.precision is '16-mixed', which needs a GPU")
+
+
+def written(tmp_path, counts, **obs) -> str:
+    names = [f"g{gene}" for gene in range(counts.shape[1])]
+    cells = [f"c{cell}" for cell in range(len(counts))]
+    frame = pd.DataFrame({name: list(values) for name, values in obs.items()}, index=cells)
+    AnnData(counts.astype(np.float32), obs=frame, var=pd.DataFrame(index=names)).write_h5ad(tmp_path / "cells.h5ad")
+    return str(tmp_path / "cells.h5ad")
+
+
+COUNTS = np.random.default_rng(0).poisson(2.0, (60, 8))
+PROPERTY = {"objectives": {"property": {"weight": 1.0, "key": "age"}}}
+
+
+@pytest.mark.parametrize(
+    ("counts", "sections", "sentence"),
+    [
+        (np.full((60, 8), 3), {}, "0 of the 8 genes of .* vary between the training cells"),
+        (COUNTS * [0, 0, 0, 1, 1, 1, 1, 1], {"data": {"regulators": ["g0", "g1"]}}, "None of the 2 regulators .'g0', "),
+        (COUNTS, {"data": {"genes": 1}}, "One gene is used, 'g"),
+        (COUNTS[:, :1], {}, "One gene is used, 'g0'"),
+        (COUNTS, {"age": np.ones(60)} | PROPERTY, "'age' does not vary between the training cells"),
+        (COUNTS, {"age": np.full(60, np.inf)} | PROPERTY, "'age' has 0 finite numbers among the training cells"),
+        (COUNTS[:0], {}, "holds no cells"),
+        (COUNTS[:, :0], {}, "X holds no genes"),
+    ],
+)
+def test_cells_from_which_nothing_can_be_learned_are_refused_and_leave_nothing(
+    counts, sections, sentence, make_config, tmp_path
+):
+    path = written(tmp_path, counts, **({"age": sections["age"]} if "age" in sections else {}))
+    data = {"path": path, "label_key": None, "regulators": "all"} | sections.get("data", {})
+    others = {name: values for name, values in sections.items() if name == "objectives"}
+    with pytest.raises(DataError, match=sentence):
+        train(changed(make_config(), data=data, **others), tmp_path / "run", say=lambda line: None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_regulators_without_a_role_are_named_with_the_reason(tmp_path):
+    counts = COUNTS.copy()
+    counts[:, 0], counts[:, 1] = 0, 0
+    config = DataConfig(path=written(tmp_path, counts), genes=3, regulators=["g0", "g1", "g5"], multiplicity="counts")
+    notes = " ".join(load_cells(config)[0].notes)
+    assert "2 regulators are in the data but not used, as no training cell expresses them: g0, g1." in notes
+    counts[:, 0] = 1
+    config = DataConfig(path=written(tmp_path, counts), regulators=["g0", "g5"], multiplicity="counts")
+    notes = " ".join(load_cells(config)[0].notes)
+    assert "1 regulators do not vary between the training cells and have no edges: g0." in notes
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_run_that_fails_before_its_first_checkpoint_can_be_given_again(make_config, tmp_path, monkeypatch, existed):
+    def fail(*arguments, **options):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: you tried to allocate 8 bytes.")
+
+    if existed:
+        (tmp_path / "run").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "build_model", fail)
+        with pytest.raises(RuntimeError):
+            train(make_config(), tmp_path / "run", say=lambda line: None)
+    assert (tmp_path / "run").exists() == existed and not list(tmp_path.glob("run/*"))
+    assert train(make_config(max_steps=2), tmp_path / "run", say=lambda line: None) is not None
 
 
 def test_a_missing_tensorboard_is_refused(refusal, make_config, monkeypatch):

@@ -27,7 +27,7 @@ def quiet(line: str) -> None:
     pass
 
 
-class Cut(Exception):
+class Cut(BaseException):
     """A run ends here, as after a loss of power."""
 
 
@@ -364,8 +364,12 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tm
         line for line in log if line.endswith(f"  The run was interrupted; grn train --resume {cut_off} resumes it.")
     ]
     assert sum("All results are in" in line for line in log) == 1 < sum("Ready to train" in line for line in log)
+    before = state(cut_off)
+    assert main(["train", "--resume", "run"]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("The run in run is complete; there is nothing to resume.\n", "")
+    assert state(cut_off) == before
     for arguments, message in (
-        (["--resume", "run"], "error: The run in run is complete; there is nothing to resume.\n"),
         (["--resume", "nowhere"], "error: nowhere does not exist; give a run folder.\n"),
         (["--resume", "run/model"], "error: run/model is not a run folder: it has no log.txt; give a folder that"),
         (["--resume", "run", "--set", "trainer.max_steps=9"], "leave out DATA, --config, --set and --output."),

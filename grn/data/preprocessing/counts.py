@@ -26,6 +26,8 @@ class Expression:
 
 def read_expression(adata: AnnData, config: DataConfig) -> Expression:
     """The values that `data.counts` names, checked. Raises DataError, ConfigError."""
+    if adata.n_obs == 0:
+        raise DataError("The data hold no cells; set data.path to other data.")
     if config.values == "expression":
         if config.counts == "recover":
             raise ConfigError(
@@ -48,21 +50,25 @@ def _matrix(adata: AnnData, choice: str) -> tuple[sparse.csr_matrix, pd.DataFram
     """The matrix that a choice of `data.counts` names, its genes, and its name in messages."""
     if choice == "X":
         if adata.X is None:
-            raise DataError(f"The AnnData has no X; set data.counts to one of: {_choices(adata)}.")
+            raise DataError(f"The AnnData has no X{_instead(adata)}.")
         return to_csr(adata.X, "X"), adata.var, "X"
     if choice == "raw":
         if adata.raw is None:
-            raise DataError(f"The AnnData has no .raw; set data.counts to one of: {_choices(adata)}.")
+            raise DataError(f"The AnnData has no .raw{_instead(adata)}.")
         return to_csr(adata.raw.X, ".raw"), adata.raw.var, ".raw"
     kind, _, layer = choice.partition(":")
     if kind != "layer" or not layer:
         raise ConfigError(f"data.counts is {choice!r}; it must be X, raw, layer:NAME or recover.")
     if layer not in adata.layers:
-        raise DataError(f"The AnnData has no layer {layer!r}; set data.counts to one of: {_choices(adata)}.")
+        raise DataError(f"The AnnData has no layer {layer!r}{_instead(adata)}.")
     return to_csr(adata.layers[layer], f"layer {layer!r}"), adata.var, f"layer {layer!r}"
 
 
 def _recovered(adata: AnnData) -> Expression:
+    if adata.X is None and adata.raw is None:
+        raise DataError(
+            f"The AnnData has no X or .raw, from which data.counts: recover would compute counts{_instead(adata)}."
+        )
     values, var, name = _matrix(adata, "X" if adata.raw is None else "raw")
     recovered = recover_counts(values, adata.obs_names, name)
     origin = (
@@ -79,14 +85,20 @@ def _matrices(adata: AnnData) -> list[str]:
     return found + [f"layer:{layer}" for layer in adata.layers if layer is not None]
 
 
-def _choices(adata: AnnData) -> str:
-    return ", ".join([*_matrices(adata), "recover"])
+def _instead(adata: AnnData) -> str:
+    """What to do where the chosen matrix does not exist: the end of a sentence."""
+    found = _matrices(adata)
+    if not found:
+        return ", nor any other matrix; give data with counts or expression values"
+    if {"X", "raw"} & set(found):
+        found.append("recover")
+    return f"; set data.counts to one of: {', '.join(found)}"
 
 
 def _count_problem(values: sparse.csr_matrix, cells, genes, name: str) -> str | None:
     """The beginning of a sentence about the first value that cannot be a count; None where there is no such value."""
     if values.nnz == 0:
-        return f"{name} holds no value above 0"
+        return f"{name} holds no value above 0" if values.shape[1] else f"{name} holds no genes"
     data = values.data
     for wrong, reason in (
         (~np.isfinite(data), "which is not finite"),

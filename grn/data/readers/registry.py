@@ -51,6 +51,10 @@ def open_source(config: DataConfig) -> AnnData:
             raise _needs_no_orientation(config)
         return SCHEMES[scheme](name, config)
     path = Path(config.path)
+    if path.is_symlink() and not path.exists():
+        raise DataError(f"{path} is a symbolic link that leads nowhere or to itself; set data.path to a file.")
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path} is neither a file nor a folder but a pipe or device; write the cells to a file first.")
     if not path.exists():
         near = nearest_file(path)
         hint = f" (did you mean {near}?)" if near else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from urllib.error import URLError
 
 from anndata import AnnData
@@ -28,10 +30,13 @@ def _pbmc3k() -> AnnData:
     """Counts of the 2638 cells that scanpy's processed set labels, with those labels in obs["louvain"]."""
     import scanpy
 
+    downloads = Path(scanpy.settings.datasetdir)
     try:
         counts = scanpy.datasets.pbmc3k()
         labelled = scanpy.datasets.pbmc3k_processed()
-    except (URLError, OSError) as problem:  # no network, or a download that was cut short
+    except (URLError, OSError, ImportError) as problem:  # no network, no certificates, or a download that was cut short
+        with suppress(OSError):
+            downloads.rmdir()  # only if scanpy has made it and left it empty
         raise DataError(
             f"scanpy:pbmc3k is downloaded when it is first used, and the download failed ({one_line(problem)}); "
             "connect to the network, or use scanpy:pbmc68k_reduced, which needs no download."

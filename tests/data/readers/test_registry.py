@@ -97,13 +97,34 @@ def test_pbmc3k_keeps_labelled_cells_in_the_order_of_the_counts(adata, monkeypat
     np.testing.assert_array_equal(cells.X.toarray(), adata[["cell3", "cell7", "cell20"]].X.toarray())
 
 
-def test_pbmc3k_without_network_says_what_to_do(monkeypatch):
+@pytest.mark.parametrize("problem", [URLError("no route to host"), ImportError("No module named 'certifi'")])
+def test_pbmc3k_without_network_says_what_to_do_and_leaves_nothing(problem, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
     def offline():
-        raise URLError("no route to host")
+        (tmp_path / "data").mkdir(exist_ok=True)
+        raise problem
 
     _stub_scanpy(monkeypatch, pbmc3k=offline)
-    with pytest.raises(DataError, match=r"downloaded when it is first used.*no route to host.*pbmc68k_reduced"):
+    reason = str(getattr(problem, "reason", problem))
+    with pytest.raises(DataError, match=rf"downloaded when it is first used.*{reason}.*pbmc68k_reduced"):
         open_source(DataConfig(path="scanpy:pbmc3k"))
+    assert not (tmp_path / "data").exists()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.txt").touch()
+    with pytest.raises(DataError):
+        open_source(DataConfig(path="scanpy:pbmc3k"))
+    assert (tmp_path / "data" / "mine.txt").exists()
+
+
+def test_pipes_and_links_to_nowhere_are_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe.h5ad")
+    (tmp_path / "loop.h5ad").symlink_to("loop.h5ad")
+    (tmp_path / "loop2.h5ad").touch()
+    with pytest.raises(DataError, match="neither a file nor a folder but a pipe or device"):
+        open_source(DataConfig(path=str(tmp_path / "pipe.h5ad")))
+    with pytest.raises(DataError, match="a symbolic link that leads nowhere or to itself"):
+        open_source(DataConfig(path=str(tmp_path / "loop.h5ad")))
 
 
 def test_a_new_format_is_one_entry(adata, monkeypatch, tmp_path):
@@ -115,4 +136,5 @@ def test_a_new_format_is_one_entry(adata, monkeypatch, tmp_path):
 def _stub_scanpy(monkeypatch, **datasets):
     stub = types.ModuleType("scanpy")
     stub.datasets = types.SimpleNamespace(**datasets)
+    stub.settings = types.SimpleNamespace(datasetdir="data")
     monkeypatch.setitem(__import__("sys").modules, "scanpy", stub)
