@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
+from grn.disk import FULL, cannot_be_written, refuse_too_little_room, size_of, write_h5ad_file
 from grn.errors import DataError, RunFolderError, one_line
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ def refuse_unwritable(path: Path) -> None:
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """Yields a temporary file beside `path`; at the end it replaces `path`, after an exception it is removed."""
+    """Yields a temporary file beside `path`; at the end it replaces `path`, after an exception it is removed.
+
+    Raises RunFolderError where the disk is full.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # The suffix is kept, because writers choose the format by it.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
@@ -68,13 +72,20 @@ def replacing_file(path: Path) -> Iterator[Path]:
         with beside.open("rb") as written:
             os.fsync(written.fileno())
         os.replace(beside, path)
+    except OSError as error:
+        if error.errno in FULL:
+            raise cannot_be_written(path, error) from error
+        raise
     finally:
         beside.unlink(missing_ok=True)
 
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder beside `path`; at the end it replaces `path`, whose old content is removed last."""
+    """Yields an empty folder beside `path`; at the end it replaces `path`, whose old content is removed last.
+
+    Raises RunFolderError where the disk is full.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
     old = beside.with_name(beside.name + "-old")
@@ -89,6 +100,10 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             if old.exists():
                 os.replace(old, path)
             raise
+    except OSError as error:
+        if error.errno in FULL:
+            raise cannot_be_written(path, error) from error
+        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
@@ -149,14 +164,16 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
 
 
 def write_anndata(path: Path, adata: AnnData) -> None:
-    """Writes `adata` as the .h5ad file `path`, completely or not at all."""
+    """Writes `adata` as the .h5ad file `path`, completely or not at all. Raises RunFolderError on a full disk."""
     import anndata
+
+    refuse_too_little_room(path, size_of(adata))
 
     # pandas 3 stores text in string arrays; anndata 0.12 writes them only with this option (0.11 and newer read them).
     option = "allow_write_nullable_strings"
     known = {option: True} if hasattr(anndata.settings, option) else {}
     with replacing_file(path) as beside, anndata.settings.override(**known):
-        adata.write_h5ad(beside)
+        write_h5ad_file(beside, adata)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -19,6 +19,7 @@ from grn.config.schema import DataConfig
 from grn.data.cells import Cells, cells_for_vocabulary
 from grn.data.loading.batches import is_packed, plain_batches
 from grn.data.readers.registry import is_text, open_source
+from grn.disk import refuse_too_little_room, size_of
 from grn.errors import ConfigError, RunFolderError
 from grn.files import write_anndata
 from grn.messages import Say
@@ -59,6 +60,7 @@ def predict(
     trained = TrainedModel.load(model)
     config = data_config(trained, model, data, counts=counts, gene_key=gene_key, orientation=orientation)
     adata = open_source(config)
+    refuse_too_little_room(output, size_of(adata))  # again when it is written, with the predictions
     replaced = annotate(adata, trained, config, key_added, say)
     if replaced:
         say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")

@@ -15,7 +15,7 @@ from grn.data.cells import Cells, read_columns, read_labels
 from grn.data.loading.batches import is_packed
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError, RunFolderError, reworded
-from grn.files import refuse_used_folder
+from grn.files import refuse_used_folder, replacing_folder
 from grn.messages import Say
 from grn.model.saved import TrainedModel
 from grn.network.cells_of_run import cells_of_run
@@ -26,7 +26,7 @@ from grn.network.run_readouts import ATTENTION_CELLS, WHOLE_MODEL, Networks, rea
 from grn.network.weights import Network
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import States, states_of
-from grn.run_folder import CONFIG, config_of, make_run_folder
+from grn.run_folder import CONFIG, config_of
 
 FEWEST_CELLS = 10  # of a group, on average, for a network of its own
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
@@ -184,9 +184,9 @@ def export(
     states = states_of(cells, config.trainer.seed) if states is None else states
     if cell_type is not None and config.network.readout not in WHOLE_MODEL:  # before a folder is made
         refuse_unknown_type(cell_type, states.names if len(states) > 1 else ())
-    folder = make_run_folder(output, run.name)
-    edges = write_network_files(config, trained, cells, folder, say, states=states, cell_type=cell_type)
-    say(f"Wrote network.h5ad, edges.parquet and edges_by_type.parquet in {folder}.")
+    with replacing_folder(output) as beside:  # whole, or not at all
+        edges = write_network_files(config, trained, cells, beside, say, states=states, cell_type=cell_type)
+    say(f"Wrote network.h5ad, edges.parquet and edges_by_type.parquet in {output}.")
     return edges
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from grn.disk import refuse_too_little_room, size_of
 from grn.files import replacing_file, write_anndata
 from grn.network.run_readouts import Networks
 from grn.network.weights import Network, strongest
@@ -159,7 +160,11 @@ def _texts(values: Iterable[str]) -> pd.Index:
 
 
 def write_network(folder: Path, adata, edges: pd.DataFrame, by_type: pd.DataFrame) -> None:
-    """Writes network.h5ad, edges.parquet and edges_by_type.parquet, each replaced as a whole."""
+    """Writes network.h5ad, edges.parquet and edges_by_type.parquet, each replaced as a whole.
+
+    Raises RunFolderError where the disk has no room for them.
+    """
+    refuse_too_little_room(folder / "network.h5ad", size_of(adata) + 4 * (edges.size + by_type.size))
     write_anndata(folder / "network.h5ad", adata)
     for name, table in (("edges.parquet", edges), ("edges_by_type.parquet", by_type)):
         with replacing_file(folder / name) as beside:
