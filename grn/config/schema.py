@@ -158,6 +158,12 @@ class ModelConfig(Section):
         return self
 
 
+class FeedForwardConfig(Section):
+    implementation: Literal["plain", "fold"] = Field(
+        "plain", description="fold: the hidden layer is never in memory, for hidden widths far above model.width"
+    )
+
+
 class CellTypeConfig(Section):
     weight: Weight = Field(
         0.3,
@@ -185,10 +191,20 @@ class PropertyConfig(Section):
         return self
 
 
+class GeneIdentityConfig(Section):
+    weight: float = Field(0.0, ge=0, description="above 0: the summary predicts which expressed genes were masked")
+
+
+class CompositionConfig(Section):
+    weight: float = Field(0.0, ge=0, description="above 0: the summary predicts the cell's distribution over genes")
+
+
 class ObjectivesConfig(Section):
     cell_type: CellTypeConfig = CellTypeConfig()
     masked_multiplicity: MaskedMultiplicityConfig = MaskedMultiplicityConfig()
     property: PropertyConfig = PropertyConfig()
+    gene_identity: GeneIdentityConfig = GeneIdentityConfig()
+    composition: CompositionConfig = CompositionConfig()
 
 
 class TrainerConfig(Section):
@@ -277,6 +293,7 @@ class Config(Section):
 
     data: DataConfig
     model: ModelConfig = ModelConfig()
+    feed_forward: FeedForwardConfig = FeedForwardConfig()
     objectives: ObjectivesConfig = ObjectivesConfig()
     trainer: TrainerConfig = TrainerConfig()
     regulation: RegulationConfig = RegulationConfig()
@@ -299,10 +316,11 @@ class Config(Section):
     def _something_is_trained_for(self):
         objectives = self.objectives
         cell_types = objectives.cell_type.weight and self.data.label_key
-        if not (cell_types or objectives.masked_multiplicity.weight or objectives.property.weight):
+        others = (objectives.property.weight, objectives.gene_identity.weight, objectives.composition.weight)
+        if not (cell_types or objectives.masked_multiplicity.weight or any(others)):
             raise ValueError(
-                "there is no objective to train for: objectives.masked_multiplicity.weight and "
-                "objectives.property.weight are 0, and cell types need objectives.cell_type.weight above 0 and "
-                "data.label_key; set one of them"
+                "there is no objective to train for: objectives.masked_multiplicity.weight and the weights of "
+                "objectives.property, gene_identity and composition are 0, and cell types need "
+                "objectives.cell_type.weight above 0 and data.label_key; set one of them"
             )
         return self

@@ -11,15 +11,16 @@ E head width, R regulators.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
-from flashsign import spherical_attention
+from flashsign import mlp, spherical_attention
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
 from grn.model.compile import Fusible, fusible
@@ -27,6 +28,8 @@ from grn.model.layout import Layout
 from grn.model.regulation import Regulation
 
 QKV = tuple[Tensor, Tensor, Tensor]
+# A loop over slices with a backward of its own, of which torch.compile could make nothing faster.
+_folded_mlp = torch.compiler.disable(mlp)
 # Called once a layer with (layer, q, k, multiplicity) of the gene queries: this is how read-outs see the attention.
 Observer = Callable[[int, Tensor, Tensor, Tensor], None]
 
@@ -112,7 +115,12 @@ class MessageDropout(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """One map h -> h + f(norm(h)), applied `iterations` times with the same weights."""
+    """One map h -> h + f(norm(h)), applied `iterations` times with the same weights.
+
+    implementation: "plain", or "fold", which computes the same without its hidden layer in memory (flashsign.mlp).
+    """
+
+    implementation: Literal["plain", "fold"] = "plain"
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -124,8 +132,14 @@ class FeedForward(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         for _ in range(self.iterations):
-            h = h + self.dropout(self.down(F.gelu(self.up(self.norm(h)))))
+            h = h + self.dropout(self.update(self.norm(h)))
         return h
+
+    def update(self, x: Tensor) -> Tensor:
+        """f(x) of tokens [.., D]."""
+        if self.implementation == "fold":
+            return _folded_mlp(x, self.up.weight, self.down.weight, self.up.bias, self.down.bias)
+        return self.down(F.gelu(self.up(x)))
 
 
 class Block(Fusible):
@@ -179,6 +193,8 @@ class Model(Fusible):
     that reads every gene, it becomes the summary, the only path from a cell to its class logits. The summary is never
     a key: a gene's prediction depends on the regulators alone, so that no path goes around the regulatory network.
 
+    over_genes: names of the objectives that predict genes from the summary. Only training needs their heads.
+
     regulation: the regulation layers, already trained, or None. The pooled one predicts what the regulators do on
     average, and the blocks learn the rest.
 
@@ -201,6 +217,7 @@ class Model(Fusible):
         regulators: Tensor | None = None,
         classes: int = 0,
         property: bool = False,
+        over_genes: Sequence[str] = (),
         regulation: Regulation | None = None,
     ):
         super().__init__()
@@ -213,6 +230,7 @@ class Model(Fusible):
         self.multiplicity_bias = nn.Parameter(torch.empty(genes))
         self.cell_type = nn.Linear(config.width, classes) if classes else None
         self.property = nn.Linear(config.width, 1) if property else None
+        self.over_genes = nn.ModuleDict({name: nn.Linear(config.width, genes) for name in over_genes})
 
         is_regulator = torch.ones(genes, dtype=torch.bool)
         if regulators is not None:
@@ -234,8 +252,8 @@ class Model(Fusible):
         # Predictions start at each gene's mean, logits at equal odds.
         nn.init.zeros_(self.multiplicity)
         nn.init.zeros_(self.multiplicity_bias)
-        for head in (self.cell_type, self.property):
-            if head is not None:
+        for head in (self.cell_type, self.property, *self.over_genes.values()):
+            if isinstance(head, nn.Linear):
                 nn.init.zeros_(head.weight)
 
     def forward(self, bags: Bags, observe: Observer | None = None) -> Prediction:

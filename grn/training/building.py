@@ -12,8 +12,11 @@ from grn.data.preprocessing.scale import varying
 from grn.data.preprocessing.split import Split
 from grn.errors import ConfigError, DataError
 from grn.model.saved import TrainedModel
-from grn.model.transformer import Model
+from grn.model.transformer import FeedForward, Model
 from grn.regulation.fit import FittedRegulation
+
+OVER_GENES = ("gene_identity", "composition")
+"""Objectives that predict genes from the summary, with a head that only training needs."""
 
 
 def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
@@ -34,8 +37,12 @@ def build_model(
         regulators=regulators,
         classes=len(trained_classes(config, cells)),
         property=bool(objectives.property.weight),
+        over_genes=[name for name in OVER_GENES if getattr(objectives, name).weight],
         regulation=None if fitted is None else fitted.regulation,
     )
+    for part in model.modules():
+        if isinstance(part, FeedForward):
+            part.implementation = config.feed_forward.implementation
     model.mean.copy_(mean)
     model.sd.copy_(sd)
     if objectives.property.weight:
@@ -64,7 +71,11 @@ def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: 
 
 
 def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
-    """The model with everything that the model folder needs for reading new cells."""
+    """The model with everything that the model folder needs for reading new cells.
+
+    Heads that training alone needs are taken out of `model` itself.
+    """
+    model.over_genes.clear()
     return TrainedModel(
         model=model,
         vocabulary=cells.vocabulary,
@@ -102,7 +113,8 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
         )
     if config.objectives.property.weight:
         property_scale(cells.property[split.train], config.objectives.property.key)
-    others = config.objectives.masked_multiplicity.weight or config.objectives.property.weight
+    names = ("masked_multiplicity", "property", *OVER_GENES)
+    others = any(getattr(config.objectives, name).weight for name in names)
     if not others and not trained_classes(config, cells):
         raise ConfigError(
             f"The obs column {config.data.label_key!r} has one cell type only, {cells.classes[0]!r}, and there is no "

@@ -268,3 +268,29 @@ def test_where_every_gene_regulates_all_tokens_are_keys(make_model, make_bags, p
     model.load_state_dict(other.state_dict(), strict=False)
     keys = Layout.of(bags, model.is_regulator).keys
     assert len(keys) == (len(REGULATORS) + 1) * (bags.cells if packed else 1)
+
+
+def folded(model):
+    for part in model.modules():
+        if isinstance(part, FeedForward):
+            part.implementation = "fold"
+    return model
+
+
+def test_a_folded_feed_forward_map_is_the_plain_one(make_model, make_bags):
+    """The same predictions and gradients, without its hidden layer in memory."""
+    found = []
+    for model in (make_model(), folded(make_model())):
+        prediction = model(make_bags())
+        loss = prediction.multiplicity.sin().sum() + prediction.cell.sin().sum()
+        found.append((prediction.multiplicity, *torch.autograd.grad(loss, list(model.blocks.parameters()))))
+    for plain, fold in zip(*found, strict=True):
+        torch.testing.assert_close(fold, plain)
+        assert fold.abs().max() > 0
+
+
+def test_a_folded_feed_forward_map_loses_no_more_in_half_precision(make_model, make_bags):
+    truth = make_model()(make_bags()).multiplicity
+    with torch.autocast("cpu", torch.bfloat16):
+        plain, fold = (model.float()(make_bags(dtype=torch.float32)) for model in (make_model(), folded(make_model())))
+    assert (fold.multiplicity - truth).norm() <= 1.2 * (plain.multiplicity - truth).norm()

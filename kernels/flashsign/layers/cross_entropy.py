@@ -19,6 +19,7 @@ from flashsign.algebra.rows.weighted_cross_entropy import WEIGHTED_CROSS_ENTROPY
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.errors import ShapeMismatch
 from flashsign.layers.inputs import as_autocast, check_layer
+from flashsign.validation import largest_bag_size
 
 Reduction = Literal["none", "sum", "mean"]
 CHUNK = 1024
@@ -40,9 +41,10 @@ def linear_cross_entropy(
 ) -> Tensor:
     """cross_entropy(h @ weight.T + bias, target), whose logits [N, V] exist one slice at a time.
 
-    h [..., D], weight [V, D], target int [...], bias [V] or None, one floating dtype (float16 and bfloat16 with float32
-    logits, sums and gradients until their last rounding) -> float32 at least: [...] for reduction "none", else a
-    number. "mean" is over the rows whose target is not ignore_index; without such rows it is NaN, as in torch.
+    h [..., D], weight [V, D], target int [...], bias [V] or None, one floating dtype -> float32 at least: [...] for
+    reduction "none", else a number. float16 and bfloat16 have float32 logits, sums and gradients until their last
+    rounding; their bias may be float32. "mean" is over the rows whose target is not ignore_index; without such rows it
+    is NaN, as in torch.
     Memory: inputs, gradients and a slice of row_chunk x class_chunk logits. Differentiable in h, weight and bias.
     Raises ShapeMismatch, and ValueError for a target that is no class (on a GPU, where looking would synchronise, its
     loss is NaN), an unknown reduction or backend.
@@ -57,7 +59,7 @@ def linear_cross_entropy(
         True
     """
     choose_fold(backend)
-    h, weight, bias = as_autocast(h, weight, bias)
+    h, weight = as_autocast(h, weight)
     check_layer(h, weight, bias)
     if target.shape != h.shape[:-1] or target.is_floating_point() or target.dtype == torch.bool:
         raise ShapeMismatch(f"target must be integers {list(h.shape[:-1])}; found {target.dtype} {list(target.shape)}.")
@@ -154,7 +156,7 @@ def weighted_cross_entropy(
         True
     """
     choose_fold(backend)
-    h, weight, bias = as_autocast(h, weight, bias)
+    h, weight = as_autocast(h, weight)
     check_layer(h, weight, bias)
     if h.ndim != 2:
         raise ShapeMismatch(f"h must be [N, D]; found {list(h.shape)}.")
@@ -184,7 +186,7 @@ def weighted_cross_entropy(
 def _padded(classes: Tensor, weights: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     """Packed lists [T] as [N, L], padded with class -1 and weight 0."""
     sizes = offsets.diff()
-    longest = int(sizes.max()) if len(sizes) else 0
+    longest = largest_bag_size(offsets)
     column = torch.arange(longest, device=classes.device)
     there = column < sizes[:, None]
     at = torch.where(there, offsets[:-1, None] + column, 0)

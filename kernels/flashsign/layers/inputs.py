@@ -27,7 +27,11 @@ def check_layer(h: Tensor, weight: Tensor, bias: Tensor | None, name: str = "h",
         raise ShapeMismatch(f"{name} must be [..., D] and {of_weight} [V, D] of the same width; found {found}.")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ShapeMismatch(f"bias must be [{len(weight)}]; found {list(bias.shape)}.")
-    kinds = {(x.dtype, x.device) for x in (h, weight, bias) if x is not None}
+    kinds = {(x.dtype, x.device) for x in (h, weight)}
+    if bias is not None:
+        # A bias may have the float32 of the sums that it is added to, beside rows and a layer of 16 bits.
+        sums = torch.promote_types(h.dtype, torch.float32)
+        kinds |= {(h.dtype if bias.dtype == sums else bias.dtype, bias.device)}
     if len(kinds) > 1 or not h.is_floating_point():
         kind = " and ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         raise ShapeMismatch(f"{name} and its layer must have one floating dtype and device; found {kind}.")
