@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
 
-    from grn.analysis.evaluation.comparison import Expression
+    from grn.analysis.baseline_cells import Expression
     from grn.analysis.evaluation.reference_files import ReferenceNetwork
     from grn.config.schema import Config
 
@@ -147,7 +147,7 @@ def _reference(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceNet
 
 def _expression(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Expression:
     """The cells behind `data`; an AnnData is read as the network's own run read its cells, where it is of a run."""
-    from grn.analysis.evaluation.comparison import data_config, read_expression
+    from grn.analysis.baseline_cells import data_config, read_expression
     from grn.config.files import change_config
     from grn.config.schema import Config
     from grn.data.readers.memory import MEMORY

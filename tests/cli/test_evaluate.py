@@ -234,7 +234,7 @@ def test_a_failure_while_writing_leaves_nothing(grn_evaluate, folder, monkeypatc
 
     monkeypatch.setattr("grn.plots.style.save", fail)
     code, _, wrong = grn_evaluate("network.csv", "reference.csv", "--output", "found", "--permutations", 0)
-    assert code == 2 and "no space left on device" in wrong
+    assert code == 2 and "No space left on device" in wrong
     assert not Path("found").exists() and len(list(folder.iterdir())) == 3
 
 

@@ -7,28 +7,20 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 import grn
+from grn.analysis.baseline_cells import Expression, baseline_networks, cells_of_type, find_expression
 from grn.analysis.evaluation.evaluate import SCORES, Evaluation, check_names, checked, evaluate_on
 from grn.analysis.evaluation.network_files import PredictedNetwork, open_network_file
 from grn.analysis.evaluation.reference_files import ReferenceNetwork, open_reference_file
 from grn.analysis.evaluation.type_scores import TYPE_SCORES, TypedTruth, with_means
 from grn.analysis.evaluation.universe import Universe, make_universe
-from grn.config.files import load_config
-from grn.config.schema import Config, DataConfig
-from grn.errors import DataError, RunFolderError, UserError, one_line
-from grn.messages import Say
-from grn.network.baselines import pearson, ridge
+from grn.errors import DataError
+from grn.messages import Say, silent
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
-BASELINES = {"Pearson": pearson, "ridge": ridge}
-FEWEST_CELLS = 3  # of which ridge can leave one out
 CAUTION = (
     "Caution: on observed blood cells, signs of correlations agree with curated signed pairs no better than chance "
     "(balanced accuracy 0.50 to 0.52); only simulations and perturbations can test signs."
@@ -49,22 +41,6 @@ class Comparison:
     types: pd.DataFrame | None = None
 
 
-@dataclass(frozen=True)
-class Expression:
-    """matrix: CSR [C, N], multiplicities.   genes [N].   labels [C]: cell types, None where missing."""
-
-    matrix: Any
-    genes: pd.Index
-    labels: np.ndarray
-
-    def of_type(self, label: str) -> Expression | None:
-        """The cells of one type; None where they are fewer than FEWEST_CELLS."""
-        rows = np.flatnonzero(self.labels == label)
-        if len(rows) < FEWEST_CELLS:
-            return None
-        return Expression(self.matrix[rows], self.genes, self.labels[rows])
-
-
 def compare(
     network: Path,
     reference: Path,
@@ -83,7 +59,7 @@ def compare(
     `none`. None: the cells of the run, where `network` is a run folder. Raises UserError.
     """
     predicted, truth = open_network_file(network), open_reference_file(reference)
-    expression = _find_expression(network, data, say)
+    expression = find_expression(network, data, say)
     if genes is None:
         genes = default_genes(predicted, expression)
     evaluations = compare_networks(
@@ -145,7 +121,7 @@ def compare_networks(
     if cell_type is not None:
         predicted = predicted.of_type(cell_type)
         if expression is not None:
-            expression = _cells_of_type(expression, cell_type, say)
+            expression = cells_of_type(expression, cell_type, say)
     table = checked(predicted.edges)
     universe = make_universe(truth.edges, **universe_options)
     if cell_type is not None and truth.by_type:
@@ -156,7 +132,7 @@ def compare_networks(
         say(line)
     evaluations = {"network": evaluation}
     if expression is not None:
-        for name, edges in _baseline_networks(expression, universe, say).items():
+        for name, edges in baseline_networks(expression, universe.regulators, universe.genes, say).items():
             evaluations[name] = evaluate_on(universe, edges, signed=True, permutations=0)
     return evaluations
 
@@ -193,9 +169,9 @@ def compare_types(
     rows: list[dict] = []
     for label in scored:
         rows.append({"cell_type": label, "method": "network", **typed.score(label, by_type[label], predicted.signed)})
-        cells = None if expression is None else _cells_of_type(expression, label, say)
+        cells = None if expression is None else cells_of_type(expression, label, say)
         if cells is not None:
-            for name, edges in _baseline_networks(cells, universe, lambda line: None).items():
+            for name, edges in baseline_networks(cells, universe.regulators, universe.genes, silent).items():
                 rows.append({"cell_type": label, "method": name, **typed.score(label, edges, True)})
     return with_means(rows)
 
@@ -340,18 +316,6 @@ def _of_type(universe: Universe, truth: ReferenceNetwork, label: str) -> tuple[U
     return universe, ReferenceNetwork(edges, truth.format, conflicts=0)
 
 
-def _cells_of_type(expression: Expression, label: str, say: Say) -> Expression | None:
-    """The cells of one type for the baselines; None, with a sentence, where these are too few."""
-    cells = expression.of_type(label)
-    if cells is None:
-        labelled = "" if any(expression.labels) else ", as they have no labels (data.label_key)"
-        say(
-            f"Pearson and ridge are left out for {label!r}: fewer than {FEWEST_CELLS} of the cells are of that "
-            f"type{labelled}."
-        )
-    return cells
-
-
 def _chosen_regulators(regulators: str | Iterable[str]) -> list[str] | str | None:
     if not isinstance(regulators, str):
         return list(regulators)
@@ -381,67 +345,3 @@ def _gene_list(name: str, option: str) -> list[str]:
     from grn.data.preprocessing.genes import read_gene_list
 
     return read_gene_list(name, option)
-
-
-def _find_expression(network: Path, data: str | None, say: Say) -> Expression | None:
-    """The multiplicities of the cells of --data, or of the run; None where there are none."""
-    if data == "none":
-        return None
-    if data is not None:
-        return read_expression(data_config(data))
-    if not _is_run(network):
-        return None
-    try:
-        return read_expression(data_config(str(network)))
-    except UserError as problem:  # the data may be gone, but the network can be scored without them
-        found, _, _ = one_line(problem).partition("; ")  # the advice after it is about fields of a configuration
-        say(f"Pearson and ridge are left out: {found}; give the cells with --data to include them.")
-        return None
-
-
-def _is_run(network: Path) -> bool:
-    return (network / "config.yaml").is_file()
-
-
-def data_config(data: str) -> Config:
-    """The configuration that `--data` names: a run folder's, a file's, or for cells the defaults with all genes."""
-    from grn.data.readers.registry import is_data_file
-
-    path = Path(data)
-    if _is_run(path):
-        return load_config(path / "config.yaml")
-    if is_data_file(data):
-        return Config(data=DataConfig(path=data, genes="all"))
-    if path.is_dir():
-        raise RunFolderError(
-            f"--data is {path}, a folder with neither config.yaml nor matrix.mtx; give a run folder or cells."
-        )
-    return load_config(data)
-
-
-def read_expression(config: Config, adata: AnnData | None = None) -> Expression:
-    """The genes and multiplicities on which a run with `config` trains; `adata` replaces the cells of data.path."""
-    from grn.data.cells import load_cells
-
-    cells, _ = load_cells(config.data, seed=config.trainer.seed, adata=adata)
-    labels = np.array([*cells.classes, None], dtype=object)[cells.labels]  # -1 reads the last entry: missing
-    return Expression(cells.multiplicity, pd.Index(cells.vocabulary, dtype=object), labels)
-
-
-def _baseline_networks(expression: Expression, universe: Universe, say: Say) -> dict[str, pd.DataFrame]:
-    """Networks by Pearson and ridge from the regulators of the universe to its genes, as far as the data have them."""
-    genes = expression.genes[expression.genes.isin(universe.genes)]
-    regulators = universe.regulators[universe.regulators.isin(genes)]
-    if not len(regulators) or len(genes) < 2:
-        say(
-            "Pearson and ridge are left out: the data have none of the universe's regulators; their genes are named "
-            f"like {expression.genes[0]!r}, those of the reference like {universe.genes[0]!r}."
-        )
-        return {}
-    columns = expression.genes.get_indexer(genes)
-    matrix = np.asarray(expression.matrix[:, columns].toarray(), dtype=np.float64)
-    say(
-        f"Pearson and ridge: from the multiplicities of {len(matrix)} cells, {len(regulators)} regulators x "
-        f"{len(genes)} genes."
-    )
-    return {name: method(matrix, genes, regulators) for name, method in BASELINES.items()}
