@@ -1,0 +1,186 @@
+"""Kills runs at random moments, resumes them, and compares how they end with a run that was left alone.
+
+Each trial trains the same small run in a process of its own and ends it with SIGKILL: at a random time, or, in two of
+three trials, while it is saving, as soon as a temporary file stands beside a checkpoint, the metrics, the model or the
+network. Some resumed runs are killed again. In every fourth trial the disk is full instead: no file may grow beyond a
+random size, and the run has to say so and keep what it had. A run that ends must have the same metrics, edges, model
+and checkpoints, to the last bit.
+
+    python benchmarks/kill.py --trials 100 [--temporary /dev/shm]     # a folder on another file system
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from grn.config.files import load_config
+from grn.config.schema import Config
+from grn.errors import RunFolderError
+from grn.run_folder import config_of
+from grn.training.run import train
+
+MOST_KILLS = 3  # of one trial
+LONGEST = 120  # seconds of one process, after which it hangs
+DONE, REFUSED, FAULT = 0, 3, 4  # how a process ends that is not killed
+COMPARED = ("metrics.csv", "edges.parquet", "model/card.json", "model/model.safetensors")
+
+
+def tiny() -> Config:
+    return Config.model_validate(
+        {
+            "data": {
+                "path": "simulated:",
+                "genes": "all",
+                "label_key": "cell_type",
+                "simulated": {"cells": 80, "genes": 16, "regulators": 4, "cell_types": 2},
+            },
+            "model": {"width": 16, "layers": 1, "hidden": 16},
+            "trainer": {"max_steps": 20, "validate_every": 2, "batch_size": 8, "accelerator": "cpu"},
+            "regulation": {"members": 2, "steps": 4, "width": 8, "penalties": [10]},
+            "network": {"cells": 20},
+        }
+    )
+
+
+def process(run: Path, largest: int | None = None) -> int:
+    """Starts, or resumes, the run in a process of its own; returns its id. largest: of a file, in bytes."""
+    child = os.fork()
+    if child:
+        return child
+    code = FAULT
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        if largest is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+        try:
+            if (run / "log.txt").exists():
+                train(load_config(config_of(run)), resume=run, say=lambda line: None)
+            else:
+                train(tiny(), run, say=lambda line: None)
+            code = DONE
+        except (RunFolderError, OSError):
+            code = REFUSED
+    finally:
+        os._exit(code)
+
+
+def ended(child: int, seconds: float) -> int | None:
+    """The exit status of a process that ends within some seconds, else None."""
+    until = time.monotonic() + seconds
+    while True:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.0005)
+
+
+def kill_while_saving(child: int, run: Path, at: int) -> int | None:
+    """Kills the process when the temporary file number `at` appears; its exit status where it ends before."""
+    seen: set[str] = set()
+    until = time.monotonic() + LONGEST
+    while time.monotonic() < until:
+        for folder in (run, run / "checkpoints"):
+            if folder.is_dir():
+                seen |= {entry.name for entry in os.scandir(folder) if entry.name.startswith(".")}
+        if len(seen) >= at:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+    raise TimeoutError
+
+
+def content(run: Path) -> dict[str, str]:
+    """A hash of each file that is compared, and of what the checkpoints say."""
+    found = {name: hashlib.sha256((run / name).read_bytes()).hexdigest() for name in COMPARED}
+    for name in ("last", "best"):
+        saved = torch.load(run / "checkpoints" / f"{name}.ckpt", map_location="cpu", weights_only=True)
+        tensors = b"".join(tensor.numpy().tobytes() for tensor in saved["state_dict"].values())
+        found[name] = hashlib.sha256(tensors).hexdigest()
+    return found
+
+
+def trial(number: int, home: Path, expected: dict[str, str], seconds: float) -> str:
+    """`same`, or what was wrong; `seconds`: that a whole run takes."""
+    draw, run = random.Random(number), home / f"run{number}"
+    for attempt in range(MOST_KILLS):
+        if attempt and draw.random() < 0.6:
+            break
+        if number % 4 == 3:
+            child = process(run, int(2 ** draw.uniform(8, 19)))
+            status = ended(child, LONGEST)
+            if status not in (DONE, REFUSED):
+                return f"on a full disk it ended with {status}"
+        elif draw.random() < 2 / 3:
+            status = kill_while_saving(process(run), run, draw.randrange(1, 40))
+        else:
+            child = process(run)
+            status = ended(child, draw.uniform(0, seconds))
+            if status is None:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        if status == DONE:
+            break
+        if status == FAULT:
+            return "it ended with a fault"
+        if run.exists() and not (run / "config.yaml").exists():
+            shutil.rmtree(run)  # killed in the milliseconds before it is a run
+    if not (run / "edges.parquet").exists() or not (run / "confusion.csv").exists():
+        status = ended(process(run), LONGEST)
+        if status != DONE:
+            return f"it could not be resumed: it ended with {status}"
+    if left := [path.name for path in run.rglob(".*")]:
+        return f"it left {left}"
+    found = content(run)
+    different = [name for name in expected if found[name] != expected[name]]
+    shutil.rmtree(run)
+    return f"{', '.join(different)} differ" if different else "same"
+
+
+def kill(home: Path, trials: int, first: int = 0) -> list[str]:
+    """What came of each trial."""
+    started = time.monotonic()
+    if ended(process(home / "whole"), LONGEST) != DONE:
+        raise RuntimeError("the run that is left alone does not end")
+    seconds, expected = time.monotonic() - started, content(home / "whole")
+    return [trial(number, home, expected, seconds) for number in range(first, first + trials)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial")
+    parser.add_argument("--temporary", help="folder for temporary files, as TMPDIR; on another file system, say")
+    options = parser.parse_args()
+    if options.temporary:
+        tempfile.tempdir = os.environ["TMPDIR"] = options.temporary
+    home = Path(tempfile.mkdtemp(prefix="grn-kill-", dir="."))
+    try:
+        found = kill(home, options.trials, options.first)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    for what, times in Counter(found).most_common():
+        print(f"{times:5}  {what}")
+    return int(any(what != "same" for what in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
