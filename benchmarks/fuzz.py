@@ -160,7 +160,7 @@ def outcome(action: Callable[[], str], expected: str) -> tuple[str, str]:
             except Exception as error:
                 code, sentence = explain(error)
                 # A configuration has a line for each mistake; anything else has one.
-                lines = 20 if isinstance(error, ConfigError) else 1
+                lines = 1 if not isinstance(error, ConfigError) else sentence.count("\n") + 1
                 said = ("refused" if code == USER_ERROR and sentence.count("\n") < lines else "fault"), sentence
             os.write(writer, "\n".join(said).encode(errors="replace")[:4000])
         finally:

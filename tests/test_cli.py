@@ -133,7 +133,7 @@ def test_an_output_below_a_file_is_refused_before_anything_is_read(
     [
         (["train", "mine.yaml", "--config", "pbmc.yaml"], "mine.yaml and --config pbmc.yaml; leave one of them out."),
         (["train", "cells.h5ad", "more.h5ad"], "than the command takes (more.h5ad); see grn train --help."),
-        (["train", "cells.h5ad", "--resume", "run"], "leave out DATA, --config, --set and --output."),
+        (["train", "cells.h5ad", "--resume", "run"], "leave out everything else."),
         (["train", "--confg", "pbmc.yaml"], "no such option: --confg, did you mean --config; see grn train --help."),
         (["export", "run", "cells"], "there are more arguments than the command takes (cells); see grn export --help."),
     ],

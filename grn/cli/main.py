@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import grn
-from grn.cli import compare, evaluate, export, predict, train
+from grn.cli import compare, evaluate, export, init, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
 
 app = typer.Typer(
@@ -33,6 +33,7 @@ def start(
 
 
 app.command("train")(train.command)
+app.command("init")(init.command)
 app.command("predict")(predict.command)
 app.command("export")(export.command)
 app.command("evaluate")(evaluate.command)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grn.cli.options import Debug, Quiet
+from grn.cli.options import Debug, Orientation, Quiet
 from grn.errors import reworded
 
 OPTIONS = {
@@ -24,11 +23,6 @@ OPTIONS = {
     "set data.orientation: null": "leave it out",
     "data.orientation": "--orientation",
 }
-
-
-class Orientation(StrEnum):
-    cells_by_genes = "cells_by_genes"
-    genes_by_cells = "genes_by_cells"
 
 
 def command(

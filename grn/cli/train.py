@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grn.cli.options import Debug, Quiet
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from grn.network.signed_network import SignedNetwork
+    from grn.training.run import TrainResult
+
 DEFAULTS = "own_data.yaml"
+EDGES = 8  # of each sign on the terminal
 
 
 def command(
@@ -25,6 +32,14 @@ def command(
     config: Annotated[
         str | None,
         typer.Option("--config", help="A configuration: a file, or the name of one that comes with grn (pbmc.yaml)."),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option("--label", metavar="COLUMN", help="The column of obs with the cell types: data.label_key."),
+    ] = None,
+    regulators: Annotated[
+        str | None,
+        typer.Option("--regulators", metavar="FILE", help="The genes that may regulate, one a line: data.regulators."),
     ] = None,
     overrides: Annotated[
         list[str] | None,
@@ -55,10 +70,8 @@ def command(
             raise ConfigError(f"There are two configurations, {data} and --config {config}; leave one of them out.")
         config, data = data, None
     if resume is not None:
-        if data is not None or config is not None or overrides or output is not None:
-            raise ConfigError(
-                f"--resume continues {resume} as it was started; leave out DATA, --config, --set and --output."
-            )
+        if any((data, config, overrides, output, label, regulators)):
+            raise ConfigError(f"--resume continues {resume} as it was started; leave out everything else.")
         config = str(config_of(resume))
         if (resume / COMPLETE).exists():  # a queue that gives the same command until it succeeds must end
             from grn.cli.console import console, plain
@@ -72,15 +85,14 @@ def command(
         )
     # The configuration is checked before torch and Lightning are imported, which takes seconds.
     loaded = load_config(config or DEFAULTS, overrides or [])
-    if data is not None:
-        loaded = change_config(loaded, {"data.path": data})
+    given = {"data.path": data, "data.label_key": label, "data.regulators": regulators}
+    loaded = change_config(loaded, {field: value for field, value in given.items() if value is not None})
     name = Path(config).stem if config else re.sub(r"[^\w.-]+", "_", Path(data or "").stem).strip("_")
 
     import pandas as pd
 
     from grn.api.report import write_run_report
     from grn.cli.console import console, plain
-    from grn.cli.train_result import print_result
     from grn.network.signed_network import open_network
     from grn.training.run import train
 
@@ -99,3 +111,26 @@ def command(
         )
         print_result(result, network, to)
         to.print(f"\nFigures and tables: {report}", markup=False)
+
+
+def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:
+    """Prints the scores of the test cells, the F1 of each cell type, the strongest edges and how many stand out; no
+    empty table."""
+    from grn.analysis.summary import class_rows, edge_columns, edge_rows, edge_titles, found_rows, score_rows
+    from grn.cli.console import print_table
+    from grn.network.file_formats import strongest_edges
+
+    strongest = strongest_edges(result.edges, EDGES)
+    tables: list[tuple[str, list[str], list]] = [
+        ("Test cells", ["metric", "value"], score_rows(result.metrics)),
+        ("F1 of the cell types", ["cell type", "F1", "test cells"], class_rows(result.per_class)),
+    ]
+    tables += [
+        (title, edge_columns(edges), list(edge_rows(edges)))
+        for title, edges in zip(edge_titles(network.signed), strongest, strict=True)
+    ]
+    tables.append(("Edges at a false discovery rate of 0.05", ["cells", "edges"], found_rows(network.about)))
+    for title, columns, rows in tables:
+        if rows:
+            to.print()
+            print_table(title, columns, rows, to)

@@ -136,12 +136,9 @@ def _named(values: sparse.csr_matrix, entry: int, cells, genes) -> str:
 
 def _alternatives(adata: AnnData, tried: str) -> str:
     """Advice: the other choices of `data.counts` that do hold counts; each is read to see whether it does."""
-    found = []
-    for choice in _matrices(adata):
-        if choice != tried and _works(lambda choice=choice: _whole(_matrix(adata, choice)[0])):
-            found.append(choice)
-    if _works(lambda: _recovered(adata)):
-        found.append("recover (computes the integers from its log1p values)")
+    found = [choice for choice in choices_that_hold_counts(adata) if choice != tried]
+    if "recover" in found:
+        found[found.index("recover")] = "recover (computes the integers from its log1p values)"
     if found:
         return f"set data.counts: {' or '.join(found)}."
     values = to_csr(_matrix(adata, tried)[0], tried).data
@@ -151,6 +148,12 @@ def _alternatives(adata: AnnData, tried: str) -> str:
         "no other matrix of the AnnData holds counts; add one, or set data.values: expression to use the values as "
         "they are."
     )
+
+
+def choices_that_hold_counts(adata: AnnData) -> list[str]:
+    """The values of `data.counts` with which `adata` gives counts; each is read to see whether it does."""
+    found = [choice for choice in _matrices(adata) if _works(lambda choice=choice: _whole(_matrix(adata, choice)[0]))]
+    return [*found, "recover"] if _works(lambda: _recovered(adata)) else found
 
 
 def _works(attempt) -> bool:

@@ -1,0 +1,64 @@
+"""`grn init`: a configuration that trains as it is, with what was found in the cells."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from anndata import AnnData
+
+from grn.cli import main as cli
+from grn.config.files import load_config
+
+
+@pytest.fixture
+def cells(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    counts = np.random.default_rng(0).poisson(1.0, (60, 5)).astype(np.float32)
+    ids = [f"ENSG0000000000{gene}" for gene in range(5)]
+    var = pd.DataFrame({"feature_name": list("ABCDE")}, index=ids)
+    obs = pd.DataFrame({"donor": ["x", "y"] * 30, "cell_type": ["B", "T", "NK"] * 20, "age": range(60)})
+    obs.index = obs.index.map("c{}".format)
+    adata = AnnData(np.log1p(counts / 3), obs=obs, var=var, layers={"umi": counts})
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    return tmp_path
+
+
+def test_what_is_found_is_written_and_said(cells, capsys):
+    assert cli.main(["init", "cells.h5ad"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for found in (
+        "60 cells x 5 genes",
+        "in layer:umi",
+        "column 'feature_name' of var",
+        "'cell_type' of obs",
+        "'donor'",
+    ):
+        assert found in printed
+    config = load_config("cells.yaml")
+    data = config.data
+    assert (data.path, data.counts, data.gene_key, data.label_key) == (
+        "cells.h5ad", "layer:umi", "feature_name", "cell_type",
+    )  # fmt: skip
+    defaults = load_config("own_data.yaml", ["data.path=cells.h5ad"])
+    changed = {"counts": "layer:umi", "gene_key": "feature_name", "label_key": "cell_type"}
+    assert config == defaults.model_copy(update={"data": defaults.data.model_copy(update=changed)})
+    assert (cells / "cells.yaml").read_text().count("\n  # ") > 50
+
+
+def test_nothing_is_overwritten_and_wrong_cells_leave_nothing(cells, capsys):
+    (cells / "mine.yaml").write_text("mine")
+    assert cli.main(["init", "cells.h5ad", "--output", "mine.yaml"]) == 2
+    assert "mine.yaml already exists and is not overwritten" in capsys.readouterr().err
+    assert cli.main(["init", "nowhere.h5ad"]) == 2
+    assert sorted(path.name for path in cells.iterdir()) == ["cells.h5ad", "mine.yaml"]
+
+
+def test_label_and_regulators_are_options_of_train(cells, monkeypatch):
+    from grn.training import run as training
+
+    seen = {}
+    monkeypatch.setattr(training, "train", lambda config, *_, **options: seen.update(config=config))
+    assert cli.main(["train", "cells.h5ad", "--label", "cell_type", "--regulators", "tfs.txt"]) == 0
+    data = seen["config"].data
+    assert (data.path, data.label_key, data.regulators) == ("cells.h5ad", "cell_type", "tfs.txt")
