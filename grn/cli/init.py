@@ -39,7 +39,13 @@ def command(
     from grn.config.strict_yaml import dump_yaml
     from grn.data.describe import describe
 
-    with reworded({"set data.path to": "give", "set data.orientation to": "give --orientation"}):
+    with reworded(
+        {
+            "set data.path to a file or to": "give a file or",
+            "set data.path to": "give",
+            "set data.orientation to": "give --orientation",
+        }
+    ):
         found = describe(data, orientation)
     text = (shipped_configs() / "own_data.yaml").read_text("utf-8")
     for field, value in found.fields.items():

@@ -18,6 +18,7 @@ OPTIONS = {
     "set data.gene_key: ": "give --gene-key ",
     "set data.gene_key to": "give --gene-key",
     "data.gene_key": "--gene-key",
+    "set data.path to a file or to": "give a file or",
     "set data.path to": "give",
     "set data.orientation to": "give --orientation",
     "set data.orientation: null": "leave it out",

@@ -45,7 +45,7 @@ def _suggestion(unknown: str) -> str:
     if near := nearest(last, siblings):
         return f"did you mean {parent}.{near}?" if parent else f"did you mean {near}?"
     elsewhere = {name.rpartition(".")[2]: name for name in reversed(fields)}
-    if near := nearest(last, elsewhere) or nearest(unknown, fields):
+    if near := nearest(last, elsewhere) or nearest(unknown, [name for name in fields if name != parent]):
         return f"did you mean {elsewhere.get(near, near)}?"
     return f"{parent or 'a configuration'} has the fields {', '.join(siblings)}"
 

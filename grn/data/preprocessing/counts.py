@@ -14,6 +14,8 @@ from grn.data.preprocessing.recover import recover_counts
 from grn.data.readers.matrix import locate, to_csr
 from grn.errors import ConfigError, DataError
 
+LARGEST = 1e9  # count: far above any cell's total
+
 
 @dataclass(frozen=True)
 class Expression:
@@ -104,6 +106,7 @@ def _count_problem(values: sparse.csr_matrix, cells, genes, name: str) -> str | 
         (~np.isfinite(data), "which is not finite"),
         (data < 0, "which is negative, as in scaled data"),
         (data != np.rint(data), "which is not a whole number"),
+        (data > LARGEST, "which is too large for a count"),
     ):
         if wrong.any():
             entry = int(wrong.argmax())

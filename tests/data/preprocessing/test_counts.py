@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from anndata import AnnData
 from scipy import sparse
 
 from grn.config.schema import DataConfig
@@ -124,3 +125,10 @@ def test_expression_is_not_suggested_for_values_that_it_would_refuse(adata, valu
     adata.X = sparse.csr_matrix(counts)
     with pytest.raises(DataError, match="holds counts; correct this one, or add one"):
         read_expression(adata, DataConfig(path="x"))
+
+
+def test_values_that_no_count_can_have_are_refused_before_they_become_infinite():
+    values = np.random.default_rng(0).poisson(2.0, (5, 4)).astype(np.float64)
+    values[1, 2] = 1e300
+    with pytest.raises(DataError, match=r"it has 1e\+300 for gene 2 in cell 1, which is too large for a count"):
+        read_expression(AnnData(values), DataConfig(path="x"))
