@@ -326,7 +326,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--draws", nargs="+", default=["*"], metavar="NAME", help="names or patterns (default: all)")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[101, 102, 103, 104, 105])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[401, 402, 403, 404, 405])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, metavar="NAME")
     parser.add_argument(
         "--without", nargs="+", default=[], choices=METHODS, metavar="NAME", help="methods to leave out"

@@ -39,7 +39,7 @@ READOUT = {
         "row; mean over cells and over members of the regulation layers, whose signs are fixed by construction. "
         "within: what differences between cells of one state alone say, times the confidence. between: the correlation "
         "of the target's levels with those of the regulator over the states. The weight is that within or, if levels "
-        "follow their regulators, a mixture of it with the effect over all cells and the correlation of levels. The "
+        "follow their regulators, the effect over all cells plus a part of the correlation of levels. The "
         "network of a cell type is that of differences between its own cells: the layer has scores of its own for "
         "each type, which deviate from the shared ones as far as held-out cells allow, and norms of its own; a "
         "regulator that does not vary in the type has weight 0 in it."

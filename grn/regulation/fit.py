@@ -33,8 +33,9 @@ from grn.regulation.states import States
 from grn.regulation.training_cells import TrainingCells
 
 MOST_SCORES = 2**32  # of all members and states together, 16 GiB; the fit holds about nine tables of this size
-# Up to so many scores, training goes on from the linear start; with more it takes hours, and gains little.
-REFINED, REFINED_ON_GPU = 2**26, 2**30
+# Steps x scores after the linear start: a minute or two of one thread, or of a GPU. Large tables gain little from more.
+WORK, WORK_ON_GPU = 2**30, 2**37
+FEWEST_STEPS = 20  # fewer do not get beyond the warm-up
 MEMBER_FOLDS = 10  # a member holds out one of at least this many folds of the cells, or of as many as there are groups
 WITH_DEPTH = (2, 3)  # of every five members, those that read the depth: one of each kind
 
@@ -106,12 +107,13 @@ def fit_ensemble(
     layer.ratio.fill_(values.ratio)
     for member, found in enumerate(of_members):
         start(layer, member, table, training[member], found)
-    scores = layer.centre.numel() * members * config.heads * layer.genes
-    most = REFINED_ON_GPU if layer.unit.is_cuda else REFINED
+    steps = min(config.steps, affordable_steps(layer))
+    if steps < config.steps:
+        say(f"There are many scores, so that training after the linear start takes {steps} steps, not {config.steps}.")
     errors = train_members(
         layer,
         table,
-        config if scores <= most else config.model_copy(update={"steps": 0}),
+        config.model_copy(update={"steps": steps}),
         training=training,
         held_out=held_out,
         seed=seed,
@@ -124,6 +126,13 @@ def fit_ensemble(
         )
     layer.requires_grad_(False)
     return FittedLayer(layer, values, ranks, errors)
+
+
+def affordable_steps(layer: RegulationLayer) -> int:
+    """How many steps the work allows; 0 where these are too few to be of use."""
+    scores = layer.centre.numel() * layer.members * layer.heads * layer.genes
+    steps = (WORK_ON_GPU if layer.unit.is_cuda else WORK) // scores
+    return steps if steps >= FEWEST_STEPS else 0
 
 
 def choose(

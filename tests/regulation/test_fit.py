@@ -367,6 +367,20 @@ def test_a_run_without_states_has_the_pooled_layer_alone(simulated):
 
 def test_more_scores_than_fit_are_refused_before_the_fit(simulated, monkeypatch):
     config, cells = simulated
-    monkeypatch.setattr(fitting, "MOST_SCORES", 20)
-    with pytest.raises(ConfigError, match=r"4 regulators of 16 genes give more scores .* List the regulators"):
+    monkeypatch.setattr(fitting, "MOST_SCORES", 100)
+    with pytest.raises(ConfigError, match=r"4 regulators of 16 genes in .* give more scores .* list the regulators"):
         of_run(config, cells, np.arange(60))
+
+
+def test_training_is_cut_where_there_are_many_scores_and_left_out_where_it_would_be_short(simulated, monkeypatch):
+    config, cells = simulated
+    said: list[str] = []
+    one = replace(cells, labels=np.full(80, -1))
+    layer = of_run(config, one, np.arange(60)).pooled.layer
+    scores = layer.centre.numel() * layer.members * layer.heads * layer.genes
+    monkeypatch.setattr(fitting, "FEWEST_STEPS", 3)
+    for steps, work in ((4, 5 * scores - 1), (3, 3 * scores), (0, 3 * scores - 1)):
+        monkeypatch.setattr(fitting, "WORK", work)
+        said.clear()
+        of_run(config, one, np.arange(60), said.append)
+        assert f"takes {steps} steps, not {config.regulation.steps}." in said[0]
