@@ -152,8 +152,7 @@ def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | 
 
 
 def _of_run_cell(run: Run, cell: str, adata: AnnData | None) -> pd.DataFrame:
-    from grn.network.cells_of_run import cells_of_run
-    from grn.regulation.states import states_of
+    from grn.network.cells_of_run import cells_of_run, states_of_run
 
     if adata is not None and not is_anndata(adata):
         raise DataError(f"data must be an AnnData, not {type(adata).__name__}.")
@@ -166,7 +165,7 @@ def _of_run_cell(run: Run, cell: str, adata: AnnData | None) -> pd.DataFrame:
     advice = "write it with adata.write_h5ad(FILE) and set data.path to FILE in config.yaml"
     with reworded({advice: "give it again as data="}):
         cells = cells_of_run(run.folder, settings, trained, None if adata is None else checked_anndata(adata))
-    return _of_cell(regulation, cells, states_of(cells, settings.trainer.seed), cell)
+    return _of_cell(regulation, cells, states_of_run(run.folder, cells, settings.trainer.seed, trained), cell)
 
 
 def _of_cells(

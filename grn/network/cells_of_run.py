@@ -8,8 +8,9 @@ from anndata import AnnData
 
 from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
-from grn.errors import DataError, VocabularyMismatch
+from grn.errors import DataError, RunFolderError, VocabularyMismatch
 from grn.model.saved import TrainedModel
+from grn.regulation.states import States, states_of
 
 
 def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None) -> Cells:
@@ -31,3 +32,18 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
             f"that {run} was trained on, so its network would be another; restore them, or train again."
         )
     return cells
+
+
+def states_of_run(run: Path, cells: Cells, seed: int, trained: TrainedModel) -> States:
+    """The states of the run's cells, which its regulation was fitted with; found again where there are no labels.
+
+    Raises RunFolderError where others are found: the search for groups may end differently on another machine.
+    """
+    states, regulation = states_of(cells, seed), trained.model.regulation
+    known = 1 if regulation is None or regulation.by_state is None else regulation.by_state.states
+    if regulation is not None and known != len(states):
+        raise RunFolderError(
+            f"The model of {run} knows {known} states of cells, and {len(states)} are found in the same cells by this "
+            "version of the software; give groups with --by COLUMN, or train again."
+        )
+    return states

@@ -18,7 +18,7 @@ from grn.errors import ConfigError, DataError, RunFolderError, reworded
 from grn.files import refuse_used_folder, replacing_folder
 from grn.messages import Say
 from grn.model.saved import TrainedModel
-from grn.network.cells_of_run import cells_of_run
+from grn.network.cells_of_run import cells_of_run, states_of_run
 from grn.network.file_formats import edge_table, edges_by_type, network_anndata, write_network
 from grn.network.in_context import summary
 from grn.network.readouts.sampling import even_rows
@@ -181,7 +181,7 @@ def export(
         mean, sd = trained.model.mean.cpu(), trained.model.sd.cpu()
         fitted = fit_regulation(config, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=say)
         trained.model.regulation = fitted.regulation
-    states = states_of(cells, config.trainer.seed) if states is None else states
+    states = states_of_run(run, cells, config.trainer.seed, trained) if states is None else states
     if cell_type is not None and config.network.readout not in WHOLE_MODEL:  # before a folder is made
         refuse_unknown_type(cell_type, states.names if len(states) > 1 else ())
     with replacing_folder(output) as beside:  # whole, or not at all

@@ -3,12 +3,14 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from grn.data.cells import load_cells
 from grn.errors import RunFolderError
 from grn.network.export import bags_read, export
 from grn.network.signed_network import open_network
+from grn.regulation.states import States
 
 
 @pytest.mark.parametrize(
@@ -45,3 +47,15 @@ def test_only_finished_runs_are_exported(files, sentence, tmp_path, monkeypatch)
 
 def test_network_h5ad_has_the_number_of_bags_that_were_read(tiny_run):
     assert open_network(tiny_run / "network.h5ad").about["parameters"]["bags"] == 80
+
+
+def test_other_states_than_those_of_the_model_are_refused_before_a_folder_is_made(tiny_run, tmp_path, monkeypatch):
+    """The search for states may end differently on another machine."""
+
+    def one(cells, seed):
+        return States(np.ones((len(cells), 1), np.float32), ("all cells",), "one")
+
+    monkeypatch.setattr("grn.network.cells_of_run.states_of", one)
+    with pytest.raises(RunFolderError, match=r"knows 2 states of cells, and 1 are found .* --by COLUMN"):
+        export(tiny_run, tmp_path / "again", say=lambda line: None)
+    assert not (tmp_path / "again").exists()
