@@ -107,6 +107,11 @@ class Batch:
             importance=None if self.importance is None else self.importance[..., own],
         )
 
+    def unmasked(self) -> Batch:
+        """The same cells with nothing hidden from the model; packed bags still list the absent genes that they had."""
+        bags = replace(self.bags, multiplicity=self.multiplicity)
+        return replace(self, bags=bags, masked=torch.zeros_like(self.masked))
+
     def to(self, device: torch.device | str) -> Self:
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))
 

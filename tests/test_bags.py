@@ -53,6 +53,19 @@ def test_to_moves_every_tensor_and_leaves_none_as_none(make_bags):
     assert batch.bags.genes.device.type == "cpu", "the batch itself stays where it is"
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_unmasking_a_batch_hides_nothing_and_leaves_the_batch_alone(make_bags, packed):
+    whole = make_bags(cells=3).pack() if packed else make_bags(cells=3)
+    masked = torch.arange(whole.multiplicity.numel()).reshape(whole.multiplicity.shape) % 3 == 0
+    bags = replace(whole, multiplicity=whole.multiplicity.masked_fill(masked, 0))
+    of_cells = torch.zeros(3)
+    batch = Batch(bags, whole.multiplicity, masked, of_cells.long(), of_cells.long(), of_cells)
+    found = batch.unmasked()
+    assert torch.equal(found.bags.multiplicity, whole.multiplicity) and not found.masked.any()
+    assert found.bags.genes is whole.genes and found.bags.offsets is whole.offsets
+    assert batch.bags is bags and batch.masked is masked
+
+
 def genes_of_cells(several: list[Bags]) -> list[list[list[tuple[int, float]]]]:
     """For each of several bags and each of their cells, its genes with their multiplicities."""
     packed = [bags.pack() for bags in several]

@@ -21,6 +21,10 @@ from grn.bags import Batch
 from grn.config.schema import ObjectivesConfig
 from grn.model.transformer import Model, Prediction
 
+OF_WHOLE_CELLS = frozenset({"cell_type", "property"})
+"""Objectives that are validated and tested on cells with nothing hidden, which is what `grn predict` reads. The others
+are about genes that the masks hide."""
+
 
 @dataclass(frozen=True)
 class Loss:

@@ -265,7 +265,7 @@ def evaluate(task: Task, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
     evaluation = Evaluation(list(task.objectives), task.weights, task.classes, alone=True)
     with torch.no_grad():
         for batch in batches:
-            prediction, losses = task.losses(batch.to(task.device))
+            prediction, losses = task.evaluated(batch.to(task.device))
             evaluation.update(prediction, batch, task.model, losses)
     return evaluation.compute()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import lightning as L
 import numpy as np
@@ -15,7 +16,7 @@ from grn.data.loading.batches import DROPOUT
 from grn.data.loading.gene_parallel import ParallelRank
 from grn.data.loading.masking import cell_states
 from grn.errors import TrainingDiverged
-from grn.model.objectives import Loss, active_objectives, mean_losses, total_loss
+from grn.model.objectives import OF_WHOLE_CELLS, Loss, active_objectives, mean_losses, total_loss
 from grn.model.transformer import Model, Prediction
 from grn.training.loop.finite import FiniteCheck, Step
 from grn.training.loop.gene_parallel import gene_parallel_group
@@ -45,9 +46,25 @@ class Task(L.LightningModule):
         """After training, one process computes metrics and networks, from bags with all genes."""
         self.model.group = None
 
-    def losses(self, batch: Batch) -> tuple[Prediction, dict[str, Loss]]:
+    def losses(self, batch: Batch, names: Collection[str] | None = None) -> tuple[Prediction, dict[str, Loss]]:
+        """The prediction for a batch as it is masked, and its losses. names: of the objectives (None: all)."""
         prediction = self.model(batch.bags)
-        return prediction, {name: loss(prediction, batch, self.model) for name, (_, loss) in self.objectives.items()}
+        wanted = {name: loss for name, (_, loss) in self.objectives.items() if names is None or name in names}
+        return prediction, {name: loss(prediction, batch, self.model) for name, loss in wanted.items()}
+
+    def evaluated(self, batch: Batch) -> tuple[Prediction, dict[str, Loss]]:
+        """Prediction and losses for the metrics: OF_WHOLE_CELLS with nothing hidden, other objectives with the masks.
+
+        That takes two passes over the batch, unless all objectives are of one kind.
+        """
+        whole = self.objectives.keys() & OF_WHOLE_CELLS
+        masked = self.objectives.keys() - whole
+        if not whole:
+            return self.losses(batch)
+        prediction, losses = self.losses(batch.unmasked(), whole)
+        if masked:
+            losses |= self.losses(batch, masked)[1]
+        return prediction, losses
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
         """Seeds dropout by the step, so that a resumed run draws what it would have drawn without the interruption.
@@ -97,7 +114,7 @@ class Task(L.LightningModule):
         self.evaluation.reset()
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        prediction, losses = self.losses(batch)
+        prediction, losses = self.evaluated(batch)
         self.evaluation.update(prediction, batch, self.model, losses)
 
     def on_validation_epoch_end(self) -> None:
