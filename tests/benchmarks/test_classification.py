@@ -1,0 +1,63 @@
+"""The benchmark of cell types: its scores, its labelled cells, and one run of it."""
+
+from __future__ import annotations
+
+import sys
+
+import classification
+import numpy as np
+import pandas as pd
+import pytest
+from classification import Labels, labelled_rows, main, scores
+
+from grn.config.schema import Config
+
+
+def test_scores_of_a_sure_method_and_of_one_without_probabilities():
+    truth = np.array([0, 0, 1, 2])
+    sure = np.eye(4)[[0, 0, 1, 1]]
+    found = scores(Labels(sure.argmax(1), sure), truth)
+    assert found["accuracy"] == 0.75 and found["macro_f1"] == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert found["calibration_error"] == pytest.approx(0.25)
+    assert found["log_loss"] == pytest.approx(-np.log(1e-6) / 4)
+    assert scores(Labels(sure.argmax(1), None), truth).keys() == {"accuracy", "macro_f1"}
+
+
+def test_calibration_error_weighs_bins_by_their_cells():
+    confident = np.array([[0.9, 0.1]] * 10)
+    half = np.array([[0.5, 0.5]] * 10)
+    truth = np.array([0] * 9 + [1] + [0] * 8 + [1] * 2)  # 90 % right where sure, 80 % where it is not
+    both = np.concatenate([confident, half])
+    assert scores(Labels(both.argmax(1), both), truth)["calibration_error"] == pytest.approx((0 + 0.3) / 2)
+
+
+def test_fewer_labels_are_among_more_and_every_type_keeps_one():
+    targets = np.repeat([0, 1, 2], [50, 20, 2])
+    rest = np.arange(1, 72)
+    many, few = (labelled_rows(targets, rest, fraction, 3) for fraction in (0.5, 0.1))
+    assert set(few) <= set(many) <= set(rest) and set(targets[few]) == {0, 1, 2}
+    assert len(few) == 5 + 2 + 1 and labelled_rows(targets, rest, 1.0, 3).tolist() == rest.tolist()
+
+
+def test_every_method_labels_test_cells_that_it_was_not_fitted_on(tmp_path, monkeypatch, make_config):
+    found = make_config(max_steps=4).model_dump()
+    found["data"]["simulated"] |= {"cells": 120, "cell_types": 3}
+    monkeypatch.setattr(classification, "configurations", lambda: {"small": Config.model_validate(found)})
+    command = ["classification.py", "--splits", "1", "--fractions", "1", "0.3", "--output", str(tmp_path)]
+    for arguments in (command, [*command, "--without", "grn"]):
+        monkeypatch.setattr(sys, "argv", arguments)
+        main()
+        table = pd.read_csv(tmp_path / "classification.csv")
+        assert len(table) == 2 * len(classification.METHODS), "rows of a second run replace those of the first"
+    assert set(table["method"]) == set(classification.METHODS) and table["accuracy"].between(0, 1).all()
+    assert table.loc[table["method"] != "linear SVM", "log_loss"].notna().all()
+    by_type = pd.read_csv(tmp_path / "classification_by_type.csv")
+    of_regression = by_type.query("method == 'logistic regression' and labels == 1")
+    expected = table.query("method == 'logistic regression' and labels == 1")["macro_f1"].item()
+    assert of_regression["f1"].mean() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_set_that_does_not_exist_is_refused_with_those_that_do(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["classification.py", "--sets", "pbmc99"])
+    with pytest.raises(SystemExit, match="No set is called pbmc99; there are pbmc68k_reduced, pbmc3k, sergio_ds1"):
+        main()
