@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.errors import DataError, RunFolderError
+from grn.errors import DataError, RunFolderError, reworded
 from grn.files import refuse_unwritable, replacing_folder
 from grn.run_folder import COMPLETE, CONFIG, LOG
 
@@ -134,7 +134,7 @@ class Run:
             raise RunFolderError(f"{folder} already exists and is never overwritten; give save() another name.")
         refuse_unwritable(folder)
         try:
-            with replacing_folder(folder) as beside:
+            with reworded({"choose another output": "give save() another place"}), replacing_folder(folder) as beside:
                 shutil.copytree(self._folder, beside, dirs_exist_ok=True)
                 if not self._only_model and not (beside / COMPLETE).exists():
                     self._write_report(beside, title=folder.name)

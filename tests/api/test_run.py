@@ -107,7 +107,8 @@ def test_a_run_that_cannot_be_saved_whole_is_not_saved(problem, run, temporary, 
     def fail(*_, **__):
         raise problem
 
-    expected = (RunFolderError, r"kept cannot be written \(No space left on device\); give save\(\) another place\.")
+    sentence = r"kept cannot be written \(No space left on device\); free some space, or give save\(\) another place\."
+    expected = (RunFolderError, sentence)
     with monkeypatch.context() as patched:
         patched.setattr(grn.Run, "_write_report", fail)
         with pytest.raises(KeyboardInterrupt if isinstance(problem, KeyboardInterrupt) else expected[0]) as caught:
