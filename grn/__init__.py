@@ -14,11 +14,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from grn import errors as errors
     from grn import plots as plots
-    from grn.api.compare import compare as compare
-    from grn.api.evaluate import evaluate as evaluate
     from grn.api.network import network as network
     from grn.api.predict import predict as predict
     from grn.api.read_network import read_network as read_network
+    from grn.api.results.compare import compare as compare
+    from grn.api.results.evaluate import evaluate as evaluate
     from grn.api.run import Run as Run
     from grn.api.run import load as load
     from grn.api.train import train as train
@@ -40,8 +40,8 @@ __all__ = [
 
 _MODULES = {
     "Run": "grn.api.run",
-    "compare": "grn.api.compare",
-    "evaluate": "grn.api.evaluate",
+    "compare": "grn.api.results.compare",
+    "evaluate": "grn.api.results.evaluate",
     "load": "grn.api.run",
     "predict": "grn.api.predict",
     "read_network": "grn.api.read_network",

@@ -9,8 +9,9 @@ from typing import Annotated, NoReturn
 import typer
 
 import grn
-from grn.cli import compare, evaluate, export, init, predict, train
+from grn.cli import init, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
+from grn.cli.results import compare, evaluate, export
 
 app = typer.Typer(
     name="grn",

@@ -99,7 +99,9 @@ def test_properties_and_plots_say_what_they_are(name):
         assert inspect.Signature.empty not in annotations
 
 
-@pytest.mark.parametrize("name", ["compare", "evaluate", "network", "predict", "read_network", "run", "train"])
+@pytest.mark.parametrize(
+    "name", ["network", "predict", "read_network", "results.compare", "results.evaluate", "run", "train"]
+)
 def test_the_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -1,0 +1,1 @@
+"""Commands that read a finished run, or a network: one a file."""
