@@ -1,4 +1,4 @@
-"""`grn export`: reads the network of a finished run again, in another way."""
+"""`grn export`: a run's network as a file for another program, or read again in another way."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import Annotated
 import typer
 
 from grn.cli.options import Debug, Quiet
+from grn.network.formats.registry import FORMATS
+
+
+class Sign(StrEnum):
+    up = "up"
+    down = "down"
 
 
 class Readout(StrEnum):
@@ -20,7 +26,16 @@ class Readout(StrEnum):
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", help="The folder to make, for network.h5ad and edges.parquet.")],
+    output: Annotated[Path, typer.Option("--output", help="The file to write; without --format, the folder to make.")],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help="Write the edges as one file for another program. Default: a folder with network.h5ad and "
+            "edges.parquet.",
+        ),
+    ] = None,
     readout: Annotated[
         Readout | None,
         typer.Option("--readout", help="The read-out: what an edge's weight is. Default: as the run was configured."),
@@ -28,6 +43,26 @@ def command(
     top_k: Annotated[
         int | None,
         typer.Option("--top-k", min=1, help="Number of regulators to keep for each target. Default: as configured."),
+    ] = None,
+    min_weight: Annotated[
+        float | None, typer.Option("--min-weight", min=0, help="With --format: least size of a weight.")
+    ] = None,
+    min_confidence: Annotated[
+        float | None, typer.Option("--min-confidence", min=0, max=1, help="With --format: least confidence.")
+    ] = None,
+    max_q_value: Annotated[
+        float | None, typer.Option("--max-q-value", min=0, max=1, help="With --format: largest q-value.")
+    ] = None,
+    sign: Annotated[
+        Sign | None, typer.Option("--sign", help="With --format: edges that raise their target, or that lower it.")
+    ] = None,
+    regulators: Annotated[
+        str | None,
+        typer.Option(
+            "--regulators",
+            metavar="FILE|NAME,NAME,...",
+            help="With --format: the edges of these regulators; a file has one a line.",
+        ),
     ] = None,
     cells: Annotated[
         int | None,
@@ -48,10 +83,44 @@ def command(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write the network of a finished run again: another read-out, one cell type, or other groups of cells."""
-    from grn.cli.console import console, plain
-    from grn.network.export import export
+    """Write a run's network for another program, or read it again: another read-out, one cell type, other groups."""
+    from grn.errors import ConfigError
 
-    chosen = {"readout": readout.value if readout else None, "top_k": top_k, "cells": cells}
-    changes = {name: value for name, value in chosen.items() if value is not None}
-    export(folder, output, changes=changes, cell_type=cell_type, by=by, say=plain(console(quiet)))
+    filters = {
+        "min_weight": min_weight,
+        "min_confidence": min_confidence,
+        "max_q_value": max_q_value,
+        "sign": sign.value if sign else None,
+        "regulators": regulators,
+    }
+    given = [name for name, value in filters.items() if value is not None]
+    if format is None and given:
+        option = "--" + given[0].replace("_", "-")
+        raise ConfigError(f"{option} chooses the edges of one file; name its format with --format, as --format csv.")
+
+    from grn.cli.console import console, plain
+
+    say = plain(console(quiet))
+    changes = {"readout": readout.value if readout else None, "cells": cells}
+    if format is None:
+        from grn.network.export import export
+
+        known = {name: value for name, value in {**changes, "top_k": top_k}.items() if value is not None}
+        export(folder, output, changes=known, cell_type=cell_type, by=by, say=say)
+        return
+
+    from grn.network.formats.chosen import Filters
+    from grn.network.formats.registry import check_name
+    from grn.network.formats.write import chosen_regulators, export_file
+
+    check_name(format, output)
+    export_file(
+        folder,
+        output,
+        format,
+        Filters(**{**filters, "regulators": chosen_regulators(regulators)}, top_k=top_k),  # type: ignore[arg-type]
+        cell_type=cell_type,
+        changes={name: value for name, value in changes.items() if value is not None},
+        by=by,
+        say=say,
+    )

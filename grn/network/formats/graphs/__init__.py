@@ -1,0 +1,1 @@
+"""Formats of programs for graphs."""

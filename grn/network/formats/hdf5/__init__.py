@@ -1,0 +1,1 @@
+"""Formats that are an AnnData in a file."""

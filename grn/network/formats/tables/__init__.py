@@ -1,0 +1,1 @@
+"""Formats that are a table, a row per edge."""
