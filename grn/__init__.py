@@ -3,8 +3,9 @@
 `grn.train` trains on an AnnData, a file or a configuration and returns a `Run`; `grn.load` opens one from its folder;
 `grn.network` gives the network of cells, of a cell type or of one cell; `grn.predict` annotates other cells;
 `grn.compare` finds edges that differ between conditions; `grn.read_network` and `grn.evaluate` read and judge networks,
-ours and those of other tools; `grn.plots` draws them. Mistakes in what these are given are `grn.errors.UserError`, one
-sentence each.
+ours and those of other tools; `grn.export` writes them for other programs; `grn.activity` says how active each
+regulator is in each cell; `grn.plots` draws. Mistakes in what these are given are `grn.errors.UserError`, one sentence
+each.
 
 Nothing is imported before it is used, so that `import grn` takes no time.
 """
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from grn.api.network import network as network
     from grn.api.predict import predict as predict
     from grn.api.read_network import read_network as read_network
+    from grn.api.results.activity import activity as activity
     from grn.api.results.compare import compare as compare
     from grn.api.results.evaluate import evaluate as evaluate
+    from grn.api.results.export import export as export
     from grn.api.run import Run as Run
     from grn.api.run import load as load
     from grn.api.train import train as train
@@ -27,9 +30,11 @@ __version__ = "0.1.0"
 __all__ = [
     "Run",
     "__version__",
+    "activity",
     "compare",
     "errors",
     "evaluate",
+    "export",
     "load",
     "network",
     "plots",
@@ -40,8 +45,10 @@ __all__ = [
 
 _MODULES = {
     "Run": "grn.api.run",
+    "activity": "grn.api.results.activity",
     "compare": "grn.api.results.compare",
     "evaluate": "grn.api.results.evaluate",
+    "export": "grn.api.results.export",
     "load": "grn.api.run",
     "predict": "grn.api.predict",
     "read_network": "grn.api.read_network",

@@ -51,6 +51,7 @@ KEPT_TO = {
     "lightning": ("grn/training/", "grn/data/loading/module.py"),
     "typer": ("grn/cli/",),
     "matplotlib": ("grn/plots/",),
+    "decoupler": ("grn/analysis/activity.py",),
     "flashsign": ("grn/model/", "grn/network/", "kernels/flashsign/"),
     "triton": ("kernels/flashsign/",),
     "grn": ("grn/", "train.py"),
@@ -60,6 +61,7 @@ MOST_FILES = 10
 """Of one folder, __init__.py not counted."""
 
 SAME_NAME = {
+    "activity.py": "what it computes, and its Python call",
     "backward.py": "the stream's and the moments' kernels",
     "calls.py": "the stream's and the moments' kernels",
     "cells.py": "cells as a caller has them in memory, and as the data set made of them",
@@ -67,13 +69,15 @@ SAME_NAME = {
     "edge_sums.py": "edge sums, and their kernel",
     "errors.py": "of either package",
     "evaluate.py": "what it computes, its Python call and its command",
-    "export.py": "what it writes, and its command",
+    "export.py": "what it writes, its Python call and its command",
     "files.py": "files, and those of configurations",
     "forward.py": "the stream's and the moments' kernels",
     "gene_parallel.py": "gene parallelism of the data and of the training loop",
+    "h5ad.py": "AnnData files of cells, and of a network",
     "layout.py": "tokens of the model, tensors of the operators, pointers of the kernels",
     "moments.py": "moments in one process, and over several",
     "predict.py": "what it computes, its Python call and its command",
+    "registry.py": "formats that are read, and formats that are written",
     "report.py": "the page, and the page of a run with its pictures",
     "run.py": "the run, and the object that a Python call returns",
     "split_keys.py": "the plan, and the kernel that adds the splits",

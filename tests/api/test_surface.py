@@ -19,9 +19,11 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = [
     "Run",
     "__version__",
+    "activity",
     "compare",
     "errors",
     "evaluate",
+    "export",
     "load",
     "network",
     "plots",
@@ -38,7 +40,7 @@ PLOTS = [
     "training_curves",
     "within_and_between",
 ]
-FUNCTIONS = ["compare", "evaluate", "load", "network", "predict", "read_network", "train"]
+FUNCTIONS = ["activity", "compare", "evaluate", "export", "load", "network", "predict", "read_network", "train"]
 RUN = ["cell_types", "config", "confusion", "edges", "folder", "history", "metrics", "network", "save"]
 
 
@@ -100,7 +102,18 @@ def test_properties_and_plots_say_what_they_are(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["network", "predict", "read_network", "results.compare", "results.evaluate", "run", "train"]
+    "name",
+    [
+        "network",
+        "predict",
+        "read_network",
+        "results.activity",
+        "results.compare",
+        "results.evaluate",
+        "results.export",
+        "run",
+        "train",
+    ],
 )
 def test_the_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -106,6 +106,6 @@ def _none_left(option: str, value: object, column: str, edges: pd.DataFrame) -> 
         return f"{start} {value}; leave it out."
     values = edges[column].abs()
     limit = (
-        f"the smallest is {values.min():.3g}" if option.startswith("--max") else f"the largest is {values.max():.3g}"
+        f"the smallest is {values.min():.6g}" if option.startswith("--max") else f"the largest is {values.max():.6g}"
     )
     return f"{start} {value}, as {limit}; give a weaker limit."
