@@ -2,10 +2,11 @@
 
 `grn.train` trains on an AnnData, a file or a configuration and returns a `Run`; `grn.load` opens one from its folder;
 `grn.network` gives the network of cells, of a cell type or of one cell; `grn.predict` annotates other cells;
-`grn.compare` finds edges that differ between conditions; `grn.read_network` and `grn.evaluate` read and judge networks,
-ours and those of other tools; `grn.export` writes them for other programs; `grn.activity` says how active each
-regulator is in each cell; `grn.plots` draws. Mistakes in what these are given are `grn.errors.UserError`, one sentence
-each.
+`grn.compare` finds edges that differ between conditions; `grn.perturb` predicts what changes when regulators are
+knocked out or overexpressed, and `grn.screen` does so for each of them; `grn.read_network` and `grn.evaluate` read and
+judge networks, ours and those of other tools; `grn.export` writes them for other programs; `grn.activity` says how
+active each regulator is in each cell; `grn.plots` draws. Mistakes in what these are given are `grn.errors.UserError`,
+one sentence each.
 
 Nothing is imported before it is used, so that `import grn` takes no time.
 """
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from grn.api.results.compare import compare as compare
     from grn.api.results.evaluate import evaluate as evaluate
     from grn.api.results.export import export as export
+    from grn.api.results.perturb import perturb as perturb
+    from grn.api.results.perturb import screen as screen
     from grn.api.run import Run as Run
     from grn.api.run import load as load
     from grn.api.train import train as train
@@ -37,9 +40,11 @@ __all__ = [
     "export",
     "load",
     "network",
+    "perturb",
     "plots",
     "predict",
     "read_network",
+    "screen",
     "train",
 ]
 
@@ -50,8 +55,10 @@ _MODULES = {
     "evaluate": "grn.api.results.evaluate",
     "export": "grn.api.results.export",
     "load": "grn.api.run",
+    "perturb": "grn.api.results.perturb",
     "predict": "grn.api.predict",
     "read_network": "grn.api.read_network",
+    "screen": "grn.api.results.perturb",
     "train": "grn.api.train",
 }
 

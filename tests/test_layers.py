@@ -76,6 +76,7 @@ SAME_NAME = {
     "h5ad.py": "AnnData files of cells, and of a network",
     "layout.py": "tokens of the model, tensors of the operators, pointers of the kernels",
     "moments.py": "moments in one process, and over several",
+    "perturb.py": "what it computes, its Python call and its command",
     "predict.py": "what it computes, its Python call and its command",
     "registry.py": "formats that are read, and formats that are written",
     "report.py": "the page, and the page of a run with its pictures",

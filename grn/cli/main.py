@@ -11,7 +11,7 @@ import typer
 import grn
 from grn.cli import init, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
-from grn.cli.results import compare, evaluate, export
+from grn.cli.results import compare, evaluate, export, perturb
 
 app = typer.Typer(
     name="grn",
@@ -39,6 +39,7 @@ app.command("predict")(predict.command)
 app.command("export")(export.command)
 app.command("evaluate")(evaluate.command)
 app.command("compare")(compare.command)
+app.command("perturb")(perturb.command)
 
 
 def main(arguments: Sequence[str]) -> int:

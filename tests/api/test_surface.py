@@ -26,9 +26,11 @@ PUBLIC = [
     "export",
     "load",
     "network",
+    "perturb",
     "plots",
     "predict",
     "read_network",
+    "screen",
     "train",
 ]
 PLOTS = [
@@ -40,7 +42,8 @@ PLOTS = [
     "training_curves",
     "within_and_between",
 ]
-FUNCTIONS = ["activity", "compare", "evaluate", "export", "load", "network", "predict", "read_network", "train"]
+FUNCTIONS = ["activity", "compare", "evaluate", "export", "load", "network", "perturb", "predict", "read_network"]
+FUNCTIONS += ["screen", "train"]
 RUN = ["cell_types", "config", "confusion", "edges", "folder", "history", "metrics", "network", "save"]
 
 
@@ -111,6 +114,7 @@ def test_properties_and_plots_say_what_they_are(name):
         "results.compare",
         "results.evaluate",
         "results.export",
+        "results.perturb",
         "run",
         "train",
     ],

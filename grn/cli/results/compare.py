@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from grn.cli.options import Debug, Quiet
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PRINTED = 15
 
@@ -43,10 +40,11 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Find the edges that differ between two conditions, in each cell type, with intervals and q-values."""
+    from grn.cli.results.tables import refuse_output, write
     from grn.files import refuse_unwritable
 
     if output is not None:
-        refuse_output(output)
+        refuse_output(output, "compare")
         refuse_unwritable(output)
 
     from grn.analysis.compare.compare import compare_run
@@ -68,30 +66,3 @@ def command(
     if output is not None:
         write(table, output)
         to.print(f"\nTable: {output}", markup=False)
-
-
-def refuse_output(output: Path) -> None:
-    """Raises an error where the file exists, or where its name ends in neither .csv nor .parquet."""
-    from grn.errors import ConfigError, RunFolderError
-
-    if output.exists():
-        raise RunFolderError(f"{output} already exists and is not overwritten; give --output another name.")
-    if output.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"--output is {output}, but compare writes .csv and .parquet; give a name that ends so.")
-
-
-def write(table: pd.DataFrame, output: Path) -> None:
-    """The file `output`, completely or not at all."""
-    from grn.errors import RunFolderError
-    from grn.files import replacing_file
-
-    try:
-        with replacing_file(output) as beside:
-            if output.suffix == ".csv":
-                table.to_csv(beside, index=False, float_format="%.6g")
-            else:
-                table.to_parquet(beside, index=False)
-    except OSError as error:
-        raise RunFolderError(
-            f"{output} cannot be written ({error.strerror}); give --output a place that can be."
-        ) from None

@@ -1,0 +1,74 @@
+"""`grn perturb` on a finished run: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import anndata
+import pandas as pd
+import pytest
+
+from grn.cli import main as cli
+
+
+@pytest.fixture
+def grn_perturb(tiny_run, capsys, tmp_path, monkeypatch):
+    """Runs the command on the tiny run in an empty folder: its code, what it printed, and its error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        code = cli.main(["perturb", str(tiny_run), *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def regulator(tiny_run):
+    return pd.read_parquet(tiny_run / "edges.parquet")["source"][0]
+
+
+def test_the_table_is_printed_and_written(grn_perturb, regulator):
+    code, printed, _ = grn_perturb("--knock-out", regulator, "--cell-type", "type 1", "--output", "found.csv")
+    assert code == 0 and printed.startswith(f"knock-out of {regulator} in 40 cells, 1 step: mean changes of the")
+    assert printed.endswith("\nTable: found.csv\n")
+    table = pd.read_csv("found.csv")
+    assert list(table) == ["gene", "change", "effect", "sd", "before", "perturbed"] and len(table) == 16
+    assert table["gene"][0] == regulator and table["effect"][1:].abs().is_monotonic_decreasing
+    code, _, error = grn_perturb("--knock-out", regulator, "--output", "found.csv")
+    assert code == 2 and "found.csv already exists and is not overwritten" in error
+
+
+def test_cells_are_written(grn_perturb, regulator):
+    code, printed, _ = grn_perturb(
+        "--overexpress", regulator, "--where", "cell_type=type 2", "--steps", 3, "--output", "cells.h5ad"
+    )
+    assert code == 0 and printed.endswith("\nCells: cells.h5ad\n") and "3 steps" in printed
+    found = anndata.read_h5ad("cells.h5ad")
+    assert found.shape == (40, 16) and found.layers["grn_change"].shape == (40, 16)
+    assert found.uns["grn_perturb"]["steps"] == 3
+
+
+def test_a_screen_lists_every_regulator(grn_perturb):
+    arguments = ("--screen", "knockdown", "--cell-type", "type 1", "--towards", "type 2")
+    code, printed, _ = grn_perturb(*arguments, "--output", "screen.parquet")
+    assert code == 0 and "Each regulator by itself: knockdown in type 1, share of the way towards type 2" in printed
+    found = pd.read_parquet("screen.parquet")
+    assert len(found) == 4 and found["towards"].is_monotonic_decreasing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Nothing is perturbed: name a regulator with --knock-out, --knock-down or --overexpress."),
+        (["--knock-out", "no such gene"], "'no such gene' is not among the genes of this run"),
+        (["--screen", "knockout"], "give both --cell-type and --towards"),
+        (["--screen", "knockout", "--knock-out", "x"], "A screen perturbs each regulator by itself"),
+        (["--towards", "type 1"], "--towards belongs to a screen"),
+        (["--where", "cell_type"], "--where is 'cell_type'; write COLUMN=VALUE"),
+        (["--basis", "X_umap", "--output", "a.csv"], "--basis is for shifts of cells, which an .h5ad holds"),
+        (["--output", "a.txt"], "--output is a.txt, but perturb writes .csv, .parquet and .h5ad"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(grn_perturb, arguments, sentence):
+    code, _, error = grn_perturb(*arguments, *(["--knock-out", "x"] if arguments[:1] == ["--where"] else []))
+    assert code == 2 and sentence in error and error.count("\n") == 1
