@@ -14,8 +14,8 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.analysis.perturbation.changes import cell_inputs
-from grn.analysis.perturbation.plan import Plan
 from grn.analysis.perturbation.subject import Subject
+from grn.analysis.perturbation.what_is_done import Plan
 from grn.analysis.predict import Predictions, predict_cells
 from grn.data.cells import Cells
 from grn.data.readers.registry import open_source

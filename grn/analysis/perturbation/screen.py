@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from grn.analysis.perturbation.changes import cell_inputs
-from grn.analysis.perturbation.plan import KINDS, Plan
 from grn.analysis.perturbation.subject import Subject
+from grn.analysis.perturbation.what_is_done import KINDS, Plan
 from grn.errors import ConfigError, DataError
 from grn.messages import Say, at_most_every, silent
 

@@ -106,7 +106,7 @@ def perturb(
         (True, True)
     """
     from grn.analysis.perturbation.perturb import perturb_cells, perturbed_anndata
-    from grn.analysis.perturbation.plan import Plan
+    from grn.analysis.perturbation.what_is_done import Plan
 
     with reworded(WORDS):
         plan = Plan(_names(knockout), _names(knockdown), _names(overexpress), remaining, quantile)

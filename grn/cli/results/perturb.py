@@ -91,9 +91,9 @@ def command(
         raise ConfigError("--basis is for shifts of cells, which an .h5ad holds; give --output a name that ends so.")
 
     from grn.analysis.perturbation.perturb import perturb_cells, perturbed_anndata
-    from grn.analysis.perturbation.plan import Plan
     from grn.analysis.perturbation.screen import screen_regulators
     from grn.analysis.perturbation.subject import Subject
+    from grn.analysis.perturbation.what_is_done import Plan
 
     to = console(quiet)
     if screen and cell_type is not None and towards is not None:
