@@ -30,6 +30,7 @@ def imported_by(code: str) -> set[str]:
         "from grn.cli.main import main; main(['predict', '--help'])",
         "from grn.cli.main import main; main(['export', '--help'])",
         "from grn.cli.main import main; main(['evaluate', '--help'])",
+        "from grn.cli.main import main; main(['data', 'list'])",
         "from grn.cli.main import main; main(['train', '--config', 'pbm.yaml'])",
     ],
 )

@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import grn
-from grn.cli import init, predict, train
+from grn.cli import data, init, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
 from grn.cli.results import compare, evaluate, export, perturb
 
@@ -40,6 +40,7 @@ app.command("export")(export.command)
 app.command("evaluate")(evaluate.command)
 app.command("compare")(compare.command)
 app.command("perturb")(perturb.command)
+app.add_typer(data.app, name="data")
 
 
 def main(arguments: Sequence[str]) -> int:

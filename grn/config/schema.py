@@ -105,7 +105,8 @@ class DataConfig(Section):
         None, description="numeric column of obs (pseudotime, dose) along which regulation may change; null: none"
     )
     regulators: str | list[str] = Field(
-        "all", description="all | a list of names | a file with one gene a line: the genes that others may attend to"
+        "all",
+        description="all | names | a file, one gene a line | a list of grn data: the genes that others may attend to",
     )
     multiplicity: Literal["counts", "log1p", "log1p_normalised"] = Field(
         "log1p_normalised",

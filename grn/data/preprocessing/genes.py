@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from grn.data.gene_lists import LISTS, read_list
 from grn.data.preprocessing.variable import residual_variance, variance
 from grn.errors import DataError
 
@@ -111,11 +112,13 @@ def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np
 
 
 def read_gene_list(name: str, field: str) -> list[str]:
-    """The genes in a file, one a line; blank lines and lines with # are skipped.
+    """The genes in a file, one a line; blank lines and lines with # are skipped; or those of a published list (LISTS).
 
     field: its name in messages. Raises DataError for a file that is missing, not text or without genes.
     """
     path = Path(name)
+    if name in LISTS and not path.is_file():
+        return read_list(name)
     if not path.is_file():
         or_genes = "" if field.startswith("-") else f", or the genes themselves, as [{name}]"
         raise DataError(f"{field} is {name!r}, but there is no such file; give a file with one gene a line{or_genes}.")
