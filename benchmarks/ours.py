@@ -29,7 +29,7 @@ from grn.network.in_context import network_in_context
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import States, states_of
 
-SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 5}  # raise revision when the numbers change
+SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 6}  # raise revision when the numbers change
 
 
 @dataclass(frozen=True, eq=False)

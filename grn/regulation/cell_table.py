@@ -3,6 +3,9 @@
 Members that predict ranks are not led by a few extreme counts, and those that predict multiplicities are not led by the
 many zeros of a gene that is rarely seen. Their mean ranks edges better than either (docs/log.md).
 
+No value counts as more than LIMIT sds from its mean: a doublet, or a count in a cell of a type that does not express
+the gene, can be 50 sds away and would otherwise decide a slope by itself.
+
 Letters: C cells, N genes, R regulators, K states, P members, B cells of a batch.
 """
 
@@ -19,17 +22,19 @@ from grn.model.regulation_layer import RegulationLayer
 from grn.regulation.linear import LARGE
 from grn.regulation.training_cells import TrainingCells
 
+LIMIT = 20.0  # sds from the mean, of regulators (within their state) and of targets
 DENSE = 2**28  # up to this many numbers, the targets of all cells are kept on the device
 
 
 class CellTable:
-    """inputs [C, R + 1] in units, states [C, K] and standardised targets of the fitted cells."""
+    """inputs [C, R + 1] in units, states [C, K] and standardised targets of the fitted cells, all within LIMIT."""
 
     def __init__(self, layer: RegulationLayer, cells: TrainingCells):
         device, fitted = layer.unit.device, cells.only_fitted()
         regulators = torch.as_tensor(fitted.multiplicity[:, layer.regulators.cpu().numpy()].toarray(), device=device)
-        self.inputs = layer.inputs(regulators, torch.as_tensor(fitted.basal, device=device))
         self.states = torch.as_tensor(fitted.memberships(), device=device)
+        inputs = layer.inputs(regulators, torch.as_tensor(fitted.basal, device=device))
+        self.inputs = torch.minimum(inputs, self.states @ layer.centre + LIMIT)
         self.values = Targets(fitted.multiplicity, cells.mean, cells.sd, device)
         ranks = cell_ranks(fitted.multiplicity)
         self.ranks = Targets(ranks, *mean_and_sd(ranks), device)
@@ -46,14 +51,26 @@ class CellTable:
 
 
 def set_units(layer: RegulationLayer, cells: TrainingCells) -> None:
-    """Sets the layer's units, which are the genes' sds, and its centres: the means of each state."""
+    """Sets the layer's units, the sds of the genes within the states, and its centres, the means of each state."""
     basal, states = cells.basal[cells.rows], cells.memberships()[cells.rows]
-    layer.unit[:-1] = cells.sd[layer.regulators]
-    layer.unit[-1] = max(float(basal.std()), 1e-3) if basal.std() > 0 else 1.0
     fitted = cells.multiplicity[cells.rows][:, layer.regulators.numpy()]
     share = states / np.maximum(states.sum(0), 1e-9)
     mean = np.column_stack([(fitted.T @ share).T, share.T @ basal])
+    layer.unit.copy_(torch.as_tensor(sds_within(fitted, basal, states, mean)))
     layer.centre.copy_(torch.as_tensor(mean) / layer.unit)
+
+
+def sds_within(fitted: sp.csr_matrix, basal: np.ndarray, states: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """[R + 1], float32: of the regulators [C, R] and, last, of the basal gene [C] around their means [K, R + 1].
+
+    1 where they do not vary. A unit that held the differences between states, too, would let the penalty weigh more on
+    the regulators that differ most between states.
+    """
+    size = states.sum(0) / states.sum()
+    square = np.append(np.asarray(fitted.multiply(fitted).mean(0)).ravel(), np.square(basal).mean())
+    variance = square - size @ np.square(mean)
+    varies = variance > 1e-6 * np.maximum(square, 1e-6)
+    return np.sqrt(np.where(varies, variance, 1)).astype(np.float32)
 
 
 def centred(layer: RegulationLayer, table: CellTable, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -89,7 +106,8 @@ class Targets:
         return self._standardised(self.table[rows.cpu().numpy()]) if self.dense is None else self.dense[rows]
 
     def _standardised(self, table: sp.csr_matrix) -> Tensor:
-        return (torch.as_tensor(table.toarray(), device=self.mean.device) - self.mean) / self.sd
+        values = (torch.as_tensor(table.toarray(), device=self.mean.device) - self.mean) / self.sd
+        return values.clamp(max=LIMIT)
 
 
 def cell_ranks(multiplicity: sp.csr_matrix) -> sp.csr_matrix:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from grn.model.regulation_layer import RegulationLayer
-from grn.regulation.cell_table import CellTable, centred, sampled, set_units
+from grn.regulation.cell_table import LIMIT, CellTable, centred, sampled, set_units
 from grn.regulation.linear import Penalties, fit_linear
 from grn.regulation.training_cells import TrainingCells
 
@@ -85,6 +85,7 @@ def fit_with_knockoffs(
     x, depth, of_states = centred(layer, table, rows)
     knockoff = torch.as_tensor(false, device=device)[rows.to(x.device)].to(x) / layer.unit[:-1].to(x)
     knockoff = knockoff - of_states @ (torch.linalg.pinv(of_states) @ knockoff)
+    knockoff = knockoff.clamp(max=LIMIT)  # as the regulators are
     both = torch.cat([x, knockoff], 1)
     count = x.shape[1]
     total = x.new_zeros(())

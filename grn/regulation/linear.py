@@ -2,9 +2,10 @@
 
 Each target has its own penalty. The error of one target is noisy, so that the mean over all targets counts, too: the
 more, the less of the targets' variance the regulators explain, and the fewer the cells are (COMMON). The grid of
-penalties is widened where the best one is at its end. Whether the states deviate from their shared slopes, and by how
-much (rho), is decided once for all targets. The fit is the mean of one in which they deviate more and one in which they
-deviate less than that (SPREAD): the first knows the signs that change between states better, the second the edges.
+penalties is widened where the best one is at its end. Whether the states deviate from their shared slopes is decided
+once for all targets. Where they do, the fit is the mean of one with a small and one with a large rho (FREEDOM): the
+second knows better which edges a state has and with which signs. That no such edge is one of chance is for the
+knock-offs to say, which look at all states (grn/network/false_discovery.py).
 
 Letters: C cells, N genes, R regulators, K states.
 """
@@ -21,7 +22,7 @@ from grn.regulation.ridge import Features, HeldOutError, Ridge
 
 COMMON = 10.0  # what the mean error over targets counts beside a target's own, times cells and explained share
 RATIOS = (0.0, 1.2)  # of rho: 0, every state has the shared slopes; held-out error does not tell finer steps apart
-SPREAD = 1.7  # factor between rho and the two ratios that a fit is the mean of
+FREEDOM = (1.0, 2.5)  # times rho: the ratios that a fit is the mean of
 WIDER = 10**0.5  # step of the grid beyond its ends
 TOLERANCE = 0.25  # standard errors within which a larger ratio counts as equally good
 WIDEST = 8  # times that it is widened
@@ -162,11 +163,11 @@ def fit_linear(
     without, targets = taken_out(x, covariates), taken_out(y, covariates)
     slopes, deviations = y.new_zeros(y.shape[1], x.shape[1]), y.new_zeros(states.shape[1], y.shape[1], x.shape[1])
     rest = y
-    spread = (1 / SPREAD, SPREAD) if found.ratio else (1.0,)
-    for factor in spread:
+    freedom = FREEDOM if found.ratio else (1.0,)
+    for factor in freedom:
         features = Features(without, states, factor * found.ratio, own, copies)
         ridge = Ridge(features.matrix(), targets, own, features.of_regulators(y.device))
-        coefficients = ridge.coefficients(factor * found.penalty.to(y)) / len(spread)
+        coefficients = ridge.coefficients(factor * found.penalty.to(y)) / len(freedom)
         shared, of_states = features.slopes(coefficients)
         slopes = slopes + shared
         if len(of_states):

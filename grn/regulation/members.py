@@ -22,7 +22,7 @@ from grn.regulation.folds import padded
 from grn.regulation.linear import Penalties, fit_linear
 
 VALIDATIONS = 64  # times that the held-out error is measured, evenly over the steps
-PATIENCE = 8  # validations after which training ends where no member got better
+PATIENCE = 12  # validations after which training ends where no member got better
 AVERAGING = 0.98  # decay of the moving average of weights that is kept
 MESSAGE_EVERY_S = 15
 

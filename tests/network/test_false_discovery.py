@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -14,13 +15,17 @@ from grn.network import false_discovery
 from grn.network.false_discovery import (
     Evidence,
     benjamini_hochberg,
+    edge_evidence,
     local_rates,
     null_share,
     p_values,
     q_values,
+    regulator_factor,
+    signal_share,
     with_evidence,
 )
 from grn.network.weights import Network
+from grn.regulation.knockoffs import KnockoffFit
 
 TARGETS, REGULATORS, EDGES = 100, 20, 150
 
@@ -138,8 +143,8 @@ def test_a_sample_of_many_weights_gives_about_the_same_rates(monkeypatch):
 
 
 def evidence(seed: int) -> Evidence:
-    q, confidence = np.random.default_rng(seed).random((2, 6, 3))
-    return Evidence(q, 0.5 + confidence / 2)
+    q, confidence, factor = np.random.default_rng(seed).random((3, 6, 3))
+    return Evidence(q, 0.5 + confidence / 2, factor)
 
 
 def drawn_network(levels_follow: bool) -> Network:
@@ -148,24 +153,63 @@ def drawn_network(levels_follow: bool) -> Network:
     return Network(weight if levels_follow else within, {"a": first, "b": second}, unknown, within)
 
 
-def test_weights_within_are_multiplied_by_their_confidence():
+def test_weights_within_are_multiplied_by_their_factor():
     network, together, of_states = drawn_network(False), evidence(1), [evidence(2), evidence(3)]
     found = with_evidence(network, together, of_states)
     assert found.weight is found.within, "levels do not count"
-    np.testing.assert_allclose(found.within, network.within * together.confidence)
+    np.testing.assert_allclose(found.within, network.within * together.factor)
     assert found.confidence is together.confidence and found.q is together.q
     for (name, weight), own in zip(network.by_type.items(), of_states, strict=True):
-        np.testing.assert_allclose(found.by_type[name], weight * own.confidence)
+        np.testing.assert_allclose(found.by_type[name], weight * own.factor)
         assert found.type_confidence[name] is own.confidence and found.type_q[name] is own.q
 
 
-def test_where_levels_follow_all_weights_are_multiplied_by_the_confidence_within():
+def test_where_levels_follow_all_weights_are_multiplied_by_the_factor_within():
     network, together = drawn_network(True), evidence(1)
     found = with_evidence(network, together, [evidence(2), evidence(3)])
-    np.testing.assert_allclose(found.within, network.within * together.confidence)
-    np.testing.assert_allclose(found.weight, network.weight * together.confidence)
+    np.testing.assert_allclose(found.within, network.within * together.factor)
+    np.testing.assert_allclose(found.weight, network.weight * together.factor)
 
 
 def test_without_states_only_the_whole_network_has_evidence():
     found = with_evidence(replace(drawn_network(False), by_type={}), evidence(1), [])
     assert not found.by_type and not found.type_q and found.weight is found.within
+
+
+def knockoff_fit(slopes: np.ndarray, null_slopes: np.ndarray) -> KnockoffFit:
+    """Of slopes [K, N, R] in states of equal size, in which all regulators vary alike."""
+    ones = torch.ones(slopes.shape[0], slopes.shape[2], dtype=torch.float64)
+    share = torch.full((len(slopes),), 1 / len(slopes), dtype=torch.float64)
+    return KnockoffFit(torch.as_tensor(slopes), torch.as_tensor(null_slopes), share, ones, ones[0])
+
+
+def test_an_edge_of_other_states_counts_for_more_than_a_pair_without_any_edge():
+    """Both have the same small slope in the first state. In a state of its own strong slopes, they hardly differ."""
+    generator = np.random.default_rng(3)
+    slopes, null = generator.standard_normal((2, 3, TARGETS, REGULATORS))
+    edges = generator.random((TARGETS, REGULATORS)) < 0.2
+    slopes[1:, edges] += 8
+    slopes[0] = np.where(np.arange(TARGETS)[:, None] == TARGETS - 1, 1.0, slopes[0])  # the row that is compared
+    edges[-1, :5], slopes[1:, -1, :5], slopes[1:, -1, 5:] = True, 8.0, 0.5
+    _, of_states = edge_evidence(knockoff_fit(slopes, null), np.arange(REGULATORS))
+    first = of_states[0]
+    np.testing.assert_allclose(first.confidence[-1], first.confidence[-1, 0])
+    assert first.factor[-1, :5].min() > 3 * first.factor[-1, 5:].max()
+    assert (of_states[1].factor <= of_states[1].confidence).all()
+
+
+def test_states_whose_weights_are_no_stronger_than_knockoffs_have_no_signal():
+    generator = np.random.default_rng(4)
+    null = generator.standard_normal((TARGETS, REGULATORS))
+    assert signal_share(0.9 * null, null) == 0
+    assert signal_share(np.zeros((2, 2)), np.zeros((2, 2))) == 0
+    # Mean squares 9 and 1: 8 / (8 + 2).
+    assert signal_share(np.full((2, 2), 3.0), np.ones((2, 2))) == pytest.approx(0.8)
+
+
+def test_a_regulator_with_many_certain_edges_counts_for_more_and_none_for_nothing():
+    confidence = np.full((10, 3), 0.5)
+    confidence[:, 1], confidence[:5, 2] = 1.0, 1.0
+    none, half, every = regulator_factor(confidence)[[0, 2, 1]]
+    assert 0 < none < half < every == 1
+    assert regulator_factor(np.full((10, 3), 0.5)).std() == 0, "where nothing is known, all count alike"

@@ -106,16 +106,29 @@ def test_without_states_every_cell_has_the_same_one():
     assert table.states.shape == (len(ROWS), 1) and (table.states == 1).all()
 
 
-def test_units_are_the_sds_of_genes_and_centres_the_means_of_states():
+def test_units_are_the_sds_within_states_and_centres_the_means_of_states():
     cells = training_cells()
     layer, _ = table_of(cells)
     values = np.column_stack([cells.multiplicity.toarray()[:, REGULATORS], cells.basal])[ROWS]
-    unit = np.append(cells.sd[REGULATORS].numpy(), cells.basal[ROWS].std(ddof=0))
-    np.testing.assert_allclose(layer.unit[:-1].numpy(), unit[:-1], rtol=1e-5)
-    assert layer.unit[-1] == pytest.approx(cells.basal[ROWS].std(), rel=0.1)
-    for state in range(2):
-        own = values[state == ROWS % 2].mean(0)
-        np.testing.assert_allclose((layer.centre[state] * layer.unit).numpy(), own, rtol=1e-5)
+    means = np.stack([values[state == ROWS % 2].mean(0) for state in range(2)])
+    np.testing.assert_allclose(layer.unit.numpy(), (values - means[ROWS % 2]).std(0), rtol=1e-4)
+    np.testing.assert_allclose((layer.centre * layer.unit).numpy(), means, rtol=1e-5)
+
+
+def test_no_value_counts_as_more_than_the_limit(monkeypatch):
+    """Regulators count as at most LIMIT units above the mean of their state, targets as at most LIMIT sds."""
+    cells = training_cells()
+    layer, free = table_of(cells)
+    monkeypatch.setattr(module, "LIMIT", 0.5)
+    _, limited = table_of(cells)
+    limit = free.states @ layer.centre + 0.5
+    assert 0 < (free.inputs > limit).sum() < free.inputs.numel()
+    torch.testing.assert_close(limited.inputs, torch.minimum(free.inputs, limit))
+    rows = torch.arange(len(ROWS))
+    for kind in ("values", "ranks"):
+        targets = getattr(free, kind)(rows)
+        assert 0 < (targets > 0.5).sum() < targets.numel()
+        torch.testing.assert_close(getattr(limited, kind)(rows), targets.clamp(max=0.5))
 
 
 def test_without_differences_in_depth_its_unit_is_one():

@@ -170,7 +170,7 @@ def assert_first_alone_is_the_same(before: FittedLayer, after: FittedLayer) -> N
     for name, tensor in before.layer.named_parameters():
         assert torch.equal(after.layer.get_parameter(name)[0], tensor[0]), name
     assert not torch.equal(after.layer.query[2], before.layer.query[2])
-    assert after.error[0] > 1e3 * before.error[0], "these are the cells that the member is validated on"
+    assert after.error[0] > 100 * before.error[0], "these are the cells that the member is validated on"
 
 
 def test_members_start_without_the_cells_that_they_hold_out():

@@ -190,7 +190,7 @@ def test_knockoffs_change_no_target_and_no_regulator(monkeypatch):
     np.testing.assert_allclose(of_values.numpy(), expected, rtol=1e-4, atol=1e-4)
     ranks = rankdata(values, axis=0)
     np.testing.assert_allclose(of_ranks.numpy(), (ranks - ranks.mean(0)) / ranks.std(0), rtol=1e-3, atol=1e-3)
-    regulators = expected[:, REGULATORS]
+    regulators = values[:, REGULATORS] / sds_within(values[:, REGULATORS], states)
     levels = states @ ((states.T @ regulators) / states.sum(0)[:, None])
     real, knockoff = x[:, :4].numpy(), x[:, 4:].numpy()
     np.testing.assert_allclose(real, regulators - levels, rtol=1e-3, atol=1e-4)
@@ -221,10 +221,16 @@ def test_shares_and_sds_are_those_of_the_states():
     known, fit = known_cells(True), fitted(True)
     states = known.states[FITTED]
     np.testing.assert_allclose(fit.share.numpy(), states.mean(0), rtol=1e-6)
-    values = known.multiplicity.toarray()[FITTED][:, REGULATORS] / known.sd.numpy()[REGULATORS]
+    values = known.multiplicity.toarray()[FITTED][:, REGULATORS]
+    values = values / sds_within(values, states)
     sds = np.stack([values[states[:, k] > 0].std(0) for k in range(STATES)])
     np.testing.assert_allclose(fit.sds.numpy(), sds, rtol=1e-3)
-    np.testing.assert_allclose(fit.usual.numpy(), np.sqrt(states.mean(0) @ sds**2), rtol=1e-3)
+    np.testing.assert_allclose(fit.usual.numpy(), 1, rtol=1e-3)
+
+
+def sds_within(values: np.ndarray, states: np.ndarray) -> np.ndarray:
+    """[R]: of values [C, R] around the means of their states [C, K], the units of regulators."""
+    return (values - states @ ((states.T @ values) / states.sum(0)[:, None])).std(0)
 
 
 def test_neither_a_regulator_nor_its_knockoff_regulates_itself():
