@@ -15,7 +15,7 @@ CONSTRAIN := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # Several test processes with a thread pool each would fight for the same cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: train test test-numerics lint notebooks wheel install install-dev clean
+.PHONY: train test test-numerics lint notebooks gallery wheel install install-dev clean
 .DELETE_ON_ERROR:
 
 train: install
@@ -46,6 +46,11 @@ lint: install-dev
 
 notebooks: install-dev
 	$(BIN)/python notebooks/execute.py
+
+# Every picture of docs/gallery.md.
+GALLERY ?= docs/img/gallery
+gallery: install-dev
+	$(BIN)/python docs/gallery.py $(GALLERY)
 
 wheel: install-dev
 	$(BIN)/python -m build --no-isolation --outdir dist .

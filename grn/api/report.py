@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from grn.analysis.report import write_report
+from grn.analysis.report import Picture, write_report
 from grn.analysis.summary import tells_apart
 from grn.config.schema import Config
 from grn.network.signed_network import SignedNetwork, heatmap_blocks
-from grn.plots.confusion import confusion_matrix
-from grn.plots.edges import strongest_regulations
-from grn.plots.heatmap import network_heatmaps
-from grn.plots.training import training_curves
-from grn.plots.within_between import within_and_between
+from grn.plots.network.edges import strongest_regulations
+from grn.plots.network.heatmap import network_heatmaps
+from grn.plots.network.within_between import within_and_between
+from grn.plots.run.confusion import confusion_matrix
+from grn.plots.run.training import training_curves
+from grn.plots.style import whole
 
 
 def write_run_report(
@@ -35,15 +36,15 @@ def write_run_report(
 
     metrics, history, confusion, edges: as in grn.Run.   title: of the page; None: the folder's name.
     """
-    pictures = {
+    pictures: dict[str, Picture] = {
         "training": training_curves(history),
-        "edges": strongest_regulations(edges, signed=network.signed),
+        "edges": whole(strongest_regulations(edges, signed=network.signed, show=False)),
         "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),
     }
     if tells_apart(edges):
-        pictures["within"] = within_and_between(edges)
+        pictures["within"] = whole(within_and_between(edges, show=False))
     if len(confusion):
-        pictures["confusion"] = confusion_matrix(confusion)
+        pictures["confusion"] = whole(confusion_matrix(confusion, show=False))
     return write_report(
         folder,
         config=config,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from grn.files import replacing_file
 
 # Blue and red differ in lightness as well as hue, so they stay apart for colour-blind readers.
 UP, DOWN = "#2166ac", "#b2182b"
+MEANING = "raises the target", "lowers the target"
+WITHOUT_MEANING = "positive weight", "negative weight"  # for read-outs whose signs have no meaning
 SIGNED = "RdBu"  # red = negative, white = none, blue = positive
 SHARE = "Blues"
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
@@ -28,6 +31,33 @@ LONGEST = 28  # characters of a label before it is cut in the middle
 def figure(width: float, height: float) -> Figure:
     """An empty figure, in inches, that lays out its own labels."""
     return Figure(figsize=(width, height), dpi=RASTER, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+
+
+def canvas(ax: Axes | None, width: float, height: float) -> Axes:
+    """`ax`, or the axes of a new figure of this size, in inches."""
+    return figure(width, height).subplots() if ax is None else ax
+
+
+def shown(axes: Axes, ax: Axes | None, show: bool | None) -> Axes:
+    """`axes`, whose figure a notebook has displayed: what every picture with one panel returns.
+
+    ax: what the caller gave.   show: whether to display it; None: in a notebook, where the figure is our own.
+    """
+    notebook = "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None
+    if show and not notebook:
+        raise UserError("show=True displays a picture in a notebook; elsewhere, write it: ax.figure.savefig(PATH).")
+    if notebook and (show or (show is None and ax is None)):
+        sys.modules["IPython"].display.display(axes.figure)
+    return axes
+
+
+def legend_of_signs(axes: Axes, signed: bool = True) -> None:
+    """Says what red and blue mean, below the axes."""
+    from matplotlib.patches import Patch
+
+    raises, lowers = MEANING if signed else WITHOUT_MEANING
+    patches = [Patch(color=DOWN, label=lowers), Patch(color=UP, label=raises)]
+    axes.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2, frameon=False, fontsize=8.5)
 
 
 def short(label: object, longest: int = LONGEST) -> str:
@@ -82,12 +112,19 @@ def refuse_other(value: object, wanted: str, columns: Sequence[str] = ()) -> Non
         )
 
 
-def save(picture: Figure, path: Path) -> None:
-    """`picture` as the file `path`, in the format of its ending (png, svg, pdf), never half-written."""
+def whole(picture: Figure | Axes) -> Figure:
+    """The figure that axes belong to; a figure itself."""
+    found = picture if isinstance(picture, Figure) else picture.figure
+    assert isinstance(found, Figure)
+    return found
+
+
+def save(picture: Figure | Axes, path: Path) -> None:
+    """The figure, or that of the axes, as a file in the format of its ending (png, svg, pdf), never half-written."""
     # Without a date and the version of matplotlib in it, the same figure always gives the same file.
     undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with (
         replacing_file(path) as beside,
         matplotlib.rc_context({"savefig.facecolor": "white", "svg.hashsalt": "grn"}),
     ):
-        picture.savefig(beside, metadata=undated.get(path.suffix.lower()))
+        whole(picture).savefig(beside, metadata=undated.get(path.suffix.lower()))

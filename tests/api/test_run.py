@@ -164,15 +164,24 @@ def test_what_is_no_run_is_one_sentence(missing, sentence, tiny_run, tmp_path):
 
 
 def test_every_plot_draws_a_run(tiny_run):
-    from matplotlib.figure import Figure
+    from grn.plots.style import whole
 
     run = grn.load(tiny_run)
     curves = {"ours": pd.DataFrame({"recall": [0.5, 1.0], "precision": [1.0, 0.5]})}
+    cells = anndata.AnnData(np.ones((2, 1), np.float32))
+    cells.obsm["X_umap"], cells.obsm["X_regulon"] = np.eye(2), pd.DataFrame({"A": [1.0, 2]}, index=cells.obs_names)
     arguments = {
+        "attention_layers": (run.network,),
         "cell_type_regulators": (run.network,),
+        "clustered_heatmap": (run,),
         "confusion_matrix": (run.confusion,),
+        "network_difference": (run, *run.cell_types[:2]),
+        "network_graph": (run,),
         "network_heatmaps": (run.network,),
+        "perturbation_volcano": (grn.perturb(run, knockout=run.edges["source"][0]),),
         "precision_recall_curves": (curves, 0.1),
+        "regulator_activity": (cells, "A"),
+        "regulator_dots": (run,),
         "strongest_regulations": (run.edges,),
         "within_and_between": (run.edges,),
         "training_curves": (run.history,),
@@ -180,7 +189,7 @@ def test_every_plot_draws_a_run(tiny_run):
     assert set(arguments) == set(grn.plots.__all__)
     for name, values in arguments.items():
         picture = getattr(grn.plots, name)(*values)
-        assert isinstance(picture, Figure) and picture.axes
+        assert whole(picture).axes
 
 
 def test_the_network_of_a_run_agrees_with_its_edges(tiny_run):

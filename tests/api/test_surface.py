@@ -34,10 +34,17 @@ PUBLIC = [
     "train",
 ]
 PLOTS = [
+    "attention_layers",
     "cell_type_regulators",
+    "clustered_heatmap",
     "confusion_matrix",
+    "network_difference",
+    "network_graph",
     "network_heatmaps",
+    "perturbation_volcano",
     "precision_recall_curves",
+    "regulator_activity",
+    "regulator_dots",
     "strongest_regulations",
     "training_curves",
     "within_and_between",

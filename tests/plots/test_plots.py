@@ -13,24 +13,25 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 from grn.errors import UserError
-from grn.plots.confusion import confusion_matrix
-from grn.plots.edges import strongest_regulations
-from grn.plots.heatmap import network_heatmaps
-from grn.plots.precision_recall import precision_recall_curves
-from grn.plots.style import DOWN, LONGEST, UP, save, short
-from grn.plots.training import training_curves
-from grn.plots.within_between import within_and_between
+from grn.plots.network.edges import strongest_regulations
+from grn.plots.network.heatmap import network_heatmaps
+from grn.plots.network.within_between import within_and_between
+from grn.plots.run.confusion import confusion_matrix
+from grn.plots.run.precision_recall import precision_recall_curves
+from grn.plots.run.training import training_curves
+from grn.plots.style import DOWN, LONGEST, UP, save, short, whole
 
 LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on", "$x_1$ & <b>"]
 
 
 def texts(picture) -> set[str]:
+    picture = whole(picture)
     return {text.get_text() for text in picture.findobj(Text)}
 
 
 def pixels(picture) -> np.ndarray:
     buffer = io.BytesIO()
-    picture.savefig(buffer, format="png")
+    whole(picture).savefig(buffer, format="png")
     return imread(io.BytesIO(buffer.getvalue()))
 
 
@@ -48,8 +49,7 @@ def edges():
 
 
 def test_the_confusion_matrix_writes_counts_and_colours_shares(confusion):
-    picture = confusion_matrix(confusion)
-    axes = picture.axes[0]
+    picture = axes = confusion_matrix(confusion)
     numbers = {(round(text.get_position()[1]), round(text.get_position()[0])): text.get_text() for text in axes.texts}
     assert numbers == {(0, 0): "8", (0, 1): "2", (1, 1): "5"}
     np.testing.assert_allclose(axes.images[0].get_array(), [[0.8, 0.2, 0], [0, 1, 0], [0, 0, 0]])
@@ -70,17 +70,17 @@ def test_without_labelled_cells_the_confusion_matrix_says_so(empty):
 
 def test_bars_have_the_weights_and_the_colours_of_their_signs(edges):
     picture = strongest_regulations(edges, count=2)
-    bars = picture.axes[0].patches
+    bars = picture.patches
     assert [bar.get_width() for bar in bars] == [0.9, 0.4, -0.1, -0.5]
     assert to_hex(bars[0].get_facecolor()) == UP  # confidence 1: the full colour
     red, green, blue, _ = bars[3].get_facecolor()
     assert red > max(green, blue) and to_hex(bars[3].get_facecolor()) != DOWN  # confidence 0.5: a pale red
-    labels = [label.get_text() for label in picture.axes[0].get_yticklabels()]
+    labels = [label.get_text() for label in picture.get_yticklabels()]
     assert labels == ["A/B → x", r"\$C\$ → z", "C → x", "A/B → y"]
 
 
 def test_edges_without_a_confidence_have_the_full_colour(edges):
-    bars = strongest_regulations(edges.drop(columns="confidence"), count=2).axes[0].patches
+    bars = strongest_regulations(edges.drop(columns="confidence"), count=2).patches
     assert [to_hex(bar.get_facecolor()) for bar in bars] == [UP, UP, DOWN, DOWN]
 
 
@@ -93,7 +93,7 @@ def test_a_read_out_without_signs_claims_none(edges):
 @pytest.mark.parametrize("rows", [slice(0, 1), slice(1, 2)])
 def test_edges_of_one_sign_are_drawn(edges, rows):
     picture = strongest_regulations(edges.iloc[rows])
-    assert len(picture.axes[0].patches) == 1
+    assert len(picture.patches) == 1
     assert pixels(picture).std() > 0
 
 
@@ -162,7 +162,7 @@ def curves():
 
 
 def test_precision_is_drawn_as_steps_with_its_area_and_the_density(curves):
-    axes = precision_recall_curves(curves, 0.25).axes[0]
+    axes = precision_recall_curves(curves, 0.25)
     network, ridge, guessing = axes.lines
     assert network.get_xydata().tolist() == [[0, 1], [0.5, 1], [1, 0.4]]
     assert network.get_drawstyle() == "steps-pre"
@@ -197,13 +197,13 @@ def told_apart(edges):
 
 
 def test_edges_lie_where_within_and_between_put_them_and_confidence_colours_them(told_apart):
-    axes = within_and_between(told_apart).axes[0]
+    axes = within_and_between(told_apart)
     dots = axes.collections[0]
     expected = told_apart.sort_values("confidence", kind="stable")  # the most confident is drawn last, on top
     np.testing.assert_allclose(dots.get_offsets(), expected[["between", "within"]])
     np.testing.assert_allclose(dots.get_array(), expected["confidence"])
-    assert len(within_and_between(told_apart, count=2).axes[0].collections[0].get_offsets()) == 2
-    named = texts(axes.figure)
+    assert len(within_and_between(told_apart, count=2).collections[0].get_offsets()) == 2
+    named = texts(axes)
     assert "A/B → x" in named, "the strongest within has its name"
     assert "A/B → y" in named, "and so has the strongest that has nothing there"
 
@@ -217,8 +217,8 @@ def test_edges_that_are_not_told_apart_say_so(told_apart, change):
 @pytest.mark.parametrize(
     ("draw", "wanted"),
     [
-        (strongest_regulations, "run.edges"),
-        (within_and_between, "run.edges"),
+        (strongest_regulations, "run.network"),
+        (within_and_between, "run.network"),
         (confusion_matrix, "run.confusion"),
         (training_curves, "run.history"),
         (network_heatmaps, "run.network"),

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from grn.network.file_formats import strongest_edges
-from grn.plots.style import DOWN, INK, UP, figure, note, paler, plain, refuse_other, short
+from grn.network.signed_network import SignedNetwork
+from grn.plots.inputs import RunLike, as_edges
+from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, canvas, note, paler, plain, short, shown
 
-UNSIGNED = "positive weight", "negative weight"  # for read-outs whose signs have no meaning
-SIGNED = "raises the target", "lowers the target"
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 
-def strongest_regulations(edges: pd.DataFrame, count: int = 15, *, signed: bool = True) -> Figure:
-    """The first `count` edges of each sign as bars.
+def strongest_regulations(
+    edges: pd.DataFrame | SignedNetwork | AnnData | RunLike,
+    count: int = 15,
+    *,
+    signed: bool = True,
+    ax: Axes | None = None,
+    show: bool | None = None,
+) -> Axes:
+    """The first `count` edges of each sign as bars; paler ones are less confident.
 
-    edges: columns source, target, weight and, where it is known, confidence, sorted by |weight|.
-    signed: the sign says whether the regulator raises or lowers its target.
+    edges: a run, its network, or a table with source, target, weight and, where it is known, confidence.
+    signed: the sign says whether the regulator raises or lowers its target.   ax, show: as in grn.plots.
     """
-    refuse_other(edges, "a table of edges (run.edges)", ("source", "target", "weight"))
-    up, down = strongest_edges(edges, count)
-    picture = figure(7, max(2.2, 0.24 * (len(up) + len(down)) + 1.2))
-    draw_regulations(picture.subplots(), edges, count, signed=signed)
-    return picture
+    table = as_edges(edges)
+    up, down = strongest_edges(table, count)
+    axes = canvas(ax, 7, max(2.2, 0.24 * (len(up) + len(down)) + 1.2))
+    draw_regulations(axes, table, count, signed=signed)
+    return shown(axes, ax, show)
 
 
 def draw_regulations(axes: Axes, edges: pd.DataFrame, count: int, *, signed: bool = True) -> None:
@@ -51,7 +61,7 @@ def draw_regulations(axes: Axes, edges: pd.DataFrame, count: int, *, signed: boo
     plain(axes, "Strongest edges: regulator → target")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    raises, lowers = SIGNED if signed else UNSIGNED
+    raises, lowers = MEANING if signed else WITHOUT_MEANING
     middle = len(up) / 2 - 0.5, len(up) + gap + len(down) / 2 - 0.5
     # The name of each side stands where the other side has no bars.
     if len(up):

@@ -7,25 +7,26 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from grn.errors import UserError
-from grn.plots.style import INK, LINES, figure, note, plain, short
+from grn.plots.style import INK, LINES, canvas, note, plain, short, shown
 
 
-def precision_recall_curves(curves: Mapping[str, pd.DataFrame], density: float) -> Figure:
+def precision_recall_curves(
+    curves: Mapping[str, pd.DataFrame], density: float, *, ax: Axes | None = None, show: bool | None = None
+) -> Axes:
     """One curve for each method, and a line for the density.
 
     curves: method -> columns recall, precision, at the end of each group of equal weights; the first is drawn on top.
-    density: share of true edges among all pairs, which is the precision of guessing.
+    density: share of true edges among all pairs, which is the precision of guessing.   ax, show: as in grn.plots.
     """
     if not isinstance(curves, Mapping):
         raise UserError(
             f"This picture draws a curve for each method, by name, not {type(curves).__name__}; give a dict."
         )
-    picture = figure(6.2, 4.6)
-    draw_precision_recall(picture.subplots(), curves, density)
-    return picture
+    axes = canvas(ax, 6.2, 4.6)
+    draw_precision_recall(axes, curves, density)
+    return shown(axes, ax, show)
 
 
 def draw_precision_recall(axes: Axes, curves: Mapping[str, pd.DataFrame], density: float) -> None:

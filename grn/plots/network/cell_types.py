@@ -1,6 +1,6 @@
 """The strongest regulators of each cell type, each with a gene that it raises and one that it lowers.
 
-`python -m grn.plots.cell_types RUN OUT.png` draws those of a run folder: the picture of the README.
+`python -m grn.plots.network.cell_types RUN OUT.png` draws those of a run folder: the picture of the README.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from grn.network.signed_network import SignedNetwork, edge_list, open_network, signed_network
-from grn.plots.edges import SIGNED, UNSIGNED
-from grn.plots.style import DOWN, INK, UP, figure, note, save, short
+from grn.network.signed_network import SignedNetwork, edge_list, open_network
+from grn.plots.inputs import RunLike, as_network
+from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, figure, note, save, short
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 LONGEST_GENE = 12  # characters of a gene's name before it is cut in the middle
 
 
-def cell_type_regulators(network: SignedNetwork | AnnData, *, types: int = 6, regulators: int = 5) -> Figure:
+def cell_type_regulators(
+    network: SignedNetwork | AnnData | RunLike | pd.DataFrame, *, types: int = 6, regulators: int = 5
+) -> Figure:
     """One panel per cell type: its strongest regulators, each with at most one edge of either sign.
 
-    network: an AnnData with varp["grn"], as in a run's network.h5ad, or what open_network returns.
+    network: a run, its network (network.h5ad), or a table of edges, with a column cell_type for types.
     types: how many cell types, those with the most cells first; a network without any is drawn over all cells.
     regulators: how many of each type, by their strongest edge in it; one regulator can therefore not fill a panel.
 
@@ -35,8 +37,7 @@ def cell_type_regulators(network: SignedNetwork | AnnData, *, types: int = 6, re
     |weight| in the bar (unit: uns["grn"]["sign"]); all panels have one scale. Raises UserError where the
     AnnData holds no network.
     """
-    if not isinstance(network, SignedNetwork):
-        network = signed_network(network)
+    network = as_network(network)
     chosen = list(network.by_type.items())[:types] or [("all cells", network.weights)]
     tables = {title: strongest_of_each(edge_list(weights, network.genes), regulators) for title, weights in chosen}
     tables = {title: table for title, table in tables.items() if len(table)}
@@ -53,7 +54,7 @@ def cell_type_regulators(network: SignedNetwork | AnnData, *, types: int = 6, re
         draw_regulators(panel, title, table, widest)
     for panel in panels[len(tables) :]:
         panel.set_axis_off()
-    raises, lowers = SIGNED if network.signed else UNSIGNED
+    raises, lowers = MEANING if network.signed else WITHOUT_MEANING
     patches = [Patch(color=DOWN, label=lowers), Patch(color=UP, label=raises)]
     picture.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return picture
@@ -115,5 +116,5 @@ def main(run: Path, path: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python -m grn.plots.cell_types RUN OUT.png")
+        sys.exit("usage: python -m grn.plots.network.cell_types RUN OUT.png")
     main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -6,21 +6,20 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from grn.plots.style import SHARE, figure, ink_on, note, plain, refuse_other, shorten
+from grn.plots.style import SHARE, canvas, ink_on, note, plain, refuse_other, shorten, shown
 
 
-def confusion_matrix(confusion: pd.DataFrame) -> Figure:
+def confusion_matrix(confusion: pd.DataFrame, *, ax: Axes | None = None, show: bool | None = None) -> Axes:
     """Rows: true cell types, columns: predicted ones. Colour: share of the row; number: cells.
 
-    confusion: numbers of cells, with the cell types as index and columns.
+    confusion: numbers of cells, with the cell types as index and columns (run.confusion).   ax, show: as in grn.plots.
     """
     refuse_other(confusion, "a table of counts (run.confusion)")
     side = max(4.5, 0.48 * len(confusion) + 2.6)
-    picture = figure(side + 0.6, side)
-    draw_confusion(picture.subplots(), confusion)
-    return picture
+    axes = canvas(ax, side + 0.6, side)
+    draw_confusion(axes, confusion)
+    return shown(axes, ax, show)
 
 
 def draw_confusion(axes: Axes, confusion: pd.DataFrame) -> None:

@@ -9,22 +9,25 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from grn.network.signed_network import SignedNetwork, heatmap_blocks, signed_network
+from grn.network.signed_network import SignedNetwork, heatmap_blocks
+from grn.plots.inputs import RunLike, as_network
 from grn.plots.style import SIGNED, figure, note, plain, short, shorten
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 
-def network_heatmaps(weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnData, *, signed: bool = True) -> Figure:
+def network_heatmaps(
+    weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnData | RunLike | pd.DataFrame, *, signed: bool = True
+) -> Figure:
     """One heat map for each entry of `weights`, all with one colour scale.
 
     weights: a title (all cells, a cell type) -> signed weights, rows = regulators, columns = targets; all have the same
     rows and columns.   signed: whether the sign means that the regulator raises or lowers its target.
-    Of a network (as of a loaded run) the genes of its strongest edges are shown, and it says itself what signs mean.
+    Of a run, its network or a table of edges, the genes of the strongest edges are shown.
     """
     if not isinstance(weights, Mapping):
-        network = weights if isinstance(weights, SignedNetwork) else signed_network(weights)
+        network = as_network(weights)
         weights, signed = heatmap_blocks(network), network.signed
     first = next(iter(weights.values()), pd.DataFrame())
     if first.empty:

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from grn.plots.style import INK, figure, note, plain, refuse_other, short
+from grn.errors import UserError
+from grn.network.signed_network import SignedNetwork
+from grn.plots.inputs import RunLike, as_edges
+from grn.plots.style import INK, canvas, note, plain, refuse_other, short, shown
+
+if TYPE_CHECKING:
+    from anndata import AnnData
 
 NAMED = 10  # edges with their names beside them
 
 
-def within_and_between(edges: pd.DataFrame, count: int = 400) -> Figure:
+def within_and_between(
+    edges: pd.DataFrame | SignedNetwork | AnnData | RunLike,
+    count: int = 400,
+    *,
+    ax: Axes | None = None,
+    show: bool | None = None,
+) -> Axes:
     """One dot for each of the `count` strongest edges: its weight within states against its correlation between them.
 
-    edges: columns source, target, weight, within, between and confidence, sorted by |weight|, as in a run's edges.
+    edges: a run, its network, or a table with source, target, weight, within, between and, if known, confidence.
+    A network (run.network) tells the two apart where differences between states have no part in its weights.
     Darker dots are more confident. Edges on the horizontal line have nothing within states: composition alone may
     explain them. Where a dot is in a corner, both kinds of evidence agree; where their signs differ, states differ
-    against what their own cells say.
+    against what their own cells say.   ax, show: as in grn.plots.
     """
-    refuse_other(edges, "a table of edges (run.edges)", ("source", "target", "within", "between"))
-    picture = figure(6.4, 5.0)
-    draw_within_between(picture, picture.subplots(), edges, count)
-    return picture
+    table = as_edges(edges)
+    if not isinstance(edges, pd.DataFrame) and "within" not in table:
+        raise UserError(
+            "The weights of this network count differences between states, too, so that those within states are not in "
+            "it; give the run, or its table (run.edges)."
+        )
+    refuse_other(table, "a table of edges (run.edges)", ("source", "target", "within", "between"))
+    axes = canvas(ax, 6.4, 5.0)
+    draw_within_between(axes, table, count)
+    return shown(axes, ax, show)
 
 
-def draw_within_between(picture: Figure, axes: Axes, edges: pd.DataFrame, count: int) -> None:
+def draw_within_between(axes: Axes, edges: pd.DataFrame, count: int) -> None:
     shown = edges[edges["within"].notna() & edges["between"].notna()].head(count)
     if shown.empty or not (shown["between"] != 0).any():
         note(axes, "The cells have one state, so nothing is between states.")
@@ -54,7 +74,7 @@ def draw_within_between(picture: Figure, axes: Axes, edges: pd.DataFrame, count:
     axes.set_xlabel("between: correlation of the states' levels")
     axes.set_ylabel("within: weight of differences between cells of one state")
     plain(axes, "Edges within states and between them")
-    bar = picture.colorbar(dots, ax=axes, shrink=0.6, aspect=18, pad=0.02)
+    bar = axes.figure.colorbar(dots, ax=axes, shrink=0.6, aspect=18, pad=0.02)
     bar.set_label("confidence that the sign is right", fontsize=9)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8)

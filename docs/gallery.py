@@ -1,0 +1,69 @@
+"""Draws every picture of grn.plots into docs/img/gallery: `python docs/gallery.py [FOLDER]`, two minutes.
+
+It trains a small model on the 700 blood cells that scanpy ships, with fewer steps than the defaults: what the pictures
+look like matters here, not what they say. CI runs it, so that each picture can be drawn.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import scanpy as sc
+from PIL import Image
+
+import grn
+
+STEPS = {"regulation.steps": 100}
+COLOURS = 128  # of a picture, so that files stay small
+HERE = Path(__file__).parent
+
+
+def pictures(run: grn.Run, cells) -> dict[str, object]:
+    """Each picture by name, a Figure or Axes."""
+    active = grn.activity(cells.raw.to_adata(), run, quiet=True)
+    active.obs, active.obsm["X_umap"] = cells.obs, cells.obsm["X_umap"]
+    monocytes, dendritic = "CD14+ Monocyte", "Dendritic"
+    knocked_out = grn.perturb(run, knockout="SPI1", cell_type=monocytes, data=cells)
+    found = np.linspace(0.02, 1, 50)
+    curves = {"network": pd.DataFrame({"recall": found, "precision": 0.1 + 0.7 * np.exp(-3 * found)})}
+    curves["ridge"] = pd.DataFrame({"recall": found, "precision": 0.1 + 0.5 * np.exp(-3 * found)})
+    plots = grn.plots
+    return {
+        "cell_type_regulators": plots.cell_type_regulators(run),
+        "regulator_dots": plots.regulator_dots(run),
+        "network_graph": plots.network_graph(run, ["SPI1", "SPIB", "IRF8"]),
+        "network_graph_one": plots.network_graph(run, "SPI1", cell_type=monocytes, edges=16),
+        "clustered_heatmap": plots.clustered_heatmap(run),
+        "network_heatmaps": plots.network_heatmaps(run),
+        "network_difference": plots.network_difference(run, monocytes, dendritic),
+        "strongest_regulations": plots.strongest_regulations(run),
+        "within_and_between": plots.within_and_between(run),
+        "attention_layers": plots.attention_layers(run),
+        "regulator_activity": plots.regulator_activity(active, "SPI1", label_key="bulk_labels"),
+        "perturbation_volcano": plots.perturbation_volcano(knocked_out),
+        "confusion_matrix": plots.confusion_matrix(run.confusion),
+        "training_curves": plots.training_curves(run.history),
+        "precision_recall_curves": plots.precision_recall_curves(curves, 0.1),  # invented: there is no truth here
+    }
+
+
+def main(folder: Path) -> None:
+    from grn.plots.style import save
+
+    cells = sc.datasets.pbmc68k_reduced()
+    started = time.monotonic()
+    run = grn.train(cells, config="pbmc.yaml", max_steps=100, set=STEPS, quiet=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, picture in pictures(run, cells).items():
+        path = folder / f"{name}.png"
+        save(picture, path)
+        Image.open(path).convert("RGB").quantize(COLOURS).save(path, optimize=True)
+    print(f"wrote {len(list(folder.glob('*.png')))} pictures to {folder} in {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "img" / "gallery")

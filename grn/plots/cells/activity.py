@@ -1,0 +1,97 @@
+"""The activity of a regulator in each cell, on an embedding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from grn.errors import UserError
+from grn.plots.style import SIGNED, canvas, plain, short, shown
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def regulator_activity(
+    adata: AnnData,
+    regulator: str,
+    *,
+    basis: str = "X_umap",
+    key: str = "X_regulon",
+    label_key: str | None = None,
+    ax: Axes | None = None,
+    show: bool | None = None,
+) -> Axes:
+    """Cells on an embedding, in the colour of a regulator's activity: blue is active, red the opposite, white neither.
+
+    adata: cells with obsm[basis] and, from grn.activity, obsm[key], a table with a column for each regulator.
+    label_key: column of obs whose labels are written at the middle of their cells.   ax, show: as in grn.plots.
+    Raises UserError where the cells have no such embedding, activity, regulator or column.
+    """
+    for name, made in ((basis, "compute it with scanpy (sc.tl.umap)"), (key, "compute it with grn.activity")):
+        if name not in adata.obsm:
+            raise UserError(f"The cells have no obsm[{name!r}]; {made}, or name another.")
+    activity = adata.obsm[key]
+    if not isinstance(activity, pd.DataFrame) or regulator not in activity:
+        raise UserError(
+            f"obsm[{key!r}] has no regulator {regulator!r}; grn.activity leaves out those with few targets."
+        )
+    if label_key is not None and label_key not in adata.obs:
+        raise UserError(f"Column {label_key!r} is not in obs; leave out label_key, or give a column that is there.")
+    values, place = activity[regulator].to_numpy(float), np.asarray(adata.obsm[basis], dtype=float)
+    axes = canvas(ax, 5.4, 4.6)
+    limit = float(np.nanquantile(np.abs(values), 0.98)) or 1.0
+    order = np.argsort(np.abs(values), kind="stable")  # the most active on top
+    dots = axes.scatter(
+        place[order, 0],
+        place[order, 1],
+        c=values[order],
+        cmap=SIGNED,
+        vmin=-limit,
+        vmax=limit,
+        s=float(np.clip(12000 / max(len(values), 1), 2, 26)),
+        edgecolors="#99999955",
+        linewidths=0.2,
+        rasterized=len(values) > 5000,
+    )
+    if label_key is not None:
+        labels = adata.obs[label_key].astype(object)
+        names = list(labels.dropna().unique())
+        middles = np.array([np.median(place[(labels == name).to_numpy()], axis=0) for name in names])
+        for name, (x, y) in zip(names, _apart(middles, np.ptp(place, axis=0)), strict=True):
+            box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
+            axes.text(x, y, short(name, 26), ha="center", va="center", fontsize=7.5, fontweight="bold", bbox=box)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    name = basis.removeprefix("X_").upper() if basis.lower() in ("x_umap", "x_pca", "x_tsne") else basis
+    axes.set_xlabel(f"{name} 1", fontsize=9)
+    axes.set_ylabel(f"{name} 2", fontsize=9)
+    plain(axes, f"Activity of {short(regulator, 20)}")
+    bar = axes.figure.colorbar(dots, ax=axes, shrink=0.6, aspect=15, pad=0.02, extend="both")
+    bar.set_label("activity: blue where its network is on", fontsize=8.5)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8)
+    return shown(axes, ax, show)
+
+
+def _apart(middles: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Places of labels [n, 2], moved upwards and downwards until none lies on another; size: of the picture."""
+    found = middles.copy()
+    width, height = 0.42 * size[0], 0.05 * size[1]
+    for _ in range(100):
+        order = np.argsort(found[:, 1], kind="stable")
+        moved = False
+        for first, low in enumerate(order):
+            for high in order[first + 1 :]:
+                near = abs(found[low, 0] - found[high, 0]) < width
+                missing = height - (found[high, 1] - found[low, 1])
+                if near and missing > 1e-9 * size[1]:
+                    found[low, 1] -= missing / 2
+                    found[high, 1] += missing / 2
+                    moved = True
+        if not moved:
+            break
+    return found

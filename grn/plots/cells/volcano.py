@@ -1,0 +1,91 @@
+"""The genes that a perturbation changes: how much, and how far the ensemble members agree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from grn.errors import UserError
+from grn.plots.style import DOWN, INK, UP, canvas, note, plain, short, shown
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+MOST = 20.0  # agreement beyond which dots are drawn at the edge
+CERTAIN = 2.0  # sds of the members from which on a change is coloured
+SMALL = 0.05  # sds of the gene
+
+
+def perturbation_volcano(
+    cells: AnnData | pd.DataFrame, *, named: int = 14, ax: Axes | None = None, show: bool | None = None
+) -> Axes:
+    """Each gene as a dot: its change in sds of the gene to the right, |change| in sds over the members upwards.
+
+    Blue genes rise and red ones fall; grey: less than two sds over the members, or less than 0.05 sds of the gene.
+    Upwards is no p-value: members were trained on nearly the same cells.
+    cells: what grn.perturb returns, or the table that grn perturb writes.   named: how many of the largest changes have
+    their names.   ax, show: as in grn.plots. Raises UserError.
+    """
+    table = _table(cells)
+    table = table[~table["perturbed"]]
+    axes = canvas(ax, 6.2, 4.8)
+    if table.empty or not (table["effect"] != 0).any():
+        note(axes, "The perturbation changes no gene.")
+        return shown(axes, ax, show)
+    effect, sd = table["effect"].to_numpy(float), table["sd"].to_numpy(float)
+    agreement = np.divide(np.abs(effect), sd, out=np.zeros(len(effect)), where=sd > 0)
+    height = np.minimum(agreement, MOST)
+    certain = (agreement >= CERTAIN) & (np.abs(effect) >= SMALL)
+    colours = np.where(certain, np.where(effect > 0, UP, DOWN), "#c4c4c4")
+    axes.scatter(effect, height, s=np.where(certain, 20, 9), c=colours, edgecolors="white", linewidths=0.3, zorder=2)
+    axes.axhline(CERTAIN, color="#bbbbbb", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    axes.axvline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
+    limit = 1.25 * float(np.abs(effect).max())
+    top = 1.12 * max(float(height.max()), CERTAIN)
+    taken: list[tuple[float, float]] = []
+    for place in np.argsort(-np.abs(effect) * certain, kind="stable")[:named]:
+        x, y = effect[place], np.sqrt(height[place] * top)
+        if not certain[place] or any(abs(x - a) < 0.16 * limit and abs(y - b) < 0.028 * top for a, b in taken):
+            continue
+        taken.append((x, y))
+        axes.annotate(
+            short(table["gene"].iloc[place], 14),
+            (x, height[place]),
+            xytext=(5 if x > 0 else -5, 0),
+            textcoords="offset points",
+            ha="left" if x > 0 else "right",
+            va="center",
+            fontsize=8,
+            fontstyle="italic",
+            color=INK,
+        )
+    axes.set_xlim(-limit, limit)
+    axes.set_yscale("function", functions=(np.sqrt, np.square))  # most genes are near the floor
+    axes.set_ylim(0, top)
+    axes.set_yticks([0, 1, 2, 5, 10, MOST], ["0", "1", "2", "5", "10", "20 or more"])
+    axes.set_xlabel("expected change, in sds of the gene")
+    axes.set_ylabel("agreement: |change| in sds over the members")
+    axes.text(0.99, 0.01, f"{int((certain & (effect > 0)).sum())} rise", ha="right", color=UP, transform=axes.transAxes)
+    axes.text(
+        0.01, 0.01, f"{int((certain & (effect < 0)).sum())} fall", ha="left", color=DOWN, transform=axes.transAxes
+    )
+    about = getattr(cells, "uns", {}).get("grn_perturb", {})
+    title = str(about["perturbation"]) if "perturbation" in about else "perturbation"
+    plain(axes, short(f"{title[:1].upper()}{title[1:]}: genes that change", 60))
+    return shown(axes, ax, show)
+
+
+def _table(cells: AnnData | pd.DataFrame) -> pd.DataFrame:
+    """Columns gene, effect, sd, perturbed."""
+    table = cells if isinstance(cells, pd.DataFrame) else getattr(cells, "var", None)
+    if isinstance(table, pd.DataFrame) and "grn_effect" in table:
+        table = table.rename(columns=lambda name: name.removeprefix("grn_")).rename_axis("gene").reset_index()
+    if not isinstance(table, pd.DataFrame) or not {"gene", "effect", "sd", "perturbed"} <= set(table):
+        raise UserError(
+            "This picture draws a perturbation (what grn.perturb returns, or the table of grn perturb), not "
+            f"{type(cells).__name__}; give that."
+        )
+    return table

@@ -1,0 +1,130 @@
+"""The network around chosen genes, as nodes and edges: blue arrows raise, red bars lower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch
+
+from grn.network.signed_network import SignedNetwork, edge_list
+from grn.plots.inputs import RunLike, as_network, weights_of
+from grn.plots.style import DOWN, INK, UP, canvas, legend_of_signs, note, short, shown
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+CROWDED = 20  # genes on the circle, from which on every other one stands further inside
+REGULATOR, TARGET = "#f3e3b3", "#eeeeee"
+
+
+def network_graph(
+    network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
+    genes: str | Sequence[str] | None = None,
+    *,
+    cell_type: str | None = None,
+    edges: int = 12,
+    ax: Axes | None = None,
+    show: bool | None = None,
+) -> Axes:
+    """The strongest edges into and out of some genes; the stronger an edge, the thicker.
+
+    network: a run, its network, or a table of edges.   genes: a name or several; None: the three regulators with the
+    strongest edges.   cell_type: the network of this type; None: over all cells.   edges: of each gene, at most.
+    ax, show: as in grn.plots. Raises UserError.
+    """
+    found = as_network(network)
+    every = edge_list(weights_of(found, cell_type), found.genes)
+    chosen = [genes] if isinstance(genes, str) else list(genes or dict.fromkeys(every["source"]))
+    chosen = chosen if genes is not None else chosen[:3]
+    around = [every[(every["source"] == gene) | (every["target"] == gene)].head(edges) for gene in chosen]
+    table = pd.concat([every.head(0), *around]).drop_duplicates(["source", "target"])
+    axes = canvas(ax, 6.4, 5.6)
+    if table.empty:
+        note(axes, f"The network has no edges of {', '.join(map(short, chosen)) or 'any gene'}.")
+        return shown(axes, ax, show)
+    names = list(dict.fromkeys([*chosen, *table["source"], *table["target"]]))
+    names = [name for name in names if name in set(table["source"]) | set(table["target"])]
+    place = dict(zip(names, _layout(names, table, chosen), strict=True))
+    widest = float(table["weight"].abs().max())
+    for edge in table[::-1].itertuples():  # the strongest on top
+        raises = edge.weight > 0
+        axes.add_patch(
+            FancyArrowPatch(
+                place[edge.source],
+                place[edge.target],
+                arrowstyle="-|>" if raises else "|-|,widthA=0,widthB=0.28",
+                mutation_scale=11,
+                connectionstyle="arc3,rad=0.12",
+                shrinkA=15,
+                shrinkB=17,
+                linewidth=0.7 + 2.6 * abs(edge.weight) / widest,
+                color=UP if raises else DOWN,
+                alpha=0.45 + 0.5 * abs(edge.weight) / widest,
+                zorder=1,
+            )
+        )
+    regulators = set(table["source"])
+    for name, (x, y) in place.items():
+        focus = name in chosen
+        axes.text(
+            x,
+            y,
+            short(name, 12),
+            ha="center",
+            va="center",
+            fontsize=10 if focus else 8.5,
+            fontweight="bold" if focus else "normal",
+            fontstyle="italic",
+            color=INK,
+            zorder=3,
+            bbox={
+                "boxstyle": "round,pad=0.35",
+                "facecolor": REGULATOR if name in regulators else TARGET,
+                "edgecolor": INK if focus else "#bbbbbb",
+                "linewidth": 1.2 if focus else 0.6,
+            },
+        )
+    axes.set_xlim(-1.18, 1.18)
+    axes.set_ylim(-1.12, 1.12)
+    axes.set_axis_off()
+    title = f"Network around {', '.join(short(gene, 14) for gene in chosen[:4])}"
+    axes.set_title(f"{title}: {short(cell_type) if cell_type else 'all cells'}", fontsize=11, fontweight="bold")
+    legend_of_signs(axes, found.signed)
+    return shown(axes, ax, show)
+
+
+def _layout(names: list[str], edges: pd.DataFrame, chosen: list[str]) -> np.ndarray:
+    """Positions in [-1, 1]^2. One chosen gene stands in the middle; several on a circle, each with an arc outside of it
+    for the genes that it alone is linked with, while genes of several stand between these."""
+    focus = [name for name in names if name in chosen]
+    at = [2 * np.pi * number / len(focus) + np.pi / 2 for number in range(len(focus))]
+    radius = 0.0 if len(focus) == 1 else 0.42
+    place = {name: radius * np.array([np.cos(a), np.sin(a)]) for name, a in zip(focus, at, strict=True)}
+    linked: dict[str, list[str]] = {name: [] for name in names if name not in chosen}
+    for one, other in zip(edges["source"], edges["target"], strict=True):
+        for gene, of in ((one, other), (other, one)):
+            if gene in linked and of in chosen and of not in linked[gene]:
+                linked[gene].append(of)
+    weights = [*zip(edges["source"], edges["weight"], strict=True), *zip(edges["target"], edges["weight"], strict=True)]
+    of_gene = dict(weights[::-1])
+    share = 2 * np.pi / len(focus)
+    for name, middle in zip(focus, at, strict=True):
+        alone = sorted((gene for gene, of in linked.items() if of == [name]), key=lambda gene: -of_gene[gene])
+        used = share * (1 if len(focus) == 1 else 0.92)
+        for number, gene in enumerate(alone):
+            angle = middle + used * ((number + 0.5) / len(alone) - 0.5)
+            near = 0.84 if number % 2 and len(focus) * len(alone) > CROWDED else 1.0  # names are wider than high
+            place[gene] = near * np.array([np.cos(angle), np.sin(angle)])
+    together: dict[tuple[str, ...], list[str]] = {}
+    for gene, of in linked.items():
+        if len(of) > 1:
+            together.setdefault(tuple(sorted(of, key=focus.index)), []).append(gene)
+    for of, genes in together.items():
+        middle_of = np.mean([place[name] for name in of], axis=0)
+        for number, gene in enumerate(genes):
+            place[gene] = middle_of + np.array([0.0, 0.13 * (number - (len(genes) - 1) / 2)])
+    return np.array([place[name] for name in names])

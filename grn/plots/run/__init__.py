@@ -1,0 +1,1 @@
+"""Pictures of a run: how training went, and what was scored."""

@@ -1,0 +1,198 @@
+"""Pictures of networks and cells: whatever they are given of a run, they draw what is in it."""
+
+from __future__ import annotations
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.text import Text
+
+import grn
+from grn.errors import UserError
+from grn.network.signed_network import signed_network
+from grn.plots.inputs import as_edges, as_network, as_typed_edges
+from grn.plots.style import DOWN, UP, figure
+
+OF_NETWORKS = [
+    "cell_type_regulators",
+    "clustered_heatmap",
+    "network_graph",
+    "network_heatmaps",
+    "regulator_dots",
+    "strongest_regulations",
+]
+
+
+def texts(picture) -> set[str]:
+    return {text.get_text() for text in picture.figure.findobj(Text)}
+
+
+@pytest.fixture
+def run(tiny_run):
+    return grn.load(tiny_run)
+
+
+@pytest.fixture
+def typed():
+    return pd.DataFrame(
+        [
+            ("A", "x", 0.9, 1.0, "T1"),
+            ("A", "x", -0.8, 0.9, "T2"),
+            ("A", "y", 0.3, 0.8, "T1"),
+            ("B", "y", 0.7, 0.5, "T2"),
+            ("B", "A", -0.2, 0.5, "T1"),
+        ],
+        columns=["source", "target", "weight", "confidence", "cell_type"],
+    )
+
+
+@pytest.mark.parametrize("name", OF_NETWORKS)
+@pytest.mark.parametrize("form", ["run", "network", "signed network", "edges"])
+def test_a_network_is_drawn_from_whatever_holds_it(run, name, form):
+    typed = pd.read_parquet(run.folder / "edges_by_type.parquet")
+    given = {"run": run, "network": run.network, "signed network": signed_network(run.network), "edges": typed}[form]
+    picture = getattr(grn.plots, name)(given)
+    axes = picture.axes if isinstance(picture, Figure) else [picture]
+    assert axes and not any("has no edges" in text for text in texts(axes[0]))
+
+
+def test_all_forms_hold_the_same_weights(run):
+    of_network, of_run = as_edges(run.network), as_edges(run)
+    key = ["source", "target"]
+    both = of_run[of_run["weight"] != 0].merge(of_network, on=key, suffixes=("", "_other"))
+    assert len(both) == len(of_network)
+    np.testing.assert_allclose(both["weight"], both["weight_other"], rtol=1e-6)
+    again = as_network(of_run)
+    for edge in of_run.head(5).itertuples():
+        value = again.weights[again.genes.get_loc(edge.target), again.genes.get_loc(edge.source)]
+        assert value == pytest.approx(edge.weight)
+    for form in (run, run.network):
+        assert set(as_typed_edges(form)["cell_type"]) == {"type 1", "type 2"}
+
+
+def test_within_and_between_of_a_network_are_those_of_its_edges(run):
+    adata = run.network.copy()
+    adata.uns["grn"] = dict(adata.uns["grn"]) | {"level_error": 1.5}
+    key = ["source", "target"]
+    both = run.edges.merge(as_edges(adata), on=key, suffixes=("", "_other"))
+    np.testing.assert_allclose(both["between"], both["between_other"], atol=1e-4)
+    grn.plots.within_and_between(adata)
+    adata.uns["grn"]["level_error"] = 0.5
+    with pytest.raises(UserError, match="count differences between states, too"):
+        grn.plots.within_and_between(adata)
+
+
+def test_arrows_raise_bars_lower_and_only_edges_of_the_chosen_genes_are_drawn(typed):
+    axes = grn.plots.network_graph(typed[typed["cell_type"] == "T1"], "A", cell_type="T1")
+    arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+    assert [to_hex(arrow.get_edgecolor()) for arrow in arrows] == [DOWN, UP, UP]
+    assert {"A", "x", "y", "B"} <= texts(axes)
+    widths = [arrow.get_linewidth() for arrow in arrows]
+    assert widths == sorted(widths), "the strongest is the thickest, and drawn on top"
+
+
+def test_dots_have_the_sign_and_the_confidence_of_each_type(typed):
+    axes = grn.plots.regulator_dots(typed, regulators=1)
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows == ["A → x"]
+    dots = axes.collections[0]
+    np.testing.assert_allclose(dots.get_array(), [0.9, -0.8])
+    assert dots.get_sizes()[0] > dots.get_sizes()[1]
+
+
+def test_two_types_put_each_edge_at_its_two_weights(typed):
+    axes = grn.plots.network_difference(typed, "T1", "T2", named=1)
+    dots = np.concatenate([np.asarray(each.get_offsets()) for each in axes.collections])
+    assert {(0.9, -0.8), (0.3, 0.0), (0.0, 0.7), (-0.2, 0.0)} == {(round(x, 3), round(y, 3)) for x, y in dots}
+    assert "A → x" in texts(axes) and "B → y" not in texts(axes)
+    with pytest.raises(UserError, match="no cell type 'T3'; its types are 'T1', 'T2'"):
+        grn.plots.network_difference(typed, "T1", "T3")
+
+
+def test_a_comparison_is_drawn_for_its_conditions():
+    table = pd.DataFrame(
+        {"source": ["A", "B"], "target": ["x", "y"], "effect": [0.5, 0.1], "q_value": [0.01, 0.9]}
+        | {"weight_ctrl": [0.1, 0.2], "weight_stim": [0.6, 0.3], "cell_type": "all"}
+    )
+    axes = grn.plots.network_difference(table, "ctrl", "stim")
+    marked = [c for c in axes.collections if c.get_label() == "stronger in stim"]
+    np.testing.assert_allclose(marked[0].get_offsets(), [[0.1, 0.6]])
+    with pytest.raises(UserError, match="no condition 'other'"):
+        grn.plots.network_difference(table, "ctrl", "other")
+
+
+def test_layers_are_side_by_side_and_claim_no_sign(run):
+    picture = grn.plots.attention_layers(run)
+    titles = [axes.get_title(loc="left") for axes in picture.axes if axes.images]
+    assert titles == [f"Layer {number + 1}" for number in range(len(titles))] and titles
+    assert all(axes.images[0].get_array().min() >= 0 for axes in picture.axes if axes.images)
+    assert any("no sign claimed" in text for text in {t.get_text() for t in picture.findobj(Text)})
+    with pytest.raises(UserError, match="none is in this object"):
+        grn.plots.attention_layers(anndata.AnnData(np.ones((2, 2))))
+
+
+@pytest.fixture
+def cells():
+    adata = anndata.AnnData(np.ones((4, 2), np.float32))
+    adata.obsm["X_umap"] = np.array([[0.0, 0], [1, 0], [0, 1], [1, 1]])
+    adata.obsm["X_regulon"] = pd.DataFrame({"A": [2.0, -1, 0, 1]}, index=adata.obs_names)
+    adata.obs["type"] = ["s", "s", "t", "t"]
+    return adata
+
+
+def test_activity_colours_cells_where_they_are(cells):
+    axes = grn.plots.regulator_activity(cells, "A", label_key="type")
+    dots = axes.collections[0]
+    places = {tuple(place): value for place, value in zip(dots.get_offsets(), dots.get_array(), strict=True)}
+    assert places == {(0, 0): 2.0, (1, 0): -1.0, (0, 1): 0.0, (1, 1): 1.0}
+    assert {"s", "t", "Activity of A"} <= texts(axes)
+    for options, sentence in (
+        ({"basis": "X_tsne"}, r"no obsm\['X_tsne'\]"),
+        ({"label_key": "b"}, "Column 'b' is not in obs"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            grn.plots.regulator_activity(cells, "A", **options)
+    with pytest.raises(UserError, match="has no regulator 'B'"):
+        grn.plots.regulator_activity(cells, "B")
+
+
+def test_a_volcano_colours_what_the_members_agree_on_and_leaves_out_what_was_perturbed():
+    table = pd.DataFrame(
+        {
+            "gene": ["A", "up", "down", "unsure"],
+            "change": 0.0,
+            "effect": [-3.0, 0.5, -0.4, 0.6],
+            "sd": [0.0, 0.1, 0.05, 0.5],
+            "before": 1.0,
+            "perturbed": [True, False, False, False],
+        }
+    )
+    axes = grn.plots.perturbation_volcano(table)
+    dots = axes.collections[0]
+    np.testing.assert_allclose(dots.get_offsets(), [[0.5, 5], [-0.4, 8], [0.6, 1.2]])
+    assert [to_hex(colour) for colour in dots.get_facecolors()[:2]] == [UP, DOWN]
+    assert {"up", "down", "1 rise", "1 fall"} <= texts(axes) and not {"A", "unsure"} & texts(axes)
+    with pytest.raises(UserError, match=r"what grn\.perturb returns"):
+        grn.plots.perturbation_volcano(pd.DataFrame({"gene": []}))
+
+
+def test_a_picture_is_drawn_into_the_axes_that_are_given(typed, run):
+    ax = figure(4, 4).subplots()
+    assert grn.plots.network_graph(typed, ax=ax) is ax and ax.texts
+    ax = figure(4, 4).subplots()
+    assert grn.plots.confusion_matrix(run.confusion, ax=ax) is ax and ax.images
+
+
+def test_showing_outside_of_a_notebook_is_refused(typed):
+    with pytest.raises(UserError, match="show=True displays a picture in a notebook"):
+        grn.plots.network_graph(typed, show=True)
+
+
+def test_genes_that_are_not_there_say_so(typed):
+    assert "The network has no edges of Z." in texts(grn.plots.network_graph(typed, "Z"))
+    nothing = grn.plots.clustered_heatmap(typed, regulators=["Z"])
+    assert "The network has no edges between these genes." in texts(nothing)
