@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from grn.network.signed_network import SignedNetwork, block, edge_list
-from grn.plots.inputs import RunLike, as_network, weights_of
+from grn.plots.given import RunLike, as_network, weights_of
 from grn.plots.style import SIGNED, canvas, note, short, shorten, shown
 
 if TYPE_CHECKING:

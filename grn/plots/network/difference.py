@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from grn.errors import UserError
 from grn.network.signed_network import SignedNetwork
-from grn.plots.inputs import RunLike, as_network, weights_of
+from grn.plots.given import RunLike, as_network, weights_of
 from grn.plots.style import INK, LINES, canvas, note, plain, short, shown
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 
 from grn.network.signed_network import SignedNetwork
-from grn.plots.inputs import RunLike, as_typed_edges
+from grn.plots.given import RunLike, as_typed_edges
 from grn.plots.style import SIGNED, canvas, note, plain, short, shorten, shown
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from grn.network.file_formats import strongest_edges
 from grn.network.signed_network import SignedNetwork
-from grn.plots.inputs import RunLike, as_edges
+from grn.plots.given import RunLike, as_edges
 from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, canvas, note, paler, plain, short, shown
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
 from grn.network.signed_network import SignedNetwork, edge_list
-from grn.plots.inputs import RunLike, as_network, weights_of
+from grn.plots.given import RunLike, as_network, weights_of
 from grn.plots.style import DOWN, INK, UP, canvas, legend_of_signs, note, short, shown
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from grn.network.signed_network import SignedNetwork, heatmap_blocks
-from grn.plots.inputs import RunLike, as_network
+from grn.plots.given import RunLike, as_network
 from grn.plots.style import SIGNED, figure, note, plain, short, shorten
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from grn.errors import UserError
 from grn.network.signed_network import edge_list, similarity_order
-from grn.plots.inputs import RunLike, is_run
+from grn.plots.given import RunLike, is_run
 from grn.plots.style import figure, plain, shorten
 
 if TYPE_CHECKING:

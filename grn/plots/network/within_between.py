@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from grn.errors import UserError
 from grn.network.signed_network import SignedNetwork
-from grn.plots.inputs import RunLike, as_edges
+from grn.plots.given import RunLike, as_edges
 from grn.plots.style import INK, canvas, note, plain, refuse_other, short, shown
 
 if TYPE_CHECKING:
