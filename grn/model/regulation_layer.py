@@ -156,6 +156,19 @@ class RegulationLayer(nn.Module):
         shape = (self.members, self.heads, self.states, self.genes, self.width)
         self.deviation = nn.Parameter(self.deviation.new_zeros(shape))
 
+    def alone(self, member: int) -> RegulationLayer:
+        """One member as a layer of its own, in the same memory: what changes there changes here."""
+        with torch.device("meta"):
+            one = RegulationLayer(
+                1, self.genes, self.regulators.to("meta"), self.heads, self.width, self.states, self.deviates
+            )
+        for name, parameter in self.named_parameters():
+            setattr(one, name, nn.Parameter(parameter.data[member : member + 1]))
+        for name, buffer in self.named_buffers():
+            of_members = name in ("reads_depth", "predicts_ranks", "penalty")
+            setattr(one, name, buffer[member : member + 1] if of_members else buffer)
+        return one
+
     @property
     def deviates(self) -> bool:
         """Whether the states have scores of their own."""

@@ -5,13 +5,15 @@ Letters: C cells, N genes, R regulators, T targets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
+from scipy import sparse
 from scipy.stats import rankdata
 
 PENALTIES = np.logspace(0, 5, 11)
+TOGETHER = 256  # genes whose regressions are computed at the same time
 
 
 def pearson(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -> pd.DataFrame:
@@ -40,48 +42,75 @@ def ridge(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -
     return _edges(_ridge_coefficients(_standardised(matrix), positions), genes, positions)
 
 
-def ridge_predictions(training: np.ndarray, test: np.ndarray, regulators: np.ndarray) -> np.ndarray:
-    """Expected multiplicities [D, N] of D test cells [D, N], by the regression of `ridge` on training cells [C, N].
+def ridge_predictions(
+    training: sparse.csr_matrix, test: sparse.csr_matrix, regulators: np.ndarray
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Expected multiplicities of D test cells by the regression of `ridge` on C training cells, in blocks of genes.
 
-    regulators [R]: positions among the genes. No gene is predicted from itself.
+    training [C, N], test [D, N].   regulators [R]: positions among the genes. No gene is predicted from itself. Yields
+    which genes, and their predictions [D, n].
     """
-    weights = _ridge_coefficients(_standardised(training), regulators)
-    training = np.asarray(training, dtype=np.float64)
-    mean, sd = training.mean(0), training.std(0)
-    sd = np.where(_varies(training, sd), sd, 1)
-    return mean + sd * (((test - mean) / sd)[:, regulators] @ weights)
+    columns = training.tocsc()
+    measured = columns[:, regulators].toarray().astype(np.float64)
+    mean, sd = _mean_and_sd(measured)
+    given = (test[:, regulators].toarray() - mean) / sd
+    fit = _RidgeFit(_standardised(measured))
+    for some in _blocks(training.shape[1]):
+        values = columns[:, some].toarray().astype(np.float64)
+        mean, sd = _mean_and_sd(values)
+        yield some, mean + sd * (given @ fit.coefficients(_standardised(values), some, regulators))
 
 
 def _ridge_coefficients(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """[R, N], 0 for a gene on itself. values [C, N]: standardised.   positions [R]: of the regulators."""
-    inputs = values[:, positions]
-    cells = len(values)
-    eigenvalues, vectors = np.linalg.eigh(inputs.T @ inputs)
-    rotated = inputs @ vectors
-    products = rotated.T @ values
-    best = np.full(values.shape[1], np.inf)
-    weights = np.zeros((len(positions), values.shape[1]))
-    for penalty in PENALTIES:
-        shrink = 1 / (np.maximum(eigenvalues, 0) + penalty)
-        coefficients = (vectors * shrink) @ products
-        leverage = ((rotated**2) @ shrink)[:, None]
-        residuals = values - inputs @ coefficients
-        leverages = np.broadcast_to(leverage, residuals.shape).copy()
-        # A regulator that is the target is not among the inputs. With P = (X'X + penalty)^-1, block inversion gives its
-        # coefficients on the others as -P_ij / P_ii and its residuals as X P_i / P_ii, and it reduces the leverage by
-        # (X P_i)^2 / P_ii.
-        inverse = (vectors * shrink) @ vectors.T
-        own = np.diag(inverse)
-        projected = inputs @ inverse
-        coefficients[:, positions] = -inverse / own
-        residuals[:, positions] = projected / own
-        leverages[:, positions] -= projected**2 / own
-        # 1 / C is the leverage of the intercept.
-        error = ((residuals / (1 - leverages - 1 / cells)) ** 2).mean(0)
-        better = error < best
-        best[better], weights[:, better] = error[better], coefficients[:, better]
-    weights[np.arange(len(positions)), positions] = 0
-    return weights
+    fit = _RidgeFit(values[:, positions])
+    blocks = [fit.coefficients(values[:, some], some, positions) for some in _blocks(values.shape[1])]
+    return np.concatenate(blocks, axis=1)
+
+
+class _RidgeFit:
+    """Ridge regressions on the same regulators. inputs [C, R]: their standardised multiplicities."""
+
+    def __init__(self, inputs: np.ndarray):
+        self.inputs = inputs
+        self.eigenvalues, self.vectors = np.linalg.eigh(inputs.T @ inputs)
+        self.rotated = inputs @ self.vectors
+
+    def coefficients(self, values: np.ndarray, some: slice, positions: np.ndarray) -> np.ndarray:
+        """[R, n] of the genes `some`, 0 for a gene on itself. values [C, n]: standardised.   positions [R]: of all
+        regulators among all genes."""
+        here = np.flatnonzero((positions >= some.start) & (positions < some.stop))
+        genes = positions[here] - some.start
+        products = self.rotated.T @ values
+        best = np.full(values.shape[1], np.inf)
+        weights = np.zeros(products.shape)
+        for penalty in PENALTIES:
+            shrink = 1 / (np.maximum(self.eigenvalues, 0) + penalty)
+            coefficients = (self.vectors * shrink) @ products
+            leverage = ((self.rotated**2) @ shrink)[:, None]
+            residuals = values - self.inputs @ coefficients
+            leverages = np.broadcast_to(leverage, residuals.shape).copy()
+            # A regulator that is the target is not among the inputs. With P = (X'X + penalty)^-1, block inversion gives
+            # its coefficients on the others as -P_ij / P_ii and its residuals as X P_i / P_ii, and it reduces the
+            # leverage by (X P_i)^2 / P_ii.
+            inverse = (self.vectors * shrink) @ self.vectors[here].T
+            own = inverse[here, np.arange(len(here))]
+            projected = self.inputs @ inverse
+            coefficients[:, genes] = -inverse / own
+            residuals[:, genes] = projected / own
+            leverages[:, genes] -= projected**2 / own
+            # 1 / C is the leverage of the intercept.
+            error = ((residuals / (1 - leverages - 1 / len(values))) ** 2).mean(0)
+            better = error < best
+            best[better], weights[:, better] = error[better], coefficients[:, better]
+        weights[here, genes] = 0
+        return weights
+
+
+def _blocks(genes: int) -> Iterator[slice]:
+    """All genes, so many at a time that what is computed of them is small."""
+    for first in range(0, genes, TOGETHER):
+        yield slice(first, min(first + TOGETHER, genes))
 
 
 def _positions(genes: Sequence[str], regulators: Sequence[str]) -> np.ndarray:
@@ -98,6 +127,12 @@ def _standardised(matrix: np.ndarray) -> np.ndarray:
     sd = values.std(0)
     varies = _varies(matrix, sd)
     return np.where(varies, values / np.where(varies, sd, 1), 0)
+
+
+def _mean_and_sd(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each column, [N] and [N]; the sd of a gene that never varies is 1."""
+    sd = values.std(0)
+    return values.mean(0), np.where(_varies(values, sd), sd, 1)
 
 
 def _varies(matrix: np.ndarray, sd: np.ndarray) -> np.ndarray:

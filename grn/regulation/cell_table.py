@@ -20,10 +20,13 @@ from torch import Tensor
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.model.regulation_layer import RegulationLayer
 from grn.regulation.linear import LARGE
+from grn.regulation.ridge import Columns
 from grn.regulation.training_cells import TrainingCells
 
 LIMIT = 20.0  # sds from the mean, of regulators (within their state) and of targets
-DENSE = 2**28  # up to this many numbers, the targets of all cells are kept on the device
+DENSE = 2**28  # numbers that the linear fit may read of its targets
+# Up to so many numbers, the targets of all cells are kept as a dense table: on a GPU, or in memory.
+KEPT_ON_GPU, KEPT = 2**27, 2**25
 
 
 class CellTable:
@@ -99,11 +102,24 @@ class Targets:
     def __init__(self, table: sp.csr_matrix, mean: Tensor, sd: Tensor, device: torch.device):
         self.table, self.mean, self.sd = table, mean.to(device), sd.to(device)
         self.dense = None
-        if table.shape[0] * table.shape[1] <= DENSE // 2:
+        if table.shape[0] * table.shape[1] <= (KEPT_ON_GPU if self.mean.is_cuda else KEPT):
             self.dense = self._standardised(table)
 
     def __call__(self, rows: Tensor) -> Tensor:
         return self._standardised(self.table[rows.cpu().numpy()]) if self.dense is None else self.dense[rows]
+
+    def columns(self, rows: Tensor, like: Tensor) -> Columns:
+        """Those of some rows, in the dtype and on the device of `like`: some of them at a time are dense."""
+        if self.dense is not None and self.dense.is_cuda:
+            return Columns.of(self.dense[rows].to(like))
+        table = self.table[rows.cpu().numpy()].tocsc()
+
+        def read(some: Tensor | slice) -> Tensor:
+            chosen = some if isinstance(some, slice) else some.cpu().numpy()
+            values = torch.as_tensor(table[:, chosen].toarray(), device=self.mean.device)
+            return ((values - self.mean[some]) / self.sd[some]).clamp(max=LIMIT).to(like)
+
+        return Columns(table.shape, read)
 
     def _standardised(self, table: sp.csr_matrix) -> Tensor:
         values = (torch.as_tensor(table.toarray(), device=self.mean.device) - self.mean) / self.sd

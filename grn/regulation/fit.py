@@ -152,8 +152,7 @@ def choose(
     for number, part in enumerate(parts):
         fold[part] = number
     x, _, states = centred(layer, table, rows)
-    of_values = table.values(rows.to(table.inputs.device)).to(x)
-    of_ranks = table.ranks(rows.to(table.inputs.device)).to(x)
+    of_values, of_ranks = table.values.columns(rows, like=x), table.ranks.columns(rows, like=x)
     found = partial(choose_penalties, x, states=states, covariates=states, own=layer.regulators)
     found = partial(found, folds=fold.to(x.device), penalties=list(config.penalties))
     values = found(of_values)

@@ -91,7 +91,7 @@ def fit_with_knockoffs(
     total = x.new_zeros(())
     reads_depth = depth if bool(depth.std() > 0) else None
     for targets, penalties in ((table.values, values), (table.ranks, ranks)):
-        y = targets(rows.to(table.inputs.device)).to(x)
+        y = targets.columns(rows, like=x)
         fit = fit_linear(both, y, of_states, reads_depth, layer.regulators, penalties, copies=2)
         total = total + (fit.slopes + fit.deviations)[..., :-1] / 2
     share = of_states.sum(0) / of_states.sum()

@@ -18,7 +18,7 @@ from grn.regulation.linear import LARGE, Penalties
 from grn.regulation.ridge import Ridge
 from grn.regulation.training_cells import TrainingCells
 
-GENES = 2048  # whose multiplicities are held as a dense table at a time
+GENES = 256  # whose multiplicities are held as a dense table at a time
 
 
 @dataclass(frozen=True)

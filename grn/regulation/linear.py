@@ -12,13 +12,13 @@ Letters: C cells, N genes, R regulators, K states.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from grn.regulation.ridge import Features, HeldOutError, Ridge
+from grn.regulation.ridge import Columns, Features, HeldOutError, Ridge
 
 COMMON = 10.0  # what the mean error over targets counts beside a target's own, times cells and explained share
 RATIOS = (0.0, 1.2)  # of rho: 0, every state has the shared slopes; held-out error does not tell finer steps apart
@@ -54,7 +54,7 @@ class LinearFit:
 
 def choose_penalties(
     x: Tensor,
-    y: Tensor,
+    y: Tensor | Columns,
     states: Tensor,
     covariates: Tensor,
     own: Tensor,
@@ -68,7 +68,8 @@ def choose_penalties(
     own [R]: the gene that each regulator is.   folds [C].   penalties: the grid to begin with; a single one is taken.
     ratios: those that are tried.
     """
-    x, y = taken_out(x, covariates), taken_out(y, covariates)
+    rest = without(covariates)
+    x, y = rest(x), Columns.of(y).each(rest)
     ratios = (ratios or RATIOS) if states.shape[1] > 1 else (0.0,)
     if min(x.shape[1] * (1 + states.shape[1]), len(x)) > LARGE:
         folds = torch.where(folds == 0, 0, -1)
@@ -83,19 +84,19 @@ def choose_penalties(
 
 
 def _ratio_of_some(
-    x: Tensor, y: Tensor, states: Tensor, own: Tensor, folds: Tensor, grid: list[float], ratios: Sequence[float]
+    x: Tensor, y: Columns, states: Tensor, own: Tensor, folds: Tensor, grid: list[float], ratios: Sequence[float]
 ) -> Penalties:
     """The same at less cost: SOME targets on one fold choose the ratio, and by how much it changes the penalties that
     all targets have without deviations."""
     every, _ = _penalty_of_targets(Features(x, states, 0.0, own), y, folds, grid)
-    some = torch.linspace(0, y.shape[1] - 1, min(SOME, y.shape[1]), device=y.device).round().long()
+    some = torch.linspace(0, y.shape[1] - 1, min(SOME, y.shape[1]), device=x.device).round().long()
     one_fold = torch.where(folds == 0, 0, -1)
     regulated = torch.isin(own, some).nonzero()[:, 0]
     places = torch.searchsorted(some, own[regulated])
     tried = []
     for ratio in ratios:
         features = Features(x, states, ratio, own)
-        penalty, error = _penalty_of_targets(features, y[:, some], one_fold, grid, places, regulated)
+        penalty, error = _penalty_of_targets(features, Columns.of(y.read(some)), one_fold, grid, places, regulated)
         tried.append((Penalties(penalty, ratio, float(error.mean())), error))
     found = _best(tried)
     factor = (found.penalty / tried[0][0].penalty).median()
@@ -118,7 +119,7 @@ def standard_error(values: Tensor) -> float:
 
 def _penalty_of_targets(
     features: Features,
-    y: Tensor,
+    y: Columns,
     folds: Tensor,
     grid: list[float],
     own: Tensor | None = None,
@@ -126,27 +127,27 @@ def _penalty_of_targets(
 ) -> tuple[Tensor, Tensor]:
     """The penalty of each target and its held-out error, [N] and [N]. own, regulated: see HeldOutError."""
     if own is None or regulated is None:
-        own, regulated = features.own, torch.arange(len(features.own), device=y.device)
+        own, regulated = features.own, torch.arange(len(features.own), device=folds.device)
     error_of = HeldOutError(features, y, folds, own, regulated)
     tried = list(grid)
-    error = torch.stack([error_of(penalty) for penalty in tried])
+    error = error_of(tried)
     for _ in range(WIDEST if len(grid) > 1 else 0):
         best = int(error.mean(1).argmin())
         if best == 0:
-            tried, error = [tried[0] / WIDER, *tried], torch.cat([error_of(tried[0] / WIDER)[None], error])
+            tried, error = [tried[0] / WIDER, *tried], torch.cat([error_of([tried[0] / WIDER]), error])
         elif best == len(tried) - 1:
-            tried, error = [*tried, tried[-1] * WIDER], torch.cat([error, error_of(tried[-1] * WIDER)[None]])
+            tried, error = [*tried, tried[-1] * WIDER], torch.cat([error, error_of([tried[-1] * WIDER])])
         else:
             break
     common = error.mean(1, keepdim=True)
     explained = max(1 - float(common.min()), 1e-9)
-    chosen = (error + COMMON / (explained * len(y)) * common).argmin(0)
-    return y.new_tensor(tried)[chosen], error.gather(0, chosen[None])[0]
+    chosen = (error + COMMON / (explained * y.shape[0]) * common).argmin(0)
+    return error.new_tensor(tried)[chosen], error.gather(0, chosen[None])[0]
 
 
 def fit_linear(
     x: Tensor,
-    y: Tensor,
+    y: Tensor | Columns,
     states: Tensor,
     depth: Tensor | None,
     own: Tensor,
@@ -160,29 +161,47 @@ def fit_linear(
     copies: see Features.
     """
     covariates = states if depth is None else torch.cat([states, depth[:, None]], 1)
-    without, targets = taken_out(x, covariates), taken_out(y, covariates)
-    slopes, deviations = y.new_zeros(y.shape[1], x.shape[1]), y.new_zeros(states.shape[1], y.shape[1], x.shape[1])
-    rest = y
+    rest, y, inverse = without(covariates), Columns.of(y), torch.linalg.pinv(covariates)
+    genes, count = y.shape[1], states.shape[1]
     freedom = FREEDOM if found.ratio else (1.0,)
+    # Of these, rho multiplies some: their products with the targets are computed once for all ratios.
+    plain = Features(rest(x), states, 1.0 if found.ratio else 0.0, own, copies)
+    on_plain = inverse @ replace(plain, x=x).matrix()  # [K or K + 1, F]
+    of_regulators = plain.of_regulators(x.device)
+    parts = []
     for factor in freedom:
-        features = Features(without, states, factor * found.ratio, own, copies)
-        ridge = Ridge(features.matrix(), targets, own, features.of_regulators(y.device))
-        coefficients = ridge.coefficients(factor * found.penalty.to(y)) / len(freedom)
-        shared, of_states = features.slopes(coefficients)
-        slopes = slopes + shared
-        if len(of_states):
-            deviations += of_states
-        rest = rest - replace(features, x=x).matrix() @ coefficients
-    on_covariates = torch.linalg.pinv(covariates) @ rest  # [K or K + 1, N]
-    bias, of_depth = on_covariates[: states.shape[1]], on_covariates[states.shape[1] :]
-    if depth is None:
-        of_depth = y.new_zeros(1, y.shape[1])
-    deviations = torch.cat([deviations, deviations.new_zeros(*deviations.shape[:2], 1)], 2)
-    return LinearFit(torch.cat([slopes, of_depth.mT], 1), deviations, bias)
+        features = replace(plain, ratio=factor * found.ratio)
+        parts.append((factor, features, Ridge.without_targets(features)))
+
+    slopes, deviations = x.new_zeros(genes, x.shape[1] + 1), x.new_zeros(count, genes, x.shape[1] + 1)
+    bias = x.new_zeros(count, genes)
+    for some, targets in y.blocks():
+        level, targets = inverse @ targets, rest(targets)
+        here = ((own >= some.start) & (own < some.stop)).nonzero()[:, 0]
+        products = None if parts[0][2].dual else plain.products(targets)
+        for factor, features, ridge in parts:
+            scale = features.scale()
+            given = targets if products is None else scale[:, None] * products
+            solved = ridge.with_targets(given, own[here] - some.start, of_regulators[here])
+            coefficients = solved.coefficients(factor * found.penalty[some].to(x)) / len(freedom)
+            shared, of_states = features.slopes(coefficients)
+            slopes[some, :-1] += shared
+            if len(of_states):
+                deviations[:, some, :-1] += of_states
+            level = level - (on_plain * scale) @ coefficients
+        bias[:, some] = level[:count]
+        if depth is not None:
+            slopes[some, -1] = level[count]
+    return LinearFit(slopes, deviations, bias)
 
 
 def taken_out(values: Tensor, covariates: Tensor) -> Tensor:
     """values [C, V] without what the covariates [C, G] predict of them."""
+    return without(covariates)(values)
+
+
+def without(covariates: Tensor) -> Callable[[Tensor], Tensor]:
+    """`taken_out` for covariates [C, G] and whatever values [C, V]."""
     basis, size, _ = torch.linalg.svd(covariates, full_matrices=False)
     basis = basis[:, size > 1e-9 * size[0].clamp(min=1e-30)]
-    return values - basis @ (basis.mT @ values)
+    return lambda values: values - basis @ (basis.mT @ values)

@@ -25,6 +25,7 @@ VALIDATIONS = 64  # times that the held-out error is measured, evenly over the s
 PATIENCE = 12  # validations after which training ends where no member got better
 AVERAGING = 0.98  # decay of the moving average of weights that is kept
 MESSAGE_EVERY_S = 15
+TOGETHER = 2**22  # predictions of all heads that are computed at the same time where errors are measured
 
 
 def start(layer: RegulationLayer, member: int, table: CellTable, rows: Tensor, found: Penalties) -> None:
@@ -32,7 +33,7 @@ def start(layer: RegulationLayer, member: int, table: CellTable, rows: Tensor, f
     rows = sampled(layer, table, rows, member)
     x, depth, states = centred(layer, table, rows)
     targets = table.ranks if layer.predicts_ranks[member] else table.values
-    y = targets(rows.to(table.inputs.device)).to(x)
+    y = targets.columns(rows, like=x)
     fit = fit_linear(x, y, states, depth if layer.reads_depth[member] else None, layer.regulators, found)
     layer.start_from(member, fit.slopes, fit.deviations, fit.bias)
 
@@ -59,7 +60,9 @@ def train_members(
     strength = layer.penalty / torch.tensor([[len(part)] for part in training], device=device)
 
     parameters: list[Tensor] = list(layer.parameters())
-    optimiser = torch.optim.Adam(parameters, lr=config.learning_rate)
+    # One member after the other, which has no part in the others' loss: what one of them computes is a fraction of all.
+    members = [layer.alone(number) for number in range(layer.members)]
+    optimisers = [torch.optim.Adam(one.parameters(), lr=config.learning_rate) for one in members]
     average = [parameter.detach().clone() for parameter in parameters]
     best = [parameter.detach().clone() for parameter in parameters]
     least_error = held_out_errors(layer, table, rows, counted)
@@ -68,33 +71,34 @@ def train_members(
     since_better = 0
     for step in range(config.steps):
         rate = min(1.0, (step + 1) / (0.05 * config.steps)) * 0.5 * (1 + math.cos(math.pi * step / config.steps))
-        optimiser.param_groups[0]["lr"] = config.learning_rate * rate
         drawn = [part[torch.randint(len(part), (config.batch_size,), generator=generator)] for part in training]
-        inputs, states, targets = table.batch(torch.stack(drawn).to(device), layer.predicts_ranks)
-        error = (layer.predict(inputs, states) - targets).square().mean(1)  # [P, N]
-        loss = (error + strength * layer.squared_slopes()).sum()
         progress(f"Fitting the regulation layer: {100 * step // config.steps} % of the steps are done.")
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
+        for one, optimiser, own, weight in zip(members, optimisers, drawn, strength, strict=True):
+            inputs, states, targets = table.batch(own[None].to(device), one.predicts_ranks)
+            error = (one.predict(inputs, states) - targets).square().mean(1)  # [1, N]
+            loss = (error + weight * one.squared_slopes()).sum()
+            loss.backward()
+            optimiser.param_groups[0]["lr"] = config.learning_rate * rate
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
         with torch.no_grad():
             decay = min(AVERAGING, (step + 1) / (step + 10))
             torch._foreach_lerp_(average, parameters, 1 - decay)
             if (step + 1) % validate_every and step + 1 < config.steps:
                 continue
-            current = [parameter.detach().clone() for parameter in parameters]
-            _set(parameters, average)
+            _exchange(parameters, average)
             errors = held_out_errors(layer, table, rows, counted)
+            _exchange(parameters, average)
             better = errors < least_error
             least_error = torch.where(better, errors, least_error)
             for kept, now in zip(best, average, strict=True):
                 kept[better] = now[better]
-            _set(parameters, current)
             since_better = 0 if better.any() else since_better + 1
             if since_better == PATIENCE:
                 break
     with torch.no_grad():
-        _set(parameters, best)
+        for parameter, value in zip(parameters, best, strict=True):
+            parameter.copy_(value)
     return least_error.cpu()
 
 
@@ -102,13 +106,18 @@ def train_members(
 def held_out_errors(layer: RegulationLayer, table: CellTable, rows: Tensor, counted: Tensor) -> Tensor:
     """Squared error of each member on its own held-out cells, [P]. rows, counted [P, V]: see `padded`."""
     total = torch.zeros(len(rows), device=rows.device)
-    for part, counts in zip(rows.split(512, dim=1), counted.split(512, dim=1), strict=True):
+    cells = max(1, TOGETHER // (layer.members * layer.heads * layer.genes))
+    for part, counts in zip(rows.split(cells, dim=1), counted.split(cells, dim=1), strict=True):
         inputs, states, targets = table.batch(part, layer.predicts_ranks)
         error = (layer.predict(inputs, states) - targets).square().mean(2)
         total += (error * counts).sum(1)
     return total / counted.sum(1)
 
 
-def _set(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+def _exchange(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Each has the other's content then; a member at a time, so that no copy of all is needed."""
     for parameter, value in zip(parameters, values, strict=True):
-        parameter.copy_(value)
+        for one, other in zip(parameter, value, strict=True):
+            kept = one.clone()
+            one.copy_(other)
+            other.copy_(kept)

@@ -8,19 +8,50 @@ and a state with few cells is drawn to the shared slope by itself. The levels of
 that only differences between cells of one state count. A gene that regulates is never predicted from itself.
 
 One eigendecomposition gives the solutions for every penalty: of the features' products where there are fewer features
-than cells, else of the cells' products.
+than cells, else of the cells' products. Targets are read some columns at a time, so that no more of a sparse table is
+dense at once.
 
 Letters: C cells, N genes, R regulators, K states, F features.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 TOGETHER = 64  # regulators whose own features are left out at the same time
+COLUMNS = 256  # targets that are dense at the same time
+CELLS = 4096  # whose features are computed at the same time where only their products are needed
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Targets [C, N] that are read some columns at a time. read: positions or a slice of columns -> [C, n]."""
+
+    shape: tuple[int, int]
+    read: Callable[[Tensor | slice], Tensor]
+
+    @classmethod
+    def of(cls, targets: Tensor | Columns) -> Columns:
+        """The columns of a tensor [C, N]; columns stay as they are."""
+        if isinstance(targets, Columns):
+            return targets
+        cells, genes = targets.shape
+        return cls((cells, genes), lambda some: targets[:, some])
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Columns:
+        """The same after a change [C, n] -> [C, n] of the columns that are read."""
+        return Columns(self.shape, lambda some: change(self.read(some)))
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Which columns, and these: all of them, COLUMNS at a time."""
+        for first in range(0, self.shape[1], COLUMNS):
+            some = slice(first, min(first + COLUMNS, self.shape[1]))
+            yield some, self.read(some)
 
 
 @dataclass(frozen=True)
@@ -39,12 +70,31 @@ class Features:
         """How many features a regulator has."""
         return 1 + (self.states.shape[1] if self.ratio else 0)
 
+    @property
+    def width(self) -> int:
+        """How many features there are: R * blocks."""
+        return self.x.shape[1] * self.blocks
+
+    def scale(self) -> Tensor:
+        """What rho multiplies each feature by, [F]."""
+        return self.x.new_tensor([1.0] + [self.ratio] * (self.blocks - 1)).repeat_interleave(self.x.shape[1])
+
     def matrix(self, cells: Tensor | slice = slice(None)) -> Tensor:
         """[C, R * blocks]: the features of a regulator are R apart."""
         x = self.x[cells]
         if not self.ratio:
             return x
-        return torch.cat([x, *(self.ratio * x * p[:, None] for p in self.states[cells].mT)], 1)
+        shared = self.states.new_ones(len(x), 1)
+        return (torch.cat([shared, self.ratio * self.states[cells]], 1)[:, :, None] * x[:, None]).flatten(1)
+
+    def products(self, targets: Tensor | None = None, cells: Tensor | None = None) -> Tensor:
+        """Sums over cells (None: all) of the features' products with targets [C, n], or with themselves (None)."""
+        rows = torch.arange(len(self.x), device=self.x.device) if cells is None else cells
+        total = self.x.new_zeros(self.width, self.width if targets is None else targets.shape[1])
+        for some in rows.split(CELLS):
+            matrix = self.matrix(some)
+            total.addmm_(matrix.mT, matrix if targets is None else targets[some])
+        return total
 
     def of_regulators(self, device: torch.device) -> Tensor:
         """The features of each regulator and its copies, int64 [R, copies * blocks]."""
@@ -58,7 +108,10 @@ class Features:
 
 
 class Ridge:
-    """The solutions for all penalties. features [C, F], targets [C, N]: both with mean 0, own: see Features."""
+    """The solutions for all penalties. features [C, F], targets [C, N]: both with mean 0, own: see Features.
+
+    of_regulators: see Features.of_regulators; a row for each of own.
+    """
 
     def __init__(self, features: Tensor, targets: Tensor, own: Tensor, of_regulators: Tensor):
         self.features, self.dual = features, features.shape[1] > len(features)
@@ -67,11 +120,29 @@ class Ridge:
 
     @classmethod
     def of_moments(cls, gram: Tensor, cross: Tensor, own: Tensor) -> Ridge:
-        """The same from the products of the features [R, R] and of features and targets [R, N], for `coefficients`."""
+        """The same from the products of the features [F, F] and of features and targets [F, N], for `coefficients`.
+
+        Each feature is a regulator, or `with_targets` says what it is."""
         ridge = cls.__new__(cls)
         ridge.dual = False
         ridge._solve(gram, cross, own, torch.arange(len(own), device=gram.device)[:, None])
         return ridge
+
+    @classmethod
+    def without_targets(cls, features: Features, cells: Tensor | None = None) -> Ridge:
+        """That of the features of some cells (None: all), whose targets come `with_targets`."""
+        count, none = len(features.x) if cells is None else len(cells), features.own[:0]
+        if features.width > count:
+            matrix = features.matrix(slice(None) if cells is None else cells)
+            return cls(matrix, matrix[:, :0], none, none[:, None])
+        gram = features.products(cells=cells)
+        return cls.of_moments(gram, gram[:, :0], none)
+
+    def with_targets(self, targets: Tensor, own: Tensor, of_regulators: Tensor) -> Ridge:
+        """The same for other targets: [C, N] where `dual`, else their products with the features, [F, N]."""
+        other = copy(self)
+        other.own, other.of_regulators, other.targets = own, of_regulators, self.vectors.mT @ targets
+        return other
 
     def _solve(self, product: Tensor, targets: Tensor, own: Tensor, of_regulators: Tensor) -> None:
         self.own, self.of_regulators = own, of_regulators
@@ -125,29 +196,64 @@ class Ridge:
 
 
 class HeldOutError:
-    """The squared error on cells that were held out, for any penalty: a ridge regression for every fold.
+    """The squared error on cells that were held out, for any penalties: a ridge regression for every fold.
 
-    features: of all cells.   targets [C, N].   folds [C]: number of each cell's fold.   own, regulated: which of the
-    targets are regulators, int64 [n], and the numbers of these regulators, int64 [n].
+    features: of all cells.   targets [C, N].   folds [C]: number of each cell's fold; a cell with a negative one is
+    never held out.   own, regulated: which of the targets are regulators, int64 [n], and the numbers of these
+    regulators, int64 [n].
     """
 
-    def __init__(self, features: Features, targets: Tensor, folds: Tensor, own: Tensor, regulated: Tensor):
-        matrix = features.matrix()
-        columns = features.of_regulators(matrix.device)[regulated]
-        self.folds = []
-        self.size = torch.zeros_like(targets[0])
-        for fold in folds.unique().tolist():
-            held_out = folds == fold
-            if fold < 0:
-                continue
-            ridge = Ridge(matrix[~held_out], targets[~held_out], own, columns)
-            self.folds.append((ridge, ridge.for_prediction(matrix[held_out]), matrix[held_out], targets[held_out]))
-            self.size += targets[held_out].square().sum(0)
+    def __init__(self, features: Features, targets: Tensor | Columns, folds: Tensor, own: Tensor, regulated: Tensor):
+        self.features, self.targets, self.own = features, Columns.of(targets), own
+        self.of_regulators = features.of_regulators(folds.device)[regulated]
+        parts = [(folds == number).nonzero()[:, 0] for number in folds.unique().tolist()]
+        self.others, self.held_out = (parts[0], parts[1:]) if bool((folds < 0).any()) else (folds[:0], parts)
+        self.dual = features.width > len(folds) - max(map(len, self.held_out))
+        if self.dual:
+            self.training = [(folds != folds[held_out[0]]).nonzero()[:, 0] for held_out in self.held_out]
+            self.ridges = [Ridge.without_targets(features, training) for training in self.training]
+            return
+        # The products of the training cells are those of all cells without those of the cells that are held out.
+        self.grams = [features.products(cells=cells) for cells in self.held_out]
+        total = sum(self.grams, features.products(cells=self.others))
+        self.ridges = [Ridge.of_moments(total - gram, total[:, :0], own[:0]) for gram in self.grams]
 
-    def __call__(self, penalty: float) -> Tensor:
-        """[N], in variances of each target."""
-        error = torch.zeros_like(self.size)
-        for ridge, rotated, features, targets in self.folds:
-            predicted = ridge.predictions(rotated, features, self.size.new_full(self.size.shape, penalty))
-            error += (targets - predicted).square().sum(0)
-        return error / self.size.clamp(min=1e-9)
+    def __call__(self, penalties: Sequence[float]) -> Tensor:
+        """[penalties, N], in variances of each target."""
+        found = []
+        for some, targets in self.targets.blocks():
+            here = ((self.own >= some.start) & (self.own < some.stop)).nonzero()[:, 0]
+            own = self.own[here] - some.start, self.of_regulators[here]
+            wanted = targets.new_tensor(penalties)[:, None].expand(-1, targets.shape[1])
+            error = (self._errors_of_cells if self.dual else self._errors_of_moments)(targets, own, wanted)
+            size = torch.stack([targets[held_out].square().sum(0) for held_out in self.held_out]).sum(0)
+            found.append(error / size.clamp(min=1e-9))
+        return torch.cat(found, 1)
+
+    def _errors_of_cells(self, targets: Tensor, own: tuple[Tensor, Tensor], penalties: Tensor) -> Tensor:
+        """Squared errors [P, n] of targets [C, n], for penalties [P, n]. own: for Ridge.with_targets."""
+        error = torch.zeros_like(penalties)
+        for training, held_out, ridge in zip(self.training, self.held_out, self.ridges, strict=True):
+            given = targets[training] if ridge.dual else self.features.products(targets, training)
+            ridge, matrix = ridge.with_targets(given, *own), self.features.matrix(held_out)
+            rotated = ridge.for_prediction(matrix)
+            for each, penalty in zip(error, penalties, strict=True):
+                each += (targets[held_out] - ridge.predictions(rotated, matrix, penalty)).square().sum(0)
+        return error
+
+    def _errors_of_moments(self, targets: Tensor, own: tuple[Tensor, Tensor], penalties: Tensor) -> Tensor:
+        """The same, |y|^2 - 2 b'X'y + b'X'X b for coefficients b and the cells X, y that are held out."""
+        *crosses, others = [self.features.products(targets, cells) for cells in (*self.held_out, self.others)]
+        total, error = sum(crosses, others), torch.zeros_like(penalties)
+        for held_out, ridge, gram, cross in zip(self.held_out, self.ridges, self.grams, crosses, strict=True):
+            ridge, y = ridge.with_targets(total - cross, *own), targets[held_out]
+            # Fewer cells than features: their predictions cost less than X'X b.
+            matrix = self.features.matrix(held_out) if len(held_out) < len(gram) else None
+            for each, penalty in zip(error, penalties, strict=True):
+                found = ridge.coefficients(penalty)
+                if matrix is None:
+                    rest = y.square().sum(0) + ((gram @ found - 2 * cross) * found).sum(0)
+                    each += rest.clamp(min=0)
+                else:
+                    each += (y - matrix @ found).square().sum(0)
+        return error

@@ -25,6 +25,7 @@ from grn.data.loading.gene_parallel import ParallelRank
 from grn.data.loading.module import CellsDataModule
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.data.preprocessing.split import Split
+from grn.data.size import size_of_source
 from grn.devices import uses_gpu
 from grn.errors import Interrupted
 from grn.files import refuse_used_folder, remove_leftovers, replacing_file, write_text
@@ -36,6 +37,7 @@ from grn.network.export import write_network_files
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
 from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, remove_run
+from grn.training import memory_estimate
 from grn.training.building import build_model, data_module, refuse_nothing_to_learn, trained_model
 from grn.training.held_out import held_out_errors
 from grn.training.loop.averaging import MovingAverage
@@ -104,6 +106,8 @@ def train(
 
         started = time.monotonic()
         L.seed_everything(config.trainer.seed, verbose=False)
+        if first and (size := size_of_source(config.data, adata)) is not None:
+            say(memory_estimate.sentence(config, size))
         cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
         refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
         refuse_nothing_to_learn(config, cells, split)

@@ -68,11 +68,11 @@ def test_ranking_changes_no_multiplicity_and_ignores_stored_zeros():
     np.testing.assert_array_equal(found.toarray(), cell_ranks(sp.csr_matrix(with_zeros.toarray())).toarray())
 
 
-@pytest.mark.parametrize("dense", [module.DENSE, 0])
+@pytest.mark.parametrize("dense", [module.KEPT, 0])
 def test_a_batch_has_the_members_own_cells_and_kinds(monkeypatch, dense):
     """Standardised multiplicities for members that predict these, and standardised ranks for the others; the table may
     be kept dense or sparse."""
-    monkeypatch.setattr(module, "DENSE", dense)
+    monkeypatch.setattr(module, "KEPT", dense)
     cells = training_cells()
     layer, table = table_of(cells)
     rows = torch.tensor([[0, 3, 3], [7, 1, 0]])
@@ -171,3 +171,17 @@ def test_cells_that_are_not_fitted_are_not_read():
     for found, known in zip(table.batch(rows, kinds), expected.batch(rows, kinds), strict=True):
         assert torch.equal(found, known)
     assert torch.equal(layer.centre, expected_layer.centre) and torch.equal(layer.unit, expected_layer.unit)
+
+
+@pytest.mark.parametrize("kept", [module.KEPT, 0])
+def test_columns_are_those_of_the_rows(monkeypatch, kept):
+    monkeypatch.setattr(module, "KEPT", kept)
+    table, rows = table_of(training_cells())[1], torch.tensor([5, 0, 3])
+    like = torch.zeros(1, dtype=torch.float64)
+    for targets in (table.values, table.ranks):
+        found = targets.columns(rows, like)
+        assert found.shape == (3, 6)
+        for some in (slice(1, 4), torch.tensor([4, 0])):
+            read = found.read(some)
+            assert read.dtype == torch.float64
+            torch.testing.assert_close(read.float(), targets(rows)[:, some])

@@ -152,7 +152,7 @@ def test_targets_that_are_not_kept_on_the_device_give_the_same_fit(monkeypatch):
     values[np.random.default_rng(0).random(values.shape) < 0.3] = 0
     config = QUICK.model_copy(update={"steps": 30})
     kept_on_device = fit(values, config)
-    monkeypatch.setattr(cell_table, "DENSE", 0)
+    monkeypatch.setattr(cell_table, "KEPT", 0)
     tables, table = [], fitting.CellTable
     monkeypatch.setattr(fitting, "CellTable", lambda *given: tables.append(table(*given)) or tables[-1])
     assert same(fit(values, config), kept_on_device)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from grn.regulation import linear
+from grn.regulation import linear, ridge
 from grn.regulation.linear import Penalties, choose_penalties, fit_linear, taken_out
 
 CELLS, REGULATORS, GENES = 400, 5, 25
@@ -202,3 +202,44 @@ def test_what_is_taken_out_leaves_nothing_along_the_covariates(covariates):
     expected = values - covariates @ torch.linalg.pinv(covariates) @ values
     torch.testing.assert_close(rest, expected)
     assert torch.equal(taken_out(values, torch.zeros(7, 1).double()), values)
+
+
+@pytest.mark.parametrize("cells", [[5, 6], [70, 80, 50]])  # fewer than features, and more
+@pytest.mark.parametrize("ratio", [0.0, 0.7])
+def test_the_fit_is_the_same_in_blocks_of_targets(monkeypatch, cells, ratio):
+    x, y, states, _ = planted(cells, 0.5)
+    depth = torch.randn(len(x), generator=torch.Generator().manual_seed(0)).double()
+    found = Penalties(torch.logspace(-1, 1, GENES).double(), ratio, 1.0)
+    whole = fit_linear(x, y, states, depth, OWN, found)
+    penalties = chosen(x, y, states)
+    monkeypatch.setattr(ridge, "COLUMNS", 3)
+    monkeypatch.setattr(ridge, "CELLS", 40)
+    in_blocks = fit_linear(x, ridge.Columns.of(y), states, depth, OWN, found)
+    for name in ("slopes", "deviations", "bias"):
+        torch.testing.assert_close(getattr(in_blocks, name), getattr(whole, name))
+    again = chosen(x, ridge.Columns.of(y), states)
+    assert torch.equal(again.penalty, penalties.penalty) and again.ratio == penalties.ratio
+    assert again.error == pytest.approx(penalties.error, rel=1e-9)
+
+
+def test_the_fit_is_that_of_a_table_of_all_targets():
+    """Written out: features and targets without the covariates, one solution of all targets for each ratio."""
+    x, y, states, _ = planted([70, 80, 50], 0.5)
+    depth = torch.randn(len(x), generator=torch.Generator().manual_seed(0)).double()
+    penalty = torch.logspace(-1, 1, GENES).double()
+    found = fit_linear(x, y, states, depth, OWN, Penalties(penalty, 0.7, 1.0))
+    covariates = torch.cat([states, depth[:, None]], 1)
+    rest, slopes, deviations = y, 0, 0
+    for factor in linear.FREEDOM:
+        features = ridge.Features(taken_out(x, covariates), states, factor * 0.7, OWN)
+        solution = ridge.Ridge(
+            features.matrix(), taken_out(y, covariates), OWN, features.of_regulators(torch.device("cpu"))
+        )
+        coefficients = solution.coefficients(factor * penalty) / 2
+        rest = rest - ridge.Features(x, states, factor * 0.7, OWN).matrix() @ coefficients
+        shared, of_states = features.slopes(coefficients)
+        slopes, deviations = slopes + shared, deviations + of_states
+    bias = torch.linalg.pinv(covariates) @ rest
+    torch.testing.assert_close(found.slopes, torch.cat([slopes, bias[3:].mT], 1))
+    torch.testing.assert_close(found.deviations[..., :-1], deviations)
+    torch.testing.assert_close(found.bias, bias[:3])

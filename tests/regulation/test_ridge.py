@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grn.regulation import ridge as module
-from grn.regulation.ridge import Features, HeldOutError, Ridge
+from grn.regulation.ridge import Columns, Features, HeldOutError, Ridge
 
 close = {"rtol": 1e-8, "atol": 1e-10}
 GENES, OWN = 9, torch.tensor([0, 3, 4, 8])
@@ -132,7 +132,7 @@ def test_the_held_out_error_is_that_of_the_other_folds_solutions(cells):
             part = Features(features.x[training], features.states[training], features.ratio, OWN)
             coefficients = direct(part, y[training], torch.full((GENES,), penalty, dtype=torch.float64))
             expected += (y[held_out] - features.matrix(held_out) @ coefficients).square().sum(0)
-        torch.testing.assert_close(error_of(penalty), expected / y.square().sum(0), **close)
+        torch.testing.assert_close(error_of([penalty])[0], expected / y.square().sum(0), **close)
 
 
 def test_cells_of_no_fold_are_trained_on_and_never_held_out():
@@ -143,4 +143,44 @@ def test_cells_of_no_fold_are_trained_on_and_never_held_out():
     part = Features(features.x[training], features.states[training], features.ratio, OWN)
     coefficients = direct(part, y[training], torch.full((GENES,), 3.0, dtype=torch.float64))
     expected = (y[~training] - features.matrix(~training) @ coefficients).square().sum(0) / y[~training].square().sum(0)
-    torch.testing.assert_close(HeldOutError(features, y, folds, OWN, torch.arange(4))(3.0), expected, **close)
+    torch.testing.assert_close(HeldOutError(features, y, folds, OWN, torch.arange(4))([3.0])[0], expected, **close)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.8])
+@pytest.mark.parametrize("cells", [9, 17, 30, 90])  # fewer than features, in all folds or one; small folds; large ones
+def test_the_held_out_error_is_the_same_in_blocks_of_targets_and_of_cells(monkeypatch, cells, ratio):
+    features, y = problem(cells, ratio=ratio)
+    own, regulated = OWN[[3, 1]], torch.tensor([3, 1])  # targets need not be in the order of the regulators
+    folds = (torch.arange(cells) % 5 - 1).clamp(max=2)  # the last is twice as large
+    whole = HeldOutError(features, y, folds, own, regulated)([0.5, 40.0])
+    monkeypatch.setattr(module, "COLUMNS", 2)
+    monkeypatch.setattr(module, "CELLS", 7)
+    error_of = HeldOutError(features, Columns.of(y), folds, own, regulated)
+    torch.testing.assert_close(error_of([0.5, 40.0]), whole, **close)
+    torch.testing.assert_close(error_of([40.0]), whole[1:], **close)
+    assert whole.std() > 0.01
+
+
+def test_products_are_those_of_the_whole_matrix(monkeypatch):
+    features, y = problem(50)
+    matrix, cells = features.matrix(), torch.tensor([3, 1, 4, 44, 5, 9, 2, 6])
+    monkeypatch.setattr(module, "CELLS", 3)
+    torch.testing.assert_close(features.products(), matrix.mT @ matrix, **close)
+    torch.testing.assert_close(features.products(y), matrix.mT @ y, **close)
+    torch.testing.assert_close(features.products(y, cells), matrix[cells].mT @ y[cells], **close)
+    plain = Features(features.x, features.states, 1.0, OWN)
+    torch.testing.assert_close(plain.matrix() * features.scale(), matrix, **close)
+
+
+def test_columns_are_read_a_few_at_a_time_and_changed_when_they_are_read(monkeypatch):
+    y = torch.arange(30.0).view(3, 10)
+    asked = []
+
+    def read(some):
+        asked.append(some)
+        return y[:, some]
+
+    monkeypatch.setattr(module, "COLUMNS", 4)
+    blocks = list(Columns((3, 10), read).each(torch.neg).blocks())
+    assert asked == [slice(0, 4), slice(4, 8), slice(8, 10)] == [some for some, _ in blocks]
+    torch.testing.assert_close(torch.cat([block for _, block in blocks], 1), -y)

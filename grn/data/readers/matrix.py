@@ -32,12 +32,12 @@ def locate(values: sparse.csr_matrix, entry: int) -> tuple[int, int]:
 
 
 def _blocks(values) -> Iterator:
-    """A matrix on disk in blocks of rows, so that a dense one is never in memory as a whole; any other as one block."""
+    """A dense matrix, or one on disk, in blocks of rows, so that no copy is ever whole; any other as one block."""
     if isinstance(values, CSCDataset):  # in a column-wise file, the values of a cell are scattered over all of it
         yield values.to_memory()
     elif isinstance(values, CSRDataset):
         yield from _rows_of(values)
-    elif isinstance(values, h5py.Dataset):
+    elif isinstance(values, (h5py.Dataset, np.ndarray)) and values.ndim == 2:
         for start in range(0, max(values.shape[0], 1), ROWS):
             yield values[start : start + ROWS]
     else:

@@ -1,0 +1,62 @@
+"""The errors on test cells that a run ends with: written out over whole tables, in blocks of cells and of genes."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from grn.data.cells import load_cells
+from grn.data.preprocessing.scale import mean_and_sd
+from grn.messages import silent
+from grn.network import baselines
+from grn.network.baselines import ridge, ridge_predictions
+from grn.regulation.fit import fit_regulation
+from grn.regulation.states import states_of
+from grn.training import held_out
+from grn.training.held_out import held_out_errors
+
+
+@pytest.fixture
+def fitted(make_config):
+    config = make_config()
+    cells, split = load_cells(config.data)
+    mean, sd = mean_and_sd(cells.multiplicity[split.train])
+    states = states_of(cells, 0)
+    return fit_regulation(config, cells, states, split.train, mean=mean, sd=sd, say=silent), states, cells, split
+
+
+def test_errors_are_in_variances_of_the_genes_over_all_test_cells(fitted, monkeypatch):
+    found, states, cells, split = fitted
+    mean, sd = mean_and_sd(cells.multiplicity[split.train])
+    test = cells.multiplicity[split.test].toarray()
+    read = torch.as_tensor(test)[:, found.regulation.regulators], torch.as_tensor(cells.basal[split.test])
+    told = found.regulation(*read, torch.as_tensor(states.membership[split.test])).detach()
+    names = list(cells.vocabulary)
+    edges = ridge(cells.multiplicity[split.train].toarray(), names, [names[j] for j in found.regulation.regulators])
+    weights = edges.pivot(index="target", columns="source", values="weight").reindex(names).fillna(0)
+    train = cells.multiplicity[split.train].toarray().astype(np.float64)
+    spread = np.where(train.std(0) > 1e-6, train.std(0), 1)
+    standard = (test - train.mean(0)) / spread
+    by_ridge = standard[:, [names.index(name) for name in weights]] @ weights.to_numpy().T
+    expected = {
+        "regulation_error": np.square(told.numpy() - (test - mean.numpy()) / sd.numpy()).mean(),
+        "pooled_error": np.square(found.regulation(*read).detach().numpy() - (test - mean.numpy()) / sd.numpy()).mean(),
+        "ridge_error": np.square(by_ridge - standard).mean(),
+    }
+    for cells_together, genes_together in ((held_out.CELLS, baselines.TOGETHER), (3, 5)):
+        monkeypatch.setattr(held_out, "CELLS", cells_together)
+        monkeypatch.setattr(baselines, "TOGETHER", genes_together)
+        errors = held_out_errors(found.regulation, states, cells, split, mean, sd)
+        assert errors == pytest.approx(expected, rel=1e-4)
+    assert len(set(errors.values())) == 3
+
+
+def test_predictions_come_in_blocks_of_genes_and_are_those_of_all(monkeypatch):
+    generator = np.random.default_rng(0)
+    cells = sp.csr_matrix(generator.poisson(1.0, (40, 11)).astype(np.float32))
+    regulators = np.array([2, 7, 10])
+    whole = dict(enumerate(ridge_predictions(cells[:30], cells[30:], regulators)))
+    monkeypatch.setattr(baselines, "TOGETHER", 4)
+    blocks = list(ridge_predictions(cells[:30], cells[30:], regulators))
+    assert [some for some, _ in blocks] == [slice(0, 4), slice(4, 8), slice(8, 11)]
+    np.testing.assert_allclose(np.concatenate([each for _, each in blocks], 1), whole[0][1])

@@ -1,0 +1,98 @@
+"""Memory: neither the fit nor the errors on test cells hold a dense table of the cells, and the estimate is near."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from grn.config.schema import Config
+from grn.data.size import Size
+from grn.training import memory_estimate
+from grn.training.memory_estimate import memory_wanted, sentence
+
+CELLS, GENES = 4000, 2500
+TABLE = CELLS * GENES * 8  # bytes of a dense table of float64: 80 MB
+SCRIPT = """
+import json, resource
+import numpy as np, torch
+from scipy import sparse
+from grn.config.schema import Config
+from grn.data.cells import load_cells
+from grn.data.preprocessing.scale import mean_and_sd
+from grn.data.size import size_of_source
+from grn.messages import silent
+from grn.regulation.fit import fit_regulation
+from grn.regulation.states import states_of
+from grn.training.held_out import held_out_errors
+from grn.training.memory_estimate import in_use, memory_wanted
+from anndata import AnnData
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def run(count, genes, density):
+    generator = np.random.default_rng(0)
+    counts = sparse.random(count, genes, density, "csr", np.float32, generator, lambda n: 1 + generator.poisson(1.0, n))
+    adata = AnnData(counts)
+    adata.obs["type"] = np.array(["a", "b"])[np.arange(count) % 2]
+    before, expected = in_use(), memory_wanted(config, size_of_source(config.data, adata))
+    cells, split = load_cells(config.data, adata=adata)
+    mean, sd = mean_and_sd(cells.multiplicity[split.train])
+    states = states_of(cells, 0)
+    fitted = fit_regulation(config, cells, states, split.train, mean=mean, sd=sd, say=silent)
+    after_fit = peak()
+    held_out_errors(fitted.regulation, states, cells, split, mean, sd)
+    return [before, expected, after_fit, peak()]
+
+config = Config.model_validate(dict(
+    data=dict(path="memory:", genes="all", label_key="type", regulators=list(map(str, range(10)))),
+    regulation=dict(members=2, steps=2, width=8, penalties=[30, 100]),
+    trainer=dict(accelerator="cpu"),
+))
+run(100, 20, 0.5)  # what is imported late
+print(json.dumps(run({cells}, {genes}, 0.03)))
+"""
+
+
+def test_neither_the_fit_nor_ridge_holds_a_dense_table_of_the_cells():
+    """Before, the targets were held several times over, in float64."""
+    script = SCRIPT.format(cells=CELLS, genes=GENES)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
+    before, expected, after_fit, at_last = json.loads(done.stdout)
+    assert at_last - before < 2.5 * TABLE
+    assert at_last - after_fit < 0.3 * TABLE
+    assert 0.5 < (expected - before) / (at_last - before) < 4
+
+
+def config_of(**changes) -> Config:
+    return Config.model_validate({"data": {"path": "cells.h5ad", **changes}})
+
+
+def test_the_estimate_grows_with_what_takes_memory():
+    few = Size(10_000, 4000, 1_000_000)
+    listed = ["a"] * 100
+    base = memory_wanted(config_of(regulators=listed), few)
+    assert memory_wanted(config_of(regulators=listed), Size(10_000, 4000, 50_000_000)) > 1.5 * base
+    assert memory_wanted(config_of(regulators=listed), Size(10_000, 4000, 1_000_000, labels=20)) > 1.2 * base
+    assert memory_wanted(config_of(regulators=listed), Size(10_000, 4000, 1_000_000, whole=10**10)) > 1e10
+    assert memory_wanted(config_of(regulators="all", genes="all"), few) > 2 * base
+
+
+def test_the_sentence_says_what_to_do_where_the_machine_has_less(monkeypatch):
+    config, size = config_of(regulators=["a", "b"]), Size(700, 300, 12_345)
+    assert sentence(config, size).startswith("700 cells x 300 genes with 12345 values: the run takes about ")
+    assert "This machine has" not in sentence(config, size)
+    monkeypatch.setattr(memory_estimate, "physical_memory", lambda: 1e8)
+    assert "This machine has 100 MB: choose fewer genes (data.genes)" in sentence(config, size)
+    monkeypatch.setattr(memory_estimate, "physical_memory", lambda: None)
+    assert sentence(config, size).endswith("of memory.")
+
+
+@pytest.mark.parametrize("regulators", ["all", "no/such/file.txt"])
+def test_regulators_that_cannot_be_counted_are_all_genes(regulators):
+    """Whatever is wrong with a file is said when the cells are read."""
+    size = Size(1000, 500, 10_000)
+    expected = memory_wanted(config_of(regulators=[str(gene) for gene in np.arange(500)]), size)
+    assert memory_wanted(config_of(regulators=regulators), size) == pytest.approx(expected, rel=0.1)
