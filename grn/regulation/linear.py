@@ -166,7 +166,7 @@ def fit_linear(
     freedom = FREEDOM if found.ratio else (1.0,)
     # Of these, rho multiplies some: their products with the targets are computed once for all ratios.
     plain = Features(rest(x), states, 1.0 if found.ratio else 0.0, own, copies)
-    on_plain = inverse @ replace(plain, x=x).matrix()  # [K or K + 1, F]
+    on_plain = replace(plain, x=x).products(inverse.mT).mT  # [K or K + 1, F]
     of_regulators = plain.of_regulators(x.device)
     parts = []
     for factor in freedom:

@@ -207,7 +207,9 @@ class HeldOutError:
         self.features, self.targets, self.own = features, Columns.of(targets), own
         self.of_regulators = features.of_regulators(folds.device)[regulated]
         parts = [(folds == number).nonzero()[:, 0] for number in folds.unique().tolist()]
-        self.others, self.held_out = (parts[0], parts[1:]) if bool((folds < 0).any()) else (folds[:0], parts)
+        any_others = int(bool((folds < 0).any()))  # their number is the lowest
+        self.others: Tensor = parts[0] if any_others else folds[:0]
+        self.held_out = parts[any_others:]
         self.dual = features.width > len(folds) - max(map(len, self.held_out))
         if self.dual:
             self.training = [(folds != folds[held_out[0]]).nonzero()[:, 0] for held_out in self.held_out]

@@ -1,10 +1,11 @@
-"""How much memory a run takes, estimated before its cells are read.
+"""How much memory a run takes, estimated before its cells are read; and giving back what it no longer uses.
 
 Letters: C cells, N genes, R regulators, K states, P members.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 from grn.config.schema import Config
@@ -49,6 +50,14 @@ def memory_wanted(config: Config, size: Size) -> float:
     linear = number * (3 * size.cells * COLUMNS + 4 * smaller**2)
     networks = 8 * 6 * genes * regulators * (2 * states if states > 1 else 1)
     return in_use() + max(stored + size.whole, stored + LAYERS * scores + max(linear, TRAINING), stored + networks)
+
+
+def give_back() -> None:
+    """Has the allocator return what was freed: glibc keeps pieces of many megabytes otherwise."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):  # another allocator
+        return
 
 
 def in_use() -> float:

@@ -162,6 +162,7 @@ def train_in(
         say(states.summary())
         fit_layers = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say)
     fitted = fit_layers(split.train) if states is not None else None
+    memory_estimate.give_back()
     model = build_model(config, cells, split, mean, sd, fitted)
     data = data_module(config, cells, split, with_regulators=fitted is not None)
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
@@ -188,7 +189,9 @@ def train_in(
     trained.save(folder / "model")
     if fitted is not None:
         # The metrics above are of a model that had not seen the test cells; the network is read from all cells.
+        memory_estimate.give_back()
         model.regulation = fit_layers(np.arange(len(cells)), earlier=fitted).regulation
+        memory_estimate.give_back()
         trained.save(folder / "model")
 
     started = time.monotonic()

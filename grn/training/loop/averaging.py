@@ -25,8 +25,11 @@ class MovingAverage(WeightAveraging):
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
         if trainer.global_step <= self._latest_update_step or self._average_model is None:
             return
-        averages: list[Tensor] = list(self._average_model.module.parameters())
-        weights: list[Tensor] = list(pl_module.parameters())
+        # What is not trained (the regulation layers, which may be large) is its own average.
+        pairs = zip(self._average_model.module.parameters(), pl_module.parameters(), strict=True)
+        trained = [pair for pair in pairs if pair[1].requires_grad]
+        averages: list[Tensor] = [average for average, _ in trained]
+        weights: list[Tensor] = [weight for _, weight in trained]
         if self._latest_update_step == 0:
             torch._foreach_copy_(averages, weights)
         else:

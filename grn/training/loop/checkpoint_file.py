@@ -54,7 +54,8 @@ def refuse_damage(path: Path) -> None:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """The content of an undamaged checkpoint, on the CPU. Raises DamagedCheckpoint, OSError."""
     refuse_damage(path)
-    return torch.load(path, map_location="cpu", weights_only=True)
+    # Mapped: what nobody uses of it is never in memory.
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 def _digest(file: Any, length: int) -> bytes:
