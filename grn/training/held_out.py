@@ -13,7 +13,7 @@ from grn.network.baselines import ridge_predictions
 from grn.regulation.states import States
 
 LARGEST_RIDGE = 2**27  # most numbers that ridge is fitted on: more take minutes
-CELLS = 512  # test cells that are predicted at the same time
+CELLS = 128  # test cells that are predicted at the same time
 
 
 def held_out_errors(

@@ -173,6 +173,7 @@ def train_in(
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
+    memory_estimate.give_back()
     model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
     metrics = evaluate(task, data.test_dataloader())
     held_out = {}
