@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from grn.api.predict import predict as predict
     from grn.api.read_network import read_network as read_network
     from grn.api.results.activity import activity as activity
+    from grn.api.results.benchmark import benchmark as benchmark
     from grn.api.results.compare import compare as compare
     from grn.api.results.evaluate import evaluate as evaluate
     from grn.api.results.export import export as export
@@ -34,6 +35,7 @@ __all__ = [
     "Run",
     "__version__",
     "activity",
+    "benchmark",
     "compare",
     "errors",
     "evaluate",
@@ -51,6 +53,7 @@ __all__ = [
 _MODULES = {
     "Run": "grn.api.run",
     "activity": "grn.api.results.activity",
+    "benchmark": "grn.api.results.benchmark",
     "compare": "grn.api.results.compare",
     "evaluate": "grn.api.results.evaluate",
     "export": "grn.api.results.export",

@@ -63,6 +63,7 @@ MOST_FILES = 10
 SAME_NAME = {
     "activity.py": "what it computes, and its Python call",
     "backward.py": "the stream's and the moments' kernels",
+    "benchmark.py": "its Python call and its command",
     "calls.py": "the stream's and the moments' kernels",
     "cells.py": "cells as a caller has them in memory, and as the data set made of them",
     "compare.py": "what it computes, its Python call and its command",

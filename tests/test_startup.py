@@ -31,6 +31,8 @@ def imported_by(code: str) -> set[str]:
         "from grn.cli.main import main; main(['export', '--help'])",
         "from grn.cli.main import main; main(['evaluate', '--help'])",
         "from grn.cli.main import main; main(['data', 'list'])",
+        "from grn.cli.main import main; main(['doctor', '--help'])",
+        "from grn.cli.main import main; main(['benchmark', '--help'])",
         "from grn.cli.main import main; main(['train', '--config', 'pbm.yaml'])",
     ],
 )

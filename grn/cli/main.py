@@ -9,9 +9,9 @@ from typing import Annotated, NoReturn
 import typer
 
 import grn
-from grn.cli import data, init, predict, train
+from grn.cli import data, doctor, init, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
-from grn.cli.results import compare, evaluate, export, perturb
+from grn.cli.results import benchmark, compare, evaluate, export, perturb
 
 app = typer.Typer(
     name="grn",
@@ -41,6 +41,8 @@ app.command("evaluate")(evaluate.command)
 app.command("compare")(compare.command)
 app.command("perturb")(perturb.command)
 app.add_typer(data.app, name="data")
+app.command("doctor")(doctor.command)
+app.command("benchmark")(benchmark.command)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ from grn.cli.options import Debug, Quiet
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from grn.config.schema import Config
     from grn.network.signed_network import SignedNetwork
     from grn.training.run import TrainResult
 
@@ -61,11 +62,10 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Train a model, and write its predictions of cell types and its network into a run folder."""
-    from grn.config.files import change_config, load_config
     from grn.errors import ConfigError
     from grn.run_folder import COMPLETE, config_of
 
-    if data is not None and data.lower().endswith((".yaml", ".yml")):
+    if is_configuration(data):
         if config is not None:
             raise ConfigError(f"There are two configurations, {data} and --config {config}; leave one of them out.")
         config, data = data, None
@@ -84,9 +84,7 @@ def command(
             "run; see grn train --help."
         )
     # The configuration is checked before torch and Lightning are imported, which takes seconds.
-    loaded = load_config(config or DEFAULTS, overrides or [])
-    given = {"data.path": data, "data.label_key": label, "data.regulators": regulators}
-    loaded = change_config(loaded, {field: value for field, value in given.items() if value is not None})
+    loaded = loaded_config(data, config, label, regulators, overrides)
     name = Path(config).stem if config else re.sub(r"[^\w.-]+", "_", Path(data or "").stem).strip("_")
 
     import pandas as pd
@@ -111,6 +109,24 @@ def command(
         )
         print_result(result, network, to)
         to.print(f"\nFigures and tables: {report}", markup=False)
+
+
+def is_configuration(data: str | None) -> bool:
+    """Whether what was given in the place of cells is a configuration."""
+    return data is not None and data.lower().endswith((".yaml", ".yml"))
+
+
+def loaded_config(
+    data: str | None, config: str | None, label: str | None, regulators: str | None, overrides: list[str] | None
+) -> Config:
+    """The configuration of a run: `config` (None: the defaults) with `overrides` and what the options say."""
+    from grn.config.files import change_config, load_config
+
+    if is_configuration(data):
+        config, data = data, None
+    loaded = load_config(config or DEFAULTS, overrides or [])
+    given = {"data.path": data, "data.label_key": label, "data.regulators": regulators}
+    return change_config(loaded, {field: value for field, value in given.items() if value is not None})
 
 
 def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:

@@ -20,6 +20,7 @@ PUBLIC = [
     "Run",
     "__version__",
     "activity",
+    "benchmark",
     "compare",
     "errors",
     "evaluate",
@@ -49,7 +50,18 @@ PLOTS = [
     "training_curves",
     "within_and_between",
 ]
-FUNCTIONS = ["activity", "compare", "evaluate", "export", "load", "network", "perturb", "predict", "read_network"]
+FUNCTIONS = [
+    "activity",
+    "benchmark",
+    "compare",
+    "evaluate",
+    "export",
+    "load",
+    "network",
+    "perturb",
+    "predict",
+    "read_network",
+]
 FUNCTIONS += ["screen", "train"]
 RUN = ["cell_types", "config", "confusion", "edges", "folder", "history", "metrics", "network", "save"]
 
@@ -118,6 +130,7 @@ def test_properties_and_plots_say_what_they_are(name):
         "predict",
         "read_network",
         "results.activity",
+        "results.benchmark",
         "results.compare",
         "results.evaluate",
         "results.export",

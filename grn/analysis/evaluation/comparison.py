@@ -114,7 +114,7 @@ def compare_networks(
     say: receives sentences that describe the universe and what was left out. Raises UserError.
     """
     universe_options: dict[str, Any] = {
-        "regulators": _chosen_regulators(regulators),
+        "regulators": chosen_regulators(regulators),
         "genes": _chosen_genes(genes, predicted, expression),
     }
     signed = predicted.signed  # of all cells: in a single type, every weight may be positive
@@ -316,7 +316,7 @@ def _of_type(universe: Universe, truth: ReferenceNetwork, label: str) -> tuple[U
     return universe, ReferenceNetwork(edges, truth.format, conflicts=0)
 
 
-def _chosen_regulators(regulators: str | Iterable[str]) -> list[str] | str | None:
+def chosen_regulators(regulators: str | Iterable[str]) -> list[str] | str | None:
     if not isinstance(regulators, str):
         return list(regulators)
     if regulators == "all":

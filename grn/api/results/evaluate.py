@@ -107,8 +107,8 @@ def evaluate(
             print(line, flush=True)
 
     with reworded(WORDS):
-        predicted, truth = predicted_network(network), _reference(reference)
-        expression = None if data is None else _expression(data, network)
+        predicted, truth = predicted_network(network), reference_of(reference)
+        expression = None if data is None else expression_of(data, network)
         evaluations = compare_networks(
             predicted,
             truth,
@@ -133,7 +133,7 @@ def _names(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[str] | st
     return os.fspath(choice) if isinstance(choice, (str, os.PathLike)) else [str(name) for name in choice]
 
 
-def _reference(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceNetwork:
+def reference_of(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceNetwork:
     import pandas as pd
 
     from grn.analysis.evaluation.reference_files import open_reference_file, reference_of_table
@@ -145,7 +145,7 @@ def _reference(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceNet
     raise DataError(f"reference must be a table or a path to one, not {type(reference).__name__}.")
 
 
-def _expression(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Expression:
+def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Expression:
     """The cells behind `data`; an AnnData is read as the network's own run read its cells, where it is of a run."""
     from grn.analysis.baseline_cells import data_config, read_expression
     from grn.config.files import change_config

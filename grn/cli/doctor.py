@@ -1,0 +1,109 @@
+"""`grn doctor`: what is installed, what runs where and why, and what a run would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from grn.cli.options import Debug
+
+LIBRARIES = ("torch", "triton", "lightning", "anndata", "scanpy", "numpy", "scipy", "pandas", "pyarrow")
+OPTIONAL = {"decoupler": "grn.activity", "tensorboard": "trainer.tensorboard"}
+
+
+def command(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG|CELLS", help="A run to rehearse: what grn train would be given.", show_default=False
+        ),
+    ] = None,
+    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="As for grn train.")] = None,
+    regulators: Annotated[str | None, typer.Option("--regulators", metavar="FILE", help="As for grn train.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="As for grn train. Repeatable.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Print what is installed, which kernels run here and why, and test them; of a run, estimate time and memory."""
+    from grn.cli.console import console, plain
+    from grn.cli.train import loaded_config
+    from grn.errors import ConfigError
+
+    if run is None and (label or regulators or overrides):
+        raise ConfigError("--label, --regulators and --set are of a run; give its configuration or cells, too.")
+    config = None if run is None else loaded_config(run, None, label, regulators, overrides)
+    say = plain(console())
+    say("Installed")
+    for name, version in _installed():
+        say(f"  {name}: {version}")
+    failed = _machine(say, config)
+    if config is not None:
+        _estimate(config, say)
+    if failed:
+        say(f"{failed} of the kernels compute wrongly on this machine; please report that, with all of the above.")
+        raise typer.Exit(1)
+
+
+def _installed() -> list[tuple[str, str]]:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    import grn
+
+    found = [("grn", grn.__version__), ("python", f"{platform.python_version()} on {platform.platform()}")]
+    for name in (*LIBRARIES, *OPTIONAL):
+        try:
+            found.append((name, version(name)))
+        except PackageNotFoundError:
+            missing = f"not installed; needed by {OPTIONAL[name]} alone" if name in OPTIONAL else "not installed"
+            found.append((name, missing))
+    return found
+
+
+def _machine(say: Callable[[str], None], config) -> int:
+    """Prints the device, the kernels' paths and their self-test; returns how many failed."""
+    import os
+
+    import torch
+
+    from grn.config.schema import ModelConfig
+    from grn.disk import in_units
+    from grn.model.kernel_check import own_device, paths_taken, self_test
+
+    device = own_device()
+    say("Device")
+    say(f"  CPU: {os.cpu_count()} cores, {torch.get_num_threads()} threads of torch")
+    if device.type == "cuda":
+        about = torch.cuda.get_device_properties(device)
+        capability = f"compute capability {about.major}.{about.minor}"
+        say(f"  GPU: {about.name}, {in_units(about.total_memory)}, {capability}; {torch.cuda.device_count()} in all")
+    else:
+        say("  GPU: none that torch can use; everything runs on the CPU")
+    say("Attention of a block in training")
+    for taken in paths_taken(ModelConfig() if config is None else config.model):
+        reason = f" ({taken.reason})" if taken.reason else ""
+        say(f"  {taken.genes} genes in a bag: {taken.kernel}{reason}")
+    say("Self-test: the largest error against the definition in float64, of outputs and gradients")
+    tests = self_test()
+    for test in tests:
+        say(f"  {test.kernel}, {test.dtype}: {test.error:.1e} {'ok' if test.passed else 'WRONG'}")
+    return sum(not test.passed for test in tests)
+
+
+def _estimate(config, say: Callable[[str], None]) -> None:
+    from grn.analysis.rehearsal import rehearse
+    from grn.disk import in_units
+
+    found = rehearse(config, say)
+    say(f"Estimate for {config.data.path}, from a rehearsal of {found.rehearsed:.0f} s")
+    say(f"  until training begins: {found.before:.0f} s")
+    say(f"  training: at most {found.training:.0f} s, {found.steps} steps of {1000 * found.per_step:.0f} ms")
+    say(f"  after training: {found.after:.0f} s")
+    say(f"  in all: at most {found.seconds:.0f} s; less where validation stops training earlier (trainer.patience)")
+    if found.memory is not None:
+        say(f"  memory: {in_units(found.memory)}")
+    if found.gpu_memory is not None:
+        say(f"  memory of the GPU: {in_units(found.gpu_memory)}")

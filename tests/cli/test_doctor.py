@@ -1,0 +1,62 @@
+"""`grn doctor`: what is there, which kernels run and why, and whether they are right."""
+
+from __future__ import annotations
+
+import pytest
+
+from grn.analysis import rehearsal
+from grn.cli.main import main
+from grn.config.schema import ModelConfig
+from grn.model import kernel_check
+
+
+def test_the_machine_is_described_and_its_kernels_are_tested(capsys):
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "  torch: " in said and "  CPU: " in said
+    assert "  2000 genes in a bag: " in said
+    assert "  torch_stream, float32: " in said and "WRONG" not in said
+
+
+def test_a_kernel_that_computes_wrongly_is_found(capsys, monkeypatch):
+    ordinary = kernel_check.spherical_attention
+    monkeypatch.setattr(kernel_check, "spherical_attention", lambda q, k, v, m: ordinary(q, -k, v, m))
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "WRONG" in said and "of the kernels compute wrongly on this machine" in said
+
+
+def test_every_path_that_can_run_here_is_tested():
+    found = {test.kernel for test in kernel_check.self_test()}
+    assert {"torch_stream", "torch_moments"} <= found
+    assert all(test.passed and test.error < 1e-4 for test in kernel_check.self_test() if test.dtype == "float32")
+    taken = kernel_check.paths_taken(ModelConfig(), (10, 20_000))
+    assert [path.genes for path in taken] == [10, 20_000] and all(path.kernel for path in taken)
+
+
+def test_an_estimate_is_printed_for_a_run(capsys, monkeypatch):
+    seen = []
+
+    def rehearsed(config, say):
+        seen.append(config)
+        return rehearsal.Estimate(10.0, 60.0, 5.0, 600, 0.1, 2_000_000_000, None, 25.0)
+
+    monkeypatch.setattr(rehearsal, "rehearse", rehearsed)
+    assert main(["doctor", "simulated.yaml", "--set", "trainer.max_steps=600"]) == 0
+    said = capsys.readouterr().out
+    assert seen[0].trainer.max_steps == 600
+    for line in ("training: at most 60 s, 600 steps of 100 ms", "in all: at most 75 s", "  memory: 2 GB"):
+        assert line in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--label", "type"], "--label, --regulators and --set are of a run; give its configuration or cells, too."),
+        (["none.yaml"], "none.yaml"),
+        (["simulated.yaml", "--set", "trainer.max_step=6"], "max_steps"),
+    ],
+)
+def test_what_is_wrong_with_the_run_is_one_sentence(arguments, sentence, capsys):
+    assert main(["doctor", *arguments]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
