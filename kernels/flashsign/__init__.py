@@ -8,6 +8,7 @@
     NAryFold, n_ary_reduce               folds of slices of one's own; fold_literal is the definition of fold
     linear_cross_entropy, distribution_cross_entropy, weighted_cross_entropy     behind a linear layer without logits
     mlp, rms_norm                        without a hidden layer, without a normalised copy
+    normalised_attention                 spherical, L1, squared ReLU or softmax attention, from one template
     Monoid, check_monoid, with_unit, product            monoids of one's own, their laws, monoids made of others
     SUM, WEIGHTED_SUM, WEIGHTED_MEAN, MAX, PRODUCT, LOG_SUM_EXP, LOG_WEIGHTED_SUM, LOG_WEIGHTED_MEAN,
     SAFE_EXPONENTIAL_SUM, SOFTMAX, DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY                 monoids
@@ -42,6 +43,7 @@ from flashsign.errors import BackendUnavailable, BrokenLaw, ShapeMismatch, Unusa
 from flashsign.layers.cross_entropy import distribution_cross_entropy, linear_cross_entropy, weighted_cross_entropy
 from flashsign.layers.feed_forward import mlp
 from flashsign.layers.normalise import rms_norm
+from flashsign.layers.normalised import normalised_attention
 from flashsign.reference import edge_weights
 
 __all__ = [
@@ -78,6 +80,7 @@ __all__ = [
     "mlp_monoid",
     "monoid_reduce",
     "n_ary_reduce",
+    "normalised_attention",
     "normalised_contraction",
     "product",
     "rms_norm",

@@ -43,7 +43,8 @@ from flashsign.validation import largest_bag_size
 
 Backend = Literal["auto", "triton", "torch"]
 Method = Literal["auto", "stream", "moments"]
-FoldBackend = Literal["auto", "torch"]
+FoldBackend = Literal["auto", "triton", "torch"]
+FoldKernel = Literal["logits", "mlp", "rms_norm", "attention"]
 Kernel = Literal[
     "torch_stream",
     "torch_moments",
@@ -71,6 +72,9 @@ processes."""
 
 WIDEST = {"stream": 256, "moments": 128, "auto": 256}
 """The widest heads that the Triton kernels of a method take."""
+WIDEST_FOLD = {"mlp": 128, "rms_norm": 8192, "attention": 128}
+"""The widest rows of which a fold's kernel holds whole tiles; logits are added up from tiles of any number of features.
+With a width of 256 or more, the MLP's products are large enough for torch's slices."""
 GRID_LIMIT = 65535
 """The most programs on the second and third axis of a grid."""
 FEWEST_HOPPER_KEYS = 2048
@@ -467,8 +471,41 @@ def choose_edge_sums(q: Tensor, sums: torch.dtype, backend: Backend) -> Literal[
     return "torch" if reason else "triton"
 
 
-def choose_fold(backend: FoldBackend) -> Literal["torch"]:
-    """What computes a layer of flashsign.layers: torch, in slices, anywhere. Raises ValueError for another name."""
-    if backend not in ("auto", "torch"):
-        raise ValueError(f"backend must be auto or torch, not {backend!r}.")
-    return "torch"
+def choose_fold(
+    backend: FoldBackend, kernel: FoldKernel, rows: Tensor, widths: Sequence[int] = (), narrow: Sequence[int] = ()
+) -> Literal["triton", "torch"]:
+    """What computes a layer of flashsign.layers: kernels of triton.folds, or torch in slices, anywhere.
+
+    rows: the layer's input; widths: sizes of the last axes of all matrices; narrow: those of tiles that hold whole rows,
+    limited by WIDEST_FOLD. Raises BackendUnavailable where backend="triton" cannot run, and ValueError for an unknown
+    backend.
+    """
+    if backend not in ("auto", "triton", "torch"):
+        raise ValueError(f"backend must be auto, triton or torch, not {backend!r}.")
+    if backend == "torch" or (backend == "auto" and not rows.is_cuda):
+        return "torch"
+    reason = why_no_fold_kernel(kernel, rows, widths, narrow)
+    if reason and backend == "triton":
+        raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
+    if not reason and backend == "auto" and kernel == "mlp":
+        # The kernel adds the gradients of rows in any order, and three TF32 products need more room than registers have.
+        reason = "the same bits" if torch.are_deterministic_algorithms_enabled() or rows.dtype == torch.float32 else ""
+    return "torch" if reason else "triton"
+
+
+def why_no_fold_kernel(kernel: FoldKernel, rows: Tensor, widths: Sequence[int], narrow: Sequence[int]) -> str:
+    """The reason why the kernels of triton.folds cannot take a call, "" where they can. Arguments: see choose_fold."""
+    if torch.compiler.is_compiling():
+        return "torch.compile does not see the folds' kernels"
+    reason = why_not_triton(device_facts(rows.device), rows.dtype, 1, 1, "auto", transformed())
+    if reason:
+        return reason
+    if not rows.numel() or 0 in widths:
+        return "There is nothing to compute"
+    step = 16 // rows.element_size()
+    if any(width % step for width in widths):
+        return f"Rows of the kernels' matrices are multiples of 16 bytes, and these have widths of {list(widths)}"
+    most = WIDEST_FOLD.get(kernel)
+    if most is not None and max(narrow, default=0) > most:
+        return f"The kernel's tiles are at most {most} wide, and these would be {max(narrow)}"
+    return ""

@@ -19,6 +19,7 @@ from flashsign.algebra.rows.weighted_cross_entropy import WEIGHTED_CROSS_ENTROPY
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.errors import ShapeMismatch
 from flashsign.layers.inputs import as_autocast, check_layer
+from flashsign.operators.fold_losses import class_losses, distribution_losses, weighted_losses
 from flashsign.validation import largest_bag_size
 
 Reduction = Literal["none", "sum", "mean"]
@@ -58,8 +59,8 @@ def linear_cross_entropy(
         >>> torch.allclose(loss, expected, atol=1e-5)
         True
     """
-    choose_fold(backend)
     h, weight = as_autocast(h, weight)
+    kernels = choose_fold(backend, "logits", h, h.shape[-1:])
     check_layer(h, weight, bias)
     if target.shape != h.shape[:-1] or target.is_floating_point() or target.dtype == torch.bool:
         raise ShapeMismatch(f"target must be integers {list(h.shape[:-1])}; found {target.dtype} {list(target.shape)}.")
@@ -73,8 +74,14 @@ def linear_cross_entropy(
     if h.device.type == "cpu" and bool(wrong.any()):
         raise ValueError(f"target has {int(target[wrong][0])}, which is none of the {classes} classes of weight.")
     monoid = class_cross_entropy(classes, label_smoothing=label_smoothing)
-    layer = (weight,) if bias is None else (weight, bias)
-    losses = monoid_reduce(monoid, (rows, target), layer, a_chunk=row_chunk, b_chunk=class_chunk, order="rows")
+
+    def plain(h: Tensor, *layer: Tensor) -> Tensor:
+        return monoid_reduce(monoid, (h, target), layer, a_chunk=row_chunk, b_chunk=class_chunk, order="rows")
+
+    if kernels == "triton" and classes:
+        losses = class_losses(plain, rows, weight, bias, target, label_smoothing)
+    else:
+        losses = plain(rows, weight) if bias is None else plain(rows, weight, bias)
     losses = torch.where(wrong, torch.nan, losses)
     return _reduced(losses, h.shape[:-1], reduction, (~ignored).sum())
 
@@ -105,21 +112,24 @@ def distribution_cross_entropy(
         >>> torch.allclose(loss, torch.nn.functional.cross_entropy(s @ s_weight.T, p), atol=1e-5)
         True
     """
-    choose_fold(backend)
     student, student_weight, teacher, teacher_weight = as_autocast(student, student_weight, teacher, teacher_weight)
     check_layer(student, student_weight, None, "student", "student_weight")
     check_layer(teacher, teacher_weight, None, "teacher", "teacher_weight")
     if student.shape[:-1] != teacher.shape[:-1] or len(student_weight) != len(teacher_weight):
         found = ", ".join(str(list(x.shape)) for x in (student, student_weight, teacher, teacher_weight))
         raise ShapeMismatch(f"Student and teacher must have the same rows and the same classes; found {found}.")
-    losses = monoid_reduce(
-        DISTRIBUTION_CROSS_ENTROPY,
-        (student.flatten(0, -2), teacher.flatten(0, -2)),
-        (student_weight, teacher_weight),
-        a_chunk=row_chunk,
-        b_chunk=class_chunk,
-        order="rows",
-    )
+
+    def plain(s: Tensor, s_layer: Tensor, t: Tensor, t_layer: Tensor) -> Tensor:
+        rows, layers = (s, t), (s_layer, t_layer)
+        return monoid_reduce(
+            DISTRIBUTION_CROSS_ENTROPY, rows, layers, a_chunk=row_chunk, b_chunk=class_chunk, order="rows"
+        )
+
+    tensors = student.flatten(0, -2), student_weight, teacher.flatten(0, -2), teacher_weight
+    same = student.dtype == teacher.dtype and student.device == teacher.device
+    kernels = choose_fold(backend, "logits", student, (student.shape[-1], teacher.shape[-1]))
+    fast = kernels == "triton" and same and len(student_weight) > 0
+    losses = distribution_losses(plain, *tensors) if fast else plain(*tensors)
     return _reduced(losses, student.shape[:-1], reduction)
 
 
@@ -155,8 +165,8 @@ def weighted_cross_entropy(
         >>> torch.allclose(losses, -(counts * log_softmax[:, [7, 9]]).sum(-1), atol=1e-4)
         True
     """
-    choose_fold(backend)
     h, weight = as_autocast(h, weight)
+    kernels = choose_fold(backend, "logits", h, h.shape[-1:])
     check_layer(h, weight, bias)
     if h.ndim != 2:
         raise ShapeMismatch(f"h must be [N, D]; found {list(h.shape)}.")
@@ -177,9 +187,16 @@ def weighted_cross_entropy(
     wrong = (classes >= len(weight)).any(-1)
     if h.device.type == "cpu" and bool(wrong.any()):
         raise ValueError(f"classes has {int(classes.max())}, and weight has only {len(weight)} classes.")
-    layer = (weight,) if bias is None else (weight, bias)
-    rows = (h, classes.long(), weights)
-    losses = monoid_reduce(WEIGHTED_CROSS_ENTROPY, rows, layer, a_chunk=row_chunk, b_chunk=class_chunk, order="rows")
+    classes = classes.long()
+
+    def plain(h: Tensor, weight: Tensor, weights: Tensor, *bias: Tensor) -> Tensor:
+        rows, layer = (h, classes, weights), (weight, *bias)
+        return monoid_reduce(WEIGHTED_CROSS_ENTROPY, rows, layer, a_chunk=row_chunk, b_chunk=class_chunk, order="rows")
+
+    if kernels == "triton" and len(weight):
+        losses = weighted_losses(plain, h, weight, bias, classes, weights)
+    else:
+        losses = plain(h, weight, weights) if bias is None else plain(h, weight, weights, bias)
     return _reduced(torch.where(wrong, torch.nan, losses), h.shape[:1], reduction)
 
 

@@ -15,6 +15,7 @@ from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.transforms import without_autocast
 from flashsign.errors import ShapeMismatch
 from flashsign.layers.inputs import as_autocast, check_layer
+from flashsign.operators.fold_layers import hidden_layer
 
 CHUNK = 512
 """Rows and hidden units of a slice: 1 MiB of float32."""
@@ -48,7 +49,6 @@ def mlp(
         >>> torch.allclose(output, down(torch.nn.functional.gelu(up(x))), atol=1e-5)
         True
     """
-    choose_fold(backend)
     x, up, down, bias, down_bias, gate = as_autocast(x, up, down, bias, down_bias, gate)
     check_layer(x, up, bias, "x", "up")
     if gate is not None and (gate.shape, gate.dtype, gate.device) != (up.shape, up.dtype, up.device):
@@ -57,10 +57,21 @@ def mlp(
         raise ShapeMismatch(f"down must be [D', {len(up)}] {up.dtype}; found {list(down.shape)} {down.dtype}.")
     if down_bias is not None and down_bias.shape != down.shape[:1]:
         raise ShapeMismatch(f"down_bias must be [{len(down)}]; found {list(down_bias.shape)}.")
-    monoid = mlp_monoid(activation, gated=gate is not None, bias=bias is not None)
-    layer = tuple(tensor for tensor in (gate, up, bias, down.mT) if tensor is not None)
     rows = x.flatten(0, -2)
-    total = monoid_reduce(monoid, (rows,), layer, a_chunk=row_chunk, b_chunk=hidden_chunk, order="rows")
-    with without_autocast(x):
-        output = total if down_bias is None else total + down_bias
-        return output.to(x.dtype).reshape(*x.shape[:-1], len(down))
+    # Built before the choice, as it refuses unknown activations.
+    monoid = mlp_monoid(activation, gated=gate is not None, bias=bias is not None)
+
+    def plain(
+        x: Tensor, up: Tensor, down: Tensor, bias: Tensor | None, down_bias: Tensor | None, gate: Tensor | None
+    ) -> Tensor:
+        layer = tuple(tensor for tensor in (gate, up, bias, down.mT) if tensor is not None)
+        total = monoid_reduce(monoid, (x,), layer, a_chunk=row_chunk, b_chunk=hidden_chunk, order="rows")
+        with without_autocast(x):
+            return (total if down_bias is None else total + down_bias).to(x.dtype)
+
+    widths = x.shape[-1], len(up), len(down)
+    if choose_fold(backend, "mlp", rows, widths, (x.shape[-1], len(down))) == "triton":
+        output = hidden_layer(plain, rows, up, down, bias, down_bias, gate, activation)
+    else:
+        output = plain(rows, up, down, bias, down_bias, gate)
+    return output.reshape(*x.shape[:-1], len(down))

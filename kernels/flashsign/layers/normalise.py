@@ -5,6 +5,7 @@ Letters: D features. Source: RMSNorm, arXiv 1910.07467; the row `rms_norm` of th
 
 from __future__ import annotations
 
+import importlib
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
 from flashsign.errors import ShapeMismatch
+from flashsign.operators.fold_gradients import around_kernels
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: FoldBackend = "auto") -> Tensor:
@@ -29,7 +31,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, back
         >>> torch.allclose(rms_norm(x, weight), torch.nn.functional.rms_norm(x, (8,), weight, 1e-6), atol=1e-6)
         True
     """
-    choose_fold(backend)
+    kernels = choose_fold(backend, "rms_norm", x, (), x.shape[-1:]) == "triton"
     if not x.ndim or not x.is_floating_point() or (weight is not None and weight.shape != x.shape[-1:]):
         found = f"x {list(x.shape)} {x.dtype}" + ("" if weight is None else f", weight {list(weight.shape)}")
         raise ShapeMismatch(f"x must be numbers [..., D] and weight [D]; found {found}.")
@@ -37,7 +39,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, back
         weight = x.new_ones(x.shape[-1:])
     if transformed():
         return plain_rms_norm(x, weight, eps)
-    output: Tensor = _RMSNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+    output: Tensor = _RMSNorm.apply(x, weight, eps, kernels)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -49,11 +51,17 @@ def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, kernels: bool) -> Tensor:
+        ctx.eps, ctx.kernels = eps, importlib.import_module("flashsign.triton.folds.row_norm") if kernels else None
+        if kernels:
+            with around_kernels(x):
+                output, inverse = ctx.kernels.forward(_rows(x), weight.contiguous(), eps)
+            ctx.save_for_backward(x, weight, inverse)
+            normal: Tensor = output.reshape(x.shape)
+            return normal
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         inverse = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
         ctx.save_for_backward(x, weight, inverse)
-        ctx.eps = eps
         return (wide * inverse).mul_(weight).to(x.dtype)
 
     @staticmethod
@@ -61,13 +69,23 @@ class _RMSNorm(torch.autograd.Function):
         x, weight, inverse = ctx.saved_tensors
         if torch.is_grad_enabled() or in_batches(grad):
             plain = partial(plain_rms_norm, eps=ctx.eps)
-            return *differentiable_gradients(plain, (x, weight), (grad,)), None
+            return *differentiable_gradients(plain, (x, weight), (grad,)), None, None
+        if ctx.kernels is not None:
+            with around_kernels(x):
+                d_x, d_weight = ctx.kernels.backward(_rows(grad), _rows(x), weight.contiguous(), inverse)
+            return d_x.reshape(x.shape), d_weight.to(weight.dtype), None, None
         d_x = d_weight = None
         normal = x * inverse  # float32 at least, as inverse is
         if ctx.needs_input_grad[1]:
             d_weight = (grad * normal).flatten(0, -2).sum(0).to(weight.dtype) if x.ndim > 1 else grad * normal
         if ctx.needs_input_grad[0]:
-            g = grad * weight
+            g = grad.to(inverse.dtype) * weight
             # g / r + 2 x g_z with g_z = -<g, x> / (2 D r^3), r = 1 / inverse.
             d_x = (g - normal * (g * normal).mean(-1, keepdim=True)).mul_(inverse).to(x.dtype)
-        return d_x, d_weight, None
+        return d_x, d_weight, None, None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x [..., D] as rows [N, D] whose numbers are adjacent."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()

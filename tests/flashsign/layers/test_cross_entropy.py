@@ -176,7 +176,7 @@ MISTAKES = {
     "one floating dtype and device; found torch.float32": lambda: linear_cross_entropy(H, C.double(), T),
     "label_smoothing must be": lambda: linear_cross_entropy(H, C, T, label_smoothing=1.0),
     "reduction must be none, sum or mean": lambda: linear_cross_entropy(H, C, T, reduction="average"),
-    "backend must be auto or torch, not 'cuda'": lambda: linear_cross_entropy(H, C, T, backend="cuda"),
+    "backend must be auto, triton or torch, not 'cuda'": lambda: linear_cross_entropy(H, C, T, backend="cuda"),
     "of no items has no value": lambda: linear_cross_entropy(H, C[:0], T - 100),
     "the same rows and the same classes": lambda: distribution_cross_entropy(H, C, H, C[:5]),
     "classes are integers and weights numbers": lambda: weighted_cross_entropy(H, C, H, H),

@@ -105,7 +105,7 @@ MISTAKES = {
     "down_bias must be": lambda: mlp(X, UP, DOWN, down_bias=torch.ones(6)),
     "gate must be like up": lambda: mlp(X, UP, DOWN, gate=UP[:5]),
     "activation must be gelu, silu or relu, not 'tanh'": lambda: mlp(X, UP, DOWN, activation="tanh"),
-    "backend must be auto or torch": lambda: mlp(X, UP, DOWN, backend="fast"),
+    "backend must be auto, triton or torch": lambda: mlp(X, UP, DOWN, backend="fast"),
 }
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from flashsign.algebra.monoid import Gradients, Monoid, Total, constants, wide
 from flashsign.algebra.rows.exponentials import log_add, relative_weight
+from flashsign.eager.products import wide_product
 
 
 def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_index: int = -100) -> Monoid:
@@ -85,14 +86,15 @@ def local(combined: Total, item: Total, grad: Total) -> Total:
 
 def logits(h: Tensor, layer: Total) -> Tensor:
     """h [N, D], layer (C [n, D],) or (C, bias [n]) -> [N, n], float32 at least."""
-    c, *bias = map(wide, layer)
-    return torch.addmm(bias[0], wide(h), c.mT) if bias else wide(h) @ c.mT
+    c, *bias = layer
+    x = wide_product(h, c.mT)
+    return x + wide(bias[0]) if bias else x
 
 
 def of_logits(d_x: Tensor, h: Tensor, layer: Total) -> Total:
     """Gradients for h, C and the bias, if there is one, from those of the logits [N, n]."""
     bias = (d_x.sum(0),) if len(layer) > 1 else ()
-    return d_x @ wide(layer[0]), d_x.mT @ wide(h), *bias
+    return wide_product(d_x, layer[0]), wide_product(d_x.mT, h), *bias
 
 
 def within(classes: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flashsign.algebra.monoid import Monoid, Total, constants, wide
 from flashsign.algebra.rows.exponentials import log_add, relative_weight
+from flashsign.eager.products import wide_product
 
 
 def _lift(items: Total, shared: Total) -> Total:
@@ -41,17 +42,17 @@ def _finish(total: Total, shared: Total) -> Tensor:
 
 
 def _proj_fold(a: Total, b: Total) -> Total:
-    q, p = (wide(h) @ wide(c).mT for h, c in zip(a, b, strict=True))
+    q, p = (wide_product(h, c.mT) for h, c in zip(a, b, strict=True))
     log_p = torch.logsumexp(p, -1)
     return torch.logsumexp(q, -1), log_p, ((p - log_p[:, None]).exp_() * q).sum(-1)
 
 
 def _proj_fold_bwd(a: Total, b: Total, total: Total, grad: Total) -> tuple[Total, Total]:
-    (s, t), (c_s, c_t), (log_q, log_p, n), (g_q, g_p, g_n) = map(wide, a), map(wide, b), total, grad
-    q, teacher = s @ c_s.mT, (t @ c_t.mT).sub_(log_p[:, None]).exp_()
+    (s, t), (c_s, c_t), (log_q, log_p, n), (g_q, g_p, g_n) = a, b, total, grad
+    q, teacher = wide_product(s, c_s.mT), wide_product(t, c_t.mT).sub_(log_p[:, None]).exp_()
     d_p = (q - n[:, None]).mul_(g_n[:, None]).add_(g_p[:, None]).mul_(teacher)
     d_q = q.sub_(log_q[:, None]).exp_().mul_(g_q[:, None]).add_(teacher.mul_(g_n[:, None]))
-    return (d_q @ c_s, d_p @ c_t), (d_q.mT @ s, d_p.mT @ t)
+    return (wide_product(d_q, c_s), wide_product(d_p, c_t)), (wide_product(d_q.mT, s), wide_product(d_p.mT, t))
 
 
 DISTRIBUTION_CROSS_ENTROPY = Monoid(

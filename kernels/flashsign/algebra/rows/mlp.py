@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign.algebra.monoid import Monoid, Total, add, constants, first, pass_on, wide
+from flashsign.eager.products import wide_product
 
 Activation = Literal["gelu", "silu", "relu"]
 
@@ -46,9 +47,10 @@ def mlp_monoid(activation: Activation = "gelu", *, gated: bool = False, bias: bo
 
     def hidden(x: Tensor, layer: Total) -> tuple[Tensor, Tensor | None]:
         """The argument of the activation, and what its value is multiplied with: [N, n] each."""
-        up, bias_of_up = layer[int(gated)], layer[-1] if bias else None
-        h = torch.addmm(bias_of_up, x, up.mT) if bias_of_up is not None else x @ up.mT
-        return (x @ layer[0].mT, h) if gated else (h, None)
+        h = wide_product(x, layer[int(gated)].mT)
+        if bias:
+            h = h + wide(layer[-1])
+        return (wide_product(x, layer[0].mT), h) if gated else (h, None)
 
     def value(h: Tensor, factor: Tensor | None) -> Tensor:
         return act(h) if factor is None else act(h) * factor
@@ -58,22 +60,24 @@ def mlp_monoid(activation: Activation = "gelu", *, gated: bool = False, bias: bo
         return (value(*hidden(x, tuple(layer))).mT[..., None] * q[:, None],)
 
     def proj_fold(a: Total, b: Total) -> Total:
-        (x,), (*layer, q) = (tuple(map(wide, each)) for each in (a, b))
-        return (value(*hidden(x, tuple(layer))) @ q,)
+        (x,), (*layer, q) = a, b
+        return (wide_product(value(*hidden(x, tuple(layer))), q),)
 
     def proj_fold_bwd(a: Total, b: Total, p: Total, gp: Total) -> tuple[Total, Total]:
-        (x,), (*layer, q), (grad,) = (*(tuple(map(wide, each)) for each in (a, b)), gp)
+        (x,), (*layer, q), (grad,) = a, b, gp
         h, factor = hidden(x, tuple(layer))
         activated = act(h)
-        d_q = (activated if factor is None else activated * factor).mT @ grad
-        d_value = grad @ q.mT
+        # The gradient of the sums is float32; what it is multiplied with is 16 bits wide where the layer is.
+        d_q = wide_product((activated if factor is None else activated * factor).mT, grad.to(q.dtype))
+        d_value = wide_product(grad.to(q.dtype), q.mT)
         d_up = act_back(d_value, h) if factor is None else d_value * activated
         d_bias = (d_up.sum(0),) if bias else ()
         up = layer[int(gated)]
         if factor is None:
-            return (d_up @ up,), (d_up.mT @ x, *d_bias, d_q)
+            return (wide_product(d_up, up),), (wide_product(d_up.mT, x), *d_bias, d_q)
         d_gate = act_back(d_value * factor, h)
-        return (d_up @ up + d_gate @ layer[0],), (d_gate.mT @ x, d_up.mT @ x, *d_bias, d_q)
+        d_x = wide_product(d_up, up) + wide_product(d_gate, layer[0])
+        return (d_x,), (wide_product(d_gate.mT, x), wide_product(d_up.mT, x), *d_bias, d_q)
 
     return Monoid(
         f"{'gated ' if gated else ''}MLP with {activation}",

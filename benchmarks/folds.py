@@ -1,0 +1,121 @@
+"""What do folds cost as layers, beside torch, torch.compile, Liger's kernels and cut-cross-entropy?
+
+    PYTHONPATH=.:kernels python benchmarks/folds.py                        # 3 minutes on an H200
+    PYTHONPATH=.:kernels python benchmarks/folds.py --tiles                # are all block sizes right? 1 minute
+    PYTHONPATH=.:kernels python benchmarks/folds.py --from-csv benchmarks/results/folds.csv       # the picture alone
+    PYTHONPATH=.:kernels python benchmarks/folds.py --smoke --device cpu   # tiny sizes, without a GPU: seconds
+
+Peers are measured where they are installed (`pip install liger-kernel cut-cross-entropy`). The table `results/folds.csv`
+has a row for each layer, size and method: milliseconds forward, and forward with backward (median, quantiles at 20 and
+80 %, after how many warm-ups, of how many runs), the most memory beyond inputs, output and gradients, as MiB and as a
+share of what the plain layer stores (float32 logits, 16-bit hidden tensors or weights of attention), operations in
+matrix products, and relative errors of the output and of the worst gradient against float64. `--tiles` writes
+`results/fold_tiles.csv` and has the exit status 1 where a kernel is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import pandas as pd
+import torch
+from folds_parts import layers, losses
+from folds_parts.cases import Scale
+from folds_parts.measuring import rows_of
+from machine import versions
+from results_file import write
+
+HERE = Path(__file__).resolve().parent
+PARTS = {
+    "losses": losses.cases,
+    "mlp": layers.mlp_cases,
+    "norm": layers.norm_cases,
+    "attention": layers.attention_cases,
+}
+SHOWN = ["method", "forward_ms", "ms", "runs", "extra_mib", "extra_share", "tflop", "error", "gradient_error", "status"]
+
+
+def measured(arguments: argparse.Namespace, device: torch.device) -> pd.DataFrame:
+    """The table; each case is printed when it is measured, and the file written."""
+    begun = time.monotonic()
+    known = versions(device)
+    print(", ".join(f"{name} {value}" for name, value in known.items() if value), flush=True)
+    scale = Scale.tiny() if arguments.smoke else Scale()
+    backend = arguments.backend
+    found: list[dict[str, object]] = []
+    for part in arguments.parts:
+        for case in PARTS[part](scale, device, backend):
+            if time.monotonic() - begun > arguments.limit_s:
+                print(f"from {case.layer} {case.sizes} on: not measured, --limit-s {arguments.limit_s:g} had passed")
+                return pd.DataFrame(found)
+            if arguments.smoke:
+                case.methods.pop("torch.compile", None)  # it takes longer than everything else
+            rows = [{**row, **known} for row in rows_of(case, device, arguments.budget_s / 3, arguments.budget_s)]
+            found += rows
+            shown = pd.DataFrame(rows).reindex(columns=SHOWN)
+            print(f"\n{case.layer}, {case.sizes}\n{shown.to_string(index=False, float_format='{:.4g}'.format)}")
+            print(f"({time.monotonic() - begun:.0f} s)", flush=True)
+            write(arguments.output / "folds.csv", pd.DataFrame(found))
+            del case
+    return pd.DataFrame(found)
+
+
+def draw(table: pd.DataFrame, path: Path) -> None:
+    from folds_parts.drawing import bars_and_curves
+
+    from grn.plots.style import save
+
+    save(bars_and_curves(table), path)
+    print(f"wrote {path}")
+
+
+def parsed(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--tiles", action="store_true", help="check the kernels with all block sizes that they ship with")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--backend", choices=("triton", "torch", "auto"), default="auto")
+    parser.add_argument("--budget-s", type=float, default=2.0, metavar="S", help="time for a method at a size")
+    parser.add_argument("--limit-s", type=float, default=400, metavar="S", help="start no new size after this time")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="default: benchmarks/results; --smoke: a new folder")
+    parser.add_argument("--picture", type=Path, metavar="FILE")
+    parser.add_argument("--from-csv", type=Path, metavar="FILE", help="draw this table, and measure nothing")
+    arguments = parser.parse_args(argv)
+    if arguments.smoke:
+        arguments.output = arguments.output or Path(tempfile.mkdtemp(prefix="folds-"))
+        arguments.picture = arguments.picture or arguments.output / "folds.png"
+    arguments.output = arguments.output or HERE / "results"
+    arguments.picture = arguments.picture or HERE.parent / "docs" / "img" / "folds.png"
+    return arguments
+
+
+def main(argv: list[str] | None = None) -> None:
+    arguments = parsed(argv)
+    if arguments.from_csv:
+        return draw(pd.read_csv(arguments.from_csv), arguments.picture)
+    device = torch.device(arguments.device)
+    if not arguments.smoke and device.type != "cuda":
+        raise SystemExit(f"Full sizes need a GPU, and --device is {arguments.device}; --smoke runs tiny ones anywhere.")
+    if arguments.tiles:
+        from folds_parts.tiles import checked
+
+        table = checked(arguments.smoke, device)
+        write(arguments.output / "fold_tiles.csv", table)
+        wrong = table[~table["good"]]
+        print(f"{len(table)} kernels and block sizes, {len(wrong)} wrong\n{wrong.to_string() if len(wrong) else ''}")
+        raise SystemExit(int(len(wrong) > 0))
+    os.environ.setdefault("TORCHINDUCTOR_FX_GRAPH_CACHE", "0")
+    table = measured(arguments, device)
+    if not (table["status"] == "ok").any():
+        raise SystemExit("Nothing was measured.")
+    print(f"wrote {arguments.output / 'folds.csv'}")
+    draw(table, arguments.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Attention by any normaliser that is a fold: spherical, L1, squared ReLU and softmax from one template.
+
+Letters: C bags, H query heads, K key heads, N queries, M keys, E width. Source: spherical attention, arXiv 2505.09326,
+theorem 1; MonoidReduce, A. Cuba Gyllensten, 2025.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from flashsign.algebra.monoid import Monoid
+from flashsign.algebra.reduce import monoid_reduce
+from flashsign.algebra.rows.normalised_contraction import normalised_contraction
+from flashsign.algebra.rows.softmax import SOFTMAX
+from flashsign.algebra.rows.spherical import spherical_monoid
+from flashsign.dispatch import FoldBackend, choose_fold
+from flashsign.errors import ShapeMismatch
+from flashsign.layers.inputs import as_autocast
+from flashsign.operators.fold_layers import attention
+
+Normaliser = Literal["spherical", "l1", "squared_relu", "softmax"]
+
+
+def _or_one(z: Tensor) -> Tensor:
+    """z, and 1 where it is 0: there u is 0, too."""
+    return torch.where(z > 0, z, 1.0)
+
+
+def _monoid(normaliser: Normaliser, eps: float) -> Monoid:
+    if normaliser == "spherical":
+        return spherical_monoid(eps)
+    if normaliser == "softmax":
+        return SOFTMAX
+    if normaliser == "l1":
+        return normalised_contraction("L1 attention", lambda s: s, torch.abs, _or_one)
+    if normaliser == "squared_relu":
+        squares = lambda s: s.relu().square()  # noqa: E731
+        return normalised_contraction("squared ReLU attention", squares, squares, _or_one)
+    raise ValueError(f"normaliser must be spherical, l1, squared_relu or softmax, not {normaliser!r}.")
+
+
+def normalised_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    multiplicity: Tensor | None = None,
+    *,
+    normaliser: Normaliser = "spherical",
+    eps: float = 1e-6,
+    backend: FoldBackend = "auto",
+) -> Tensor:
+    """sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense bags, with s_ij = m_j q_i.k_j, whatever turns scores to weights.
+
+        spherical      s / sqrt(sum s^2 + eps |q|^2 t + tiny), as in spherical_attention, whose kernels are faster
+        l1             s / sum |s|
+        squared_relu   max(s, 0)^2 / sum max(s, 0)^2
+        softmax        e^s / sum e^s, with scores as they are (scale q yourself), where m_j is how often j is listed
+
+    q [C, H, N, E], k and v [C, K, M, E], H a multiple of K, multiplicity [C, M] or [C, K, M], one floating dtype for q,
+    k and v -> like q. A row whose weights are all 0 has output 0. Differentiable in all four. Weights and their
+    gradients are rounded to the dtype before they meet values and keys, so in float16 a1(s) must be below 65504.
+    Raises ShapeMismatch, ValueError for an unknown normaliser or backend.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import normalised_attention
+        >>> q, k, v = torch.randn(2, 4, 20, 8), torch.randn(2, 2, 50, 8), torch.randn(2, 2, 50, 8)
+        >>> output = normalised_attention(q, k, v, normaliser="softmax")
+        >>> k, v = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+        >>> torch.allclose(output, torch.softmax(q @ k.mT, -1) @ v, atol=1e-5)
+        True
+    """
+    monoid = _monoid(normaliser, eps)
+    q, k, v = as_autocast(q, k, v)
+    if q.ndim != 4 or k.shape != v.shape or k.ndim != 4 or q.shape[::3] != k.shape[::3] or q.shape[1] % k.shape[1]:
+        found = f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
+        raise ShapeMismatch(f"q must be [C, H, N, E], k and v [C, K, M, E] with H a multiple of K; found {found}.")
+    if len({(x.dtype, x.device) for x in (q, k, v)}) > 1 or not q.is_floating_point():
+        raise ShapeMismatch(f"q, k and v must have one floating dtype and device; found {q.dtype}, {k.dtype}, {v.dtype}.")
+    if multiplicity is not None and multiplicity.shape not in (k.shape[::2], k.shape[:3]):
+        raise ShapeMismatch(
+            f"multiplicity must be {list(k.shape[::2])} or {list(k.shape[:3])}; found {list(multiplicity.shape)}."
+        )
+    m = multiplicity if multiplicity is None or multiplicity.ndim == 3 else multiplicity[:, None]
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, m: Tensor | None = None) -> Tensor:
+        m = k.new_ones(1, 1, k.shape[2]) if m is None else m
+        rows = q.unflatten(1, (k.shape[1], -1))
+        items = k[:, :, None], v[:, :, None], m[:, :, None]
+        return monoid_reduce(monoid, (rows,), items, batch_dims=3).flatten(1, 2).to(q.dtype)
+
+    if choose_fold(backend, "attention", q, q.shape[3:], q.shape[3:]) == "triton" and k.numel():
+        return attention(plain, normaliser, q, k, v, m, eps)
+    return plain(q, k, v) if m is None else plain(q, k, v, m)
