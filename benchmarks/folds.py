@@ -2,15 +2,15 @@
 
     PYTHONPATH=.:kernels python benchmarks/folds.py                        # 3 minutes on an H200
     PYTHONPATH=.:kernels python benchmarks/folds.py --tiles                # are all block sizes right? 1 minute
-    PYTHONPATH=.:kernels python benchmarks/folds.py --from-csv benchmarks/results/folds.csv       # the picture alone
+    PYTHONPATH=.:kernels python benchmarks/folds.py --from-csv benchmarks/results/folds.csv      # the picture alone
     PYTHONPATH=.:kernels python benchmarks/folds.py --smoke --device cpu   # tiny sizes, without a GPU: seconds
 
-Peers are measured where they are installed (`pip install liger-kernel cut-cross-entropy`). The table `results/folds.csv`
-has a row for each layer, size and method: milliseconds forward, and forward with backward (median, quantiles at 20 and
-80 %, after how many warm-ups, of how many runs), the most memory beyond inputs, output and gradients, as MiB and as a
-share of what the plain layer stores (float32 logits, 16-bit hidden tensors or weights of attention), operations in
-matrix products, and relative errors of the output and of the worst gradient against float64. `--tiles` writes
-`results/fold_tiles.csv` and has the exit status 1 where a kernel is wrong.
+Peers are measured where they are installed (`pip install liger-kernel cut-cross-entropy`). The table
+`results/folds.csv` has a row for each layer, size and method: milliseconds forward, and forward with backward (median,
+quantiles at 20 and 80 %, after how many warm-ups, of how many runs); the most memory beyond inputs, output and
+gradients, as MiB and as a share of what the plain layer stores (float32 logits, 16-bit hidden tensors or weights of
+attention); operations in matrix products; relative errors of the output and of the worst gradient against float64.
+`--tiles` writes `results/fold_tiles.csv` and has the exit status 1 where a kernel is wrong.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 def parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--tiles", action="store_true", help="check the kernels with all block sizes that they ship with")
+    parser.add_argument(
+        "--tiles", action="store_true", help="check the kernels with all block sizes that they ship with"
+    )
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--backend", choices=("triton", "torch", "auto"), default="auto")

@@ -38,7 +38,7 @@ LEVELS = {
         "autotune",
         "__init__",
     ),
-    "flashsign.triton": ("__init__", "common", "streaming | moments", "small_bags | edge_sums"),
+    "flashsign.triton": ("__init__", "common", "streaming | moments | folds", "small_bags | edge_sums"),
 }
 FOLDERS = {
     "grn": ROOT / "grn",
@@ -62,6 +62,7 @@ MOST_FILES = 10
 
 SAME_NAME = {
     "activity.py": "what it computes, and its Python call",
+    "attention.py": "the public call, and the template of kernels",
     "backward.py": "the stream's and the moments' kernels",
     "benchmark.py": "its Python call and its command",
     "calls.py": "the stream's and the moments' kernels",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,16 +13,17 @@ Layer = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Method:
-    """A way to compute a layer. products: matrix products of full size, forward and backward; backward: has one."""
+    """A way to compute a layer. products: matrix products of full size, forward and backward; shifted: its output is
+    another number with the same gradients."""
 
     run: Layer
     products: float = 0.0
-    backward: bool = True
+    shifted: bool = False
 
 
 @dataclass(frozen=True)
 class Case:
-    """layer, part: what is computed (the part of an index); sizes: by name; inputs: tensors of the methods, of which
+    """layer: what is computed; sizes: by name; inputs: tensors of the methods, of which
     those that require a gradient get one; truth: the layer in float64, from wide inputs; product: operations of one
     matrix product; stored: bytes that the plain layer keeps and a fold does not."""
 
@@ -33,7 +34,6 @@ class Case:
     truth: Layer | None
     product: float
     stored: float
-    remarks: dict[str, str] = field(default_factory=dict)
 
     @property
     def leaves(self) -> list[Tensor]:

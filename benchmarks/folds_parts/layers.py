@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from folds_parts.cases import Case, Method, Scale, drawn
 from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign import mlp, normalised_attention, rms_norm, spherical_attention
+from folds_parts.cases import Case, Method, Scale, drawn
 
 
 def mlp_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
@@ -37,14 +37,15 @@ def mlp_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case
             name = "SwiGLU MLP" if gated else "MLP"
             stored = (2 + gated) * 2.0 * rows * hidden
             yield Case(name, sizes, inputs, methods, plain, 2.0 * rows * hidden * width, stored)
-    # Wider than the kernel's tiles: torch's slices.
-    width, hidden = 4 * scale.narrow, 16 * scale.narrow
-    x, up = make(rows, width), make(hidden, width, scale=width**-0.5)
-    down = make(width, hidden, scale=hidden**-0.5)
-    methods = {"flashsign": Method(partial(_ours, backend="torch"), 7), "torch, eager": Method(_plain, 6)}
-    sizes = {"rows": rows, "classes": hidden, "width": width}
-    product = 2.0 * rows * hidden * width
-    yield Case("MLP, torch's slices", sizes, (x, up, down), methods, _plain, product, 4.0 * rows * hidden)
+    # Twice as wide; and wider than the kernel's tiles: there torch's slices are taken.
+    for width in (2 * scale.narrow, 4 * scale.narrow):
+        hidden = 64 * scale.narrow
+        x, up = make(rows, width), make(hidden, width, scale=width**-0.5)
+        down = make(width, hidden, scale=hidden**-0.5)
+        methods = {"flashsign": Method(partial(_ours, backend=backend), 7), "torch, eager": Method(_plain, 6)}
+        sizes = {"rows": rows, "classes": hidden, "width": width}
+        product = 2.0 * rows * hidden * width
+        yield Case("wider MLP", sizes, (x, up, down), methods, _plain, product, 4.0 * rows * hidden)
 
 
 def _ours(x: Tensor, up: Tensor, down: Tensor, gate: Tensor | None = None, backend: Any = "auto") -> Tensor:

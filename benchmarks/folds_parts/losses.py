@@ -1,4 +1,4 @@
-"""Cross entropies behind a linear layer: with classes, between two distributions, with given weights of listed genes."""
+"""Cross entropies behind a linear layer: with classes, between two distributions, with weights of listed classes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from folds_parts.cases import Case, Method, Scale, chunked, drawn
 from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign import distribution_cross_entropy, linear_cross_entropy, weighted_cross_entropy
+from folds_parts.cases import Case, Method, Scale, chunked, drawn
 
 ROW_CHUNK = 1024
 """Rows of the slices of torch's chunked losses: 246 MB of float32 logits."""
@@ -117,7 +117,7 @@ def _liger_divergence(rows: int) -> dict[str, Method]:
     except ImportError:
         return {}
     divergence = LigerFusedLinearJSD(jsd_beta=0.0)
-    return {"Liger, divergence": Method(lambda s, c, t, d: divergence(s, c, t, d, None), 4)}
+    return {"Liger, divergence": Method(lambda s, c, t, d: divergence(s, c, t, d, None), 4, shifted=True)}
 
 
 def _cut_cross_entropy(target: Tensor) -> dict[str, Method]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from attention_parts.clock import measure, peak_mib, release
-from folds_parts.cases import Case, Method
 from torch import Tensor
+
+from folds_parts.cases import Case, Method
 
 Row = dict[str, Any]
 
@@ -76,7 +77,8 @@ def _errors(case: Case, method: Method, grad: Tensor, truth: tuple[Tensor, ...])
     output = method.run(*case.inputs)
     gradients = torch.autograd.grad(output, case.leaves, grad.to(output.dtype), allow_unused=True)
     errors = [math.nan if x is None else _error(x, true) for x, true in zip(gradients, truth[1:], strict=True)]
-    return {"error": _error(output, truth[0]), "gradient_error": max(errors, key=lambda x: -1 if math.isnan(x) else x)}
+    of_output = math.nan if method.shifted else _error(output, truth[0])
+    return {"error": of_output, "gradient_error": max(errors, key=lambda x: -1 if math.isnan(x) else x)}
 
 
 def _error(found: Tensor, true: Tensor) -> float:

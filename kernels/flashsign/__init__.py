@@ -43,7 +43,7 @@ from flashsign.errors import BackendUnavailable, BrokenLaw, ShapeMismatch, Unusa
 from flashsign.layers.cross_entropy import distribution_cross_entropy, linear_cross_entropy, weighted_cross_entropy
 from flashsign.layers.feed_forward import mlp
 from flashsign.layers.normalise import rms_norm
-from flashsign.layers.normalised import normalised_attention
+from flashsign.layers.normalised_attention import normalised_attention
 from flashsign.reference import edge_weights
 
 __all__ = [

@@ -12,6 +12,8 @@ Decisions are made in this order, each by a function of shapes, dtypes, flags an
     2. the stream or moments    triton_method: measured times (flashsign.tuning.costs); torch_method: operations
     3. the stream's kernel      for small bags, for Hopper or the plain one: fits_small_bags, suits_hopper, has_hopper
 
+Layers that are folds have one decision, torch in slices or the kernels of triton.folds: choose_fold.
+
 Calls take these functions by way of choose() and stream_kernel(), plan() answers for shapes alone, also for a device
 that is not present, and only() asks for one path. Block sizes: flashsign.tuning.choose.
 Letters as in flashsign.attention. Triton is imported where a kernel is about to run, not before.
@@ -72,9 +74,8 @@ processes."""
 
 WIDEST = {"stream": 256, "moments": 128, "auto": 256}
 """The widest heads that the Triton kernels of a method take."""
-WIDEST_FOLD = {"mlp": 128, "rms_norm": 8192, "attention": 128}
-"""The widest rows of which a fold's kernel holds whole tiles; logits are added up from tiles of any number of features.
-With a width of 256 or more, the MLP's products are large enough for torch's slices."""
+WIDEST_FOLD = {"mlp": 256, "rms_norm": 8192, "attention": 128}
+"""The widest rows of which a fold's kernel holds whole tiles; logits are sums over tiles of any number of features."""
 GRID_LIMIT = 65535
 """The most programs on the second and third axis of a grid."""
 FEWEST_HOPPER_KEYS = 2048
@@ -476,9 +477,9 @@ def choose_fold(
 ) -> Literal["triton", "torch"]:
     """What computes a layer of flashsign.layers: kernels of triton.folds, or torch in slices, anywhere.
 
-    rows: the layer's input; widths: sizes of the last axes of all matrices; narrow: those of tiles that hold whole rows,
-    limited by WIDEST_FOLD. Raises BackendUnavailable where backend="triton" cannot run, and ValueError for an unknown
-    backend.
+    rows: the layer's input; widths: sizes of the last axes of all matrices; narrow: those of rows that a tile holds
+    whole, limited by WIDEST_FOLD. Raises BackendUnavailable where backend="triton" cannot run, and ValueError for an
+    unknown backend.
     """
     if backend not in ("auto", "triton", "torch"):
         raise ValueError(f"backend must be auto, triton or torch, not {backend!r}.")
@@ -488,8 +489,8 @@ def choose_fold(
     if reason and backend == "triton":
         raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
     if not reason and backend == "auto" and kernel == "mlp":
-        # The kernel adds the gradients of rows in any order, and three TF32 products need more room than registers have.
-        reason = "the same bits" if torch.are_deterministic_algorithms_enabled() or rows.dtype == torch.float32 else ""
+        # The kernel adds the gradients of rows in any order.
+        return "torch" if torch.are_deterministic_algorithms_enabled() else "triton"
     return "torch" if reason else "triton"
 
 

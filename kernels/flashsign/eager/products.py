@@ -14,8 +14,8 @@ from flashsign.eager.transforms import transformed
 def wide_product(a: Tensor, b: Tensor) -> Tensor:
     """a [N, n] @ b [n, M] in float32 at least.
 
-    On a GPU a float32 factor beside a 16-bit one is rounded to it, in units of its largest number, so that small ones
-    do not vanish in float16. Differentiable; where that is wanted, or in a transform, both are upcast.
+    On a GPU a float32 factor beside a 16-bit one is rounded to it; in float16 in units of its largest number, so that
+    small ones do not vanish. Differentiable; where that is wanted, or in a transform, both are upcast.
     """
     narrow = next((x.dtype for x in (a, b) if x.dtype.itemsize == 2), None)
     if narrow is None or not a.is_cuda or torch.is_grad_enabled() or transformed():
@@ -48,8 +48,8 @@ def unit_of(*numbers: Tensor) -> Tensor:
 
 
 def _rounded(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """x in a 16-bit dtype, and the unit that it is in, if any."""
-    if x.dtype == dtype or not x.numel():
+    """x in a 16-bit dtype, and the unit that it is in, if any: bfloat16 has the range of float32."""
+    if x.dtype == dtype or dtype == torch.bfloat16 or not x.numel():
         return x.to(dtype), None
     unit = unit_of(x)
     return (x / unit).to(dtype), unit

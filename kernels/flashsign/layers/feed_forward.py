@@ -18,7 +18,9 @@ from flashsign.layers.inputs import as_autocast, check_layer
 from flashsign.operators.fold_layers import hidden_layer
 
 CHUNK = 512
-"""Rows and hidden units of a slice: 1 MiB of float32."""
+"""Rows and hidden units of a slice in torch: 1 MiB of float32."""
+GPU_ROWS = 8192
+"""Rows of a slice in torch on a GPU, where smaller slices end before Python has started the next."""
 
 
 def mlp(
@@ -30,7 +32,7 @@ def mlp(
     *,
     gate: Tensor | None = None,
     activation: Activation = "gelu",
-    row_chunk: int = CHUNK,
+    row_chunk: int | None = None,
     hidden_chunk: int = CHUNK,
     backend: FoldBackend = "auto",
 ) -> Tensor:
@@ -38,7 +40,9 @@ def mlp(
 
     x [..., D], up and gate [K, D], down [D', K], bias [K], down_bias [D'], as in torch.nn.Linear, one floating dtype ->
     [..., D'], the same dtype; sums over hidden units are float32 at least. activation: gelu, silu or relu; gate with
-    silu is a SwiGLU. Memory: inputs, output, gradients and slices of row_chunk x hidden_chunk.
+    silu is a SwiGLU. Memory: inputs, output, gradients, and x's gradient in float32 (by the GPU's kernel, for D and D'
+    up to 256) or slices of row_chunk x hidden_chunk (in torch; row_chunk: by default CHUNK, on a GPU GPU_ROWS). The
+    kernel adds x's gradient in any order; where torch is asked for deterministic algorithms, torch's slices are taken.
     Raises ShapeMismatch, ValueError for an unknown activation or backend.
 
     Example:
@@ -58,6 +62,7 @@ def mlp(
     if down_bias is not None and down_bias.shape != down.shape[:1]:
         raise ShapeMismatch(f"down_bias must be [{len(down)}]; found {list(down_bias.shape)}.")
     rows = x.flatten(0, -2)
+    row_chunk = row_chunk or (GPU_ROWS if x.is_cuda else CHUNK)
     # Built before the choice, as it refuses unknown activations.
     monoid = mlp_monoid(activation, gated=gate is not None, bias=bias is not None)
 

@@ -1,4 +1,4 @@
-"""What the autograd functions of the folds' kernels share: tensors as kernels read them, and which derivative is wanted."""
+"""What the autograd functions of the folds' kernels share: tensors as kernels read them, and first derivatives only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flashsign.eager.transforms import in_batches, without_autocast
 
 
 def contiguous(x: Any) -> Any:
-    """x with adjacent rows that begin at multiples of 16 bytes, as the kernels' descriptors read them; None as it is."""
+    """x with adjacent rows that begin at a multiple of 16 bytes, as descriptors read them; None as it is."""
     if x is None:
         return None
     x = x.contiguous()

@@ -57,7 +57,8 @@ class _HiddenLayer(torch.autograd.Function):
                 arguments: list[Tensor | None] = [None] * len(tensors)
                 for number, x in zip(there, found, strict=True):
                     arguments[number] = x
-                return ctx.plain(*arguments)
+                output: Tensor = ctx.plain(*arguments)
+                return output
 
             slopes = iter(differentiable_gradients(plain, tuple(tensors[number] for number in there), (grad,)))
             return None, None, *(None if x is None else next(slopes) for x in tensors)

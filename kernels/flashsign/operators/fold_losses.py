@@ -33,7 +33,9 @@ def class_losses(
     return found
 
 
-def weighted_losses(plain: Plain, h: Tensor, c: Tensor, bias: Tensor | None, classes: Tensor, weights: Tensor) -> Tensor:
+def weighted_losses(
+    plain: Plain, h: Tensor, c: Tensor, bias: Tensor | None, classes: Tensor, weights: Tensor
+) -> Tensor:
     """h [N, D], c [V, D], bias [V], classes int64 [N, L] (others are padding), weights [N, L] -> losses [N] float32."""
     tensors = contiguous(h), contiguous(c), contiguous(bias), contiguous(classes)
     found: Tensor = _WeightedLosses.apply(plain, *tensors, weights)  # type: ignore[no-untyped-call]
@@ -85,7 +87,8 @@ class _WeightedLosses(torch.autograd.Function):
         ctx.save_for_backward(h, c, bias, classes, weights, p, x)
         ctx.plain = plain
         listed = torch.where(_there(classes, c), weights.float(), 0.0)
-        return listed.sum(-1) * p - (listed * x).sum(-1)
+        losses: Tensor = listed.sum(-1) * p - (listed * x).sum(-1)
+        return losses
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

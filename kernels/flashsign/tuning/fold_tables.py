@@ -1,4 +1,4 @@
-"""Block sizes of the folds' kernels (flashsign.triton.folds), measured on an H200, by (bytes of a number, padded width).
+"""Block sizes of the folds' kernels (triton.folds), measured on an H200, by (bytes of a number, padded width).
 
 Entries are tried in their order: the first that fits into the shared memory of a GPU is taken, or the smallest.
 """
@@ -20,10 +20,12 @@ MLP_FORWARD: Table = {
     (2, 32): [BlockSizes(128, 64, 4, 3)],
     (2, 64): [BlockSizes(128, 64, 4, 3), BlockSizes(64, 32, 4, 2)],
     (2, 128): [BlockSizes(128, 128, 8, 3), BlockSizes(128, 64, 4, 2), BlockSizes(64, 32, 4, 2)],
+    (2, 256): [BlockSizes(128, 64, 8, 2), BlockSizes(32, 32, 4, 1)],
     (4, 16): [BlockSizes(64, 32, 4, 2)],
     (4, 32): [BlockSizes(64, 32, 4, 2)],
     (4, 64): [BlockSizes(64, 32, 4, 1)],
     (4, 128): [BlockSizes(32, 32, 4, 1)],
+    (4, 256): [BlockSizes(16, 16, 4, 1)],
 }
 """Tiles of rows by tiles of hidden units."""
 
@@ -32,10 +34,12 @@ MLP_BACKWARD: Table = {
     (2, 32): [BlockSizes(128, 64, 8, 2)],
     (2, 64): [BlockSizes(128, 64, 8, 2), BlockSizes(64, 32, 4, 1)],
     (2, 128): [BlockSizes(64, 32, 4, 3), BlockSizes(64, 32, 4, 1)],
+    (2, 256): [BlockSizes(64, 32, 8, 2), BlockSizes(32, 16, 4, 1)],
     (4, 16): [BlockSizes(32, 32, 4, 1)],
     (4, 32): [BlockSizes(32, 32, 4, 1)],
     (4, 64): [BlockSizes(32, 32, 4, 1)],
     (4, 128): [BlockSizes(16, 16, 4, 1)],
+    (4, 256): [BlockSizes(16, 16, 4, 1)],
 }
 """Tiles of hidden units by tiles of rows."""
 
@@ -44,10 +48,12 @@ GATED_FORWARD: Table = {
     (2, 32): [BlockSizes(128, 64, 4, 3)],
     (2, 64): [BlockSizes(128, 64, 8, 3), BlockSizes(64, 32, 4, 2)],
     (2, 128): [BlockSizes(128, 64, 8, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)],
+    (2, 256): [BlockSizes(128, 32, 8, 2), BlockSizes(32, 16, 4, 1)],
     (4, 16): [BlockSizes(64, 32, 4, 2)],
     (4, 32): [BlockSizes(64, 32, 4, 2)],
     (4, 64): [BlockSizes(64, 32, 4, 1)],
     (4, 128): [BlockSizes(32, 16, 4, 1)],
+    (4, 256): [BlockSizes(16, 16, 4, 1)],
 }
 """MLP_FORWARD with a gate."""
 
@@ -56,10 +62,12 @@ GATED_BACKWARD: Table = {
     (2, 32): [BlockSizes(64, 64, 4, 2)],
     (2, 64): [BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 1)],
     (2, 128): [BlockSizes(64, 32, 4, 2), BlockSizes(32, 32, 4, 1)],
+    (2, 256): [BlockSizes(32, 32, 8, 2), BlockSizes(16, 16, 4, 1)],
     (4, 16): [BlockSizes(32, 32, 4, 1)],
     (4, 32): [BlockSizes(32, 32, 4, 1)],
     (4, 64): [BlockSizes(32, 16, 4, 1)],
     (4, 128): [BlockSizes(16, 16, 4, 1)],
+    (4, 256): [BlockSizes(16, 16, 4, 1)],
 }
 """MLP_BACKWARD with a gate."""
 

@@ -139,8 +139,9 @@ ACTIVATIONS = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_mlps(dtype, activation, gated, with_bias):
-    x, up, down = normal(2, 35, 24, dtype=dtype), *(
-        normal(*shape, seed=seed, dtype=dtype, scale=0.3) for seed, shape in ((1, (72, 24)), (2, (40, 72)))
+    x, up, down = (
+        normal(2, 35, 24, dtype=dtype),
+        *(normal(*shape, seed=seed, dtype=dtype, scale=0.3) for seed, shape in ((1, (72, 24)), (2, (40, 72)))),
     )
     biases = [normal(72, seed=3, dtype=dtype), normal(40, seed=4, dtype=dtype)] if with_bias else [None, None]
     gate = normal(72, 24, seed=5, dtype=dtype, scale=0.3) if gated else None
@@ -254,7 +255,8 @@ def test_second_derivatives_and_batched_ones_are_those_of_torch(name):
         many = torch.stack([torch.ones_like(output), output.detach()])
         batched = torch.autograd.grad(output, (h, c), many, is_grads_batched=True)
         found.append((*slopes, *second, *batched))
-    assert_close(found[0], [x.double() for x in found[1]], torch.float32, 1e-4)
+    # On a GPU the losses are saturated: three TF32 products have a float32 product's accuracy, not its bits.
+    assert_close(found[0], [x.double() for x in found[1]], torch.float32, 1e-3)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -273,7 +275,7 @@ REFUSED = {
     "multiples of 16 bytes": lambda: linear_cross_entropy(
         normal(3, 15), normal(9, 15), torch.zeros(3, dtype=torch.int64, device=DEVICE), **TRITON
     ),
-    "at most 128 wide, and these would be 144": lambda: mlp(normal(3, 144), normal(16, 144), normal(144, 16), **TRITON),
+    "at most 256 wide, and these would be 272": lambda: mlp(normal(3, 272), normal(16, 272), normal(272, 16), **TRITON),
     "nothing to compute": lambda: rms_norm(normal(0, 16), **TRITON),
 }
 
@@ -308,3 +310,34 @@ def test_torchs_slices_on_a_gpu_are_as_accurate_as_its_tensor_cores(name, half):
     true = wide(*leaves)
     found, expected = (LAYERS[name](*tensors, backend="torch") for tensors in (leaves, true))
     same_with_gradients(found, leaves, expected, true, half)
+
+
+def extra_bytes(call, leaves, output):
+    """The most memory of a GPU beyond inputs, output and gradients, forward and backward."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.autograd.grad(call(), leaves)
+    torch.cuda.synchronize()
+    made = output + sum(x.numel() * x.element_size() for x in leaves)
+    return torch.cuda.max_memory_allocated() - before - made
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="a GPU's allocator counts")
+def test_extra_memory_of_the_kernels_at_full_size():
+    torch.use_deterministic_algorithms(False)  # the MLP's kernel
+    half = {"dtype": torch.bfloat16, "device": DEVICE, "requires_grad": True}
+    rows, classes, width = 16_384, 60_000, 512
+    h, c, t, d = (torch.randn(n, width, **half) for n in (rows, classes, rows, classes))
+    target, listed = (torch.zeros(*shape, dtype=torch.int64, device=DEVICE) for shape in ((rows,), (rows, 100)))
+    weights = torch.rand(rows, 100, device=DEVICE)
+    logits = 4 * rows * classes
+    assert extra_bytes(lambda: linear_cross_entropy(h, c, target), (h, c), 4) < 0.05 * logits
+    assert extra_bytes(lambda: distribution_cross_entropy(h, c, t, d), (h, c, t, d), 4) < 0.05 * logits
+    assert extra_bytes(lambda: weighted_cross_entropy(h, c, listed, weights), (h, c), 4) < 0.05 * logits
+    x, up, gate = (torch.randn(rows, 128, **half) for _ in range(3))
+    down = torch.randn(128, rows, **half)
+    for gates in ((), (gate,)):
+        leaves = (x, up, down, *gates)
+        call = lambda: mlp(x, up, down, gate=gates[0] if gates else None).sum()  # noqa: B023, E731
+        assert extra_bytes(call, leaves, 2 * x.numel()) <= 0.03 * (2 + len(gates)) * 2 * rows * rows

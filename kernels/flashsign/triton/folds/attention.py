@@ -33,7 +33,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def multiplicities(m, key, there, EXPONENTIAL: tl.constexpr):
-    """What scores of these keys are multiplied with, or, where the row is exponential, what is added to them in log2."""
+    """What scores of these keys are multiplied with, or, where the row is exponential, what is added in log2."""
     if m is None:
         if EXPONENTIAL:
             return tl.where(there, 0.0, float("-inf"))
@@ -116,7 +116,7 @@ def query_gradients(
     PRECISION: tl.constexpr, LIFT: tl.constexpr, SLOPES: tl.constexpr, EXPONENTIAL: tl.constexpr,
     RELATIVE: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile of queries, head, bag) writes d_q [C, H, N, E]. grad: a descriptor like q; inverse (r), dz float32."""
+    """Program (tile of queries, head, bag) writes d_q [C, H, N, E]. grad: a descriptor like q; inverse: r."""
     start_row, head, bag = tl.program_id(0) * QUERIES, tl.program_id(1), tl.program_id(2)
     key_head = head // (heads // key_heads)
     rows = q.load([bag, head, start_row, 0]).reshape(QUERIES, E_PAD)
@@ -234,7 +234,7 @@ def forward(
     row: Row, q: Tensor, k: Tensor, v: Tensor, m: Tensor | None, eps: float, sizes: BlockSizes | None = None
 ) -> tuple[Tensor, Totals]:
     """o like q, contiguous, and totals. q, k, v as common.layout.aligned leaves them; m [C, 1 or K, M] float32."""
-    (bags, heads, queries, width), (key_heads, keys) = q.shape, k.shape[1:3]
+    bags, heads, queries, width = q.shape
     sizes = sizes or of_width(ATTENTION, q, width, 3)
     t = None
     if row.relative:

@@ -79,7 +79,7 @@ def class_gradients(
     listed: tuple[Tensor, Tensor] | None = None,
     sizes: BlockSizes | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients for h, c and bias (None: not wanted) from those of the logits, a_i e^(x_ij - p_i) - [j = t_i] b_i - c_i.
+    """Gradients for h, c and bias (None: not wanted); those of the logits are a_i e^(x_ij - p_i) - [j = t_i] b_i - c_i.
 
     slopes: a, b and c, [N] float32. listed: classes [N, L] and the gradients of their logits [N, L] float32, which
     replace the formula's; classes that are none are left out, and a class that is listed twice has one gradient.
@@ -91,7 +91,8 @@ def class_gradients(
     d_h = h.new_zeros(h.shape, dtype=torch.float32) if wanted[0] else None
     d_c = torch.empty_like(c) if wanted[1] else None
     d_bias = None if bias is None or not wanted[2] else torch.empty_like(bias)
-    for first, last, room in _slices(h, classes, 1):
+    # Lists of classes and weights take room beside the slice.
+    for first, last, room in _slices(h, classes, 1, SLICE_BYTES if listed is None else SLICE_BYTES * 3 // 4):
         (d_x,) = room
         start(
             logits.class_gradients,
@@ -161,7 +162,7 @@ def distribution_gradients(
         None if not asked else torch.empty_like(x) if of_layer else x.new_zeros(x.shape, dtype=torch.float32)
         for x, asked, of_layer in zip((s, s_layer, t, t_layer), wanted, (False, True) * 2, strict=True)
     ]
-    for first, last, (d_s, *d_t) in _slices(s, classes, 1 + teaches):
+    for first, last, (d_s, *d_t) in _slices(s, classes, 1 + teaches, SLICE_BYTES):
         start(
             logits.distribution_gradients,
             (cdiv(rows, sizes.own), cdiv(last - first, sizes.other)),
@@ -228,10 +229,13 @@ def _grid(rows: int, classes: int, sizes: BlockSizes, x: Tensor) -> tuple[int, i
     return own, tiles, cdiv(others, tiles)
 
 
-def _slices(x: Tensor, classes: int, tables: int) -> Iterator[tuple[int, int, list[Tensor]]]:
-    """First and last class of each slice, and room for the gradients of its logits, whose last column is no class."""
-    most = SLICE_BYTES // (tables * x.element_size() * max(1, len(x)))
-    width = min(classes, max(NARROWEST, most // NARROWEST * NARROWEST))
+def _slices(x: Tensor, classes: int, tables: int, most: int) -> Iterator[tuple[int, int, list[Tensor]]]:
+    """First and last class of each slice, and room for the gradients of its logits, whose last column is no class.
+
+    most: bytes of a slice; tables: of logits.
+    """
+    width = most // (tables * x.element_size() * max(1, len(x)))
+    width = min(classes, max(NARROWEST, width // NARROWEST * NARROWEST))
     # Rows of multiples of 16 bytes, which cuBLAS needs for its fast kernels, and at least one column to spare.
     room = [x.new_empty(len(x), (width // 8 + 1) * 8) for _ in range(tables)]
     for first in range(0, classes, width):

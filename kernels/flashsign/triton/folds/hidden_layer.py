@@ -37,7 +37,7 @@ def mlp_forward(
     OUT: tl.constexpr, IN_PAD: tl.constexpr, OUT_PAD: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
     STAGES: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile of rows, part of the hidden units). x, gate, up, down [D', K]: descriptors; gate and biases may be None.
+    """Program (tile of rows, part of the hidden units). x, gate, up, down [D', K]: descriptors; gate, biases: or None.
 
     out [N, D']: written, or with SPLIT float32, to which the parts are added.
     """
@@ -57,7 +57,7 @@ def mlp_forward(
         sums = tl.dot(h.to(x_tile.dtype), down.load([0, begin]).T, sums, input_precision=PRECISION)
     row += tl.arange(0, ROWS)
     column = tl.arange(0, OUT_PAD)
-    if down_bias is not None:
+    if down_bias is not None:  # noqa: SIM102 (the one is decided when it is compiled, the other when it runs)
         if first == 0:
             sums += tl.load(down_bias + column, mask=column < OUT, other=0.0).to(tl.float32)[None, :]
     here = (row < rows)[:, None] & (column < OUT)[None, :]
@@ -166,7 +166,7 @@ def forward(
     table = MLP_FORWARD if gate is None else GATED_FORWARD
     sizes = sizes or of_width(table, x, max(width, out_width), 3 if gate is None else 4)
     own = cdiv(rows, sizes.own)
-    tiles, splits = _parts(own, cdiv(hidden, sizes.other), x)
+    tiles, splits = _parts(own, cdiv(hidden, sizes.other), x, 1)
     out = x.new_zeros(rows, out_width, dtype=torch.float32) if splits > 1 else x.new_empty(rows, out_width)
     in_pad, out_pad = padded_width(width), padded_width(out_width)
     start(
@@ -210,7 +210,7 @@ def backward(
     table = MLP_BACKWARD if gate is None else GATED_BACKWARD
     sizes = sizes or of_width(table, x, max(width, out_width), 4 if gate is None else 5)
     own = cdiv(hidden, sizes.own)
-    tiles, splits = _parts(own, cdiv(rows, sizes.other), x)
+    tiles, splits = _parts(own, cdiv(rows, sizes.other), x, 2)
     if bulk is None:
         bulk = x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
     rows_padded = cdiv(rows, 4) * 4  # a descriptor's rows lie a multiple of 16 bytes apart
@@ -253,10 +253,12 @@ def backward(
     )
 
 
-def _parts(own: int, others: int, x: Tensor) -> tuple[int, int]:
-    """Tiles that a program loops over, and programs per own tile: several where own tiles would leave half of the
-    multiprocessors idle, as the parts' sums take float32 memory and atomic additions."""
-    multiprocessors = multiprocessor_count(x.device) if x.is_cuda else 2
-    splits = 1 if 2 * own > multiprocessors else min(others, 2 * multiprocessors // max(1, own))
-    tiles = cdiv(others, max(1, splits))
+def _parts(own: int, others: int, x: Tensor, each: int) -> tuple[int, int]:
+    """Tiles that a program loops over, and programs per own tile, so that every multiprocessor has `each` programs.
+
+    Several per own tile take float32 sums and atomic additions, so there is one where own tiles are enough.
+    """
+    programs = each * multiprocessor_count(x.device) if x.is_cuda else 2
+    splits = max(1, min(others, programs // max(1, own)))
+    tiles = cdiv(others, splits)
     return tiles, cdiv(others, tiles) if others else 1

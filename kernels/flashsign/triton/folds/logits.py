@@ -42,7 +42,7 @@ def with_bias(x, bias, column, classes):
 
 @triton.jit
 def grown(x, top, total):
-    """The largest of a row so far, its sum of 2^(x - top) and what older sums are multiplied with; x [ROWS, CLASSES]."""
+    """A row's largest x so far, its sum of 2^(x - top), what older sums are multiplied with, and x's weights."""
     new = tl.maximum(top, tl.max(x, 1))
     # All classes of a tile may have a logit of -inf.
     shift = tl.where(new == float("-inf"), 0.0, new)

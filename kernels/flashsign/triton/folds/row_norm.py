@@ -81,7 +81,7 @@ def backward(grad: Tensor, x: Tensor, weight: Tensor, inverse: Tensor) -> tuple[
     rows, width = x.shape
     padded, own, warps = _tile(width)
     all_tiles = cdiv(rows, own)
-    tiles = cdiv(all_tiles, 8 * multiprocessor_count(x.device) if x.is_cuda else 2)
+    tiles = cdiv(all_tiles, 2 * multiprocessor_count(x.device) if x.is_cuda else 2)
     programs = cdiv(all_tiles, tiles)
     d_x, d_weight = x.new_empty(rows, width), x.new_empty(programs, width, dtype=torch.float32)
     start(

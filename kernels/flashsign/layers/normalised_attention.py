@@ -52,7 +52,7 @@ def normalised_attention(
     eps: float = 1e-6,
     backend: FoldBackend = "auto",
 ) -> Tensor:
-    """sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense bags, with s_ij = m_j q_i.k_j, whatever turns scores to weights.
+    """sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense bags, with scores s_ij = m_j q_i.k_j.
 
         spherical      s / sqrt(sum s^2 + eps |q|^2 t + tiny), as in spherical_attention, whose kernels are faster
         l1             s / sum |s|
@@ -79,7 +79,9 @@ def normalised_attention(
         found = f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
         raise ShapeMismatch(f"q must be [C, H, N, E], k and v [C, K, M, E] with H a multiple of K; found {found}.")
     if len({(x.dtype, x.device) for x in (q, k, v)}) > 1 or not q.is_floating_point():
-        raise ShapeMismatch(f"q, k and v must have one floating dtype and device; found {q.dtype}, {k.dtype}, {v.dtype}.")
+        raise ShapeMismatch(
+            f"q, k and v must have one floating dtype and device; found {q.dtype}, {k.dtype}, {v.dtype}."
+        )
     if multiplicity is not None and multiplicity.shape not in (k.shape[::2], k.shape[:3]):
         raise ShapeMismatch(
             f"multiplicity must be {list(k.shape[::2])} or {list(k.shape[:3])}; found {list(multiplicity.shape)}."
@@ -88,7 +90,7 @@ def normalised_attention(
 
     def plain(q: Tensor, k: Tensor, v: Tensor, m: Tensor | None = None) -> Tensor:
         m = k.new_ones(1, 1, k.shape[2]) if m is None else m
-        rows = q.unflatten(1, (k.shape[1], -1))
+        rows = q.reshape(len(q), k.shape[1], -1, *q.shape[2:])
         items = k[:, :, None], v[:, :, None], m[:, :, None]
         return monoid_reduce(monoid, (rows,), items, batch_dims=3).flatten(1, 2).to(q.dtype)
 
