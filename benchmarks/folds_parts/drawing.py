@@ -18,7 +18,7 @@ def bars_and_curves(table: pd.DataFrame) -> Figure:
     above, below = picture.subplots(2, 2)
     for panel, layer in zip(above, ("linear cross entropy", "two distributions"), strict=True):
         _bars(panel, good[good["layer"] == layer], layer)
-    mlps = good[good["layer"] == "MLP"].assign(ratio=lambda rows: rows["classes"] / rows["width"])
+    mlps = good[good["layer"] == "MLP"].assign(ratio=lambda rows: rows["items"] / rows["width"])
     for panel, column, title in zip(
         below, ("ms", "extra_mib"), ("MLP: milliseconds", "MLP: extra memory, MiB"), strict=True
     ):

@@ -33,7 +33,7 @@ def mlp_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case
                 methods["torch.compile"] = Method(torch.compile(plain, dynamic=False), 9 if gated else 6)
             if gated:
                 methods |= _liger_tiled(rows)
-            sizes = {"rows": rows, "classes": hidden, "width": width}
+            sizes = {"rows": rows, "items": hidden, "width": width}
             name = "SwiGLU MLP" if gated else "MLP"
             stored = (2 + gated) * 2.0 * rows * hidden
             yield Case(name, sizes, inputs, methods, plain, 2.0 * rows * hidden * width, stored)
@@ -43,7 +43,7 @@ def mlp_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case
         x, up = make(rows, width), make(hidden, width, scale=width**-0.5)
         down = make(width, hidden, scale=hidden**-0.5)
         methods = {"flashsign": Method(partial(_ours, backend=backend), 7), "torch, eager": Method(_plain, 6)}
-        sizes = {"rows": rows, "classes": hidden, "width": width}
+        sizes = {"rows": rows, "items": hidden, "width": width}
         product = 2.0 * rows * hidden * width
         yield Case("wider MLP", sizes, (x, up, down), methods, _plain, product, 4.0 * rows * hidden)
 
@@ -90,7 +90,7 @@ def norm_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Cas
             "torch.compile": Method(torch.compile(plain, dynamic=False)),
             **_liger_norm(),
         }
-        sizes = {"rows": scale.rows, "classes": 0, "width": width}
+        sizes = {"rows": scale.rows, "items": 0, "width": width}
         yield Case("RMSNorm", sizes, (x, weight), methods, plain, 0.0, 2.0 * scale.rows * width)
 
 
@@ -115,7 +115,7 @@ def attention_cases(scale: Scale, device: torch.device, backend: Any) -> Iterato
         if device.type == "cuda":
             methods["tuned stream, spherical"] = Method(partial(spherical_attention, method="stream"))
         methods |= _sdpa(device)
-        sizes = {"rows": scale.genes, "classes": scale.genes, "width": width}
+        sizes = {"rows": scale.genes, "items": scale.genes, "width": width}
         product = 2.0 * scale.heads * scale.genes**2 * width
         yield Case("attention", sizes, (q, k, v), methods, None, product, 2.0 * scale.heads * scale.genes**2)
 

@@ -23,7 +23,7 @@ def cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
     make = partial(drawn, device, torch.bfloat16)
     h, c = make(rows, width), make(classes, width, scale=width**-0.5)
     target = torch.randint(0, classes, (rows,), device=device)
-    sizes = {"rows": rows, "classes": classes, "width": width}
+    sizes = {"rows": rows, "items": classes, "width": width}
     product, logits = 2.0 * rows * classes * width, 4.0 * rows * classes
 
     def plain(h: Tensor, c: Tensor) -> Tensor:
