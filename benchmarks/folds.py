@@ -6,11 +6,12 @@
     PYTHONPATH=.:kernels python benchmarks/folds.py --smoke --device cpu   # tiny sizes, without a GPU: seconds
 
 Peers are measured where they are installed (`pip install liger-kernel cut-cross-entropy`). The table
-`results/folds.csv` has a row for each layer, size (items: classes, hidden units or keys) and method: milliseconds forward, and forward with backward (median,
-quantiles at 20 and 80 %, after how many warm-ups, of how many runs); the most memory beyond inputs, output and
-gradients, as MiB and as a share of what the plain layer stores (float32 logits, 16-bit hidden tensors or weights of
-attention); operations in matrix products; relative errors of the output and of the worst gradient against float64.
-`--tiles` writes `results/fold_tiles.csv` and has the exit status 1 where a kernel is wrong.
+`results/folds.csv` has a row for each layer, size (items: classes, hidden units or keys) and method: milliseconds
+forward, and forward with backward (median, quantiles at 20 and 80 %, after how many warm-ups, of how many runs); the
+most memory beyond inputs, output and gradients, as MiB and as a share of what the plain layer stores (float32 logits,
+16-bit hidden tensors or weights of attention); operations in matrix products; relative errors of the output and of the
+worst gradient against float64. `--tiles` writes `results/fold_tiles.csv` and has the exit status 1 where a kernel is
+wrong.
 """
 
 from __future__ import annotations
