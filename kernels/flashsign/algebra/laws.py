@@ -25,17 +25,19 @@ def check_monoid(monoid: Monoid, items: Total, shared: Total = (), *, tolerance:
     needs_items). Numbers are float64, compared relative to the largest of their tensor.
     Raises BrokenLaw, which names the first law that fails, ValueError for fewer than three items.
 
-    Example: a mean of means is not associative.
+    Example: a mean of means has no identity.
         >>> import torch
         >>> from flashsign import BrokenLaw, Monoid, check_monoid
         >>> def half(a, b):
         ...     return ((a[0] + b[0]) / 2,)
-        >>> mean = Monoid("mean", lambda like: like, lambda items, _: items, half, lambda total, _: total[0])
+        >>> def zero(like):
+        ...     return (torch.zeros_like(like[0]),)
+        >>> mean = Monoid("mean", zero, lambda items, _: items, half, lambda total, _: total[0])
         >>> try:
         ...     check_monoid(mean, (torch.randn(5, 2),))
         ... except BrokenLaw as error:
         ...     print(str(error).split(":")[0])
-        mean breaks a law, associativity
+        mean breaks a law, identity, from the left
     """
     if not items or len(items[0]) < 3:
         raise ValueError(f"check_monoid needs at least 3 items to test the laws of {monoid.name} on; pass more.")
