@@ -1,0 +1,189 @@
+"""Are known regulators the active ones: those of a blood cell type in it, and those of interferon after interferon?
+
+    python benchmarks/activity.py                          # 10 minutes of one CPU thread
+    python benchmarks/activity.py --sets pbmc68k_reduced   # 2 minutes
+
+Networks of grn (`grn.network`: the regulation layers from their linear start), Pearson and ridge are inferred from the
+same cells with the same regulators; none is told a condition. `grn.activity` (ulm) turns each into activities of
+regulators in cells. A regulator's place in a type is that of Welch's t between the type's cells and all others; after
+interferon, between treated and control cells of one type.
+
+Cells: pbmc68k_reduced ships with scanpy; pbmc3k.h5ad and kang_ifnb.h5ad (2000 blood cells, half of them six hours after
+interferon beta) are in the folder that GRN_BENCHMARK_DATA names, and so are the transcription factors. KNOWN was
+written down from textbooks before anything was computed. Prints tables of hits and misses and writes `activity.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from results_file import merged, write
+from sets import VARIABLE
+
+import grn
+
+KNOWN = {
+    "B": ("SPIB", "POU2AF1", "PAX5", "EBF1", "BCL11A", "POU2F2"),
+    "CD14+ Mono": ("SPI1", "CEBPB", "CEBPD", "MAFB", "KLF4"),
+    "FCGR3A+ Mono": ("SPI1", "CEBPB", "NR4A1", "TCF7L2"),
+    "DC": ("IRF8", "SPI1", "SPIB", "IRF4", "BATF3", "RELB"),
+    "NK": ("TBX21", "EOMES", "ZEB2", "RUNX3"),
+    "CD8 T": ("RUNX3", "EOMES", "TBX21"),
+    "Naive CD4 T": ("LEF1", "TCF7", "KLF2", "BACH2", "ETS1", "SATB1"),
+    "Memory CD4 T": ("GATA3", "RORA", "MAF"),
+    "Treg": ("FOXP3", "GATA3", "IKZF2"),
+    "CD34+": ("GATA2", "SOX4", "LYL1", "HHEX", "TAL1", "MEIS1", "RUNX1"),
+    "Platelet": ("GATA1", "NFE2", "TAL1", "GFI1B", "FLI1"),
+}
+"""Regulators that textbooks name for a cell type."""
+SAME = {
+    "CD19+ B": "B",
+    "CD14+ Monocyte": "CD14+ Mono",
+    "Dendritic": "DC",
+    "CD56+ NK": "NK",
+    "CD8+ Cytotoxic T": "CD8 T",
+    "CD8+/CD45RA+ Naive Cytotoxic": "CD8 T",
+    "CD4+/CD45RA+/CD25- Naive T": "Naive CD4 T",
+    "CD4+/CD45RO+ Memory": "Memory CD4 T",
+    "CD4+/CD25 T Reg": "Treg",
+}
+"""Labels of pbmc68k_reduced -> names in KNOWN."""
+INTERFERON = ("STAT1", "STAT2", "IRF7", "IRF9")
+FIRST = 5
+FEWEST_CELLS = 50
+FEWEST_SEEN = 0.05  # share of the cells in which a regulator of the interferon set is seen
+
+
+def networks(cells, regulators: list[str], label_key: str, seed: int) -> dict[str, pd.DataFrame]:
+    """The networks by method, from counts in X of all genes of `cells`."""
+    from scipy.sparse import csr_matrix
+
+    from grn.network.baselines import pearson, ridge
+
+    options = {"network.false_discovery": False}
+    ours = grn.network(
+        cells, label_key=label_key, regulators=regulators, genes="all", seed=seed, set=options, quiet=True
+    )
+    counts = csr_matrix(cells.X)
+    total = np.asarray(counts.sum(1)).ravel()
+    values = np.log1p(counts.toarray() / total[:, None] * np.median(total))
+    genes = list(cells.var_names)
+    return {"grn": ours, "pearson": pearson(values, genes, regulators), "ridge": ridge(values, genes, regulators)}
+
+
+def differences(activity: pd.DataFrame, first: np.ndarray, second: np.ndarray) -> pd.Series:
+    """Welch's t of each regulator, the cells `first` against the cells `second`, by falling t."""
+    from scipy.stats import ttest_ind
+
+    t = ttest_ind(activity[first], activity[second], equal_var=False).statistic
+    return pd.Series(np.nan_to_num(t), activity.columns).sort_values(ascending=False)
+
+
+def of_types(name: str, cells, regulators: list[str], label_key: str, seed: int) -> list[dict]:
+    """A row for each method and type that has a known regulator: the first regulators, and the places of the known."""
+    rows = []
+    labels = cells.obs[label_key].astype(str).to_numpy()
+    for method, net in networks(cells, regulators, label_key, seed).items():
+        activity = grn.activity(cells, net, copy=True, quiet=True).obsm["X_regulon"]
+        for label in sorted(set(labels)):
+            known = [each for each in KNOWN.get(SAME.get(label, label), ()) if each in regulators]
+            if known:
+                t = differences(activity, labels == label, labels != label)
+                rows.append(row(name, method, label, int((labels == label).sum()), t, known))
+    return rows
+
+
+def of_interferon(cells, regulators: list[str], label_key: str, seed: int) -> list[dict]:
+    """A row for each method and type with FEWEST_CELLS cells in both conditions."""
+    rows = []
+    labels = cells.obs[label_key].astype(str).to_numpy()
+    treated = cells.obs["condition"].astype(str).to_numpy() == "stim"
+    for method, net in networks(cells, regulators, label_key, seed).items():
+        activity = grn.activity(cells, net, copy=True, quiet=True).obsm["X_regulon"]
+        for label in sorted(set(labels)):
+            of_type = labels == label
+            if of_type.sum() >= FEWEST_CELLS:
+                t = differences(activity, of_type & treated, of_type & ~treated)
+                rows.append(row("kang_ifnb", method, label, int(of_type.sum()), t, list(INTERFERON)))
+    return rows
+
+
+def row(name: str, method: str, label: str, cells: int, t: pd.Series, known: list[str]) -> dict:
+    places = {each: list(t.index).index(each) + 1 for each in known if each in t.index}
+    return {
+        "set": name,
+        "method": method,
+        "cell_type": label,
+        "cells": cells,
+        "regulators": len(t),
+        "first": " ".join(t.index[:FIRST]),
+        "known": " ".join(f"{each}:{place}" for each, place in places.items()),
+        "hits": sum(place <= FIRST for place in places.values()),
+        "misses": sum(place > FIRST for place in places.values()),
+        "expected_by_chance": len(places) * FIRST / len(t),
+    }
+
+
+def load(name: str, folder: Path):
+    """Cells with counts in X, the regulators, and the column of obs with the types."""
+    import anndata
+
+    from grn.config.files import load_config
+
+    factors = (folder / "human_tfs.txt").read_text().split()
+    if name == "pbmc68k_reduced":
+        from grn.data.preprocessing.counts import read_expression
+        from grn.data.readers.registry import open_source
+
+        config = load_config("pbmc.yaml").data
+        source = open_source(config)
+        found = read_expression(source, config)
+        cells = anndata.AnnData(found.values, obs=source.obs[["bulk_labels"]], var=pd.DataFrame(index=found.var.index))
+        return cells, list(config.regulators), "bulk_labels"
+    cells = anndata.read_h5ad(folder / f"{name}.h5ad")
+    if name == "pbmc3k":
+        return cells, [each for each in factors if each in cells.var_names], "cell_type"
+    import scanpy as sc
+
+    seen = pd.Series(np.asarray((cells.X > 0).mean(0)).ravel(), cells.var_names)
+    regulators = [each for each in factors if seen.get(each, 0) >= FEWEST_SEEN]
+    logged = cells.copy()
+    sc.pp.normalize_total(logged)
+    sc.pp.log1p(logged)
+    sc.pp.highly_variable_genes(logged, n_top_genes=2000)
+    kept = logged.var["highly_variable"].to_numpy() | cells.var_names.isin(regulators)
+    return cells[:, kept].copy(), regulators, "cell_type_predicted"
+
+
+def main() -> None:
+    names = ("pbmc68k_reduced", "pbmc3k", "kang_ifnb")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", nargs="+", default=list(names), choices=names, metavar="NAME")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", metavar="DIR")
+    arguments = parser.parse_args()
+    if not os.environ.get(VARIABLE):
+        print(f"Skipped: {VARIABLE} is not set; set it to the folder with the benchmark data (data/README.md).")
+        return
+    folder = Path(os.environ[VARIABLE])
+    rows = []
+    for name in arguments.sets:
+        cells, regulators, label_key = load(name, folder)
+        print(f"{name}: {cells.n_obs} cells x {cells.n_vars} genes, {len(regulators)} regulators", flush=True)
+        if name == "kang_ifnb":
+            rows += of_interferon(cells, regulators, label_key, arguments.seed)
+        else:
+            rows += of_types(name, cells, regulators, label_key, arguments.seed)
+    table = pd.DataFrame(rows)
+    print(table.to_string(index=False))
+    print(table.groupby(["set", "method"])[["hits", "misses", "expected_by_chance"]].sum().to_string())
+    path = arguments.output / "activity.csv"
+    write(path, merged(path, table, ["set", "method", "cell_type"]))
+
+
+if __name__ == "__main__":
+    main()
