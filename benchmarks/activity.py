@@ -1,7 +1,7 @@
 """Are known regulators the active ones: those of a blood cell type in it, and those of interferon after interferon?
 
-    python benchmarks/activity.py                          # 10 minutes of one CPU thread
-    python benchmarks/activity.py --sets pbmc68k_reduced   # 2 minutes
+    python benchmarks/activity.py                          # 3.5 minutes of one CPU thread
+    python benchmarks/activity.py --sets pbmc68k_reduced   # half a minute
 
 Networks of grn (`grn.network`: the regulation layers from their linear start), Pearson and ridge are inferred from the
 same cells with the same regulators; none is told a condition. `grn.activity` (ulm) turns each into activities of
