@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from grn.errors import RunFolderError
 from grn.files import refuse_used_folder
 
 RUNS = Path("runs")
+CELLS = re.compile(r"  (\d+) cells x \d+ genes \(")  # how a run's log begins
 LOG, CONFIG, COMPLETE = "log.txt", "config.yaml", "report.html"  # in the order in which a run writes them
 # Names, without their endings, of what a run writes: a killed run may leave temporary files beside these.
 WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "edges", "confusion", "report")
@@ -44,6 +46,12 @@ def locked(run: Path) -> Iterator[None]:
         except BlockingIOError:
             raise RunFolderError(f"Another process is working on the run in {run}; wait for it, or stop it.") from None
         yield
+
+
+def cells_in(log: Path) -> int | None:
+    """How many cells a run had, as its log says; None where it does not."""
+    found = CELLS.search(log.read_text("utf-8")) if log.is_file() else None
+    return None if found is None else int(found[1])
 
 
 def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) -> Path:

@@ -81,7 +81,7 @@ SAME_NAME = {
     "perturb.py": "what it computes, its Python call and its command",
     "predict.py": "what it computes, its Python call and its command",
     "registry.py": "formats that are read, and formats that are written",
-    "report.py": "the page, and the page of a run with its pictures",
+    "report.py": "the page, the page of a run with its pictures, and its command",
     "run.py": "the run, and the object that a Python call returns",
     "split_keys.py": "the plan, and the kernel that adds the splits",
     "sums.py": "sums as monoids, and sums of moments in kernels",

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from grn.analysis.report_edges import ALL, edges_json, edges_of_network, top_regulators
 from grn.analysis.summary import (
     LOSSES,
     SCORES,
@@ -30,7 +31,7 @@ from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.files import write_text
 from grn.network.file_formats import strongest_edges
-from grn.network.signed_network import SignedNetwork, edge_list
+from grn.network.signed_network import SignedNetwork
 
 READOUT = {
     "effect": (
@@ -91,6 +92,13 @@ RATE = (
 )
 
 
+EXPLORER = "Edges and network"  # its place on the page is in report.html
+TOP = (
+    "<p>A regulator's place is that of its strongest edge in the type. Beside it, what it raises and what it lowers "
+    "most. Click on a gene to see its edges.</p>"
+)
+
+
 class Picture(Protocol):
     """The part of a matplotlib figure that a report uses."""
 
@@ -106,40 +114,68 @@ def write_report(
     edges: pd.DataFrame,
     network: SignedNetwork,
     pictures: Mapping[str, Picture],
-    edges_of_types: Mapping[str, pd.DataFrame] | None = None,
+    edges_of_types: pd.DataFrame | None = None,
+    cells: int | None = None,
     title: str | None = None,
 ) -> Path:
     """Writes `folder`/report.html and returns its path.
 
     metrics, per_class, edges: as in the result of a run.   network: from network.h5ad.
     pictures: by name, those of `confusion`, `training`, `edges`, `within` and `heatmaps` that exist.
-    edges_of_types: the strongest edges of each type, with all columns; None: weights alone, from the network.
-    title: None: the folder's name.
+    edges_of_types: the strongest edges of each type's targets (strongest_of_targets), with all columns and cell_type;
+    None: weights alone, from the network.   cells: that were used.   title: None: the folder's name.
     """
     shown = {name: image(picture, name) for name, picture in pictures.items()}
+    of_types = edges_of_network(network) if edges_of_types is None else edges_of_types
+    label = of_types["cell_type"].astype(str)
+    by_type = {name: of_types[label == name] for name in dict.fromkeys([*network.by_type, *label])}
+    data, held = edges_json(edges, of_types, signed=network.signed)
+    every = int((edges["weight"] != 0).sum()) + sum(weights.nnz for weights in network.by_type.values())
+    first = "Top regulators of each cell type" if network.by_type else "Top regulators"
     sections = {
+        first: TOP + top_regulators(by_type or {ALL: edges}, signed=network.signed),
+        EXPLORER: "",
         "Test cells": test_cells(metrics, per_class, shown.get("confusion", "")),
-        "Network": network_section(edges, network, shown),
+        "Evidence": network_section(edges, network, shown),
         "Cell types" if network.by_type else "Regulators and targets": by_type_section(
-            network, shown.get("heatmaps", ""), edges_of_types or {}
+            network, shown.get("heatmaps", ""), by_type
         ),
         "Training": shown.get("training", ""),
         "What the weights mean": meaning(network),
-        "Configuration": f"<details><summary>Every field</summary><pre>{escape(dump_config(config))}</pre></details>",
+        "How to reproduce it": reproduce(config, network),
     }
-    sections = {title: body for title, body in sections.items() if body}
+    sections = {title: body for title, body in sections.items() if body or title == EXPLORER}
+    bodies = [f'<h2 id="{anchor(title)}">{title}</h2>\n{body}' for title, body in sections.items() if body]
+    raises, lowers = ("raises the target", "lowers the target") if network.signed else ("positive", "negative")
     page = Template(files("grn.analysis").joinpath("report.html").read_text("utf-8")).substitute(
         title=escape(title or folder.name),
         subtitle=escape(
-            f"{config.data.path}: {len(network.genes)} genes, {edges['source'].nunique()} regulators, "
-            f"{len(network.by_type)} cell types. grn {network.about['version']}, model {network.about['model_hash']}."
+            f"{config.data.path}: {'' if cells is None else f'{cells} cells, '}{len(network.genes)} genes, "
+            f"{edges['source'].nunique()} regulators, {len(network.by_type)} cell types. grn "
+            f"{network.about['version']}, model {network.about['model_hash']}."
         ),
         links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title in sections),
-        sections="\n".join(f'<h2 id="{anchor(title)}">{title}</h2>\n{body}' for title, body in sections.items()),
+        first=bodies[0],
+        share=f"It holds the strongest {held} of {every} edges; all are in edges.parquet and edges_by_type.parquet.",
+        raises=raises,
+        lowers=lowers,
+        sections="\n".join(bodies[1:]),
+        data=data,
+        script=files("grn.analysis").joinpath("report.js").read_text("utf-8"),
     )
     path = folder / "report.html"
     write_text(path, page)
     return path
+
+
+def reproduce(config: Config, network: SignedNetwork) -> str:
+    """HTML: how the run is repeated, and every field."""
+    return (
+        f"<p>With grn {escape(str(network.about['version']))}, save the fields below as run.yaml and call "
+        "<code>grn train run.yaml --output again</code>; on the same kind of machine, the same seed gives the same "
+        "networks. The network alone: <code>grn export RUN --output network</code>.</p>"
+        f"<details><summary>Every field</summary><pre>{escape(dump_config(config))}</pre></details>"
+    )
 
 
 def test_cells(metrics: Mapping[str, float], per_class: pd.DataFrame, confusion: str) -> str:
@@ -154,6 +190,7 @@ def test_cells(metrics: Mapping[str, float], per_class: pd.DataFrame, confusion:
 def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[str, str]) -> str:
     """HTML: the strongest edges over all cells, as tables and as a picture."""
     parts = edge_tables(strongest_edges(edges, 15), network.signed)
+    tables = f"<details><summary>The strongest edges over all cells</summary>{side_by_side(parts)}</details>"
     about = network.about
     sentences = [
         states_sentence(about, list(network.by_type)),
@@ -167,15 +204,14 @@ def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[
     counts = found_rows(about)
     if counts:
         explained += f"<p>{escape(RATE)}</p>" + table(["cells", "edges with q of at most 0.05"], counts, numbers=1)
-    return explained + side_by_side(parts) + shown.get("edges", "") + shown.get("within", "")
+    return explained + shown.get("within", "") + (tables + shown.get("edges", "") if parts else "")
 
 
 def by_type_section(network: SignedNetwork, heatmaps: str, edges_of_types: Mapping[str, pd.DataFrame]) -> str:
     """HTML: the heat maps, and the strongest edges of each cell type."""
     tables = []
-    for label, weights in network.by_type.items():
-        of_type = edges_of_types.get(label)
-        strongest = strongest_edges(edge_list(weights, network.genes, 10) if of_type is None else of_type, 10)
+    for label in network.by_type:
+        strongest = strongest_edges(edges_of_types[label], 10)
         body = side_by_side(edge_tables(strongest, network.signed))
         tables.append(f"<details><summary>{escape(label)}</summary>{body}</details>")
     explained = "<p>Weights among the regulators and targets of the strongest edges over all cells, on one scale.</p>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from grn.analysis.report import Picture, write_report
+from grn.analysis.report_edges import strongest_of_targets
 from grn.analysis.summary import tells_apart
 from grn.config.schema import Config
 from grn.network.signed_network import SignedNetwork, heatmap_blocks
@@ -19,6 +19,7 @@ from grn.plots.network.within_between import within_and_between
 from grn.plots.run.confusion import confusion_matrix
 from grn.plots.run.training import training_curves
 from grn.plots.style import whole
+from grn.run_folder import LOG, cells_in
 
 
 def write_run_report(
@@ -53,31 +54,27 @@ def write_run_report(
         edges=edges,
         network=network,
         pictures=pictures,
-        edges_of_types=strongest_of_types(folder / "edges_by_type.parquet", 10),
+        edges_of_types=edges_of_types(folder / "edges_by_type.parquet"),
+        cells=cells_in(folder / LOG),
         title=title,
     )
 
 
-def strongest_of_types(path: Path, count: int) -> dict[str, pd.DataFrame]:
-    """The `count` strongest edges of each sign for each type, by label, of an edges_by_type.parquet; {} without one.
+def edges_of_types(path: Path) -> pd.DataFrame | None:
+    """The strongest edges of each type's targets in an edges_by_type.parquet, as `strongest_of_targets`; None without.
 
     It is read in pieces: it may hold tens of millions of rows, those of a type sorted by |weight|.
     """
     import pyarrow.parquet as pq
 
     if not path.is_file():
-        return {}
-    kept: dict[tuple[str, bool], list[pd.DataFrame]] = {}
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=2**16):
+        return None
+    kept: pd.DataFrame | None = None
+    for batch in pq.ParquetFile(path).iter_batches(batch_size=2**18):
         table = batch.to_pandas()
-        for label, positive in itertools.product(table["cell_type"].astype(str).unique(), (True, False)):
-            parts = kept.setdefault((label, positive), [])
-            missing = count - sum(map(len, parts))
-            if missing:
-                sign = table["weight"] > 0 if positive else table["weight"] < 0
-                parts.append(table[sign & (table["cell_type"].astype(str) == label)].head(missing))
-    labels = dict.fromkeys(label for label, _ in kept)
-    return {label: pd.concat(kept[label, True] + kept[label, False], ignore_index=True) for label in labels}
+        table["cell_type"] = table["cell_type"].astype(str)
+        kept = strongest_of_targets(table if kept is None else pd.concat([kept, table], ignore_index=True))
+    return kept
 
 
 def scores_by_type(confusion: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import weakref
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grn.errors import DataError, RunFolderError, reworded
 from grn.files import refuse_unwritable, replacing_folder
-from grn.run_folder import COMPLETE, CONFIG, LOG
+from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 NEEDED = (CONFIG, "metrics.csv", "edges.parquet", "network.h5ad", "model/card.json")
 SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R2 of masked multiplicities"}
-CELLS = re.compile(r"  (\d+) cells x \d+ genes \(")  # how a run's log begins
 
 
 class Run:
@@ -147,11 +145,11 @@ class Run:
             self._temporary = None
         return folder
 
-    def _write_report(self, folder: Path, title: str | None = None) -> None:
+    def _write_report(self, folder: Path, title: str | None = None) -> Path:
         from grn.api.report import write_run_report
         from grn.network.signed_network import signed_network
 
-        write_run_report(
+        return write_run_report(
             folder,
             config=self.config,
             metrics=self.metrics,
@@ -174,9 +172,9 @@ class Run:
         genes = (self._model / "vocabulary.txt").read_bytes().count(b"\n")
         if self._only_model:
             return [f"Model of {genes} genes, {len(self.cell_types)} cell types", f"folder: {self._folder}"]
-        cells = CELLS.search((self._folder / LOG).read_text("utf-8")) if (self._folder / LOG).is_file() else None
+        cells = cells_in(self._folder / LOG)
         parts = [
-            f"{cells[1]} cells x {genes} genes" if cells else f"{genes} genes",
+            f"{cells} cells x {genes} genes" if cells else f"{genes} genes",
             f"{_regulators(self._folder / 'network.h5ad')} regulators",
             f"{len(self.cell_types)} cell types",
         ]

@@ -11,7 +11,7 @@ import typer
 import grn
 from grn.cli import data, doctor, init, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
-from grn.cli.results import benchmark, compare, evaluate, export, perturb
+from grn.cli.results import benchmark, compare, evaluate, export, perturb, report
 
 app = typer.Typer(
     name="grn",
@@ -40,6 +40,7 @@ app.command("export")(export.command)
 app.command("evaluate")(evaluate.command)
 app.command("compare")(compare.command)
 app.command("perturb")(perturb.command)
+app.command("report")(report.command)
 app.add_typer(data.app, name="data")
 app.command("doctor")(doctor.command)
 app.command("benchmark")(benchmark.command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import json
 import re
 from typing import get_args
 
@@ -14,6 +15,7 @@ import pytest
 from scipy import sparse
 
 from grn.analysis.report import CONFIDENCE, READOUT, write_report
+from grn.analysis.report_edges import edges_json, strongest_of_targets
 from grn.analysis.summary import class_rows, edge_columns, edge_rows, is_composition, score_rows
 from grn.config.schema import Config, NetworkConfig
 from grn.network.file_formats import network_anndata, write_network
@@ -103,7 +105,8 @@ def test_the_tables_hold_what_was_found(tmp_path):
 
 def test_labels_and_genes_are_escaped(tmp_path):
     page = report(tmp_path)
-    assert "<script" not in page and "<b>R" not in page
+    assert page.count("<script") == 2 and "<b>R" not in page  # the data and the page's own code
+    assert "\\u003cscript\\u003ealert(1)" in page
     assert html.escape(LABELS[0]) in page and html.escape(LABELS[1]) in page
 
 
@@ -212,10 +215,10 @@ def test_the_page_says_which_states_there_are_and_what_their_levels_count(tmp_pa
 
 def test_the_edges_of_a_type_have_what_their_table_has(tmp_path):
     table = pd.DataFrame({"source": ["R2"], "target": ["y"], "weight": [-0.25], "confidence": [0.875]})
-    table = table.assign(within=-0.25, between=0.75, q_value=0.002)
-    found = rows(report(tmp_path, of_types={LABELS[0]: table}))
+    table = table.assign(within=-0.25, between=0.75, q_value=0.002, cell_type=LABELS[0])
+    found = rows(report(tmp_path, of_types=table))
     assert ["R2", "y", "-0.250", "-0.250", "+0.75", "0.88", "0.002", ""] in found
-    assert ["<b>R</b>", "x", "+1.800"] not in found and ["<b>R</b>", "x", "-0.900"] in found  # the other type
+    assert ["<b>R</b>", "x", "+1.800"] not in found
 
 
 @pytest.mark.parametrize(
@@ -227,3 +230,43 @@ def test_composition_is_levels_that_differ_together_and_nothing_within(confidenc
     edges["confidence"] = confidence
     assert is_composition(edges).tolist() == [expected]
     assert edge_columns(edges)[-1] == "note" and next(iter(edge_rows(edges)))[-1] == ("composition" if expected else "")
+
+
+def embedded(page: str) -> dict:
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_the_page_holds_the_edges_for_its_table_and_network(tmp_path):
+    data = embedded(report(tmp_path, beside=APART))
+    assert data["types"] == ["all cells", *LABELS[::-1]] and data["signed"] is True
+    names = [(data["genes"][s], data["genes"][t]) for s, t in zip(data["s"], data["t"], strict=True)]
+    overall = [n for n, k in enumerate(data["k"]) if k == 0]
+    assert [names[n] for n in overall] == [("<b>R</b>", "x"), ("<b>R</b>", "y"), ("R2", "x")]
+    assert [data["w"][n] for n in overall] == [0.9, -0.7, 0.3]
+    assert [data["q"][n] for n in overall] == [0.01, 0.9, 0.95] and [data["n"][n] for n in overall] == [0, 0, 1]
+
+
+def test_every_target_keeps_its_strongest_edges_of_each_sign():
+    weights = [0.9, -0.8, 0.7, 0.6, 0.5, -0.4, 0.0]
+    edges = pd.DataFrame({"source": [f"R{n}" for n in range(7)], "target": "x", "weight": weights})
+    assert strongest_of_targets(edges, 2)["weight"].tolist() == [0.9, -0.8, 0.7, -0.4]
+
+
+def test_the_edges_that_are_left_out_are_those_that_a_target_has_stronger_ones_than(monkeypatch):
+    monkeypatch.setattr("grn.analysis.report_edges.MOST", 3)
+    edges = pd.DataFrame(
+        {"source": ["A", "B", "A", "B"], "target": ["x", "x", "y", "z"], "weight": [0.9, 0.8, 0.2, 0.1]}
+    )
+    text, count = edges_json(edges, edges.head(0).assign(cell_type=""), signed=True)
+    data = json.loads(text)
+    assert count == 3 and data["w"] == [0.9, 0.2, 0.1], "each target's strongest comes before a second one"
+
+
+def test_top_regulators_come_first_and_no_regulator_fills_a_type(tmp_path):
+    page = report(tmp_path)
+    assert page.index("Top regulators of each cell type</h2>") < page.index("Edges and network</h2>")
+    cards = re.findall(r'<div class="card"><h3>(.*?)</h3>(.*?)</div>', page)
+    assert [html.unescape(label) for label, _ in cards] == LABELS[::-1]
+    for _, card in cards:
+        regulators = re.findall(r"<th><span[^>]*>(.*?)</span></th>", card)
+        assert [html.unescape(name) for name in regulators] == ["<b>R</b>", "R2"]

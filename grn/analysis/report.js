@@ -1,0 +1,329 @@
+// The report's edges: filters, a table and a network of those that pass them. No library, no request.
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const at = (id) => document.getElementById(id);
+  const UP = "#2166ac", DOWN = "#b2182b", MOST_ROWS = 200;
+  const edges = data.w.map((weight, i) => ({
+    source: data.genes[data.s[i]],
+    target: data.genes[data.t[i]],
+    type: data.types[data.k[i]],
+    weight,
+    confidence: data.c[i],
+    q: data.q[i],
+    note: data.n[i] ? "composition" : "",
+  }));
+
+  // ---- Filters: one set for the table and the network ----
+  const filters = { type: at("type"), sign: at("sign"), regulator: at("regulator"), gene: at("gene"), least: at("least") };
+  for (const type of data.types) filters.type.add(new Option(type, type));
+  filters.type.add(new Option("every cell type", ""));
+  for (const name of [...new Set(edges.map((edge) => edge.source))].sort()) at("regulators").append(new Option(name, name));
+  for (const name of data.genes) at("genes").append(new Option(name, name));
+
+  const widest = {};
+  for (const edge of edges) widest[edge.type] = Math.max(widest[edge.type] || 0, Math.abs(edge.weight));
+
+  function passing() {
+    const { type, sign } = { type: filters.type.value, sign: filters.sign.value };
+    const regulator = filters.regulator.value.trim().toLowerCase(), gene = filters.gene.value.trim().toLowerCase();
+    const least = (filters.least.value / 100) ** 2; // finer where most edges are
+    at("least_value").textContent = `${(100 * least).toFixed(1)} % of the strongest`;
+    // A whole name is that gene alone; a part of one, all genes that begin so.
+    const known = new Set(data.genes.map((name) => name.toLowerCase()));
+    const fits = (name, text) => !text || (known.has(text) ? name.toLowerCase() === text : name.toLowerCase().startsWith(text));
+    return edges.filter(
+      (edge) =>
+        (!type || edge.type === type) &&
+        (!sign || (sign === "+" ? edge.weight > 0 : edge.weight < 0)) &&
+        Math.abs(edge.weight) >= least * widest[edge.type] &&
+        fits(edge.source, regulator) &&
+        (!gene || fits(edge.source, gene) || fits(edge.target, gene)),
+    );
+  }
+
+  // ---- The table ----
+  let sorted = { column: "weight", falling: true };
+  const columns = [
+    ["source", "regulator"], ["effect", ""], ["target", "target"], ["type", "cell type"],
+    ["weight", "weight"], ["confidence", "confidence"], ["q", "q"], ["note", "note"],
+  ].filter(([column]) => !["confidence", "q", "note"].includes(column) || edges.some((edge) => edge[column] !== null && edge[column] !== ""));
+  const head = at("edges").tHead.insertRow();
+  for (const [column, title] of columns) {
+    const cell = document.createElement("th");
+    cell.textContent = title;
+    cell.dataset.column = column;
+    if (column !== "effect") {
+      cell.tabIndex = 0;
+      cell.setAttribute("role", "button");
+      const sort = () => {
+        sorted = { column, falling: sorted.column === column ? !sorted.falling : ["weight", "confidence"].includes(column) };
+        update();
+      };
+      cell.onclick = sort;
+      cell.onkeydown = (event) => { if (event.key === "Enter") sort(); };
+    }
+    head.append(cell);
+  }
+
+  function compare(one, other) {
+    const { column, falling } = sorted;
+    let [a, b] = [one[column], other[column]];
+    if (column === "weight") [a, b] = [Math.abs(a), Math.abs(b)];
+    if (a === b) return Math.abs(other.weight) - Math.abs(one.weight);
+    if (a === null || b === null) return a === null ? 1 : -1; // what is not known comes last
+    return (a < b ? -1 : 1) * (falling ? -1 : 1);
+  }
+
+  const texts = {
+    effect: (edge) => (data.signed ? (edge.weight > 0 ? "raises" : "lowers") : ""),
+    weight: (edge) => (edge.weight > 0 ? "+" : "") + edge.weight.toPrecision(2),
+    confidence: (edge) => (edge.confidence === null ? "" : edge.confidence.toFixed(2)),
+    q: (edge) => (edge.q === null ? "" : edge.q.toPrecision(2)),
+  };
+
+  function fillTable(found) {
+    const body = document.createElement("tbody");
+    for (const edge of [...found].sort(compare).slice(0, MOST_ROWS)) {
+      const row = body.insertRow();
+      for (const [column] of columns) {
+        const cell = row.insertCell();
+        cell.textContent = texts[column] ? texts[column](edge) : edge[column]; // never as HTML
+        if (["weight", "confidence", "q"].includes(column)) cell.className = "number";
+        if (["weight", "effect"].includes(column)) cell.classList.add(edge.weight > 0 ? "up" : "down");
+        if (["source", "target"].includes(column)) { cell.dataset.gene = edge[column]; cell.classList.add("gene"); }
+      }
+    }
+    at("edges").tBodies[0].replaceWith(body);
+    for (const cell of head.cells) {
+      cell.setAttribute("aria-sort", cell.dataset.column !== sorted.column ? "none" : sorted.falling ? "descending" : "ascending");
+    }
+    const rows = Math.min(found.length, MOST_ROWS);
+    at("found").textContent = `${found.length} of ${edges.length} edges` + (rows < found.length ? `, the first ${rows} are listed` : "");
+  }
+
+  // ---- The network ----
+  const canvas = at("network"), pen = canvas.getContext("2d"), tip = at("tip");
+  let nodes = [], links = [], view = { x: 0, y: 0, zoom: 1 }, heat = 0, hovered = null, drag = null, waiting = false;
+
+  function layOut(found) {
+    const before = new Map(nodes.map((node) => [node.name, node]));
+    const byName = new Map();
+    const node = (name) => {
+      if (!byName.has(name)) {
+        const angle = 2.39996 * byName.size, radius = 14 * Math.sqrt(byName.size + 1); // a sunflower to begin with
+        const old = before.get(name);
+        byName.set(name, { name, x: old ? old.x : radius * Math.cos(angle), y: old ? old.y : radius * Math.sin(angle), dx: 0, dy: 0, degree: 0, regulates: 0 });
+      }
+      return byName.get(name);
+    };
+    const strongest = [...found].sort((a, b) => Math.abs(b.weight) - Math.abs(a.weight)).slice(0, +at("count").value);
+    const largest = Math.max(1e-9, ...strongest.map((edge) => Math.abs(edge.weight)));
+    links = strongest.map((edge) => ({ edge, from: node(edge.source), to: node(edge.target), size: Math.abs(edge.weight) / largest }));
+    for (const link of links) { link.from.degree++; link.to.degree++; link.from.regulates++; }
+    nodes = [...byName.values()];
+    hovered = null;
+    tip.hidden = true;
+    heat = 1;
+    at("drawn").textContent = `${links.length} edges between ${nodes.length} genes are drawn`;
+    canvas.dataset.edges = links.length;
+    draw();
+  }
+
+  function step() {
+    const push = 900;
+    for (let i = 0; i < nodes.length; i++) {
+      const one = nodes[i];
+      one.dx -= 0.012 * one.x * heat; // towards the middle
+      one.dy -= 0.012 * one.y * heat;
+      for (let j = i + 1; j < nodes.length; j++) {
+        const other = nodes[j];
+        const x = one.x - other.x, y = one.y - other.y, square = x * x + y * y + 20;
+        if (square > 90000) continue;
+        const force = (push * heat) / square;
+        one.dx += x * force / 10; one.dy += y * force / 10;
+        other.dx -= x * force / 10; other.dy -= y * force / 10;
+      }
+    }
+    for (const { from, to, size } of links) {
+      const x = to.x - from.x, y = to.y - from.y, distance = Math.hypot(x, y) || 1;
+      const force = (heat * (0.04 + 0.08 * size) * (distance - 55)) / distance / Math.sqrt(Math.min(from.degree, to.degree));
+      from.dx += x * force; from.dy += y * force;
+      to.dx -= x * force; to.dy -= y * force;
+    }
+    for (const one of nodes) {
+      const speed = Math.hypot(one.dx, one.dy), most = 30 * heat + 1;
+      const scale = speed > most ? most / speed : 1;
+      one.x += one.dx * scale; one.y += one.dy * scale;
+      one.dx *= 0.6; one.dy *= 0.6;
+    }
+    heat *= 0.985;
+  }
+
+  const onScreen = (node) => [canvas.width / 2 + view.zoom * (node.x + view.x), canvas.height / 2 + view.zoom * (node.y + view.y)];
+
+  function draw() {
+    if (!waiting) { waiting = true; requestAnimationFrame(frame); }
+  }
+
+  function frame() {
+    waiting = false;
+    const until = performance.now() + 10;
+    while (heat > 0.02 && performance.now() < until) { step(); if (nodes.length > 400) break; }
+    if (heat > 0.02 && !drag && view.fit !== false) fit();
+    paint();
+    if (heat > 0.02) draw();
+  }
+
+  function fit() {
+    if (!nodes.length) return;
+    const spread = (axis) => [Math.min(...nodes.map((n) => n[axis])), Math.max(...nodes.map((n) => n[axis]))];
+    const [left, right] = spread("x"), [top, bottom] = spread("y");
+    view.zoom = Math.min(2.2, 0.86 * Math.min(canvas.width / (right - left + 60), canvas.height / (bottom - top + 30)));
+    view.x = -(left + right) / 2;
+    view.y = -(top + bottom) / 2;
+  }
+
+  function paint() {
+    pen.clearRect(0, 0, canvas.width, canvas.height);
+    const near = hovered && new Set(links.flatMap(({ from, to }) => (from === hovered || to === hovered ? [from, to] : [])));
+    for (const colour of [UP, DOWN]) {
+      for (let part = 0; part < 4; part++) { // edges of about one strength are one stroke
+        pen.beginPath();
+        for (const { edge, from, to, size } of links) {
+          if ((edge.weight > 0) !== (colour === UP) || Math.min(3, Math.floor(4 * size)) !== part) continue;
+          if (hovered && from !== hovered && to !== hovered) continue;
+          drawLink(from, to, edge.weight > 0);
+        }
+        pen.strokeStyle = colour;
+        pen.globalAlpha = 0.25 + 0.2 * part;
+        pen.lineWidth = (0.6 + 0.8 * part) * Math.min(1.5, Math.max(0.6, view.zoom));
+        pen.stroke();
+      }
+    }
+    pen.globalAlpha = 1;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    const all = nodes.length < 160 || view.zoom > 1.8;
+    const seen = nodes
+      .map((node) => [node, ...onScreen(node), node.regulates ? Math.min(8, 3 + Math.sqrt(node.degree)) : 3])
+      .filter(([, x, y]) => x > -40 && y > -20 && x < canvas.width + 40 && y < canvas.height + 20);
+    for (const [node, x, y, radius] of seen) {
+      pen.globalAlpha = near && !near.has(node) ? 0.15 : 1;
+      pen.fillStyle = node.regulates ? "#e0a526" : "#8a8a8a";
+      pen.beginPath();
+      pen.arc(x, y, radius, 0, 7);
+      pen.fill();
+    }
+    for (const [node, x, y, radius] of seen.sort(([one], [other]) => one.regulates - other.regulates)) { // regulators on top
+      if (near ? near.has(node) : all || (node.regulates && (nodes.length < 400 || node.degree > 2))) {
+        pen.globalAlpha = 1;
+        pen.font = `${node.regulates ? "600 12" : "11"}px system-ui, sans-serif`;
+        pen.lineWidth = 3;
+        pen.strokeStyle = "white";
+        pen.strokeText(node.name, x, y - radius - 7);
+        pen.fillStyle = "#222";
+        pen.fillText(node.name, x, y - radius - 7);
+      }
+    }
+    pen.globalAlpha = 1;
+  }
+
+  function drawLink(from, to, raises) {
+    const [a, b] = onScreen(from), [x, y] = onScreen(to);
+    const length = Math.hypot(x - a, y - b);
+    if (length < 12) return;
+    const u = (x - a) / length, v = (y - b) / length, ex = x - 8 * u, ey = y - 8 * v;
+    pen.moveTo(a, b);
+    pen.lineTo(ex, ey);
+    if (raises) { // an arrow
+      pen.moveTo(ex - 5 * u - 3 * v, ey - 5 * v + 3 * u);
+      pen.lineTo(ex, ey);
+      pen.lineTo(ex - 5 * u + 3 * v, ey - 5 * v - 3 * u);
+    } else { // a bar
+      pen.moveTo(ex - 4 * v, ey + 4 * u);
+      pen.lineTo(ex + 4 * v, ey - 4 * u);
+    }
+  }
+
+  function nodeAt(event) {
+    let best = null, least = 16;
+    for (const node of nodes) {
+      const [x, y] = onScreen(node), distance = Math.hypot(x - event.offsetX, y - event.offsetY);
+      if (distance < least) [best, least] = [node, distance];
+    }
+    return best;
+  }
+
+  canvas.onmousemove = (event) => {
+    if (drag) {
+      view.x += (event.offsetX - drag.x) / view.zoom;
+      view.y += (event.offsetY - drag.y) / view.zoom;
+      drag = { x: event.offsetX, y: event.offsetY, moved: true };
+      view.fit = false;
+      return draw();
+    }
+    const node = nodeAt(event);
+    if (node === hovered) return;
+    hovered = node;
+    canvas.style.cursor = node ? "pointer" : "grab";
+    tip.hidden = !node;
+    if (node) {
+      const of = links.filter(({ from, to }) => from === node || to === node).slice(0, 10);
+      tip.textContent = [node.name, ...of.map(({ edge }) => `${edge.source} ${data.signed ? (edge.weight > 0 ? "raises" : "lowers") : "→"} ${edge.target}: ${texts.weight(edge)}${filters.type.value ? "" : ` (${edge.type})`}`)].join("\n");
+      tip.style.left = `${Math.min(event.offsetX + 14, canvas.width - 220)}px`;
+      tip.style.top = `${event.offsetY + 14}px`;
+    }
+    draw();
+  };
+  canvas.onmousedown = (event) => { drag = { x: event.offsetX, y: event.offsetY, moved: false }; };
+  canvas.onmouseup = (event) => {
+    const moved = drag && drag.moved, node = nodeAt(event);
+    drag = null;
+    if (!moved && node) { filters.gene.value = node.name; update(); }
+  };
+  canvas.onmouseleave = () => { drag = null; hovered = null; tip.hidden = true; draw(); };
+  canvas.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    const factor = Math.exp(-event.deltaY / 400), x = event.offsetX - canvas.width / 2, y = event.offsetY - canvas.height / 2;
+    view.x += x / view.zoom * (1 / factor - 1); // what is under the mouse stays there
+    view.y += y / view.zoom * (1 / factor - 1);
+    view.zoom *= factor;
+    view.fit = false;
+    draw();
+  }, { passive: false });
+  at("fit").onclick = () => { view.fit = true; fit(); draw(); };
+
+  function resize() {
+    canvas.width = canvas.parentElement.clientWidth;
+    canvas.height = Math.max(420, Math.min(640, canvas.width * 0.6));
+    if (view.fit !== false) fit();
+    draw();
+  }
+
+  // ---- All together ----
+  function update() {
+    const found = passing();
+    at("count_value").textContent = at("count").value;
+    view.fit = true;
+    fillTable(found);
+    layOut(found);
+  }
+  for (const each of [...Object.values(filters), at("count")]) each.addEventListener("input", update);
+  at("reset").onclick = () => {
+    for (const each of Object.values(filters)) each.value = each === filters.least ? 0 : each === filters.type ? data.types[0] : "";
+    update();
+  };
+  document.addEventListener("click", (event) => { // a gene anywhere on the page is looked up
+    const place = event.target.closest("[data-gene]");
+    if (!place) return;
+    filters.gene.value = place.dataset.gene;
+    filters.regulator.value = "";
+    if (place.dataset.type !== undefined && data.types.includes(place.dataset.type)) filters.type.value = place.dataset.type;
+    update();
+    if (!place.closest("#edges")) at("edges-and-network").scrollIntoView();
+  });
+  window.addEventListener("resize", resize);
+  resize();
+  update();
+})();
