@@ -17,6 +17,13 @@ class Sign(StrEnum):
     down = "down"
 
 
+class Value(StrEnum):
+    score = "score"
+    weight = "weight"
+    absolute = "absolute"
+    effect = "effect"
+
+
 class Readout(StrEnum):
     effect = "effect"
     attention = "attention"
@@ -80,6 +87,24 @@ def command(
             "--by", metavar="COLUMN", help="Networks of the groups in this column of obs, instead of the run's states."
         ),
     ] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(
+            "--layer", metavar="NUMBER", help="With --format: the attention of this layer of the transformer, from 0."
+        ),
+    ] = None,
+    head: Annotated[
+        int | None,
+        typer.Option("--head", metavar="NUMBER", help="With --layer: of this head. Default: the mean over heads."),
+    ] = None,
+    value: Annotated[
+        Value | None,
+        typer.Option(
+            "--value",
+            help="With --layer: score, q.k of the first layer, without cells; weight, the mean normalised weight of a "
+            "head; absolute, the mean of its size. Default: absolute.",
+        ),
+    ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -98,6 +123,13 @@ def command(
         option = "--" + given[0].replace("_", "-")
         raise ConfigError(f"{option} chooses the edges of one file; name its format with --format, as --format csv.")
 
+    if layer is None and (head is not None or value not in (None, Value.effect)):
+        raise ConfigError("--head and --value are of one layer of the transformer; give --layer, too.")
+    if layer is not None and (format is None or readout is not None or by is not None):
+        raise ConfigError(
+            "--layer writes the attention of one layer as one file; give --format, and leave out --readout and --by."
+        )
+
     from grn.cli.console import console, plain
 
     say = plain(console(quiet))
@@ -112,8 +144,10 @@ def command(
     from grn.network.formats.chosen import Filters
     from grn.network.formats.registry import check_name
     from grn.network.formats.write import chosen_regulators, export_file
+    from grn.network.readouts.one_layer import LayerChoice
 
     check_name(format, output)
+    of_layer = None if layer is None else LayerChoice(layer, head, "absolute" if value is None else value.value)
     export_file(
         folder,
         output,
@@ -122,5 +156,6 @@ def command(
         cell_type=cell_type,
         changes={name: value for name, value in changes.items() if value is not None},
         by=by,
+        layer=of_layer,
         say=say,
     )

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from grn.bags import Bags
 from grn.config.files import load_config
+from grn.data.cells import Cells
+from grn.data.loading.batches import is_packed
 from grn.data.preprocessing.genes import read_gene_list
-from grn.errors import DataError, RunFolderError
+from grn.devices import own_device
+from grn.errors import ConfigError, DataError, RunFolderError
 from grn.files import damaged_h5ad, refuse_unwritable, replacing_file
 from grn.messages import Say, silent
+from grn.model.saved import TrainedModel
+from grn.network.cells_of_run import cells_of_run
 from grn.network.export import export, refuse_unknown_type
+from grn.network.file_formats import edge_table
 from grn.network.formats.chosen import ChosenEdges, Filters, choose
 from grn.network.formats.registry import check_name, writer
-from grn.run_folder import CONFIG
+from grn.network.readouts.one_layer import SIGNS, LayerChoice, read_layer
+from grn.network.readouts.sampling import even_rows
+from grn.network.run_readouts import whole_bags
+from grn.network.weights import Network
+from grn.run_folder import CONFIG, config_of
 
 BY_TYPE = "edges_by_type.parquet"
 
@@ -32,16 +44,20 @@ def export_file(
     cell_type: str | None = None,
     changes: dict[str, Any] | None = None,
     by: str | None = None,
+    layer: LayerChoice | None = None,
     say: Say = print,
 ) -> ChosenEdges:
     """Writes the edges of a run (or of a folder of `grn export`) that pass `filters`, in the format `name`, as the file
     `output`; returns them.
 
     They are read from the folder's tables. changes, by: the network is read again, as in `grn.network.export.export`,
-    and these need the run's cells. Raises ConfigError, DataError, RunFolderError; nothing is written then.
+    and these need the run's cells. layer: the edges are those of one layer of the transformer, read again. Raises
+    ConfigError, DataError, RunFolderError; nothing is written then.
     """
     refuse_output(name, output)
-    if changes or by is not None:
+    if layer is not None:
+        edges, genes, about = layer_edges(run, layer, cell_type, changes or {}, say)
+    elif changes or by is not None:
         with tempfile.TemporaryDirectory() as home:
             again = Path(home) / "network"
             export(run, again, changes=changes, cell_type=cell_type, by=by, say=_without_last_line(say))
@@ -95,6 +111,54 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
     refuse_unknown_type(cell_type, tuple(map(str, known)))
     found = pd.read_parquet(folder / BY_TYPE, filters=[("cell_type", "==", cell_type)])
     return found.drop(columns="cell_type").reset_index(drop=True), genes, about
+
+
+def layer_edges(
+    run: Path, choice: LayerChoice, cell_type: str | None, changes: dict[str, Any], say: Say
+) -> tuple[pd.DataFrame, list[str], dict]:
+    """The edges of one layer, all genes, and what the weights mean: over about `network.cells` cells, evenly by type.
+
+    cell_type: over the cells of this label alone. changes: fields of the network section. Raises UserError.
+    """
+    file = config_of(run, needed=(CONFIG,))
+    config = load_config(file, [f"network.{field}={value}" for field, value in changes.items()])
+    if not (run / "model").exists():
+        raise RunFolderError(f"The run in {run} has no model yet; finish it with grn train --resume {run}.")
+    trained = TrainedModel.load(run / "model")
+    model = trained.model.eval()
+    choice.check(model)
+    bags: Iterable[Bags] = ()
+    if choice.needs_cells:
+        model.to(own_device(config.trainer))
+        cells = cells_of_run(run, config, trained)
+        rows = _rows(cells, cell_type, config.network.cells, config.trainer.seed)
+        say(f"Reading layer {choice.layer} over {len(rows)} cells.")
+        packed = is_packed(config.data.bags, len(cells.vocabulary))
+        bags = whole_bags(model, cells.multiplicity, cells.basal, rows, trained.regulators, packed)
+    elif cell_type is not None:
+        raise ConfigError("--value score is the same for all cells; leave out --cell-type, or give --value weight.")
+    weight = read_layer(model, choice, bags, trained.regulators)
+    nothing = np.full((1, 1), np.nan, np.float32)
+    unknown = np.broadcast_to(nothing, weight.shape)
+    edges = edge_table(Network(weight, {}, unknown), trained.vocabulary, trained.regulators, None)
+    about = {
+        "readout": f"layer {choice.layer}, {choice.value}",
+        "sign": SIGNS[choice.value],
+        "orientation": "row = target, column = regulator",
+        "model_hash": trained.hash,
+        **({} if choice.head is None else {"head": choice.head}),
+        **dataset_of(run),
+    }
+    return edges, list(trained.vocabulary), about
+
+
+def _rows(cells: Cells, cell_type: str | None, most: int, seed: int) -> np.ndarray:
+    """About `most` cells, evenly by label; of one label where it is given. Raises DataError where there is none."""
+    if cell_type is None:
+        return even_rows(cells.labels, min(most, len(cells)), seed)
+    refuse_unknown_type(cell_type, cells.classes)
+    members = np.flatnonzero(cells.labels == cells.classes.index(cell_type))
+    return members[even_rows(np.zeros(len(members), int), min(most, len(members)), seed)]
 
 
 def _genes_and_meaning(path: Path) -> tuple[list[str], dict]:

@@ -59,10 +59,27 @@ def strongest_attention(
     return [sp.vstack(kept, format="csr") for kept in found]
 
 
-def layer_sums(model: Model, bags: Iterable[Bags], regulators: np.ndarray, targets: range) -> list[EdgeSums]:
-    """The sum of the signed weights of each block over the bags, for some of the targets."""
+def layer_sums(
+    model: Model,
+    bags: Iterable[Bags],
+    regulators: np.ndarray,
+    targets: range,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    absolute: bool = False,
+) -> list[EdgeSums]:
+    """The sum of the signed weights of each block over the bags, for some of the targets.
+
+    layer: of this block alone.   head: of this head alone; None: the mean over heads.   absolute: also of their sizes.
+    """
     device, genes = model.sd.device, len(model.is_regulator)
-    sums = [EdgeSums(targets, len(regulators), absolute=False, pairs=False, device=device) for _ in model.blocks]
+    layers = range(len(model.blocks)) if layer is None else [layer]
+    sums = [EdgeSums(targets, len(regulators), absolute=absolute, pairs=False, device=device) for _ in layers]
+    heads = None
+    if head is not None:
+        heads = torch.zeros(model.config.query_heads, device=device)
+        heads[head] = 1
     column = torch.full((genes + 1,), -1, device=device)  # the basal gene is the last, and no column
     column[torch.as_tensor(regulators, device=device)] = torch.arange(len(regulators), device=device)
 
@@ -73,8 +90,10 @@ def layer_sums(model: Model, bags: Iterable[Bags], regulators: np.ndarray, targe
             keys = column[queries if layout.keys is None else queries[layout.keys]]
             packing = {"offsets": layout.key_offsets, "query_offsets": layout.offsets, "targets": queries}
 
-            def observe(layer: int, q: Tensor, k: Tensor, m: Tensor, keys=keys, packing=packing) -> None:
-                sums[layer].add(q, k, m, regulators=keys, eps=model.config.eps, **packing)
+            def observe(number: int, q: Tensor, k: Tensor, m: Tensor, keys=keys, packing=packing) -> None:
+                if number in layers:
+                    of_layer = sums[layers.index(number)]
+                    of_layer.add(q, k, m, regulators=keys, heads=heads, eps=model.config.eps, **packing)
 
             model(batch, observe=observe)
     return sums

@@ -1,0 +1,100 @@
+"""One layer of the transformer, one of its heads or all: scores, signed weights, or their size.
+
+Training does not identify the sign of a head's weights (block_attention.py). So a signed value is of one head, whose
+signs are right up to turning all of them; the size |w| may be averaged over heads, and no turned sign changes it.
+
+Letters: C cells, N genes, R regulators, H query heads, K key heads, E head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from grn.bags import Bags
+from grn.errors import ConfigError
+from grn.model.transformer import Block, Model
+from grn.network.readouts.block_attention import layer_sums
+from grn.network.weights import without_self
+
+VALUES = ("score", "weight", "absolute")
+OF_ONE_HEAD = "none: known up to turning all signs of the head; read which targets have the same sign, and sizes"
+SIGNS = {
+    "score": OF_ONE_HEAD,
+    "weight": OF_ONE_HEAD,
+    "absolute": "none: sizes of weights",
+}
+"""What uns["grn"]["sign"] says of each value."""
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """layer: number of a block, from 0.   head: number of a query head; None: the mean over all of them.   value:
+    score: q_i.k_j of the first layer, from the embeddings alone, for a multiplicity of 1;   weight: the mean
+    normalised weight w_ij over cells;   absolute: the mean of |w_ij|."""
+
+    layer: int
+    head: int | None = None
+    value: str = "absolute"
+
+    @property
+    def needs_cells(self) -> bool:
+        return self.value != "score"
+
+    def check(self, model: Model) -> None:
+        """Raises ConfigError where the model has no such layer or head, or the value cannot be read of it."""
+        layers, heads = len(model.blocks), model.config.query_heads
+        if self.value == "effect":
+            raise ConfigError(
+                "--value effect is of the regulation layers, and --layer is of the transformer; leave out --layer and "
+                "--value for effects."
+            )
+        if self.value not in VALUES:
+            raise ConfigError(f"--value is {self.value!r}; it must be {', '.join(VALUES)}.")
+        if not 0 <= self.layer < layers:
+            raise ConfigError(f"--layer is {self.layer}, and this model has the layers 0 to {layers - 1}.")
+        if self.head is not None and not 0 <= self.head < heads:
+            raise ConfigError(f"--head is {self.head}, and a layer of this model has the heads 0 to {heads - 1}.")
+        if self.head is None and self.value != "absolute":
+            raise ConfigError(
+                f"--value {self.value} has signs, which mean nothing in a mean over heads; give --head 0 to "
+                f"{heads - 1}, or --value absolute."
+            )
+        if self.value == "score" and self.layer:
+            raise ConfigError(
+                "--value score is of the first layer, --layer 0: later layers read what the cell is; give --value "
+                "weight."
+            )
+
+
+def read_layer(model: Model, choice: LayerChoice, bags: Iterable[Bags], regulators: np.ndarray) -> np.ndarray:
+    """The values of a layer, float32 [N, R], 0 where a gene meets itself. bags: the cells that are averaged over.
+
+    regulators [R]: positions among the genes. Raises ConfigError.
+    """
+    choice.check(model)
+    if choice.value == "score":
+        return without_self(first_scores(model, choice.head or 0, regulators), regulators)
+    signed = choice.value == "weight"
+    genes = range(len(model.is_regulator))
+    sums = layer_sums(model, bags, regulators, genes, layer=choice.layer, head=choice.head, absolute=not signed)
+    means = sums[0].mean(over="targets")
+    found = means.signed if signed else means.absolute
+    assert found is not None
+    return without_self(np.nan_to_num(found.cpu().numpy(), copy=False), regulators)
+
+
+@torch.no_grad()
+def first_scores(model: Model, head: int, regulators: np.ndarray) -> np.ndarray:
+    """q_i.k_j of one head of the first layer, [N, R]: what a multiplicity of 1 gives; cells play no part in it."""
+    block: Block = model.blocks[0]  # type: ignore[assignment]
+    attention = block.attention
+    width = attention.query.out_features // attention.query_heads
+    key_head = head // (attention.query_heads // attention.key_heads)
+    tokens = block.norm(model.embedding(torch.arange(len(model.is_regulator), device=model.sd.device)))
+    q = attention.query(tokens)[:, head * width : (head + 1) * width]
+    k = attention.key(tokens[torch.as_tensor(regulators, device=tokens.device)])
+    return (q @ k[:, key_head * width : (key_head + 1) * width].mT).float().cpu().numpy()
