@@ -1,0 +1,83 @@
+"""Attention by any normaliser is the written-out one, with groups of heads and multiplicities, from one call."""
+
+import pytest
+import torch
+
+from flashsign import ShapeMismatch, normalised_attention, spherical_attention
+
+NORMALISERS = ["spherical", "l1", "squared_relu", "softmax"]
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+
+
+def bag(per_head=False):
+    q, k, v = normal(2, 4, 5, 3), normal(2, 2, 7, 3, seed=1), normal(2, 2, 7, 3, seed=2)
+    m = normal(2, *(2,) * per_head, 7, seed=3).detach().abs().requires_grad_()
+    return q, k, v, m
+
+
+def written_out(normaliser, q, k, v, m):
+    m = m[:, None] if m.ndim == 2 else m
+    k, v, m = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v, m))
+    s = q @ k.mT * m[:, :, None]
+    if normaliser == "softmax":
+        return torch.softmax(q @ k.mT + m[:, :, None].log(), -1) @ v
+    a1, a2 = {"spherical": (s, s.square()), "l1": (s, s.abs())}.get(normaliser, (s.relu().square(),) * 2)
+    z = a2.sum(-1, keepdim=True)
+    return a1 @ v / (z.sqrt() if normaliser == "spherical" else z)
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+@pytest.mark.parametrize("per_head", [False, True])
+def test_it_is_the_one_written_out(normaliser, per_head):
+    leaves = bag(per_head)
+    found = normalised_attention(*leaves, normaliser=normaliser, eps=0.0)
+    expected = written_out(normaliser, *leaves)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(output.sin().sum(), leaves) for output in (found, expected)))
+
+
+def test_the_spherical_one_is_spherical_attention():
+    leaves = bag()
+    torch.testing.assert_close(normalised_attention(*leaves), spherical_attention(*leaves, method="stream"))
+
+
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+def test_an_absent_key_and_no_multiplicity(normaliser):
+    q, k, v, m = bag()
+    without = m.detach().clone()
+    without[:, 2] = 0
+    kept = [0, 1, 3, 4, 5, 6]
+    torch.testing.assert_close(
+        normalised_attention(q, k, v, without, normaliser=normaliser),
+        normalised_attention(q, k[:, :, kept], v[:, :, kept], m[:, kept], normaliser=normaliser),
+    )
+    ones = torch.ones_like(m)
+    whole = [normalised_attention(q, k, v, *each, normaliser=normaliser) for each in ((), (ones,))]
+    torch.testing.assert_close(*whole)
+
+
+@pytest.mark.parametrize("normaliser", ["spherical", "squared_relu", "softmax"])
+def test_second_derivatives_are_right(normaliser):
+    call = lambda *tensors: normalised_attention(*tensors, normaliser=normaliser)  # noqa: E731
+    assert torch.autograd.gradgradcheck(call, tuple(x[..., :2, :] if x.ndim == 4 else x[:, :2] for x in bag()))
+
+
+Q, K = torch.ones(1, 2, 3, 4), torch.ones(1, 2, 5, 4)
+MISTAKES = {
+    "with H a multiple of K": lambda: normalised_attention(Q[:, :1], K, K),
+    "q must be": lambda: normalised_attention(Q[0], K, K),
+    "one floating dtype": lambda: normalised_attention(Q, K.double(), K.double()),
+    "multiplicity must be": lambda: normalised_attention(Q, K, K, torch.ones(5)),
+    "normaliser must be spherical, l1": lambda: normalised_attention(Q, K, K, normaliser="l3"),
+    "backend must be auto, triton or torch": lambda: normalised_attention(Q, K, K, backend="cuda"),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistakes_are_a_sentence(message):
+    with pytest.raises(ValueError, match=message):
+        MISTAKES[message]()
+    assert issubclass(ShapeMismatch, ValueError)
