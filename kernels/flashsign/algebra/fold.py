@@ -10,8 +10,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from flashsign.algebra.in_slices.differentiable import differentiable_total
+from flashsign.algebra.in_slices.plan import Plan
 from flashsign.algebra.monoid import Monoid, Total, refuse_no_items
-from flashsign.algebra.plan import Plan
 
 
 def fold(
@@ -137,7 +138,7 @@ def _fold(
         mask=where,
         first=before,
     )
-    return plan.run(*shared, *items)
+    return differentiable_total(plan, *shared, *items)
 
 
 def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> int:

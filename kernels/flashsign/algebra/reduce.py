@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, distributed
 
 from flashsign.algebra.fold import chosen_depth
+from flashsign.algebra.in_slices.differentiable import differentiable_total
+from flashsign.algebra.in_slices.over_group import check_member, items_before
+from flashsign.algebra.in_slices.plan import Order, Plan
 from flashsign.algebra.monoid import Monoid, Total, refuse_no_items
-from flashsign.algebra.over_group import check_member, items_before
-from flashsign.algebra.plan import Order, Plan
 from flashsign.errors import ShapeMismatch
 
 CHUNK = {1: 128, 2: 128, 3: 2048}
@@ -93,7 +94,7 @@ def monoid_reduce(
         group=group,
     )
     a, b = (tuple(_one_bag_axis(x, bags) for x in tensors) for tensors in (A, B))
-    total = plan.run(*a, *b)
+    total = differentiable_total(plan, *a, *b)
     if not batch_dims:
         return monoid.finish(total, a)
     output: Tensor = torch.vmap(monoid.finish, in_dims=(0, 0 if a else None))(total, a)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from monoid_cases import LAYERS, ROWS, normal
 
 from flashsign import SOFTMAX, SUM, WEIGHTED_MEAN, BrokenLaw, check_monoid, fold, fold_literal, monoid_reduce
+from flashsign.algebra.in_slices.plan import Plan
 from flashsign.algebra.monoid import constants, reduce_lifted
-from flashsign.algebra.plan import Plan
 
 every_row = pytest.mark.parametrize("name", ROWS)
 every_layer = pytest.mark.parametrize("name", LAYERS)

@@ -11,16 +11,14 @@ weights: attention. Source: MonoidReduce, A. Cuba Gyllensten, 2025.
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from flashsign.algebra.in_slices.plan import Plan
+from flashsign.algebra.in_slices.slices import as_leaves
 from flashsign.algebra.monoid import Gradients, Monoid, Total, with_axes
-from flashsign.algebra.slices import as_leaves
-
-if TYPE_CHECKING:
-    from flashsign.algebra.plan import Plan
 
 
 class WithSlopes(NamedTuple):

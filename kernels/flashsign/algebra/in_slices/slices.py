@@ -1,6 +1,6 @@
 """The total of one slice, some rows of A with some rows of B, and its part of the gradients, at each of three depths.
 
-Depth 1: a lift, differentiated by autograd along the chain of totals (flashsign.algebra.plan). Depth 2: a lift and the
+Depth 1: a lift, differentiated by autograd along the chain of totals (chain.py). Depth 2: a lift and the
 local gradient D. Depth 3: proj_fold, a product of matrices, with its own gradient or with D.
 
 Letters: n items, N rows of A, C bags (the batch axis, where there is one), S shares of the items, side by side.
