@@ -6,7 +6,7 @@
 Compilers have been wrong at single block sizes before, so each is checked. The table (`results/tiles.csv`) has a row
 for each kernel, block sizes, head width and dtype: the largest relative error of the output, dq, dk, dv and dm against
 float64 over bags of 1, 7, 113, 1000 and 1025 genes (small bags: 1 to 128 genes), the same in units of its bound
-(`..._of_bound`), and whether all errors are within their bounds, which flashsign.autotune.accuracy derives. The exit
+(`..._of_bound`), and whether all errors are within their bounds, which flashsign.tuning.accuracy derives. The exit
 status is 1 where one is not.
 """
 
@@ -28,7 +28,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from flashsign.autotune.accuracy import SIZES, TENSORS, Bag
+from flashsign.tuning.accuracy import SIZES, TENSORS, Bag
 
 HERE = Path(__file__).resolve().parent
 SMALL_SIZES = (1, 7, 20, 33, 64, 113, 128)

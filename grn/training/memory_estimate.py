@@ -18,6 +18,7 @@ from grn.regulation.ridge import COLUMNS
 
 VALUE = 44  # bytes that a stored value takes: read, as a multiplicity, and in the copies that the fit reads
 LAYERS = 5  # tables of the size of the regulation layer's scores: weights, their average, the best ones, and Adam's two
+MMAP_THRESHOLD, LARGE_PIECE = -3, 8 * 2**20  # the option's number in malloc.h, and bytes
 TRAINING = 350e6  # bytes of the transformer's training and the read-out, beside what grows with the cells or the scores
 
 
@@ -50,6 +51,17 @@ def memory_wanted(config: Config, size: Size) -> float:
     linear = number * (3 * size.cells * COLUMNS + 4 * smaller**2)
     networks = 8 * 6 * genes * regulators * (2 * states if states > 1 else 1)
     return in_use() + max(stored + size.whole, stored + LAYERS * scores + max(linear, TRAINING), stored + networks)
+
+
+def return_large_pieces() -> None:
+    """Has the allocator return pieces of LARGE_PIECE bytes and more as soon as they are freed.
+
+    glibc raises this limit to 32 MiB by itself, and what lies below it is kept: several hundred megabytes of a fit.
+    """
+    try:
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, LARGE_PIECE)
+    except (OSError, AttributeError):  # another allocator
+        return
 
 
 def give_back() -> None:

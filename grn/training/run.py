@@ -106,6 +106,7 @@ def train(
 
         started = time.monotonic()
         L.seed_everything(config.trainer.seed, verbose=False)
+        memory_estimate.return_large_pieces()
         if first and (size := size_of_source(config.data, adata)) is not None:
             say(memory_estimate.sentence(config, size))
         cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)

@@ -19,6 +19,7 @@ from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import transformed
 from flashsign.operators.autograd import moments, stream
 from flashsign.operators.call_kernels import call_kernels
+from flashsign.operators.registration import moments_are_right
 from flashsign.validation import check_packing, check_tensors
 
 
@@ -54,7 +55,8 @@ def spherical_attention(
     backend: "triton" runs the GPU kernels, "torch" runs anywhere, "auto" takes the kernels where they can run. They
     take float16, bfloat16 and float32; k, v and scores q.k m / max m up to a quarter of the dtype's largest number;
     heads up to 128 wide by moments and 256 by the stream; up to 65 535 bags times key heads; neither forward mode nor
-    torch.func transforms.
+    torch.func transforms. On a pair of GPU and Triton on which they were never seen, each kernel is checked before its
+    first use; torch computes in the place of one that is wrong, and a warning says so (FLASHSIGN_VERIFY).
     group: the ranks over which the genes of each bag are split (default: they are all here). Each rank passes its own
     q, k, v, multiplicity, of any number of genes, also none, and gets the outputs of its own queries. The method is
     moments; the kernels take 16-bit numbers only. All ranks make the same calls and the same backward passes, once, in
@@ -92,6 +94,8 @@ def spherical_attention(
     offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
     bags = len(q) if offsets is None else len(offsets) - 1
     chosen, method = choose(q, k, v, multiplicity, bags, method, backend, group is not None)
+    if chosen == "triton" and group is not None and not moments_are_right(q):
+        chosen = "torch"
     if multiplicity is None:
         multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
     if chosen == "triton":

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from flashsign import BackendUnavailable, edge_weights, spherical_attention
-from flashsign.autotune.accuracy import TENSORS, Case, table
 from flashsign.reference import reference_spherical_attention
+from flashsign.tuning.accuracy import TENSORS, Case, table
 
 
 def close(found, expected, tolerance=1e-10):

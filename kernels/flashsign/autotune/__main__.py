@@ -5,7 +5,7 @@
 
 The search begins at the block sizes that a launch takes without a file. From there it steps to the fastest neighbour
 (one number halved or doubled, or one stage less or more) until no neighbour is faster by 3 %. Block sizes are taken
-only if their results are within an error bound of float64 (autotune/accuracy.py), for dense and for packed bags, and in
+only if their results are within an error bound of float64 (tuning/accuracy.py), for dense and for packed bags, and in
 both 16-bit dtypes, which have the same block sizes. Times are those of the GPU, in a CUDA graph.
 
 A search takes a minute or two, mostly to compile. The file is written after each kernel; block sizes for other widths

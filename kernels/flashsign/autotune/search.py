@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from flashsign.autotune.accuracy import LARGEST_DIFFERENCE, SIZES, Bag, error
 from flashsign.autotune.trials import BACKWARD, FORWARD, backward, forward, verdicts
 from flashsign.dispatch import stream_kernel
 from flashsign.errors import UnusableTiles
+from flashsign.tuning.accuracy import LARGEST_DIFFERENCE, SIZES, Bag, error
 from flashsign.tuning.block_sizes import LEAST, MOST, BlockSizes, Kernel, RowBlockSizes
 from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, own_block_sizes
 from flashsign.tuning.head_width import padded_width
@@ -72,7 +72,7 @@ class Search:
     """The search for block sizes for some bags and one method, "stream" or "moments".
 
     Block sizes are right if they give the results of the first ones for these bags, and results within the bounds of
-    autotune.accuracy for other bags, of `sizes` genes, dense and packed. Bags of one gene are left out, because moments
+    tuning.accuracy for other bags, of `sizes` genes, dense and packed. Bags of one gene are left out, because moments
     of a single key miss the bound with any block sizes (docs/log.md). clock: gives the milliseconds of a call.
     """
 

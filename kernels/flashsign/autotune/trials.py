@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from flashsign.autotune.accuracy import TENSORS, Bag, Verdict
 from flashsign.dispatch import WIDEST
+from flashsign.tuning.accuracy import TENSORS, Bag, Verdict
 from flashsign.tuning.choose import choose_block_sizes
 from flashsign.tuning.head_width import padded_width
 

@@ -13,6 +13,7 @@ n queries and m keys of a bag; T queries and S keys of all packed bags.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import torch
@@ -23,6 +24,8 @@ from flashsign.edges.call import Call
 from flashsign.edges.parts import Index, Part, parts
 from flashsign.edges.results import EdgeMeans, TopEdges, stacked, taken
 from flashsign.errors import ShapeMismatch
+from flashsign.operators.verify import is_right
+from flashsign.tuning.accuracy import Bag
 
 WEIGHTS = 2**22
 """Most weights that are in memory at one time (16 MiB in float32; more was slower on a CPU)."""
@@ -113,6 +116,7 @@ class EdgeSums:
         if q.device != self.signed.device:
             raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
         kernel = choose_edge_sums(q, self.signed.dtype, backend) == "triton"
+        kernel = kernel and is_right("edge_sums", q, partial(_kernel_problem, q.dtype, q.shape[-1], q.device))
         dtype = q.dtype if kernel else torch.promote_types(q.dtype, torch.float32)
         call = Call.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, heads, eps, dtype)
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
@@ -227,6 +231,25 @@ class EdgeSums:
     def _form(self) -> str:
         tables = [name for name in ("absolute", "pairs") if getattr(self, name) is not None]
         return f"{self.targets} x {self.signed.shape[1]} with {' and '.join(['signed', *tables])}"
+
+
+def _kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
+    """What is wrong with the kernel, the end of a sentence, "" where nothing is: it is compared with float64."""
+    sizes = (1, 7, 113, 1025) if device.type == "cuda" else (1, 7, 33)
+    for genes in sizes:
+        bag = Bag(genes, width, dtype, device)
+        by_kernel = EdgeSums(genes, genes, device=device).add(bag.q, bag.k, bag.m, backend="triton")
+        exact = EdgeSums(genes, genes, dtype=torch.float64, device=device)
+        exact.add(bag.q.double(), bag.k.double(), bag.m.double(), backend="torch")
+        assert exact.absolute is not None
+        # A weight is a product of two numbers rounded to the dtype; signed weights may cancel, so absolute ones count.
+        allowed = 8 * max(torch.finfo(dtype).eps, 1e-5)
+        for name in ("signed", "absolute"):
+            true = getattr(exact, name)
+            off = float((getattr(by_kernel, name) - true).norm() / exact.absolute.norm().clamp_min(1e-30))
+            if not off <= allowed:
+                return f"its {name} sums are off by {off:.2g} for bags of {genes} genes, where {allowed:.2g} is allowed"
+    return ""
 
 
 def _tiles(rows: int, width: int) -> Iterator[slice]:

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from flashsign import dispatch
-from flashsign.eager.dense import dense_attention
-from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
-from flashsign.operators.layout import heads_first, multiplicity_rows_first, rows_first
+from flashsign.operators import in_torch
 from flashsign.operators.registration import OPERATORS
 
 
@@ -33,7 +31,7 @@ def attend(
     """Attention by the kernels of an operator, "stream" or "moments", in operators.layout.
 
     q [C', H, N, E], k and v [C', K, M, E], m [C', 1 or K, M] float32 -> like q. Differentiable in q, k, v and m; second
-    derivatives are those of torch_stream.
+    derivatives are those of in_torch.attention.
     """
     # torch's dispatcher and autograd each take as long as everything else before a launch. So eager mode calls the
     # functions behind the operators, and without autograd where no gradient is wanted.
@@ -76,7 +74,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, m, offsets, query_offsets, *saved = ctx.saved_tensors
         tracing = torch.compiler.is_compiling()
         if not tracing and (torch.is_grad_enabled() or transformed() or in_batches(grad)):
-            plain = partial(torch_stream, offsets=offsets, query_offsets=query_offsets, eps=ctx.eps)
+            plain = partial(in_torch.attention, "stream", offsets=offsets, query_offsets=query_offsets, eps=ctx.eps)
             return None, *differentiable_gradients(plain, (q, k, v, m), (grad,)), None, None, None
         arguments = (grad, q, k, v, m, *saved, offsets, query_offsets, ctx.eps)
         if tracing:
@@ -91,18 +89,3 @@ class _Attention(torch.autograd.Function):
         # Mostly multiplicities are data and get here None: the sum over key heads that share them is one more launch.
         shared = m.shape[1] == 1 < dm.shape[1]
         return None, dq, dk, dv, dm.sum(1, keepdim=True) if shared else dm, None, None, None
-
-
-def torch_stream(
-    q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float
-) -> Tensor:
-    """The same attention in torch operations, in the same layout; differentiable in any mode and order."""
-    sums = torch.promote_types(q.dtype, torch.float32)
-
-    def dense(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
-        return dense_attention(q.to(sums), k.to(sums), v.to(sums), m.to(sums), eps, "stream").to(q.dtype)
-
-    if offsets is None or query_offsets is None:
-        return dense(q, k, v, m)
-    rows = (rows_first(q), rows_first(k), rows_first(v), multiplicity_rows_first(m))
-    return heads_first(packed_attention(dense, *rows, offsets, query_offsets))

@@ -12,13 +12,15 @@ import importlib
 from collections.abc import Callable
 from functools import cache, partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from flashsign.dispatch import stream_kernel
-from flashsign.tuning.head_width import moment_block, padded_width
+from flashsign.dispatch import Kernel, stream_kernel
+from flashsign.operators import in_torch
+from flashsign.operators.verify import attention_is_right
+from flashsign.tuning.head_width import ROW_STEP, moment_block, padded_width
 
 Tensors = tuple[Tensor, ...]
 
@@ -38,14 +40,7 @@ def _stream(
     eps: float,
 ) -> Tensors:
     """o like q, and 1 / n [C', H, N] float32."""
-    kernel = stream_kernel(q, k, offsets, query_offsets)
-    call = (q, k, v, m, offsets, query_offsets, eps)
-    found: Tensors
-    if kernel == "triton_small_bags":
-        found = _kernels("small_bags").forward(*call)
-    else:
-        found = _kernels("streaming.calls").forward(*call, kernel=kernel)
-    return found
+    return _forward("stream", stream_kernel(q, k, offsets, query_offsets), q, k, v, m, offsets, query_offsets, eps)
 
 
 def _stream_backward(
@@ -61,22 +56,51 @@ def _stream_backward(
     eps: float,
 ) -> Tensors:
     """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head."""
-    small = stream_kernel(q, k, offsets, query_offsets) == "triton_small_bags"
-    backward = _kernels("small_bags" if small else "streaming.calls").backward
-    found: Tensors = backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, eps)
-    return found
+    kernel = stream_kernel(q, k, offsets, query_offsets)
+    return _backward("stream", kernel, grad, q, k, v, m, o, inverse, offsets, query_offsets, eps)
 
 
-def _moments(*call: Tensor | float | None) -> Tensors:
+def _moments(*call: Any) -> Tensors:
     """o like q, 1 / n [C', H, N] float32, and the moments of each bag's keys: sums and totals (_empty_moments)."""
-    found: Tensors = _kernels("moments.calls").forward(*call)
-    return found
+    return _forward("moments", "triton_moments", *call)
 
 
-def _moments_backward(*call: Tensor | float | None) -> Tensors:
+def _moments_backward(*call: Any) -> Tensors:
     """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head."""
-    found: Tensors = _kernels("moments.calls").backward(*call)
-    return found
+    return _backward("moments", "triton_moments", *call)
+
+
+def launches(kernel: Kernel) -> tuple[Callable[..., Tensors], Callable[..., Tensors]]:
+    """The functions that launch a kernel, forward and backward."""
+    if kernel == "triton_moments":
+        return _kernels("moments.calls").forward, _kernels("moments.calls").backward
+    if kernel == "triton_small_bags":
+        return _kernels("small_bags").forward, _kernels("small_bags").backward
+    calls = _kernels("streaming.calls")
+    return partial(calls.forward, kernel=kernel), calls.backward
+
+
+def moments_are_right(q: Tensor) -> bool:
+    """Whether the kernels of moments may run for a call with q [.., E], in any layout."""
+    width = q.shape[-1] + -q.shape[-1] % ROW_STEP
+    return attention_is_right("triton_moments", q.new_empty(0, width), *launches("triton_moments"))
+
+
+def _forward(method: in_torch.Method, kernel: Kernel, q: Tensor, k: Tensor, *call: Any) -> Tensors:
+    """By the kernel, or by torch where the kernel was found wrong on this device."""
+    forward, backward = launches(kernel)
+    if attention_is_right(kernel, q, forward, backward):
+        return forward(q, k, *call)
+    o = in_torch.attention(method, q, k, *call)
+    offsets = call[2]
+    return o, q.new_zeros(q.shape[:3], dtype=torch.float32), *OPERATORS[method].empty_totals(q, k, offsets)
+
+
+def _backward(method: in_torch.Method, kernel: Kernel, grad: Tensor, q: Tensor, *call: Any) -> Tensors:
+    forward, backward = launches(kernel)
+    if attention_is_right(kernel, q, forward, backward):
+        return backward(grad, q, *call)
+    return in_torch.gradients(method, grad, q, *call[:3], *call[-3:])
 
 
 def _no_totals(q: Tensor, k: Tensor, offsets: Tensor | None) -> Tensors:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes, SmallBagBlockSizes
 
+SEEN = frozenset({("NVIDIA H200", "3.6")})
+"""GPUs with the releases of Triton with which all kernels were seen right on them. Elsewhere a kernel is checked before
+its first use (operators.verify)."""
 FALLBACK = BlockSizes(32, 16, 4, 1)
 """Block sizes for GPUs whose shared memory is too small for every measured entry."""
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from flashsign.autotune import __main__, search, trials, tune
-from flashsign.autotune.accuracy import Bag
 from flashsign.autotune.search import Bags, Search, climb, neighbours
 from flashsign.errors import UnusableTiles
 from flashsign.tuning import tables, tile_file
+from flashsign.tuning.accuracy import Bag
 from flashsign.tuning.block_sizes import MOST, TUNABLE, BlockSizes, Kernel, RowBlockSizes
 from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, own_block_sizes
 from grn.cli.exit_codes import USER_ERROR, explain

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from flashsign import spherical_attention
-from flashsign.autotune.accuracy import TENSORS, Case, table
 from flashsign.eager.moments import Moments, moment_attention
 from flashsign.eager.streaming import stream_attention
 from flashsign.reference import reference_spherical_attention
+from flashsign.tuning.accuracy import TENSORS, Case, table
 
 
 def tensors(bags=3, queries=6, keys=20, width=4, dtype=torch.float64, seed=0):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flashsign import spherical_attention
-from flashsign.autotune.accuracy import TENSORS, Case, error, table
+from flashsign.tuning.accuracy import TENSORS, Case, error, table
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -53,7 +53,7 @@ def errors(found, true):
 
 
 def assert_accurate(attend, tensors, grad, **options):
-    """Output and gradients of attend(q, k, v, m) are within the bounds of flashsign.autotune.accuracy."""
+    """Output and gradients of attend(q, k, v, m) are within the bounds of flashsign.tuning.accuracy."""
     found = with_gradients(attend, tensors, grad)
     verdicts = Case(*tensors, grad, **options).judge(dict(zip(TENSORS, found, strict=True)))
     assert all(verdict.good for verdict in verdicts.values()), table(verdicts)

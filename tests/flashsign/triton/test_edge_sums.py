@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flashsign import EdgeSums, edge_weights
-from flashsign.autotune.accuracy import error
+from flashsign.tuning.accuracy import error
 
 pytest.importorskip("triton")
 edge_sums = pytest.importorskip("flashsign.triton.edge_sums")

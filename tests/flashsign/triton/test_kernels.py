@@ -20,7 +20,7 @@ from kernel_cases import (
 )
 
 from flashsign import BackendUnavailable, ShapeMismatch, dispatch, spherical_attention
-from flashsign.autotune.accuracy import TENSORS
+from flashsign.tuning.accuracy import TENSORS
 
 pytest.importorskip("triton")
 stream = pytest.importorskip("flashsign.triton.streaming.calls")

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from kernel_cases import DEVICE, draw, poison  # noqa: F401
 
 from flashsign import dispatch
-from flashsign.autotune.accuracy import Case
 from flashsign.tuning import tables
+from flashsign.tuning.accuracy import Case
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.split_keys import MOST_SPLITS, SPLIT_COST, SplitKeys
 

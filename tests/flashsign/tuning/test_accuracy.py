@@ -9,8 +9,8 @@ import torch
 from kernel_cases import doubled, draw, ill_conditioned, with_gradients
 
 from flashsign import spherical_attention
-from flashsign.autotune import accuracy
-from flashsign.autotune.accuracy import TENSORS, Bag, Case, table
+from flashsign.tuning import accuracy
+from flashsign.tuning.accuracy import TENSORS, Bag, Case, table
 
 EPS = 1e-6
 
