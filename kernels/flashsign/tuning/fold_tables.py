@@ -1,6 +1,6 @@
 """Block sizes of the folds' kernels (triton.folds), measured on an H200, by (bytes of a number, padded width).
 
-Entries are tried in their order: the first that fits into the shared memory of a GPU is taken, or the smallest.
+Entries are tried in their order: the first that fits into the shared memory of a GPU is taken, or the last.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from flashsign.tuning.device import device_limits
 from flashsign.tuning.head_width import padded_width
 
 Table = dict[tuple[int, int], list[BlockSizes]]
-
-SMALLEST = BlockSizes(16, 16, 4, 1)
 
 MLP_FORWARD: Table = {
     (2, 16): [BlockSizes(128, 64, 4, 3)],
@@ -141,7 +139,7 @@ def of_width(table: Table, x: Tensor, width: int, tensors: int = 4) -> BlockSize
     row = padded * x.element_size()
     most = device_limits(x.device)[1]
     fitting = (each for each in table[x.element_size(), padded] if each.shared(tensors - 2, row) <= most)
-    return next(fitting, SMALLEST)
+    return next(fitting, table[x.element_size(), padded][-1])
 
 
 def of_logits(table: Table, x: Tensor, tables: int = 1) -> BlockSizes:
@@ -151,4 +149,4 @@ def of_logits(table: Table, x: Tensor, tables: int = 1) -> BlockSizes:
     for each in table[size, 0]:
         if tables * each.stages * (each.own + each.other) * LOGITS_WIDTH[size] * size <= most:
             return each
-    return SMALLEST
+    return table[size, 0][-1]
