@@ -179,6 +179,8 @@ def _of_cells(
     from grn.messages import silent
     from grn.network.file_formats import edge_table
     from grn.network.in_context import network_in_context, summary
+    from grn.network.prior import held_out, prior_of
+    from grn.network.prior import summary as prior_summary
     from grn.regulation.fit import fit_regulation
     from grn.regulation.states import states_of
 
@@ -196,6 +198,7 @@ def _of_cells(
         _position(cells, cell)
     if cell_type is not None and (len(states) == 1 or cell_type not in states.names):
         _refuse_unknown("cell_type", cell_type, list(states.names) if len(states) > 1 else [])
+    prior = None if settings.network.prior is None else prior_of(settings.network, cells)
     for line in (cells.counts_from, *cells.notes, states.summary()):
         say(line)
     mean, sd = mean_and_sd(cells.multiplicity)
@@ -203,18 +206,23 @@ def _of_cells(
     if cell is not None:
         return _of_cell(fitted.regulation, cells, states, cell)
     found: Network = network_in_context(fitted.regulation, cells, states, mean=mean, sd=sd, seed=seed)
+    if prior is not None:
+        found = prior.applied(found)
+        for line in prior_summary(prior, held_out(prior, cells, fitted.regulation.regulators.numpy(), seed)):
+            say(line)
     for line in summary(found):
         say(line)
     if cell_type is not None:
         found = found.of_type(cell_type)
     read = fitted.regulation.regulators.numpy()
-    return edge_table(
+    table = edge_table(
         found,
         cells.vocabulary,
         read,
         settings.network.top_k,
         q_values=settings.network.false_discovery is not False,
     )
+    return table if prior is None else prior.candidates(table, cells.vocabulary, read)
 
 
 def _of_cell(regulation: Regulation, cells: Cells, states: States, cell: str) -> pd.DataFrame:

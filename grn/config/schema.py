@@ -286,6 +286,13 @@ class NetworkConfig(Section):
         description="q_value of every edge, against knock-offs (associations, not causes); null: with effects",
     )
     top_k: Positive | None = Field(None, description="strongest regulators kept per target; null: every candidate edge")
+    prior: str | None = Field(
+        None, description="a network of source, target and, if known, weight (motifs, ChIP): candidates; null: none"
+    )
+    prior_use: Literal["restrict", "weigh"] = Field(
+        "restrict",
+        description="restrict: other edges are left out; weigh: edges of the prior count up to twice as much",
+    )
     cells: Positive = Field(500, description="about how many cells a read-out averages over, evenly by cell type")
 
 

@@ -21,6 +21,8 @@ from grn.model.saved import TrainedModel
 from grn.network.cells_of_run import cells_of_run, states_of_run
 from grn.network.file_formats import edge_table, edges_by_type, network_anndata, write_network
 from grn.network.in_context import summary
+from grn.network.prior import held_out, prior_of
+from grn.network.prior import summary as prior_summary
 from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import ATTENTION_CELLS, WHOLE_MODEL, Networks, read_networks
 from grn.network.weights import Network
@@ -61,6 +63,13 @@ def write_network_files(
         packed=is_packed(config.data.bags, len(cells.vocabulary)),
         say=say,
     )
+    prior = None
+    if settings.prior is not None:
+        prior = prior_of(settings, cells)
+        networks = replace(networks, chosen=prior.applied(networks.chosen))
+        errors = held_out(prior, cells, regulators, config.trainer.seed)
+        for line in prior_summary(prior, errors):
+            say(line)
     if networks.chosen.q is not None:
         for line in summary(networks.chosen):
             say(line)
@@ -87,6 +96,7 @@ def write_network_files(
                 "seed": config.trainer.seed,
             },
             **levels,
+            **({} if prior is None else {"prior": {"use": prior.use, "pairs": prior.listed, "held_out_error": errors}}),
             **({} if cell_type is None else {"cell_type": cell_type}),
             **({} if networks.chosen.q is None else {"found": found_edges(networks.chosen)}),
         },
@@ -96,6 +106,8 @@ def write_network_files(
         table(networks.chosen, *listed, q_values=settings.false_discovery is not False)
         for table in (edge_table, edges_by_type)
     )
+    if prior is not None:
+        edges, by_type = (prior.candidates(table, cells.vocabulary, regulators) for table in (edges, by_type))
     write_network(folder, adata, edges, by_type)
     return edges
 

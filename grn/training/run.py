@@ -34,6 +34,7 @@ from grn.model.compile import fusing
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.network.export import write_network_files
+from grn.network.prior import prior_of
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
 from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, remove_run
@@ -112,6 +113,8 @@ def train(
         cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
         refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
         refuse_nothing_to_learn(config, cells, split)
+        if config.network.prior is not None:  # a wrong file is refused before the training, not after it
+            prior_of(config.network, cells)
         origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:

@@ -1,0 +1,203 @@
+"""A prior network (motifs, ChIP, another tool's base network): which edges are candidates, or count for more.
+
+It is applied to the network that was read from all regulators, as pySCENIC prunes its modules by motifs; the fit itself
+does not know it. Whether it knows something of these cells is asked of cells that were held out: ridge regression with
+the candidates of the prior alone, against ridge with as many candidates that are the prior's own with the targets
+shuffled, and against ridge with all regulators.
+
+Letters: C cells, N genes, R regulators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from grn.config.schema import NetworkConfig
+from grn.data.cells import Cells
+from grn.errors import DataError, one_line
+from grn.network.weights import Network
+
+COLUMNS = (("source", "target"), ("TF", "target"), ("Gene1", "Gene2"), ("regulatoryGene", "targetGene"))
+UNLISTED = (
+    0.5  # of `weigh`: what weights of pairs that the prior does not list are multiplied by; the others by up to 1
+)
+PENALTIES = np.logspace(0, 5, 11)
+SHUFFLES = 5
+TARGETS = 500  # most that are judged
+WORK = 2e11  # operations of one comparison: with many regulators, fewer targets are judged
+Use = Literal["restrict", "weigh"]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """factor [N, R]: what each weight is multiplied by; 0: no candidate.   listed: pairs of the file among the genes.
+    pairs: of the file.   use: restrict | weigh.   path: of the file."""
+
+    factor: np.ndarray
+    listed: int
+    pairs: int
+    use: Use
+    path: str
+
+    def applied(self, network: Network) -> Network:
+        """The network with its weights multiplied; a pair that is no candidate has no confidence and the q-value 1."""
+        none = self.factor == 0
+
+        def weighed(weight):
+            if isinstance(weight, sp.csr_matrix):
+                return sp.csr_matrix(weight.multiply(self.factor))
+            return (weight * self.factor).astype(weight.dtype)
+
+        def unsure(values: np.ndarray, unknown: float) -> np.ndarray:
+            return np.where(none, np.float32(unknown), values)
+
+        return replace(
+            network,
+            weight=weighed(network.weight),
+            by_type={name: weighed(weight) for name, weight in network.by_type.items()},
+            within=None if network.within is None else weighed(network.within),
+            confidence=unsure(network.confidence, 0.5),
+            type_confidence={name: unsure(each, 0.5) for name, each in network.type_confidence.items()},
+            q=None if network.q is None else unsure(network.q, 1),
+            type_q={name: unsure(each, 1) for name, each in network.type_q.items()},
+        )
+
+    def candidates(self, table: pd.DataFrame, genes: tuple[str, ...], regulators: np.ndarray) -> pd.DataFrame:
+        """The rows of an edge table whose pairs are candidates."""
+        if self.use == "weigh":
+            return table
+        rows = pd.Index(genes, dtype=object).get_indexer(table["target"])
+        columns = pd.Index(np.asarray(genes, dtype=object)[regulators]).get_indexer(table["source"])
+        return table[self.factor[rows, columns] > 0].reset_index(drop=True)
+
+
+def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarray) -> Prior:
+    """The prior in a csv, tsv or parquet file with the columns source, target and, if it likes, weight.
+
+    regulators [R]: positions among `genes`. Raises DataError where it cannot be read, or no pair is among the genes.
+    """
+    table = _table(path)
+    names = next((pair for pair in COLUMNS if set(pair) <= set(table)), None)
+    if names is None:
+        found = ", ".join(map(str, table.columns[:8]))
+        raise DataError(f"{path} (network.prior) has the columns {found}; name them source, target and weight.")
+    known = table.dropna(subset=list(names))
+    row = pd.Index(genes, dtype=object).get_indexer(known[names[1]].astype(str))
+    of_regulators = pd.Index(np.asarray(genes, dtype=object)[regulators])
+    column = of_regulators.get_indexer(known[names[0]].astype(str))
+    here = (row >= 0) & (column >= 0)
+    here &= np.where(here, regulators[np.maximum(column, 0)] != row, False)
+    size = np.ones(len(known))
+    if "weight" in known:
+        size = pd.to_numeric(known["weight"], errors="coerce").abs().to_numpy(np.float64)
+        if not np.isfinite(size).all():
+            raise DataError(f"{path} (network.prior) has weights that are no finite numbers; correct or remove them.")
+        here &= size > 0
+    if not here.any():
+        raise DataError(
+            f"None of the {len(known)} edges of {path} (network.prior) is from a regulator to a gene of these cells, "
+            f"whose regulators are named like {str(of_regulators[0])!r}; use the same kind of names."
+        )
+    strength = np.zeros((len(genes), len(regulators)), np.float32)
+    np.maximum.at(strength, (row[here], column[here]), size[here] / size[here].max())
+    listed = int((strength > 0).sum())
+    if use == "restrict":
+        factor = (strength > 0).astype(np.float32)
+    else:
+        factor = np.where(strength > 0, UNLISTED + (1 - UNLISTED) * strength, UNLISTED).astype(np.float32)
+    return Prior(factor, listed, len(known), use, path)
+
+
+def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
+    """The prior of a configuration, for the genes and regulators of the cells. Raises DataError."""
+    assert settings.prior is not None
+    regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
+    return read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators)
+
+
+def _table(path: str) -> pd.DataFrame:
+    file = Path(path)
+    if not file.is_file():
+        raise DataError(f"network.prior is {path!r}, but there is no such file; give a table of source and target.")
+    try:
+        if file.suffix == ".parquet":
+            return pd.read_parquet(file)
+        separator = "\t" if ".tsv" in file.suffixes or ".txt" in file.suffixes else ","
+        return pd.read_csv(file, sep=separator, keep_default_na=False, na_values=[""])
+    except Exception as problem:
+        raise DataError(f"{path} (network.prior) cannot be read as a table ({one_line(problem)}).") from None
+
+
+def held_out(prior: Prior, cells: Cells, regulators: np.ndarray, seed: int) -> dict[str, float]:
+    """Squared error on a fifth of the cells, in variances of the genes, of ridge regressions on the rest: with `prior`,
+    with the prior `shuffled` over the targets (mean and least of SHUFFLES), and with `all` regulators.
+
+    Each has the one penalty that serves it best. The cells of a donor (data.group_key) are held out together.
+    """
+    generator = np.random.default_rng(seed)
+    groups = np.arange(len(cells)) if cells.groups is None else cells.groups
+    names = generator.permutation(np.unique(groups))
+    test = np.isin(groups, names[: max(1, len(names) // 5)])
+    if test.all():  # one donor alone
+        test = generator.random(len(cells)) < 0.2
+    count = len(regulators)
+    most = int(np.clip(WORK / (len(PENALTIES) * (2 + SHUFFLES) * count**3), 20, TARGETS))
+    most = min(most, prior.factor.shape[0])
+    targets = np.sort(generator.permutation(prior.factor.shape[0])[:most])
+    every = np.union1d(targets, regulators)
+    values = cells.multiplicity[:, every].toarray().astype(np.float64)
+    mean, sd = values.mean(0), values.std(0)
+    values = (values - mean) / np.where(sd > 0, sd, 1)
+    x = values[:, np.searchsorted(every, regulators)]
+    y = values[:, np.searchsorted(every, targets)]
+    other = (regulators[None] != targets[:, None]).astype(np.float64)
+    factor = prior.factor[targets]
+
+    def error(of_pairs: np.ndarray) -> float:
+        return _least_error(x[~test], y[~test], x[test], y[test], of_pairs * other)
+
+    shuffled = [error(factor[generator.permutation(len(factor))]) for _ in range(SHUFFLES)]
+    return {
+        "prior": error(factor),
+        "shuffled": float(np.mean(shuffled)),
+        "least_shuffled": min(shuffled),
+        "all": error(np.ones_like(factor)),
+    }
+
+
+def _least_error(x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray, factor: np.ndarray) -> float:
+    """The mean squared error on test cells with the best of PENALTIES, which is divided by the squared factor [n, R] of
+    each pair; 0: no candidate."""
+    gram, cross = x.T @ x, x.T @ y
+    errors = []
+    for penalty in PENALTIES:
+        coefficients = np.zeros_like(cross)
+        for target, of_target in enumerate(factor):
+            used = np.flatnonzero(of_target)
+            if len(used):
+                matrix = gram[np.ix_(used, used)] + np.diag(penalty / of_target[used] ** 2)
+                coefficients[used, target] = np.linalg.solve(matrix, cross[used, target])
+        errors.append(float(np.square(test_y - test_x @ coefficients).mean()))
+    return min(errors)
+
+
+def summary(prior: Prior, errors: dict[str, float]) -> list[str]:
+    """What the prior is, and whether it helped, in two sentences."""
+    pairs = prior.factor.size
+    kept = "the others are no candidates" if prior.use == "restrict" else f"the others count {UNLISTED:g} as much"
+    better = errors["prior"] < errors["least_shuffled"]
+    verdict = "it knows something of these cells" if better else "it knows no more of these cells than chance"
+    return [
+        f"The prior {prior.path} lists {prior.listed} of {pairs} pairs of a regulator and a gene ({prior.pairs} in the "
+        f"file); {kept}.",
+        f"Held-out error of ridge with the prior {errors['prior']:.4f}, with its targets shuffled "
+        f"{errors['shuffled']:.4f} (at least {errors['least_shuffled']:.4f}), with all regulators "
+        f"{errors['all']:.4f}: {verdict}"
+        + (", and predicts better than without it." if errors["prior"] < errors["all"] else "."),
+    ]
