@@ -1,6 +1,7 @@
 """Cross entropies behind a linear layer, without its logits in memory: with classes, distributions, or given weights.
 
-Each is a fold over classes (flashsign.algebra.rows); here are shapes, dtypes, reductions and mistakes.
+Each is a fold over classes (flashsign.algebra.rows), in torch or by a GPU's kernels (flashsign.triton.folds); here are
+shapes, dtypes, reductions and mistakes.
 Letters: N rows, V classes, D and D' widths, L listed classes of a row, T listed classes of all rows.
 Sources: cut cross-entropy, arXiv 2411.09009; Liger kernels, arXiv 2410.10989; MonoidReduce, A. Cuba Gyllensten, 2025.
 """
@@ -24,7 +25,7 @@ from flashsign.validation import largest_bag_size
 
 Reduction = Literal["none", "sum", "mean"]
 CHUNK = 1024
-"""Rows and classes of a slice: 4 MiB of float32 logits."""
+"""Rows and classes of a slice in torch: 4 MiB of float32 logits."""
 
 
 def linear_cross_entropy(
@@ -43,10 +44,11 @@ def linear_cross_entropy(
     """cross_entropy(h @ weight.T + bias, target), whose logits [N, V] exist one slice at a time.
 
     h [..., D], weight [V, D], target int [...], bias [V] or None, one floating dtype -> float32 at least: [...] for
-    reduction "none", else a number. float16 and bfloat16 have float32 logits, sums and gradients until their last
-    rounding; their bias may be float32. "mean" is over the rows whose target is not ignore_index; without such rows it
-    is NaN, as in torch.
-    Memory: inputs, gradients and a slice of row_chunk x class_chunk logits. Differentiable in h, weight and bias.
+    reduction "none", else a number. float16 and bfloat16 have float32 logits and sums, and on a CPU float32 gradients
+    until their last rounding; on a GPU the gradients of logits are rounded before they are multiplied. Their bias may
+    be float32. "mean" is over the rows whose target is not ignore_index; without such rows it is NaN, as in torch.
+    Memory: inputs, gradients and, in torch, a slice of row_chunk x class_chunk logits, by kernels the gradients of
+    128 MiB of logits. backend: "auto" takes kernels on CUDA where they can run. Differentiable in h, weight and bias.
     Raises ShapeMismatch, and ValueError for a target that is no class (on a GPU, where looking would synchronise, its
     loss is NaN), an unknown reduction or backend.
 

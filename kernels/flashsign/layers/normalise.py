@@ -21,8 +21,8 @@ from flashsign.operators.fold_gradients import around_kernels
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: FoldBackend = "auto") -> Tensor:
     """x / sqrt(mean of x^2 over D + eps), times weight. x [..., D], weight [D] or None -> [..., D], x's dtype.
 
-    Sums are float32 at least. For the backward it keeps x and one number a row, nothing normalised. Differentiable in x
-    and weight. Raises ShapeMismatch, ValueError for an unknown backend.
+    Sums are float32 at least. For the backward it keeps x and one number a row, nothing normalised. backend: "auto"
+    takes a kernel on CUDA. Differentiable in x and weight. Raises ShapeMismatch, ValueError for an unknown backend.
 
     Example:
         >>> import torch
