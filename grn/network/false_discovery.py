@@ -46,15 +46,15 @@ def edge_evidence(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Evidence, l
     """
     usual = fit.usual.cpu().numpy()
     slopes = (fit.slopes, fit.null_slopes)
-    means = [torch.einsum("k,kir->ir", fit.share, each).cpu().numpy() * usual for each in slopes]
-    together = _evidence(*_balanced(*means, regulators))
+    mean, null_mean = (torch.einsum("k,kir->ir", fit.share, each).cpu().numpy() * usual for each in slopes)
+    together = _evidence(*_balanced(mean, null_mean, regulators))
     together = replace(together, factor=together.confidence * regulator_factor(together.confidence))
     if len(fit.share) == 1:
         return together, []
-    sizes = [_root_mean_square(each, fit.share).cpu().numpy() * usual for each in slopes]
-    *in_any, candidates = _balanced(*sizes, regulators)
+    size, null_size = (_root_mean_square(each, fit.share).cpu().numpy() * usual for each in slopes)
+    in_any, null_in_any, candidates = _balanced(size, null_size, regulators)
     is_edge = np.zeros(candidates.shape, np.float32)
-    is_edge[candidates] = 1 - local_rates(*(each[candidates] for each in in_any))
+    is_edge[candidates] = 1 - local_rates(in_any[candidates], null_in_any[candidates])
     of_states = []
     for real, null, unit in zip(*slopes, presence(fit.sds, fit.usual) * fit.usual, strict=True):
         weight, null_weight = (real * unit).cpu().numpy(), (null * unit).cpu().numpy()
