@@ -41,17 +41,16 @@ def write_network_files(
     folder: Path,
     say: Say,
     *,
-    states: States | None = None,
+    states: States,
     cell_type: str | None = None,
 ) -> pd.DataFrame:
     """Writes network.h5ad, edges.parquet and edges_by_type.parquet into `folder`; returns the edge table.
 
-    states: those that the model's regulation was fitted with; None: those of the cells.   cell_type: the name of a
-    state whose network alone is written. Raises DataError where there is none of that name.
+    states: those that the model's regulation was fitted with.   cell_type: the name of a state whose network alone is
+    written. Raises DataError where there is none of that name.
     """
     settings, regulators = config.network, trained.regulators
     trained.model.to(own_device(config.trainer))
-    states = states_of(cells, config.trainer.seed) if states is None else states
     networks = read_networks(
         trained,
         cells,

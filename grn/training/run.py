@@ -161,11 +161,12 @@ def train_in(
         with replacing_file(truth) as beside:
             cells.truth.to_csv(beside, index=False)
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
-    states = states_of(cells, config.trainer.seed) if config.regulation.members else None
-    if states is not None:
+    states = states_of(cells, config.trainer.seed)
+    fitted = None
+    if config.regulation.members:
         say(states.summary())
         fit_layers = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say)
-    fitted = fit_layers(split.train) if states is not None else None
+        fitted = fit_layers(split.train)
     memory_estimate.give_back()
     model = build_model(config, cells, split, mean, sd, fitted)
     data = data_module(config, cells, split, with_regulators=fitted is not None)
@@ -181,7 +182,7 @@ def train_in(
     model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
     metrics = evaluate(task, data.test_dataloader())
     held_out = {}
-    if fitted is not None and states is not None and len(split.test):
+    if fitted is not None and len(split.test):
         held_out = held_out_errors(fitted.regulation, states, cells, split, mean, sd)
     metrics |= {name: torch.tensor(value) for name, value in held_out.items()}
     log_test(trainer, metrics)
@@ -200,7 +201,7 @@ def train_in(
         trained.save(folder / "model")
 
     started = time.monotonic()
-    edges = write_network_files(config, trained, cells, folder, say)
+    edges = write_network_files(config, trained, cells, folder, say, states=states)
     say(f"Read the network in {time.monotonic() - started:.0f} s.")
     tables = metric_tables(metrics, cells)
     if len(tables["confusion"]):
