@@ -15,7 +15,7 @@ CONSTRAIN := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # Several test processes with a thread pool each would fight for the same cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: train test test-numerics lint notebooks gallery wheel install install-dev clean
+.PHONY: train test test-numerics lint lock notebooks gallery wheel install install-dev clean
 .DELETE_ON_ERROR:
 
 train: install
@@ -43,6 +43,9 @@ lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy grn
 	$(BIN)/mypy --strict kernels/flashsign
+
+lock: install
+	$(BIN)/python .ci/lock.py
 
 notebooks: install-dev
 	$(BIN)/python notebooks/execute.py

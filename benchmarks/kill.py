@@ -6,7 +6,13 @@ network. Some resumed runs are killed again. In every fourth trial the disk is f
 random size, and the run has to say so and keep what it had. A run that ends must have the same metrics, edges, model
 and checkpoints, to the last bit.
 
+Two more kinds of trial have numbers of their own. In one the run lies on a small file system of its own, which fills up
+while it trains and is emptied again (skipped, with a word, where nobody may mount one). In the other two processes
+train together and one of them is killed: the other one must end, too, and the run must end as two processes that were
+left alone.
+
     python benchmarks/kill.py --trials 100 [--temporary /dev/shm]     # a folder on another file system
+    python benchmarks/kill.py --trials 0 --small-disks 10 --pairs 5
 """
 
 from __future__ import annotations
@@ -18,10 +24,13 @@ import random
 import resource
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -38,7 +47,7 @@ DONE, REFUSED, FAULT = 0, 3, 4  # how a process ends that is not killed
 COMPARED = ("metrics.csv", "edges.parquet", "model/card.json", "model/model.safetensors")
 
 
-def tiny() -> Config:
+def tiny(**trainer: object) -> Config:
     return Config.model_validate(
         {
             "data": {
@@ -48,7 +57,7 @@ def tiny() -> Config:
                 "simulated": {"cells": 80, "genes": 16, "regulators": 4, "cell_types": 2},
             },
             "model": {"width": 16, "layers": 1, "hidden": 16},
-            "trainer": {"max_steps": 20, "validate_every": 2, "batch_size": 8, "accelerator": "cpu"},
+            "trainer": {"max_steps": 20, "validate_every": 2, "batch_size": 8, "accelerator": "cpu", **trainer},
             "regulation": {"members": 2, "steps": 4, "width": 8, "penalties": [10]},
             "network": {"cells": 20},
         }
@@ -147,6 +156,11 @@ def trial(number: int, home: Path, expected: dict[str, str], seconds: float) -> 
         status = ended(process(run), LONGEST)
         if status != DONE:
             return f"it could not be resumed: it ended with {status}"
+    return compared(run, expected)
+
+
+def compared(run: Path, expected: dict[str, str]) -> str:
+    """`same`, or what a run that has ended left behind or has other than expected; the run is removed."""
     if left := [path.name for path in run.rglob(".*")]:
         return f"it left {left}"
     found = content(run)
@@ -155,13 +169,133 @@ def trial(number: int, home: Path, expected: dict[str, str], seconds: float) -> 
     return f"{', '.join(different)} differ" if different else "same"
 
 
+def small_disk(number: int, home: Path, expected: dict[str, str]) -> str:
+    """A run on a file system of 4 MiB, most of which something else takes at a random time; as `trial`."""
+    draw, disk = random.Random(f"disk {number}"), home / f"disk{number}"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        return "skipped: no file system may be mounted here"
+    try:
+        other, run = disk / "other", disk / "run"
+        child = process(run)
+        status = ended(child, draw.uniform(0, 3))
+        if status is None:
+            with suppress(OSError), other.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(draw.choice((1, 100, 4096))))
+            status = ended(child, LONGEST)
+        if status not in (DONE, REFUSED):
+            return f"on a small disk it ended with {status}"
+        other.unlink(missing_ok=True)
+        if run.exists() and not (run / "config.yaml").exists():
+            shutil.rmtree(run)
+        if status != DONE and (status := ended(process(run), LONGEST)) != DONE:
+            return f"it could not be resumed: it ended with {status}"
+        return compared(run, expected)
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
+
+
+PAIR = """
+import sys
+from pathlib import Path
+import kill
+from grn.config.files import load_config
+from grn.run_folder import config_of
+from grn.training.run import train
+run = Path(sys.argv[1])
+said = lambda line: None
+if (run / "checkpoints" / "last.ckpt").exists():
+    train(load_config(config_of(run)), resume=run, say=said)
+else:
+    train(kill.tiny(devices=2, strategy="ddp"), run, say=said)
+"""
+
+
+def pair(run: Path) -> list[subprocess.Popen]:
+    """Two processes that train `run` together, as torchrun starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = []
+    for rank in range(2):
+        world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+        environment = {**os.environ, **{name: str(value) for name, value in world.items()}, "MASTER_ADDR": "127.0.0.1"}
+        environment |= {"GLOO_SOCKET_IFNAME": "lo", "TORCHELASTIC_RUN_ID": "kill"}
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-c", PAIR, str(run)],
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        )
+    return started
+
+
+def left_alone(run: Path) -> bool:
+    """Whether a pair that nobody disturbs finishes the run."""
+    return all(each.wait(LONGEST) == 0 for each in pair(run))
+
+
+def one_of_two(number: int, home: Path, expected: dict[str, str]) -> str:
+    """A run of two processes of which one dies once there is a checkpoint; as `trial`."""
+    draw, run = random.Random(f"pair {number}"), home / f"pair{number}"
+    both = pair(run)
+    try:
+        until = time.monotonic() + LONGEST
+        while not (run / "checkpoints" / "last.ckpt").exists() and time.monotonic() < until:
+            time.sleep(0.001)
+        time.sleep(draw.uniform(0, 0.3))
+        victim = draw.randrange(2)
+        both[victim].kill()
+        try:
+            both[1 - victim].wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            return f"process {1 - victim} did not end when the other one was killed"
+    finally:
+        for each in both:
+            each.kill()
+            each.wait()
+    complete = (run / "edges.parquet").exists() and (run / "confusion.csv").exists()
+    if not complete and not left_alone(run):
+        return "it could not be resumed"
+    return compared(run, expected)
+
+
 def kill(home: Path, trials: int, first: int = 0) -> list[str]:
     """What came of each trial."""
     started = time.monotonic()
+    expected = of_whole_run(home)
+    seconds = time.monotonic() - started
+    return [trial(number, home, expected, seconds) for number in range(first, first + trials)]
+
+
+def of_whole_run(home: Path) -> dict[str, str]:
+    """The content of a run that is left alone."""
     if ended(process(home / "whole"), LONGEST) != DONE:
         raise RuntimeError("the run that is left alone does not end")
-    seconds, expected = time.monotonic() - started, content(home / "whole")
-    return [trial(number, home, expected, seconds) for number in range(first, first + trials)]
+    return content(home / "whole")
+
+
+def small_disks(home: Path, trials: int) -> list[str]:
+    """What came of each run on a small disk."""
+    expected = of_whole_run(home) if trials else {}
+    return [small_disk(number, home, expected) for number in range(trials)]
+
+
+def pairs(home: Path, trials: int) -> list[str]:
+    """What came of each run of two processes."""
+    if not trials:
+        return []
+    if not left_alone(home / "whole"):
+        raise RuntimeError("two processes that are left alone do not end")
+    expected = content(home / "whole")
+    return [one_of_two(number, home, expected) for number in range(trials)]
 
 
 def main() -> int:
@@ -169,17 +303,27 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
     parser.add_argument("--temporary", help="folder for temporary files, as TMPDIR; on another file system, say")
+    parser.add_argument("--small-disks", type=int, default=5, help="runs on a file system that fills up")
+    parser.add_argument("--pairs", type=int, default=5, help="runs of two processes of which one is killed")
     options = parser.parse_args()
     if options.temporary:
         tempfile.tempdir = os.environ["TMPDIR"] = options.temporary
     home = Path(tempfile.mkdtemp(prefix="grn-kill-", dir="."))
     try:
-        found = kill(home, options.trials, options.first)
+        found = {}
+        for name, run in {
+            "killed": lambda: kill(home, options.trials, options.first) if options.trials else [],
+            "small disk": lambda: small_disks(home, options.small_disks),
+            "one of two processes": lambda: pairs(home, options.pairs),
+        }.items():
+            found[name] = run()
+            shutil.rmtree(home / "whole", ignore_errors=True)
+            for what, times in Counter(found[name]).most_common():
+                print(f"{times:5}  {name}: {what}", flush=True)
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    for what, times in Counter(found).most_common():
-        print(f"{times:5}  {what}")
-    return int(any(what != "same" for what in found))
+    every = [what for each in found.values() for what in each]
+    return int(any(what != "same" and not what.startswith("skipped") for what in every))
 
 
 if __name__ == "__main__":

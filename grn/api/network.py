@@ -99,6 +99,9 @@ def network(
     """
     from grn.config.schema import Config
 
+    for name, given in (("cell", cell), ("cell_type", cell_type)):
+        if given is not None and not isinstance(given, str):
+            raise ConfigError(f"{name} is {given!r}, of type {type(given).__name__}; give the name as a string.")
     if cell is not None and cell_type is not None:
         raise ConfigError("Both cell and cell_type are given, and a network is of one of them; leave the other out.")
     keywords = {

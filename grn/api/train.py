@@ -156,6 +156,8 @@ def run_settings(
     from grn.config.schema import Config
     from grn.data.readers.memory import MEMORY
 
+    if config is not None and not isinstance(config, (Config, str, os.PathLike)):
+        raise ConfigError(f"config is a Config, a path or the name of a configuration, not {type(config).__name__}.")
     if is_anndata(data):
         _refuse_path(changes)
         # What describes a file is not for cells in memory, whatever the configuration says of its own.

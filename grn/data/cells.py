@@ -58,6 +58,8 @@ class Cells:
     target_total: the total to which log1p_normalised scaled each cell; None for the other transforms.
     counts_from: a sentence about which matrix the values were read from.   notes: more sentences for the user.
     state [C]: float32, a number along which regulation may change (data.state_key), NaN where missing; None without.
+    var_names: [N], what the index of var calls the genes where their names are from a column of it
+    (data.gene_key), else None.
     digest: of everything that training reads from the cells and their split; empty for cells of another source.
     truth: the planted edges of simulated cells: source, target, sign, and cell_type and along_state where edges differ
     by these (see grn.data.simulated_network); None for other cells.
@@ -82,6 +84,7 @@ class Cells:
     state: np.ndarray | None = None
     state_name: str = ""
     digest: str = ""
+    var_names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return self.multiplicity.shape[0]
@@ -149,6 +152,7 @@ def load_cells(
         groups=groups,
         state=state,
         state_name=config.state_key or "",
+        var_names=_var_names(expression, config, vocabulary),
         digest=digest_of_cells(
             values, config, split, (vocabulary, classes), (labels, predicted, groups, state, regulators)
         ),
@@ -298,6 +302,16 @@ def _named_genes(expression: Expression, config: DataConfig) -> tuple[sparse.csr
         )
     names = gene_names(expression.var, config.gene_key)
     return merge_duplicates(expression.values, names, config.duplicates)
+
+
+def _var_names(expression: Expression, config: DataConfig, vocabulary: Sequence[str]) -> tuple[str, ...] | None:
+    """What the index of var calls the genes of the vocabulary; of a gene with several columns, that of the first."""
+    if config.gene_key is None:
+        return None
+    own: dict[str, str] = {}
+    for name, index in zip(gene_names(expression.var, config.gene_key), expression.var.index, strict=True):
+        own.setdefault(name, str(index))
+    return tuple(own[name] for name in vocabulary)
 
 
 def _transform(config: DataConfig) -> str:

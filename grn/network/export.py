@@ -85,6 +85,7 @@ def write_network_files(
         states=states,
         multiplicity=cells.multiplicity,
         top_k=settings.top_k,
+        var_names=cells.var_names,
         about={
             "model_hash": trained.hash,
             "version": grn.__version__,

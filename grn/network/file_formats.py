@@ -113,11 +113,13 @@ def network_anndata(
     multiplicity: sp.csr_matrix,
     top_k: int | None,
     about: dict,
+    var_names: Sequence[str] | None = None,
 ):
     """AnnData of cell types x genes (X: mean multiplicity), the networks in varp["grn*"], their meaning in uns["grn"].
 
     readout: of networks.chosen.   regulators: vocabulary positions [R].   states: the cell types, or other states of
-    the cells.   multiplicity: CSR [C, N].   about: further entries.
+    the cells.   multiplicity: CSR [C, N].   about: further entries.   var_names: other names of the genes, which
+    var["var_name"] keeps.
     """
     import anndata
 
@@ -127,6 +129,8 @@ def network_anndata(
     names = [states.names[k] for k in present]
     obs = pd.DataFrame({"cells": np.round(size[present]).astype(int)}, index=_texts(names))
     var = pd.DataFrame({"is_regulator": np.isin(np.arange(len(genes)), regulators)}, index=_texts(genes))
+    if var_names is not None:
+        var["var_name"] = np.array(var_names, dtype=object)
     means = state_levels(multiplicity, states.membership[:, present])
     adata = anndata.AnnData(np.asarray(means, np.float32).reshape(len(present), len(genes)), obs=obs, var=var)
     slug_of = slugs(names)

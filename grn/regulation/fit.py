@@ -197,7 +197,11 @@ def fit_regulation(
         pooled,
         by_state,
     )
-    for line in summary(found, len(rows), time.monotonic() - started):
+    seconds = time.monotonic() - started
+    if earlier is not None:  # with the same penalties: what they found was said then
+        say(f"Fitted the regulation layers again for the network, on all {len(rows)} cells, in {seconds:.0f} s.")
+        return found
+    for line in summary(found, len(rows), seconds):
         say(line)
     return found
 
@@ -207,15 +211,16 @@ def summary(found: FittedRegulation, cells: int, seconds: float) -> list[str]:
     members = found.pooled.layer.members
     lines = [
         f"Fitted the regulation layers on {cells} cells in {seconds:.0f} s: {members} "
-        f"{'member' if members == 1 else 'members'}, median penalty {float(found.within.values.penalty.median()):.3g}, "
-        f"held-out error {float(found.pooled.error.mean()):.4f} (predicting each gene's mean: 1)."
+        f"{'member' if members == 1 else 'members'}, median penalty {float(found.within.values.penalty.median()):.3g}; "
+        f"error on the training cells that a member leaves out {float(found.pooled.error.mean()):.4f} (of each gene's "
+        "mean: 1)."
     ]
     if found.by_state is None:
         return lines
     regulation = found.regulation
     lines.append(
-        f"Within {found.by_state.layer.states} states of cells: held-out error "
-        f"{float(found.by_state.error.mean()):.4f}; the states' slopes "
+        f"Within {found.by_state.layer.states} states of cells: error on left-out training cells "
+        f"{float(found.by_state.error.mean()):.4f} (of each state's mean: 1); the states' slopes "
         + ("differ" if found.by_state.layer.deviates else "are the same")
         + f" (ratio {found.by_state.values.ratio:g})."
     )

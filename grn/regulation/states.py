@@ -26,24 +26,26 @@ LEAST_GENES = 50  # with fewer genes, each one decides about the states, so that
 @dataclass(frozen=True)
 class States:
     """membership: float32 [C, K], how much each cell belongs to each state; rows sum to 1.   names [K].
-    origin: labels | found | numeric | one."""
+    origin: labels | found | numeric | one.   alone: cell types that have one cell each, and so are no states."""
 
     membership: np.ndarray
     names: tuple[str, ...]
     origin: str
+    alone: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
     def summary(self) -> str:
         """Where the states come from, in a sentence."""
+        alone = "".join(f" {name!r} has one cell, and so no network of its own." for name in self.alone)
         several = f"{len(self)} states: {', '.join(self.names[:8])}{', ...' if len(self) > 8 else ''}"
         return {
             "labels": f"The given cell types are the {len(self)} states that cells are compared within.",
             "numeric": f"Cells are compared within {several}.",
             "found": f"There are no labels, so cells are compared within {len(self)} states that were found.",
             "one": "All cells are compared with each other: there are no labels, and no states were found.",
-        }[self.origin]
+        }[self.origin] + alone
 
 
 def states_of(cells: Cells, seed: int) -> States:
@@ -54,20 +56,21 @@ def states_of(cells: Cells, seed: int) -> States:
         if types is None:
             return States(along, names, "numeric")
         both = (types.membership[:, :, None] * along[:, None, :]).reshape(len(along), -1)
-        return States(both, tuple(f"{one}, {other}" for one in types.names for other in names), "numeric")
+        return States(both, tuple(f"{one}, {other}" for one in types.names for other in names), "numeric", types.alone)
     if types is not None:
         return types
     return found_states(cells.multiplicity, seed)
 
 
 def _of_labels(cells: Cells) -> States | None:
-    """One state for each label that cells have; a cell without one belongs to all, in proportion to their cells."""
-    present = np.unique(cells.labels[cells.labels >= 0])
+    """One state for each label that several cells have; other cells belong to all, in proportion to their cells."""
+    labels, count = np.unique(cells.labels[cells.labels >= 0], return_counts=True)
+    present, alone = labels[count > 1], tuple(cells.classes[label] for label in labels[count == 1])
     if len(present) < 2:
         return None
     membership = (cells.labels[:, None] == present).astype(np.float32)
-    membership[cells.labels < 0] = membership.sum(0) / membership.sum()
-    return States(membership, tuple(cells.classes[label] for label in present), "labels")
+    membership[membership.sum(1) == 0] = membership.sum(0) / membership.sum()
+    return States(membership, tuple(cells.classes[label] for label in present), "labels", alone)
 
 
 def _of_numbers(values: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, ...]]:

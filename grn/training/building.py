@@ -8,12 +8,14 @@ import torch
 from grn.config.schema import Config
 from grn.data.cells import Cells
 from grn.data.loading.module import CellsDataModule
+from grn.data.loading.order import EpochOrder
 from grn.data.preprocessing.scale import varying
 from grn.data.preprocessing.split import Split
 from grn.errors import ConfigError, DataError
 from grn.model.saved import TrainedModel
 from grn.model.transformer import FeedForward, Model
 from grn.regulation.fit import FittedRegulation
+from grn.training.machine import processes
 
 OVER_GENES = ("gene_identity", "composition")
 """Objectives that predict genes from the summary, with a head that only training needs."""
@@ -94,6 +96,8 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
 def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     """Raises ConfigError where cell types are the only objective and the cells have fewer than two, DataError where the
     training cells do not differ in what would be learned: genes, regulators, the property."""
+    world = processes(config.trainer) // config.trainer.gene_parallel
+    EpochOrder(split.train, config.trainer.batch_size, config.trainer.seed, 0, world)  # DataError: too few cells
     where, varies = config.data.path, varying(cells.multiplicity[split.train])
     regulators = np.arange(len(varies)) if cells.regulators is None else cells.regulators
     if len(varies) < 2:

@@ -188,13 +188,14 @@ def train_in(
     log_test(trainer, metrics)
     if held_out:
         say(
-            f"Squared error on {len(split.test)} test cells, in variances of the genes: regulation layer "
+            f"Error on {len(split.test)} test cells (of each gene's mean: 1): regulation layer "
             f"{held_out['regulation_error']:.4f}, ridge on the same regulators {held_out['ridge_error']:.4f}."
         )
     trained = trained_model(config, cells, model)
     trained.save(folder / "model")
     if fitted is not None:
         # The metrics above are of a model that had not seen the test cells; the network is read from all cells.
+        del trainer, task, data  # with the averaged weights and the optimiser's state, which nothing reads any more
         memory_estimate.give_back()
         model.regulation = fit_layers(np.arange(len(cells)), earlier=fitted).regulation
         memory_estimate.give_back()

@@ -120,6 +120,9 @@ def test_a_cell_of_a_run_has_a_network(tiny_run):
         ({"cell": "a", "cell_type": "b"}, ConfigError, "Both cell and cell_type are given"),
         ({"cell_type": "type 3"}, DataError, "The network has no cell type 'type 3'; did you mean 'type"),
         ({"cell": "nobody"}, DataError, "There is no cell 'nobody' among the 80 cells; "),
+        ({"cell_type": 5}, ConfigError, "cell_type is 5, of type int; give the name as a string"),
+        ({"cell_type": ["B"]}, ConfigError, "cell_type is .'B'., of type list"),
+        ({"cell": 3}, ConfigError, "cell is 3, of type int; give the name as a string"),
         ({"label_key": "x"}, ConfigError, "data.label_key is about cells, and a run has its own configuration"),
         ({"cell": "a", "data": 5}, DataError, "data must be an AnnData, not int"),
     ],
@@ -164,6 +167,7 @@ def test_a_configuration_is_fitted_as_it_says(make_config):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
+        (lambda run: grn.train("simulated:", config=5), "config is a Config, a path or the name of .*, not int"),
         (lambda run: grn.load(5), r"grn\.load takes the path of a run folder, not int"),
         (lambda run: grn.train("simulated:", set=["a"]), "set is a mapping from fields to values, not list"),
         (lambda run: grn.predict("simulated:", run, key_added=5), "key_added is a name, as 'grn', not int"),

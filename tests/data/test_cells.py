@@ -185,3 +185,15 @@ def test_ensembl_ids_are_noticed_and_the_fitting_column_named(adata):
     adata.var_names = [f"ENSG{number:011d}" for number in range(adata.n_vars)]
     with pytest.raises(VocabularyMismatch, match=r"look like Ensembl ids \('ENSG0+'\); set data\.gene_key: symbol\."):
         cells_for_vocabulary(adata, DataConfig(path="x"), names)
+
+
+def test_var_names_are_kept_beside_symbols(adata, write):
+    symbols = [f"s{number}" for number in range(adata.n_vars)]
+    symbols[3] = symbols[1]  # of a gene with two columns, the first one's name
+    adata.var["symbol"] = symbols
+    cells, _ = load_cells(DataConfig(path=write(adata), genes="all", gene_key="symbol", duplicates="sum"))
+    expected = {symbol: str(name) for symbol, name in reversed(list(zip(symbols, adata.var_names, strict=True)))}
+    assert dict(zip(cells.vocabulary, cells.var_names, strict=True)) == {
+        gene: expected[gene] for gene in cells.vocabulary
+    }
+    assert load_cells(DataConfig(path=write(adata), genes="all"))[0].var_names is None

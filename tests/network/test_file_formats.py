@@ -55,7 +55,7 @@ def networks(types=LABELS[:3], *, layer=True, blocks=2) -> Networks:
     return Networks(network(types), network(types, seed=1) if layer else None, [drawn(50 + b) for b in range(blocks)])
 
 
-def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, readout="jacobian"):
+def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, readout="jacobian", var_names=None):
     """Of `cells` cells of each type, and as many that belong to all in equal parts."""
     count = max(1, len(classes))
     membership = np.concatenate([np.repeat(np.eye(count), cells, 0), np.full((cells, count), 1 / count)])
@@ -70,7 +70,15 @@ def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, readout="jacobian
         multiplicity=counts,
         top_k=top_k,
         about={"model_hash": "abc", "version": "0"},
+        var_names=var_names,
     )
+
+
+def test_other_names_of_the_genes_stand_beside_them(tmp_path):
+    assert "var_name" not in as_anndata().var
+    names = [f"ENSG{number}" for number in range(len(GENES))]
+    as_anndata(var_names=names).write_h5ad(tmp_path / "network.h5ad")
+    assert list(anndata.read_h5ad(tmp_path / "network.h5ad").var["var_name"]) == names
 
 
 @given(st.lists(st.text(max_size=8) | st.sampled_from(LABELS), unique=True))

@@ -47,6 +47,16 @@ def test_every_label_that_cells_have_is_a_state(simulated):
     assert "2 states" in found.summary()
 
 
+def test_a_type_with_one_cell_is_no_state_and_a_line_says_so(simulated):
+    """Its cell belongs to all states, as one without a label does."""
+    labels = np.arange(60) % 2
+    labels[7] = 2
+    found = states_of(replace(simulated, labels=labels), 0)
+    assert found.names == simulated.classes[:2] and found.alone == simulated.classes[2:]
+    np.testing.assert_allclose(found.membership[7], found.membership[labels < 2].mean(0), rtol=1e-6)
+    assert f"{simulated.classes[2]!r} has one cell, and so no network of its own." in found.summary()
+
+
 @pytest.mark.parametrize("labels", [-1, 1])
 def test_one_label_is_no_label(simulated, labels):
     """Of 16 genes, no states are looked for either."""

@@ -103,6 +103,8 @@ def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np
     if choice == "all":
         return None, "Every gene may regulate."
     listed = read_gene_list(choice, "data.regulators") if isinstance(choice, str) else [str(name) for name in choice]
+    if not listed:
+        raise DataError("data.regulators is an empty list; list genes, or set it to all.")
     found = np.flatnonzero(np.isin(names, listed))
     if found.size == 0:
         raise DataError(_none_found("data.regulators", listed, names))
@@ -120,6 +122,8 @@ def read_gene_list(name: str, field: str) -> list[str]:
     if name in LISTS and not path.is_file():
         return read_list(name)
     if not path.is_file():
+        if not name.strip():
+            raise DataError(f"{field} is empty; give a file with one gene a line.")
         or_genes = "" if field.startswith("-") else f", or the genes themselves, as [{name}]"
         raise DataError(f"{field} is {name!r}, but there is no such file; give a file with one gene a line{or_genes}.")
     try:

@@ -113,3 +113,10 @@ def test_where_no_regulator_is_found_the_message_shows_names_of_both_sides():
 
 def test_every_gene_may_regulate():
     assert choose_regulators(NAMES, "all")[0] is None
+
+
+def test_regulators_that_are_nothing_are_called_so():
+    with pytest.raises(DataError, match="is an empty list; list genes, or set it to all"):
+        choose_regulators(["a"], [])
+    with pytest.raises(DataError, match="is empty; give a file with one gene a line"):
+        choose_regulators(["a"], " ")

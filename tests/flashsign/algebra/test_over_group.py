@@ -5,14 +5,12 @@ Run as a script (`test_over_group.py RANK RANKS FOLDER`), this file is one such 
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from gloo import found_by_all, in_group
 from torch import distributed
 
 from flashsign import SOFTMAX, SUM, class_cross_entropy, mlp_monoid, monoid_reduce, spherical_monoid
@@ -85,33 +83,16 @@ def refused(group):
 
 
 def process(rank: int, ranks: int, folder: Path) -> None:
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=60)
-    )
-    group = distributed.group.WORLD
-    found = {name: call(name, ranks, rank, group) for name in CASES}
-    found["refused"] = refused(group)
-    torch.save(found, folder / f"{rank}.pt")
-    distributed.destroy_process_group()
+    with in_group(rank, ranks, folder) as group:
+        found = {name: call(name, ranks, rank, group) for name in CASES}
+        found["refused"] = refused(group)
+        torch.save(found, folder / f"{rank}.pt")
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    environment = os.environ | loopback | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    commands = [[sys.executable, __file__, str(rank), str(request.param), str(folder)] for rank in range(request.param)]
-    running = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for command in commands
-    ]
-    try:
-        printed = [each.communicate(timeout=100)[0] for each in running]
-    finally:
-        for each in running:
-            each.kill()
-    assert [each.returncode for each in running] == [0] * request.param, "\n".join(printed)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(request.param)]
+    """What each of 2 and of 3 processes found."""
+    return found_by_all(__file__, request.param, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", CASES)

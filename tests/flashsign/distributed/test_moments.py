@@ -6,16 +6,14 @@ it found, so that torch is imported once per process and not once per test.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import warnings
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from gloo import found_by_all, in_group
 from torch import distributed
 from torch.utils.checkpoint import checkpoint
 
@@ -133,22 +131,20 @@ def call(tensors, eps, group=None, **more):
 
 
 def process(rank: int, ranks: int, folder: Path) -> None:
-    store = distributed.FileStore(str(folder / "store"), ranks)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=40))
-    group, count = distributed.group.WORLD, Count()
-    distributed.all_reduce, count.real = count, distributed.all_reduce
-    found = {}
-    for name, case in CASES.items():
-        tensors = case.rank(rank)
-        output, leaves = call(tensors, case.eps, group)
-        forward = count.taken()
-        gradients = torch.autograd.grad(output, leaves, tensors["grad"])
-        found[name] = dict(zip(NAMES, (output.detach(), *gradients), strict=True), calls=(forward, count.taken()))
-    for question in QUESTIONS:
-        found[question.__name__] = question(rank, group, count)
-        count.taken()
-    torch.save(found, folder / f"{rank}.pt")
-    distributed.destroy_process_group()
+    with in_group(rank, ranks, folder) as group:
+        count = Count()
+        distributed.all_reduce, count.real = count, distributed.all_reduce
+        found = {}
+        for name, case in CASES.items():
+            tensors = case.rank(rank)
+            output, leaves = call(tensors, case.eps, group)
+            forward = count.taken()
+            gradients = torch.autograd.grad(output, leaves, tensors["grad"])
+            found[name] = dict(zip(NAMES, (output.detach(), *gradients), strict=True), calls=(forward, count.taken()))
+        for question in QUESTIONS:
+            found[question.__name__] = question(rank, group, count)
+            count.taken()
+        torch.save(found, folder / f"{rank}.pt")
 
 
 class Count:
@@ -313,22 +309,7 @@ def distance(found, true):
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request, tmp_path_factory):
     """What each of 2 and of 3 processes found."""
-    folder = tmp_path_factory.mktemp("ranks")
-    # Processes of one machine need no more than its own loopback, whatever the host's name resolves to.
-    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    environment = os.environ | loopback | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    commands = [[sys.executable, __file__, str(rank), str(request.param), str(folder)] for rank in range(request.param)]
-    running = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for command in commands
-    ]
-    try:
-        printed = [process.communicate(timeout=100)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    assert [process.returncode for process in running] == [0] * request.param, "\n".join(printed)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(request.param)]
+    return found_by_all(__file__, request.param, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", CASES)
