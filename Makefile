@@ -15,7 +15,7 @@ CONSTRAIN := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # Several test processes with a thread pool each would fight for the same cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
-.PHONY: train test test-numerics lint lock notebooks gallery wheel install install-dev clean
+.PHONY: train test test-numerics lint lock notebooks gallery docs wheel install install-dev clean
 .DELETE_ON_ERROR:
 
 train: install
@@ -54,6 +54,10 @@ notebooks: install-dev
 GALLERY ?= docs/img/gallery
 gallery: install-dev
 	$(BIN)/python docs/gallery.py $(GALLERY)
+
+# The documentation as a site; a warning is an error.
+docs: install-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --site-dir dist/site
 
 wheel: install-dev
 	$(BIN)/python -m build --no-isolation --outdir dist .
