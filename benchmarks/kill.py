@@ -304,7 +304,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first trial")
     parser.add_argument("--temporary", help="folder for temporary files, as TMPDIR; on another file system, say")
     parser.add_argument("--small-disks", type=int, default=5, help="runs on a file system that fills up")
-    parser.add_argument("--pairs", type=int, default=5, help="runs of two processes of which one is killed")
+    parser.add_argument("--pairs", type=int, default=0, help="runs of two processes of which one is killed")
     options = parser.parse_args()
     if options.temporary:
         tempfile.tempdir = os.environ["TMPDIR"] = options.temporary
