@@ -6,6 +6,7 @@ Letters: C cells, N genes, R regulators.
 
 from __future__ import annotations
 
+import warnings
 from types import ModuleType
 
 import numpy as np
@@ -66,7 +67,9 @@ def regulon_activity(
 
 def _decoupler() -> ModuleType:
     try:
-        import decoupler
+        with warnings.catch_warnings():  # of its progress bars, which a notebook without widgets draws as text
+            warnings.filterwarnings("ignore", message="IProgress")
+            import decoupler
     except ImportError:
         raise ConfigError("grn.activity needs decoupler; install it with: pip install 'grn[decoupler]'.") from None
     return decoupler
