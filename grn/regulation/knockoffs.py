@@ -76,7 +76,7 @@ def fit_with_knockoffs(
     real = cells.multiplicity[:, cells.regulators].toarray()
     states = cells.memberships()
     # All fits read the same knock-offs: averaged over different ones, these would be weaker than false edges are.
-    false = METHODS[method](real, cells.basal, states.argmax(1), np.random.default_rng(seed))
+    false = METHODS[method](real, cells.basal, states.argmax(1), own_generator(seed))
     layer = RegulationLayer(1, len(cells.mean), torch.as_tensor(cells.regulators), 1, 1, states.shape[1])
     set_units(layer, cells)
     layer.to(device)
@@ -97,6 +97,15 @@ def fit_with_knockoffs(
     share = of_states.sum(0) / of_states.sum()
     squares = (of_states / of_states.sum(0).clamp(min=1e-9)).mT @ x.square()
     return KnockoffFit(total[..., :count], total[..., count:], share, squares.sqrt(), (share @ squares).sqrt())
+
+
+def own_generator(seed: int) -> np.random.Generator:
+    """Random numbers that belong to knock-offs alone.
+
+    Simulated cells are often drawn with default_rng(0). Knock-offs that were drawn from the same numbers would be copies
+    of the regulators, and no edge would stand out from them.
+    """
+    return np.random.default_rng([seed, *b"knock-offs"])
 
 
 def shuffled(

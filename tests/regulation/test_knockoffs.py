@@ -56,6 +56,15 @@ def regulators():
     return values, basal, cell_types
 
 
+@pytest.mark.parametrize("seed", [0, 1, 42])
+def test_knockoffs_are_no_copies_of_cells_that_were_drawn_with_the_same_seed(seed):
+    """Their noise would be that of the cells, if both were the first numbers of default_rng(seed)."""
+    drawn = np.random.default_rng(seed).standard_normal((400, 5))
+    found = METHODS["knockoffs"](drawn, np.ones(400), np.zeros(400, int), knockoffs.own_generator(seed))
+    of_own = [np.corrcoef(drawn[:, j], found[:, j])[0, 1] for j in range(5)]
+    assert np.abs(of_own).max() < 0.3  # 6 standard errors; 0.7 with the same numbers
+
+
 def test_strata_hold_every_cell_once_and_one_type_each(regulators):
     _, basal, cell_types = regulators
     found = strata(basal, cell_types)

@@ -152,7 +152,7 @@ def _p_values(
     tested = np.isfinite(score)
     count = np.bincount(bins(score[tested]), minlength=int(MOST / STEP) + 1)
     divisions = Divisions(compared.sign, compared.types, compared.donors)
-    for division in divisions.others(permutations, np.random.default_rng(seed)):
+    for division in divisions.others(permutations, np.random.default_rng([seed, *b"divisions"])):
         sign = torch.as_tensor(division, dtype=torch.float64)
         x, y, _ = without_levels(sample, sign)
         null = SlopeFit(x, y, sign, sample.own, sample.donor, kappa).scores().numpy()
