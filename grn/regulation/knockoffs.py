@@ -102,8 +102,8 @@ def fit_with_knockoffs(
 def own_generator(seed: int) -> np.random.Generator:
     """Random numbers that belong to knock-offs alone.
 
-    Simulated cells are often drawn with default_rng(0). Knock-offs that were drawn from the same numbers would be copies
-    of the regulators, and no edge would stand out from them.
+    Simulated cells are often drawn with default_rng(0). Knock-offs drawn from the same numbers would be copies of the
+    regulators, and no edge would stand out from them.
     """
     return np.random.default_rng([seed, *b"knock-offs"])
 
