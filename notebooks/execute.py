@@ -9,6 +9,8 @@ import re
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -25,12 +27,15 @@ PRIVATE = re.compile(r"^[ \t]*(from[ \t]+(grn\b|flashsign\.)|import[ \t]+(grn|fl
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--save", action="store_true", help="keep the outputs in the notebooks")
-    save = parser.parse_args().save
+    parser.add_argument("--workers", type=int, default=1, help="notebooks that run at the same time")
+    arguments = parser.parse_args()
     notebooks = sorted(Path(__file__).parent.glob("*.ipynb"))
     if not notebooks:
         print("there are no notebooks to run", file=sys.stderr)
         return 1
-    failed = [path.name for path in notebooks if not runs(path, save)]
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        done = list(pool.map(partial(runs, save=arguments.save), notebooks))
+    failed = [path.name for path, well in zip(notebooks, done, strict=True) if not well]
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
