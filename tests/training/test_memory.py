@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from grn.training.memory_estimate import memory_wanted, sentence
 CELLS, GENES = 4000, 2500
 TABLE = CELLS * GENES * 8  # bytes of a dense table of float64: 80 MB
 SCRIPT = """
-import json, resource
+import json, re
+from pathlib import Path
 import numpy as np, torch
 from scipy import sparse
 from grn.config.schema import Config
@@ -29,8 +31,8 @@ from grn.training.held_out import held_out_errors
 from grn.training.memory_estimate import in_use, memory_wanted
 from anndata import AnnData
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak():  # ru_maxrss would begin at what the process that starts this one holds
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
 def run(count, genes, density):
     generator = np.random.default_rng(0)
@@ -56,12 +58,13 @@ print(json.dumps(run({cells}, {genes}, 0.03)))
 """
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read where Linux has them")
 def test_neither_the_fit_nor_ridge_holds_a_dense_table_of_the_cells():
     """Before, the targets were held several times over, in float64."""
     script = SCRIPT.format(cells=CELLS, genes=GENES)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
     before, expected, after_fit, at_last = json.loads(done.stdout)
-    assert at_last - before < 2.5 * TABLE
+    assert at_last - before < 3.5 * TABLE  # 2.4 to 2.8; one dense table more would be seen
     assert at_last - after_fit < 0.3 * TABLE
     assert 0.5 < (expected - before) / (at_last - before) < 4
 

@@ -128,7 +128,7 @@ def test_a_run_interrupted_after_its_training_is_not_trained_further(make_config
     config = configured(make_config, patience=1, learning_rate=0.1)  # its patience ends long before its steps do
     train(config, tmp_path / "whole", say=quiet)
     with monkeypatch.context() as patch:
-        patch.setattr(grn.training.run, cut_off, lambda *_: power_fails())
+        patch.setattr(grn.training.run, cut_off, lambda *_, **__: power_fails())
         with pytest.raises(Cut):
             train(config, tmp_path / "run", say=quiet)
     start = find_start(tmp_path / "run")
