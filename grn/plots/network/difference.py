@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from grn.errors import UserError
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_network, weights_of
-from grn.plots.style import INK, LINES, canvas, note, plain, short, shown
+from grn.plots.names import name_edges
+from grn.plots.style import LINES, canvas, note, plain, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -72,24 +73,8 @@ def network_difference(
                 zorder=3,
                 label=label,
             )
-    taken: list[tuple[float, float]] = []
-    for edge in edges.iloc[order[:named]].itertuples():
-        if any(abs(edge.first - x) < 0.32 * limit and abs(edge.second - y) < 0.06 * limit for x, y in taken):
-            continue
-        taken.append((edge.first, edge.second))
-        left = edge.first > 0.45 * limit
-        axes.annotate(
-            f"{short(edge.source, 10)} → {short(edge.target, 10)}",
-            (edge.first, edge.second),
-            xytext=(-6 if left else 6, 0),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            va="center",
-            fontsize=7.5,
-            fontstyle="italic",
-            color=INK,
-            zorder=4,
-        )
+    names = edges.iloc[order[:named]][["first", "second", "source", "target"]]
+    name_edges(axes, names.itertuples(index=False), apart=(0.32 * limit, 0.06 * limit), turn=0.45 * limit)
     axes.set_xlim(-limit, limit)
     axes.set_ylim(-limit, limit)
     axes.set_aspect("equal")

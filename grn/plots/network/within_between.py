@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from grn.errors import UserError
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
-from grn.plots.style import INK, canvas, note, plain, refuse_other, short, shown
+from grn.plots.names import name_edges
+from grn.plots.style import canvas, note, plain, refuse_other, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -85,20 +86,6 @@ def name_some(axes: Axes, edges: pd.DataFrame, height: float) -> None:
     half = NAMED // 2
     strongest = edges.reindex(edges["within"].abs().sort_values(ascending=False, kind="stable").index).head(half)
     only_between = edges[edges["within"].abs() < 0.05 * height].head(half)
-    taken: list[tuple[float, float]] = []
-    for edge in pd.concat([strongest, only_between]).drop_duplicates(["source", "target"]).itertuples():
-        if any(abs(edge.between - x) < 0.45 and abs(edge.within - y) < 0.055 * height for x, y in taken):
-            continue
-        taken.append((edge.between, edge.within))
-        left = edge.between > 0
-        axes.annotate(
-            f"{short(edge.source, 10)} → {short(edge.target, 10)}",
-            (edge.between, edge.within),
-            xytext=(-5 if left else 5, 0),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            va="center",
-            fontsize=7.5,
-            color=INK,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
-        )
+    chosen = pd.concat([strongest, only_between]).drop_duplicates(["source", "target"])
+    names = chosen[["between", "within", "source", "target"]].itertuples(index=False)
+    name_edges(axes, names, apart=(0.45, 0.055 * height), turn=0.0)
