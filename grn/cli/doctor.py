@@ -83,7 +83,10 @@ def _machine(say: Callable[[str], None], config) -> int:
     else:
         say("  GPU: none that torch can use; everything runs on the CPU")
     say("Attention of a block in training")
-    for taken in paths_taken(ModelConfig() if config is None else config.model):
+    model = ModelConfig() if config is None else config.model
+    if model.attention != "spherical":
+        say(f"  {model.attention}, by flashsign.normalised_attention; spherical attention would take")
+    for taken in paths_taken(model):
         reason = f" ({taken.reason})" if taken.reason else ""
         say(f"  {taken.genes} genes in a bag: {taken.kernel}{reason}")
     say("Self-test: the largest error against the definition in float64, of outputs and gradients")

@@ -135,6 +135,9 @@ class DataConfig(Section):
 class ModelConfig(Section):
     width: Size = Field(64, description="width of a gene's representation")
     layers: Few = Field(2, description="blocks of attention and feed-forward; each reads the output of the one before")
+    attention: Literal["spherical", "softmax", "l1", "squared_relu"] = Field(
+        "spherical", description="normaliser of all blocks' weights; the others are there to be compared"
+    )
     query_heads: Size = Field(2, description="query heads; head width = width / query_heads; few and wide do best")
     key_heads: Size = Field(1, description="key and value heads, each shared by a group of query heads")
     hidden: Size = Field(128, description="hidden width of the feed-forward map")
@@ -317,6 +320,16 @@ class Config(Section):
         if self.network.false_discovery and self.network.readout != "effect":
             raise ValueError(
                 "network.false_discovery needs network.readout: effect; set that, or network.false_discovery to false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _attention_can_share_genes(self):
+        if self.model.attention != "spherical" and self.trainer.gene_parallel > 1:
+            raise ValueError(
+                f"model.attention: {self.model.attention} cannot share the genes of a cell over "
+                f"trainer.gene_parallel: {self.trainer.gene_parallel} processes; set model.attention to spherical, or "
+                "trainer.gene_parallel to 1"
             )
         return self
 

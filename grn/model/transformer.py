@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
-from flashsign import mlp, spherical_attention
+from flashsign import mlp, normalised_attention, spherical_attention
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
+from grn.errors import ConfigError
 from grn.model.compile import Fusible, fusible
 from grn.model.layout import Layout
 from grn.model.regulation import Regulation
@@ -56,10 +57,12 @@ class Attention(nn.Module):
     """Spherical attention: w_ij = m_j q_i.k_j / n_i, an L2 norm where softmax has a sum, so that w keeps its sign.
 
     Gene queries read the regulators and the basal gene; the summary reads every gene and the basal gene.
+    Other normalisers (model.attention) take the same parameters; softmax has its usual scale 1 / sqrt(E).
     """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
+        self.normaliser = config.attention
         self.query_heads, self.key_heads, self.eps = config.query_heads, config.key_heads, config.eps
         head = config.width // config.query_heads
         self.query = nn.Linear(config.width, config.query_heads * head, bias=False)
@@ -94,10 +97,19 @@ class Attention(nn.Module):
         packed = key_offsets is not None
         q = _split_heads(q, self.query_heads, packed)
         k, v = (_split_heads(x, self.key_heads, packed) for x in (k, v))
+        if self.normaliser == "softmax":
+            q = q / math.sqrt(q.shape[-1])
         if observe is not None:
             observe(q, k, multiplicity)
         packing = {"offsets": key_offsets, "query_offsets": query_offsets}
-        out = spherical_attention(q, k, v, multiplicity, **packing, eps=self.eps, group=group)
+        if self.normaliser == "spherical":
+            out = spherical_attention(q, k, v, multiplicity, **packing, eps=self.eps, group=group)
+        elif group is None:
+            out = normalised_attention(q, k, v, multiplicity, **packing, normaliser=self.normaliser)
+        else:
+            raise ConfigError(
+                f"model.attention {self.normaliser} cannot share the genes of a cell; set it to spherical."
+            )
         return (out if packed else out.transpose(1, 2)).flatten(-2)
 
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch.autograd.functional import jacobian
 
+from flashsign.reference import normalised_weights
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
+from grn.errors import ConfigError
 from grn.model.layout import Layout
 from grn.model.transformer import FeedForward, MessageDropout, Model
 
@@ -24,6 +26,51 @@ def same(found, expected) -> None:
 
 def permuted(bags: Bags, order: torch.Tensor) -> Bags:
     return replace(bags, genes=bags.genes[order], multiplicity=bags.multiplicity[:, order])
+
+
+OTHERS = ["softmax", "l1", "squared_relu"]
+
+
+@pytest.mark.parametrize("attention", OTHERS)
+def test_other_normalisers_have_the_same_parameters_and_take_both_forms_of_bags(make_model, make_bags, attention):
+    model, spherical, bags = make_model(attention=attention), make_model(), make_bags()
+    assert {name: x.shape for name, x in model.state_dict().items()} == {
+        name: x.shape for name, x in spherical.state_dict().items()
+    }
+    dense = model(bags)
+    same(model(bags.pack()), dense)
+    assert (dense.multiplicity - spherical(bags).multiplicity).abs().max() > 0.01
+    # An absent gene is no key: without it, the others are predicted alike.
+    bags.multiplicity[:, 3] = 0
+    kept = torch.tensor([gene for gene in range(12) if gene != 3])
+    found, expected = model(permuted(bags, kept)), model(bags)
+    torch.testing.assert_close(found.multiplicity, expected.multiplicity[:, kept], **close)
+    torch.testing.assert_close(found.logits, expected.logits, **close)
+
+
+@pytest.mark.parametrize("attention", OTHERS)
+def test_other_normalisers_are_those_of_the_definition(make_model, make_bags, attention):
+    """The message to the genes is that of weights written out; softmax with its scale."""
+    model, bags = make_model(attention=attention), make_bags()
+    block, layout, seen = model.blocks[0], Layout.of(bags, model.is_regulator), []
+    tokens = model.embedding(layout.embedding_rows).expand(bags.cells, -1, -1)
+    genes, summary = block.project(tokens, tokens[:, :1], layout.keys)
+    found, _ = block.attention(genes, summary, layout, lambda *x: seen.append(x))
+    q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x, heads in zip(genes, (4, 2, 2), strict=True))
+    q = q / 2 if attention == "softmax" else q  # heads are 4 wide
+    weights = normalised_weights(q, k, layout.multiplicity[:, layout.keys], attention)
+    expected = weights @ v.repeat_interleave(2, 1)
+    torch.testing.assert_close(found, expected.transpose(1, 2).flatten(-2), **close)
+    torch.testing.assert_close(seen[0][0], q, **close)
+
+
+@pytest.mark.parametrize("attention", OTHERS)
+def test_other_normalisers_do_not_share_genes(make_model, make_bags, attention):
+    model, bags = make_model(attention=attention), make_bags()
+    layout = replace(Layout.of(bags, model.is_regulator), group=object())
+    tokens = model.embedding(layout.embedding_rows).expand(bags.cells, -1, -1)
+    with pytest.raises(ConfigError, match=f"model.attention {attention} cannot share the genes of a cell"):
+        model.blocks[0](tokens, tokens[:, :1], layout)
 
 
 @pytest.mark.parametrize("members", [0, 2])

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
+from grn.config.files import change_config
 from grn.config.schema import Config
 from grn.errors import ConfigError
 
@@ -101,6 +102,8 @@ def test_genes_need_as_many_processes_as_share_them(make_config):
         make_config(devices=3, gene_parallel=2)
     with pytest.raises(ValueError, match=r"strategy 'fsdp' may divide; set strategy to ddp"):
         make_config(devices=2, gene_parallel=2, strategy="fsdp")
+    with pytest.raises(ConfigError, match=r"attention: softmax cannot share the genes .* trainer.gene_parallel to 1"):
+        change_config(make_config(devices=2, gene_parallel=2), {"model.attention": "softmax"})
     make_config(devices=2, num_nodes=2, gene_parallel=4, strategy="ddp_find_unused_parameters_true")
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from grn.config.files import load_config
+from grn.config.files import change_config, load_config
 from grn.data.cells import load_cells
 from grn.data.loading.order import EpochOrder
 from grn.data.preprocessing.scale import mean_and_sd
@@ -171,6 +171,17 @@ def test_a_model_without_a_regulation_layer_trains_and_exports(make_config, tmp_
     assert len(again) == 4 * 15
     with pytest.raises(ConfigError, match=r"network\.readout: effect reads the regulation layer, but"):
         export(tmp_path / "run", tmp_path / "no", changes={"readout": "effect"}, say=quiet)
+
+
+def test_a_run_with_softmax_in_its_blocks_is_read_and_loaded_as_such(make_config, tmp_path):
+    changes = {"model.attention": "softmax", "data.bags": "packed"}
+    config = change_config(without_layer(make_config(), "attention"), changes)
+    trained = train(config, tmp_path / "run", say=quiet).trained
+    assert TrainedModel.load(tmp_path / "run").model.blocks[0].attention.normaliser == "softmax"
+    network = anndata.read_h5ad(tmp_path / "run" / "network.h5ad")
+    layer = network.varp["grn_attention_layer0"].toarray()[:, trained.regulators]
+    # Over the regulators and the basal gene, the weights of a softmax add up to 1; those on oneself are left out.
+    assert (layer >= 0).all() and (layer.sum(1) < 1).all() and layer.max() > 0.05
 
 
 def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ Letters: L blocks, N genes, R regulators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from flashsign import EdgeSums
+from flashsign.edges.written_out import WrittenOutSums
 from grn.bags import Bags
 from grn.model.layout import Layout
 from grn.model.transformer import Model
@@ -75,7 +77,9 @@ def layer_sums(
     """
     device, genes = model.sd.device, len(model.is_regulator)
     layers = range(len(model.blocks)) if layer is None else [layer]
-    sums = [EdgeSums(targets, len(regulators), absolute=absolute, pairs=False, device=device) for _ in layers]
+    normaliser = model.config.attention
+    kind = EdgeSums if normaliser == "spherical" else partial(WrittenOutSums, normaliser=normaliser)
+    sums = [kind(targets, len(regulators), absolute=absolute, pairs=False, device=device) for _ in layers]
     heads = None
     if head is not None:
         heads = torch.zeros(model.config.query_heads, device=device)

@@ -1,12 +1,12 @@
 """Attention by any normaliser that is a fold: spherical, L1, squared ReLU and softmax from one template.
 
-Letters: C bags, H query heads, K key heads, N queries, M keys, E width. Source: spherical attention, arXiv 2505.09326,
-theorem 1; MonoidReduce, A. Cuba Gyllensten, 2025.
+Letters: C bags, H query heads, K key heads, N queries, M keys, E width; packed: T queries and S keys. Source: spherical
+attention, arXiv 2505.09326, theorem 1; MonoidReduce, A. Cuba Gyllensten, 2025.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,11 +17,16 @@ from flashsign.algebra.rows.normalised_contraction import normalised_contraction
 from flashsign.algebra.rows.softmax import SOFTMAX
 from flashsign.algebra.rows.spherical import spherical_monoid
 from flashsign.dispatch import FoldBackend, choose_fold
+from flashsign.eager.dense import zero_nonfinite_absent_keys
+from flashsign.eager.packing import packed_attention
 from flashsign.errors import ShapeMismatch
 from flashsign.layers.inputs import as_autocast
 from flashsign.operators.fold_layers import attention
+from flashsign.reference import Normaliser, edge_weights, weights_of_products
+from flashsign.validation import check_packing, check_tensors
 
-Normaliser = Literal["spherical", "l1", "squared_relu", "softmax"]
+WEIGHTS = 2**24
+"""Most weights that torch writes out at one time (64 MiB in float32), which is twice as fast as their fold."""
 
 
 def _or_one(z: Tensor) -> Tensor:
@@ -48,11 +53,13 @@ def normalised_attention(
     v: Tensor,
     multiplicity: Tensor | None = None,
     *,
+    offsets: Tensor | None = None,
+    query_offsets: Tensor | None = None,
     normaliser: Normaliser = "spherical",
     eps: float = 1e-6,
     backend: FoldBackend = "auto",
 ) -> Tensor:
-    """sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense bags, with scores s_ij = m_j q_i.k_j.
+    """sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense or packed bags, with scores s_ij = m_j q_i.k_j.
 
         spherical      s / sqrt(sum s^2 + eps |q|^2 t + tiny), as in spherical_attention, whose kernels are faster
         l1             s / sum |s|
@@ -60,8 +67,10 @@ def normalised_attention(
         softmax        e^s / sum e^s, with scores as they are (scale q yourself), where m_j is how often j is listed
 
     q [C, H, N, E], k and v [C, K, M, E], H a multiple of K, multiplicity [C, M] or [C, K, M], one floating dtype for q,
-    k and v -> like q. A row whose weights are all 0 has output 0. Differentiable in all four. Weights and their
-    gradients are rounded to the dtype before they meet values and keys, so in float16 a1(s) must be below 65504.
+    k and v -> like q. Packed, as in spherical_attention: q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K],
+    offsets and query_offsets [C + 1]; bags of similar size are padded and computed together. A row whose weights are
+    all 0 has output 0. Differentiable in all four. Weights and their gradients are rounded to the dtype before they
+    meet values and keys, so in float16 a1(s) must be below 65504.
     Raises ShapeMismatch, ValueError for an unknown normaliser or backend.
 
     Example:
@@ -75,6 +84,13 @@ def normalised_attention(
     """
     monoid = _monoid(normaliser, eps)
     q, k, v = as_autocast(q, k, v)
+    if offsets is not None or query_offsets is not None:
+        offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
+        check_tensors(q, k, v, multiplicity, packed=True)
+        assert offsets is not None and query_offsets is not None
+        multiplicity = k.new_ones(len(k)) if multiplicity is None else multiplicity
+        dense = partial(normalised_attention, normaliser=normaliser, eps=eps, backend=backend)
+        return packed_attention(dense, q, k, v, multiplicity, offsets, query_offsets)
     if q.ndim != 4 or k.shape != v.shape or k.ndim != 4 or q.shape[::3] != k.shape[::3] or q.shape[1] % k.shape[1]:
         found = f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
         raise ShapeMismatch(f"q must be [C, H, N, E], k and v [C, K, M, E] with H a multiple of K; found {found}.")
@@ -90,6 +106,8 @@ def normalised_attention(
 
     def plain(q: Tensor, k: Tensor, v: Tensor, m: Tensor | None = None) -> Tensor:
         m = k.new_ones(1, 1, k.shape[2]) if m is None else m
+        if q.shape[:3].numel() * k.shape[2] <= WEIGHTS:
+            return _written_out(q, k, v, m, normaliser, eps)
         rows = q.reshape(len(q), k.shape[1], -1, *q.shape[2:])
         items = k[:, :, None], v[:, :, None], m[:, :, None]
         return monoid_reduce(monoid, (rows,), items, batch_dims=3).flatten(1, 2).to(q.dtype)
@@ -97,3 +115,16 @@ def normalised_attention(
     if choose_fold(backend, "attention", q, q.shape[3:], q.shape[3:]) == "triton" and k.numel():
         return attention(plain, normaliser, q, k, v, m, eps)
     return plain(q, k, v) if m is None else plain(q, k, v, m)
+
+
+def _written_out(q: Tensor, k: Tensor, v: Tensor, m: Tensor, normaliser: Normaliser, eps: float) -> Tensor:
+    """The definition, in float32 at least, with every weight in memory; m [C or 1, K or 1, M]."""
+    with torch.autocast(q.device.type, enabled=False):
+        sums = torch.promote_types(q.dtype, torch.float32)
+        rows, k, v, m = (x.to(sums) for x in (q.reshape(len(q), k.shape[1], -1, q.shape[3]), k, v, m))
+        k, v = zero_nonfinite_absent_keys(k, v, m[..., None])
+        if normaliser == "spherical":
+            weights = edge_weights(rows, k, m.expand(k.shape[:3]), eps)
+        else:
+            weights = weights_of_products(rows @ k.mT, m[:, :, None], normaliser)
+        return (weights @ v).reshape(q.shape).to(q.dtype)

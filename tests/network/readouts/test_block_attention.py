@@ -6,6 +6,7 @@ import torch
 
 from flashsign import edge_weights
 from flashsign.edges import edge_sums
+from flashsign.reference import normalised_weights
 from grn.bags import Bags
 from grn.network.readouts import block_attention
 from grn.network.readouts.block_attention import attention_layers, strongest_attention
@@ -57,6 +58,19 @@ def test_weights_are_those_of_the_loop_over_cells(make_model, make_bags, regulat
         expected = (total / 5).numpy()
         expected[columns, np.arange(len(columns))] = 0
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "l1", "squared_relu"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_other_normalisers_have_their_own_weights(make_model, make_bags, attention, packed):
+    model, bags, seen = make_model(attention=attention), make_bags(), []
+    with torch.no_grad():
+        model(bags, observe=lambda layer, q, k, m: seen.append(normalised_weights(q, k, m, attention)))
+    found = attention_layers(model, [bags.pack() if packed else bags], REGULATORS)
+    for weights, written_out in zip(found, seen, strict=True):
+        expected = written_out[..., :12, :3].mean((0, 1)).numpy()
+        expected[REGULATORS, np.arange(3)] = 0
+        np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("weights", [2**27, 4 * 4 * 5, 1])
