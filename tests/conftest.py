@@ -137,6 +137,12 @@ def flip(request):
 
 
 @pytest.fixture
+def single_flips():
+    """Every flip of one head of one layer of a model, each a list of tensors whose signs change together."""
+    return lambda model: [tensors for kind in flips(model).values() for tensors in kind]
+
+
+@pytest.fixture
 def csr_cells():
     """Multiplicities [30, 12] as CSR and labels of two types, the last cells without one."""
     generator = np.random.default_rng(5)

@@ -62,8 +62,8 @@ READOUT = {
         "of a cell type is the mean over its cells."
     ),
     "blocks": (
-        "w = mean over cells, heads and layers of the normalised attention weight of the target on the regulator in "
-        "the blocks, m q·k / n; there is no regulation layer."
+        "w = mean over cells, heads and layers of the size of the normalised attention weight of the target on the "
+        "regulator in the blocks, |m q·k| / n with spherical attention; there is no regulation layer."
     ),
 }
 SIGN = "probability that the sign is right, against knock-off regulators (0.5: nothing is known)"

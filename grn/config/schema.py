@@ -296,7 +296,9 @@ class NetworkConfig(Section):
         "restrict",
         description="restrict: other edges are left out; weigh: edges of the prior count up to twice as much",
     )
-    cells: Positive = Field(500, description="about how many cells a read-out averages over, evenly by cell type")
+    cells: Positive | Literal["all"] = Field(
+        500, description="about how many cells the blocks are read over, evenly by cell type; all: every cell"
+    )
 
 
 class Config(Section):

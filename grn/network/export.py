@@ -24,7 +24,7 @@ from grn.network.in_context import summary
 from grn.network.prior import held_out, prior_of
 from grn.network.prior import summary as prior_summary
 from grn.network.readouts.sampling import even_rows
-from grn.network.run_readouts import ATTENTION_CELLS, WHOLE_MODEL, Networks, read_networks
+from grn.network.run_readouts import WHOLE_MODEL, Networks, read_networks
 from grn.network.weights import Network
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import States, states_of
@@ -152,11 +152,13 @@ def bags_read(config: Config, trained: TrainedModel, cells: Cells) -> int:
     Of the whole model it reads about `network.cells` bags, as evenly over the cell types as masks allow (sample_cells).
     """
     settings = config.network
+    if settings.cells == "all":
+        return len(cells)
     if settings.readout in WHOLE_MODEL:
         return settings.cells
     if trained.model.regulation is not None:
         return len(cells)
-    return len(even_rows(cells.labels, min(ATTENTION_CELLS, settings.cells), config.trainer.seed))
+    return len(even_rows(cells.labels, settings.cells, config.trainer.seed))
 
 
 def export(

@@ -26,7 +26,7 @@ SIGN = {
     "knockout": "positive: the regulator raises the target's predicted multiplicity (against its absence)",
     "jacobian": "positive: raising the regulator's multiplicity raises the target's predicted multiplicity",
     "attention": "positive: the regulator raises the target's predicted multiplicity (regulation layer)",
-    "blocks": "none: the sign of a block's attention weight is not identified by training; read its magnitude",
+    "blocks": "none: the mean of |w| over heads and cells; training does not identify the signs of w",
 }
 RESERVED = re.compile(r"attention(_layer\d+)?")
 

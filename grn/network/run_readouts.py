@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,14 +31,13 @@ MASKED = 0.1
 MESSAGE_EVERY_S = 15
 SCORES = 2**26  # most scores of one layer in one batch of bags (256 MiB)
 ACTIVATIONS = 2**26  # most numbers of one layer in one batch of bags without scores
-ATTENTION_CELLS = 200  # cells over which the blocks' attention is averaged: the mean of one number a pair settles soon
 
 
 @dataclass(frozen=True)
 class Networks:
     """chosen: network of the chosen read-out.   attention: of the regulation layer, None without one.
-    layers: attention of each block [N, R], of which only the magnitude means something; sparse where only the strongest
-    were kept.   mean: of the blocks before weights were left out; None: none were, and pooled() computes it.
+    layers: attention of each block [N, R], the mean of |w|; sparse where only the strongest were kept.
+    mean: of the blocks before weights were left out; None: none were, and pooled() computes it.
     """
 
     chosen: Network
@@ -56,7 +56,7 @@ def read_networks(
     states: States,
     *,
     readout: str,
-    most_cells: int,
+    most_cells: int | Literal["all"],
     seed: int,
     top_k: int | None = None,
     packed: bool = False,
@@ -66,7 +66,8 @@ def read_networks(
 
     cells: over the model's vocabulary.   states: of the cells, for the regulation layers.
     readout: effect | attention | knockout | jacobian.
-    most_cells: about how many bags a read-out of the whole model reads; those of the regulation layers read all cells.
+    most_cells: about how many cells the blocks' attention and a read-out of the whole model read, evenly by type; those
+    of the regulation layers read all cells.
     top_k: how many of the strongest regulators of each target are kept; where the blocks' tables would be large, no
     others are held in memory.
     packed: the blocks' attention is read from packed bags, as in training (knockout and jacobian read dense bags).
@@ -78,11 +79,12 @@ def read_networks(
     heads = model.config.query_heads * len(trained.vocabulary) * (len(regulators) + 1)
     batch = int(np.clip(SCORES // heads, 1, 64))
 
-    rows = even_rows(labels, min(ATTENTION_CELLS, most_cells), seed)
+    most = len(cells) if most_cells == "all" else most_cells
+    rows = even_rows(labels, most, seed)
     replay = partial(whole_bags, model, multiplicity, basal, rows, regulators, packed)
     mean: np.ndarray | sp.csr_matrix | None = None
     layers: list[np.ndarray] | list[sp.csr_matrix]
-    large = len(model.blocks) * len(trained.vocabulary) * len(regulators) > TABLE
+    large = 2 * len(model.blocks) * len(trained.vocabulary) * len(regulators) > TABLE
     if large and top_k is not None and top_k < len(regulators):
         *layers, mean = strongest_attention(model, replay, regulators, top_k)
     else:
@@ -100,7 +102,7 @@ def read_networks(
     if readout == "attention":
         chosen = attention or Network(mean, {}, np.broadcast_to(np.float32(0.5), layers[0].shape))
     if readout in WHOLE_MODEL:
-        sampled = list(sample_cells(labels, len(regulators), cells=most_cells, fraction=MASKED, batch=batch, seed=seed))
+        sampled = list(sample_cells(labels, len(regulators), cells=most, fraction=MASKED, batch=batch, seed=seed))
         samples = with_progress(sampled, f"Reading the network ({readout})", say)
         cell_types, counts = np.unique(labels, return_counts=True)
         sizes = dict(zip(cell_types.tolist(), counts.tolist(), strict=True))

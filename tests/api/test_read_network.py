@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 import grn
-from grn.errors import DataError
+from grn.cli.main import main
+from grn.errors import ConfigError, DataError
 
 EDGES = pd.DataFrame({"source": ["A", "B"], "target": ["x", "y"], "weight": [2.0, -1.0]})
 COLUMNS = {
@@ -115,3 +116,46 @@ def test_what_is_no_network_is_one_sentence(value, sentence):
 def test_q_values_stay_beside_the_weights(tmp_path):
     EDGES.assign(confidence=[0.9, 0.5], q_value=[0.01, 0.2]).to_parquet(tmp_path / "edges.parquet")
     assert grn.read_network(tmp_path)["q_value"].tolist() == [0.01, 0.2]
+
+
+@pytest.mark.parametrize("cell_type", [None, "type 1"])
+def test_a_layer_is_what_the_command_writes(run, cell_type, tmp_path):
+    """From a run, its folder, and as a file; the key of varp is the mean over the cells that the run read."""
+    options = {"layer": 0, "cells": "all", "cell_type": cell_type}
+    found = grn.read_network(run, **options)
+    assert list(found) == ["source", "target", "weight"] and found["weight"].is_monotonic_decreasing
+    arguments = ["--layer", "0", "--cells", "all", "--format", "csv", "--output", str(tmp_path / "a.csv")]
+    arguments += [] if cell_type is None else ["--cell-type", cell_type]
+    assert main(["export", str(run.folder), *arguments]) == 0
+    pd.testing.assert_frame_equal(grn.read_network(tmp_path / "a.csv"), found[found["weight"] > 0], rtol=1e-5)
+    written = grn.export(run.folder, tmp_path / "b.csv", format="csv", top_k=1, quiet=True, **options)
+    assert (tmp_path / "b.csv").exists() and len(written) == 16
+    as_configured = grn.read_network(run.folder, layer=0)
+    adata = run.network
+    rows, columns = (adata.var_names.get_indexer(as_configured[end]) for end in ("target", "source"))
+    held = adata.varp["grn_attention_layer0"].toarray()
+    np.testing.assert_allclose(held[rows, columns], as_configured["weight"], rtol=1e-4)
+
+
+def test_a_score_needs_no_cells_and_has_heads(run):
+    heads = [grn.read_network(run, layer=0, head=head, value="score") for head in (0, 1)]
+    assert all((head["weight"] < 0).any() and len(head) == 4 * 15 for head in heads)
+    assert not heads[0].sort_index().equals(heads[1].sort_index())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"layer": 1}, "layer is 1, and this model has the layers 0 to 0"),
+        ({"layer": 0, "head": 2}, "head is 2, and a layer of this model has the heads 0 to 1"),
+        ({"layer": 0, "value": "weight"}, "value='weight' has signs, .* give head=0 to 1, or value='absolute'"),
+        ({"layer": 0, "value": "size"}, "value is 'size'; it must be"),
+        ({"layer": 0, "cells": 0}, "cells is 0; it must be 'all' or a number"),
+        ({"head": 0}, "head is of one layer of the transformer; give layer="),
+    ],
+)
+def test_what_cannot_be_read_of_a_layer_is_one_sentence(run, options, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        grn.read_network(run, **options)
+    with pytest.raises(DataError, match="layer= reads the model of a run; give the run or its folder"):
+        grn.read_network(run.folder / "edges.parquet", layer=0)

@@ -7,9 +7,11 @@ import os
 import shutil
 from pathlib import Path
 
+import anndata
 import pandas as pd
 import pytest
 
+import grn
 from grn.analysis.evaluation.comparison import CAUTION
 from grn.analysis.evaluation.evaluate import OF_SIGNS, SCORES, evaluate
 from grn.analysis.evaluation.network_files import open_network_file
@@ -148,7 +150,7 @@ def test_the_universe_of_a_run_is_the_same_without_its_data(grn_evaluate, tiny_r
 
 @pytest.fixture(scope="module")
 def unsigned_run(tmp_path_factory, make_config):
-    """The folder of a run whose network is its blocks' attention, whose signs mean nothing."""
+    """The folder of a run whose network is its blocks' attention, with signs that mean nothing, as of one head."""
     from grn.training.run import train
 
     folder = tmp_path_factory.mktemp("run") / "unsigned"
@@ -156,6 +158,13 @@ def unsigned_run(tmp_path_factory, make_config):
     network = config.network.model_copy(update={"readout": "attention"})
     regulation = config.regulation.model_copy(update={"members": 0})
     train(config.model_copy(update={"network": network, "regulation": regulation}), folder, say=lambda line: None)
+    adata = anndata.read_h5ad(folder / "network.h5ad")
+    adata.varp["grn"].data[::2] *= -1
+    adata.write_h5ad(folder / "network.h5ad")
+    edges = pd.read_parquet(folder / "edges.parquet")
+    edges.assign(weight=edges["weight"].where(edges.index % 2 == 0, -edges["weight"])).to_parquet(
+        folder / "edges.parquet"
+    )
     return folder
 
 
@@ -165,9 +174,7 @@ def test_signs_without_a_meaning_are_not_scored(grn_evaluate, unsigned_run, name
     code, printed, _ = grn_evaluate(
         unsigned_run / name, unsigned_run / "truth.csv", "--permutations", 5, "--output", "found"
     )
-    assert (
-        code == 0 and "Signs are not scored, as those of this network have no meaning (the sign of a block's" in printed
-    )
+    assert code == 0 and "Signs are not scored, as those of this network have no meaning (the mean of |w|" in printed
     table = pd.read_csv("found/evaluation.csv", index_col="score")
     assert table.loc[list(OF_SIGNS), ["network", "p"]].isna().all(axis=None)
     assert table.loc["auprc", "network"] > 0
@@ -433,3 +440,34 @@ def test_sergio_s_published_numbers(grn_evaluate):
     _, printed, _ = grn_evaluate("perfect.csv", truth, "--data", data / "sergio_ds1.h5ad", "--permutations", 10)
     assert "990 pairs; K = 258 true edges (179 +, 79 -, 0 of unknown sign), density 0.2606." in printed
     assert row(printed, "AUPRC (average precision)") == ["1.000", "0.091", "0.537", "0.520"]
+
+
+def test_another_network_of_the_file_is_scored_by_its_key(grn_evaluate, tiny_run):
+    """As a run, and as its file; sizes of a layer's weights have no signs to be scored."""
+    truth = tiny_run / "truth.csv"
+    options = ["--key", "grn_attention_layer0", "--permutations", 0, "--data", "none"]
+    tables = []
+    for form in (tiny_run, tiny_run / "network.h5ad"):
+        code, printed, wrong = grn_evaluate(form, truth, *options, "--genes", "network")
+        assert (code, wrong) == (0, "") and "grn_attention_layer0" in printed
+        tables.append(row(printed, "AUPRC"))
+    assert tables[0] == tables[1]
+    edges = grn.read_network(tiny_run, layer=0)
+    expected = grn.evaluate(edges, truth, permutations=0, genes="network", quiet=True)
+    found = grn.evaluate(tiny_run, truth, key="grn_attention_layer0", permutations=0, genes="network", quiet=True)
+    assert found.loc["auprc", "network"] == pytest.approx(expected.loc["auprc", "network"])
+    assert math.isnan(found.loc["sign_accuracy", "network"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--key", "grn_attention_layer7"], "varp['grn_attention_layer7'] is missing (varp has 'grn',"),
+        (["--key", "grn_attention", "--cell-type", "type 1"], "--cell-type chooses among the networks of --key grn"),
+    ],
+)
+def test_keys_that_cannot_be_scored_are_one_sentence(grn_evaluate, tiny_run, arguments, sentence):
+    code, _, wrong = grn_evaluate(tiny_run, tiny_run / "truth.csv", *arguments)
+    assert code == 2 and sentence in " ".join(wrong.split())
+    code, _, wrong = grn_evaluate("network.csv", "reference.csv", "--key", "grn_attention")
+    assert code == 2 and "is no network.h5ad, nor a run folder with one" in " ".join(wrong.split())

@@ -14,7 +14,7 @@ import pandas as pd
 import grn
 from grn.analysis.baseline_cells import Expression, baseline_networks, cells_of_type, find_expression
 from grn.analysis.evaluation.evaluate import SCORES, Evaluation, check_names, checked, evaluate_on
-from grn.analysis.evaluation.network_files import PredictedNetwork, open_network_file
+from grn.analysis.evaluation.network_files import KEY, PredictedNetwork, open_network_file
 from grn.analysis.evaluation.reference_files import ReferenceNetwork, open_reference_file
 from grn.analysis.evaluation.type_scores import TYPE_SCORES, TypedTruth, with_means
 from grn.analysis.evaluation.universe import Universe, make_universe
@@ -49,6 +49,7 @@ def compare(
     genes: str | None = None,
     data: str | None = None,
     cell_type: str | None = None,
+    key: str = KEY,
     permutations: int = 1000,
     seed: int = 0,
     say: Say = print,
@@ -56,9 +57,11 @@ def compare(
     """Evaluates the file `network` against the file `reference`: see `compare_networks`.
 
     data: cells for the baselines: a configuration, a run folder, anything that data.path takes (counts in X), or
-    `none`. None: the cells of the run, where `network` is a run folder. Raises UserError.
+    `none`. None: the cells of the run, where `network` is a run folder.   key: of varp, which network of a network.h5ad
+    (or of a run folder's) is scored. Raises UserError.
     """
-    predicted, truth = open_network_file(network), open_reference_file(reference)
+    refuse_type_of_key(cell_type, key)
+    predicted, truth = open_network_file(network, key), open_reference_file(reference)
     expression = find_expression(network, data, say)
     if genes is None:
         genes = default_genes(predicted, expression)
@@ -78,12 +81,20 @@ def compare(
         "genes": genes,
         "data": data,
         "cell_type": cell_type,
+        "key": key,
         "permutations": permutations,
         "seed": seed,
     }
     universe = evaluations["network"].universe
     types = compare_types(predicted, truth, expression, universe, say) if cell_type is None else None
     return Comparison(network, reference, evaluations, options, types)
+
+
+def refuse_type_of_key(cell_type: str | None, key: str) -> None:
+    if cell_type is not None and key != KEY:
+        raise DataError(
+            f"--cell-type chooses among the networks of --key {KEY}, and --key is {key!r}; give one of them."
+        )
 
 
 def default_genes(predicted: PredictedNetwork, expression: Expression | None) -> str:

@@ -5,6 +5,7 @@ To add a format, add its columns to WEIGHTED.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +41,8 @@ WEIGHTED = (
     ("source", "target", "mor"),  # an older name of decoupler
 )
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
+KEY, POOLED = "grn", "grn_attention"
+LAYER = re.compile(r"grn_attention_layer\d+")
 BESIDE = ("within", "between", "confidence", "q_value")  # further columns of grn's tables that are kept
 
 
@@ -84,15 +87,18 @@ class PredictedNetwork:
         return replace(self, edges=by_type[label], read_types=dict)
 
 
-def open_network_file(path: Path) -> PredictedNetwork:
+def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
     """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED lists its columns).
 
     The meaning of the signs in edges.parquet is read from the network.h5ad beside it, and so are the networks of cell
     types (without one, from edges_by_type.parquet). Names are plain strings, weights
-    are finite float64, rows are in the order of the file. Raises DataError.
+    are finite float64, rows are in the order of the file. key: of varp, another network of network.h5ad. Raises
+    DataError.
     """
     path = Path(path)
     check_exists(path)
+    if key != KEY:
+        return _other_network(path, key)
     if path.is_dir():
         inside = path / "edges.parquet"
         if not inside.is_file():
@@ -141,22 +147,33 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
     )
 
 
-def network_of_anndata(adata: AnnData, where: Path | str) -> PredictedNetwork:
-    """The network in varp["grn"] (row = target, column = regulator); `where` names it in errors. Raises DataError."""
-    if "grn" not in adata.varp:
+def network_of_anndata(adata: AnnData, where: Path | str, key: str = KEY) -> PredictedNetwork:
+    """The network in varp[key] (row = target, column = regulator); `where` names it in errors. Raises DataError."""
+    if key not in adata.varp:
         held = ", ".join(map(repr, adata.varp)) or "nothing"
-        raise DataError(f"{where} holds no network: varp['grn'] is missing (varp has {held}); give a network.h5ad.")
+        advice = "give a network.h5ad" if key == KEY else "give one of those"
+        raise DataError(f"{where} holds no network: varp[{key!r}] is missing (varp has {held}); {advice}.")
     genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
-    edges = edge_list(sparse.csr_matrix(adata.varp["grn"]), genes)
+    edges = edge_list(sparse.csr_matrix(adata.varp[key]), genes)
     if edges.empty:
-        raise DataError(f"{where} has no edges in varp['grn']; give a network with edges.")
+        raise DataError(f"{where} has no edges in varp[{key!r}]; give a network with edges.")
     if not np.isfinite(edges["weight"]).all():
-        raise DataError(f"{where} has weights in varp['grn'] that are not finite; write the network again.")
+        raise DataError(f"{where} has weights in varp[{key!r}] that are not finite; write the network again.")
     about = adata.uns.get("grn")
-    sign = about.get("sign", "") if isinstance(about, Mapping) else ""  # other tools may store anything there
-    return PredictedNetwork(
-        edges.astype({"weight": np.float64}), genes, str(sign), read_types=partial(_types_of_anndata, adata)
-    )
+    meaning = "sign_attention_layers" if LAYER.fullmatch(key) else "sign_attention" if key == POOLED else "sign"
+    sign = about.get(meaning, "") if isinstance(about, Mapping) else ""  # other tools may store anything there
+    types = partial(_types_of_anndata, adata) if key == KEY else dict
+    return PredictedNetwork(edges.astype({"weight": np.float64}), genes, str(sign), read_types=types)
+
+
+def _other_network(path: Path, key: str) -> PredictedNetwork:
+    """varp[key] of a network.h5ad, or of the one in a run folder."""
+    inside = path / "network.h5ad" if path.is_dir() else path
+    if not inside.is_file() or not inside.name.lower().endswith(".h5ad"):
+        raise DataError(
+            f"--key is {key!r}, a key of varp, and {path} is no network.h5ad, nor a run folder with one; give either."
+        )
+    return replace(network_of_anndata(read_anndata(inside), inside, key), of_run=(path / CONFIG).is_file())
 
 
 def _types_of_file(path: Path) -> dict[str, pd.DataFrame]:

@@ -28,6 +28,7 @@ WORDS = {
     "--regulators": "regulators=",
     "--data": "data=",
     "--cell-type": "cell_type=",
+    "--key": "key=",
 }
 """What messages say of options -> what they say to a caller of `evaluate`."""
 
@@ -40,6 +41,7 @@ def evaluate(
     genes: Sequence[str] | str | None = None,
     data: AnnData | Run | Config | str | os.PathLike[str] | None = None,
     cell_type: str | None = None,
+    key: str = "grn",
     permutations: int = 1000,
     seed: int = 0,
     quiet: bool = False,
@@ -64,6 +66,7 @@ def evaluate(
             configuration. None: no such columns.
         cell_type: a label: the network of this type is scored in place of that over all cells, against the edges of
             this type where `reference` has a column cell_type.
+        key: of varp: which network of a run or of a network.h5ad is scored, as `grn_attention_layer1`.
         permutations: of the weights, behind the p-values; 0: none.
         seed: of the permutations.
         quiet: print nothing; otherwise what the scores rest on, in a few lines. `attrs["notes"]` has them too.
@@ -93,6 +96,7 @@ def evaluate(
         compare_networks,
         compare_types,
         default_genes,
+        refuse_type_of_key,
         score_table,
     )
 
@@ -107,7 +111,8 @@ def evaluate(
             print(line, flush=True)
 
     with reworded(WORDS):
-        predicted, truth = predicted_network(network), reference_of(reference)
+        refuse_type_of_key(cell_type, key)
+        predicted, truth = predicted_network(network, key), reference_of(reference)
         expression = None if data is None else expression_of(data, network)
         evaluations = compare_networks(
             predicted,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from grn.api.read_network import layer_of_run, refuse_without_layer
 from grn.api.run import Run
 from grn.errors import ConfigError, DataError, reworded
 from grn.messages import silent
@@ -41,6 +42,11 @@ def export(
     min_confidence: float | None = None,
     max_q_value: float | None = None,
     top_k: int | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    value: Literal["absolute", "weight", "score"] | None = None,
+    cells: int | Literal["all"] | None = None,
+    data: AnnData | None = None,
     quiet: bool = False,
 ) -> pd.DataFrame:
     """Writes the edges of a network as one file for another program, all of them or a choice, and returns them.
@@ -57,6 +63,11 @@ def export(
         min_confidence: least confidence, 0 to 1.
         max_q_value: largest q-value, 0 to 1.
         top_k: most regulators of each target, the strongest ones among those left by all of the above.
+        layer: of a run: the attention of this layer of its transformer, from 0, as `read_network` reads it.
+        head: with `layer`: of this head. None: the mean over heads.
+        value: with `layer`: `absolute` (default), `weight` or `score`.
+        cells: with `layer`: about how many cells are read, or `all`.
+        data: with `layer`: the cells in memory, where the run was trained on an AnnData.
         quiet: print nothing; otherwise a line about what was written.
 
     Returns:
@@ -64,7 +75,7 @@ def export(
         `confidence` and `q_value` where they are known. Edges whose weight is 0 are left out.
 
     Raises:
-        ConfigError: no such format, or the file's name ends otherwise than its program expects.
+        ConfigError: no such format or layer, or the file's name ends otherwise than its program expects.
         DataError: no edge is left, or a choice by a column that the network lacks.
         RunFolderError: the run cannot be read, or the file not be made.
 
@@ -84,12 +95,16 @@ def export(
         raise ConfigError(f"sign is {sign!r}; it must be 'up', 'down' or None.")
     if top_k is not None and top_k < 1:
         raise ConfigError(f"top_k is {top_k}; it must be at least 1.")
+    if layer is None:
+        refuse_without_layer(head=head, value=value, cells=cells, data=data)
     path = Path(output)
     with reworded(WORDS):
         refuse_output(format, path)
         filters = Filters(min_weight, min_confidence, max_q_value, sign, chosen_regulators(regulators), top_k)
         folder = _folder(network)
-        if folder is not None:
+        if layer is not None:
+            edges, genes, about = layer_of_run(network, layer, head, value, cells, cell_type, data)
+        elif folder is not None:
             edges, genes, about = read_edges(folder, cell_type)
         else:
             edges, genes, about = _of_another_form(network, cell_type)

@@ -70,6 +70,14 @@ def command(
             "cell_type. Default: the network over all cells, then that of each type of such a reference.",
         ),
     ] = None,
+    key: Annotated[
+        str,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="Which network of network.h5ad is scored: a key of its varp, as grn_attention_layer1.",
+        ),
+    ] = "grn",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -104,6 +112,7 @@ def command(
             genes=genes,
             data=data,
             cell_type=cell_type,
+            key=key,
             permutations=permutations,
             seed=seed,
             say=plain(to),
@@ -111,6 +120,7 @@ def command(
     methods = list(found.evaluations)
     to.print()
     of_type = "" if cell_type is None else f", cell type {cell_type}"
+    of_type = of_type if key == "grn" else f", {key}"
     print_table(
         f"{network} against {reference}{of_type}",
         ["score", methods[0], "p", *methods[1:]],

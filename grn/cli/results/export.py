@@ -31,6 +31,12 @@ class Readout(StrEnum):
     jacobian = "jacobian"
 
 
+def number_or_all(value: str) -> str:
+    if value != "all" and not (value.isascii() and value.isdigit() and int(value)):
+        raise typer.BadParameter(f"{value!r} is neither 'all' nor a number of cells, 1 or more")
+    return value
+
+
 def command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", help="The file to write; without --format, the folder to make.")],
@@ -72,9 +78,12 @@ def command(
         ),
     ] = None,
     cells: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            "--cells", min=1, help="About how many cells knockout and jacobian average over. Default: as configured."
+            "--cells",
+            metavar="NUMBER|all",
+            parser=number_or_all,
+            help="About how many cells --layer, knockout and jacobian average over. Default: as configured.",
         ),
     ] = None,
     cell_type: Annotated[

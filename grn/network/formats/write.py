@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from anndata import AnnData
 
 from grn.bags import Bags
 from grn.config.files import load_config
@@ -26,7 +27,7 @@ from grn.network.export import export, refuse_unknown_type
 from grn.network.file_formats import edge_table
 from grn.network.formats.chosen import ChosenEdges, Filters, choose
 from grn.network.formats.registry import check_name, writer
-from grn.network.readouts.one_layer import SIGNS, LayerChoice, read_layer
+from grn.network.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
 from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import whole_bags
 from grn.network.weights import Network
@@ -114,11 +115,17 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
 
 
 def layer_edges(
-    run: Path, choice: LayerChoice, cell_type: str | None, changes: dict[str, Any], say: Say
+    run: Path,
+    choice: LayerChoice,
+    cell_type: str | None,
+    changes: dict[str, Any],
+    say: Say,
+    adata: AnnData | None = None,
 ) -> tuple[pd.DataFrame, list[str], dict]:
     """The edges of one layer, all genes, and what the weights mean: over about `network.cells` cells, evenly by type.
 
-    cell_type: over the cells of this label alone. changes: fields of the network section. Raises UserError.
+    cell_type: over the cells of this label alone. changes: fields of the network section. adata: the run's cells in
+    memory. Raises UserError.
     """
     file = config_of(run, needed=(CONFIG,))
     config = load_config(file, [f"network.{field}={value}" for field, value in changes.items()])
@@ -130,7 +137,7 @@ def layer_edges(
     bags: Iterable[Bags] = ()
     if choice.needs_cells:
         model.to(own_device(config.trainer))
-        cells = cells_of_run(run, config, trained)
+        cells = cells_of_run(run, config, trained, adata)
         rows = _rows(cells, cell_type, config.network.cells, config.trainer.seed)
         say(f"Reading layer {choice.layer} over {len(rows)} cells.")
         packed = is_packed(config.data.bags, len(cells.vocabulary))
@@ -143,7 +150,7 @@ def layer_edges(
     edges = edge_table(Network(weight, {}, unknown), trained.vocabulary, trained.regulators, None)
     about = {
         "readout": f"layer {choice.layer}, {choice.value}",
-        "sign": SIGNS[choice.value],
+        "sign": meaning_of_signs(model, choice.value),
         "orientation": "row = target, column = regulator",
         "model_hash": trained.hash,
         **({} if choice.head is None else {"head": choice.head}),
@@ -152,13 +159,14 @@ def layer_edges(
     return edges, list(trained.vocabulary), about
 
 
-def _rows(cells: Cells, cell_type: str | None, most: int, seed: int) -> np.ndarray:
+def _rows(cells: Cells, cell_type: str | None, most: int | str, seed: int) -> np.ndarray:
     """About `most` cells, evenly by label; of one label where it is given. Raises DataError where there is none."""
+    number = most if isinstance(most, int) else len(cells)  # all
     if cell_type is None:
-        return even_rows(cells.labels, min(most, len(cells)), seed)
+        return even_rows(cells.labels, number, seed)
     refuse_unknown_type(cell_type, cells.classes)
     members = np.flatnonzero(cells.labels == cells.classes.index(cell_type))
-    return members[even_rows(np.zeros(len(members), int), min(most, len(members)), seed)]
+    return members[even_rows(np.zeros(len(members), int), number, seed)]
 
 
 def _genes_and_meaning(path: Path) -> tuple[list[str], dict]:

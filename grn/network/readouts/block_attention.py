@@ -1,14 +1,16 @@
-"""The blocks' attention: the mean normalised weight w_ij = s_ij / n_i, over heads and cells, layer by layer.
+"""The blocks' attention: the mean size |w_ij| of the normalised weight w_ij = s_ij / n_i, over heads and cells, layer
+by layer.
 
-Its sign means nothing: changing the signs of W_k and W_v (or of W_q and W_o) of a head changes no prediction, and it
-changes the sign of every weight of the head. Only the magnitude can be read. (The regulation layer's attention has a
-sign: regulation_attention.py.)
+The sign of w means nothing: changing the signs of W_k and W_v (or of W_q and W_o) of a head changes no prediction, and
+it changes the sign of every weight of the head. Nothing in the model says which sign of a head is the right one, so
+that a mean of signed weights over heads depends on the signs that training ended with; the mean of |w| does not.
+(The regulation layer's attention has a sign: regulation_attention.py.)
 
 The mean is over the cells whose bags list the target; the weight of an absent regulator is 0. Dense bags list every
 gene, packed bags the genes of the cell. The weights of the cell are the same in both, as absent genes are never keys.
 
-Memory: `attention_layers` holds L x N x R numbers on the model's device and again as arrays, 1.6 GB each for a layer
-of 20 000 genes and regulators. `strongest_attention` holds TABLE numbers and L x N x top_k edges, and reads the cells
+Memory: `attention_layers` holds 2 L x N x R numbers on the model's device and L x N x R as arrays, 1.6 GB a table of
+20 000 genes and regulators. `strongest_attention` holds TABLE numbers and L x N x top_k edges, and reads the cells
 once for every range of targets. Neither needs a table for each head or cell (flashsign.EdgeSums).
 Letters: L blocks, N genes, R regulators.
 """
@@ -34,24 +36,24 @@ TABLE = 2**29  # most numbers of all blocks' tables at once: 2 GiB in float32
 
 
 def attention_layers(model: Model, bags: Iterable[Bags], regulators: np.ndarray) -> list[np.ndarray]:
-    """[N, R] for each block: the mean over heads and over the cells of the bags, dense or packed."""
-    sums = layer_sums(model, bags, regulators, range(len(model.is_regulator)))
+    """[N, R] for each block: the mean of |w| over heads and over the cells of the bags, dense or packed."""
+    sums = layer_sums(model, bags, regulators, range(len(model.is_regulator)), absolute=True)
     return [without_self(_means(sums.pop(0)), regulators) for _ in model.blocks]
 
 
 def strongest_attention(
     model: Model, replay: Callable[[], Iterable[Bags]], regulators: np.ndarray, top_k: int
 ) -> list[sp.csr_matrix]:
-    """[N, R] for each block, and last for their mean: the top_k weights of each row of `attention_layers`, by |weight|.
+    """[N, R] for each block, and last for their mean: the top_k weights of each row of `attention_layers`.
 
     replay: gives the same bags at every call; it is called once for each range of targets.
     """
     genes, tables = len(model.is_regulator), len(model.blocks) + 1
-    rows = max(1, TABLE // (tables * len(regulators)))
+    rows = max(1, TABLE // (2 * tables * len(regulators)))  # of each block, w and |w|
     found: list[list[sp.csr_matrix]] = [[] for _ in range(tables)]
     for start in range(0, genes, rows):
         targets = range(start, min(start + rows, genes))
-        means = [_means(sums) for sums in layer_sums(model, replay(), regulators, targets)]
+        means = [_means(sums) for sums in layer_sums(model, replay(), regulators, targets, absolute=True)]
         own = np.flatnonzero((regulators >= targets.start) & (regulators < targets.stop))
         for weight in means:
             weight[regulators[own] - start, own] = 0
@@ -104,5 +106,7 @@ def layer_sums(
 
 
 def _means(sums: EdgeSums) -> np.ndarray:
-    """[N, R]; 0 for a target that no cell lists."""
-    return np.nan_to_num(sums.mean(over="targets").signed.cpu().numpy(), copy=False)
+    """The means of |w|, [N, R]; 0 for a target that no cell lists."""
+    absolute = sums.mean(over="targets").absolute
+    assert absolute is not None
+    return np.nan_to_num(absolute.cpu().numpy(), copy=False)

@@ -22,12 +22,15 @@ from grn.network.weights import without_self
 
 VALUES = ("score", "weight", "absolute")
 OF_ONE_HEAD = "none: known up to turning all signs of the head; read which targets have the same sign, and sizes"
-SIGNS = {
-    "score": OF_ONE_HEAD,
-    "weight": OF_ONE_HEAD,
-    "absolute": "none: sizes of weights",
-}
-"""What uns["grn"]["sign"] says of each value."""
+SIZES = "none: sizes of weights"
+OF_SCORES = "none: how much a target reads a regulator, not whether it is raised or lowered"
+
+
+def meaning_of_signs(model: Model, value: str) -> str:
+    """What uns["grn"]["sign"] says of a value of this model's layers."""
+    if model.config.attention in ("softmax", "squared_relu"):  # no weight is negative, and turning q turns its message
+        return OF_SCORES if value == "score" else SIZES
+    return SIZES if value == "absolute" else OF_ONE_HEAD
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,10 @@ class Sample:
 
 
 def even_rows(labels: np.ndarray, cells: int, seed: int) -> np.ndarray:
-    """About `cells` rows, spread as evenly over the cell types as they allow, at least one of each; sorted."""
+    """About `cells` rows, spread as evenly over the cell types as they allow, at least one of each; sorted. All rows
+    where there are no more than `cells`."""
+    if cells >= len(labels):
+        return np.arange(len(labels))
     generator = np.random.default_rng(seed)
     types = np.unique(labels)
     each = -(-cells // len(types))

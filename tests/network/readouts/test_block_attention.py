@@ -9,7 +9,7 @@ from flashsign.edges import edge_sums
 from flashsign.reference import normalised_weights
 from grn.bags import Bags
 from grn.network.readouts import block_attention
-from grn.network.readouts.block_attention import attention_layers, strongest_attention
+from grn.network.readouts.block_attention import attention_layers, layer_sums, strongest_attention
 from grn.network.weights import strongest
 
 REGULATORS = np.array([0, 3, 5])
@@ -21,13 +21,13 @@ def parts(bags: Bags, *sizes: int) -> list[Bags]:
     return [Bags(bags.genes, multiplicity, basal=basal) for multiplicity, basal in pieces]
 
 
-def test_weights_are_the_means_of_the_model_s_own(make_model, make_bags):
+def test_weights_are_the_mean_sizes_of_the_model_s_own(make_model, make_bags):
     """Of each cell and head, in regulator columns; no gene reads itself in a network."""
     model, bags = make_model(members=1), make_bags()
     seen = []
 
     def observe(layer, q, k, m):
-        seen.append(edge_weights(q, k, m, model.config.eps)[..., :12, :3].mean((0, 1)).numpy())
+        seen.append(edge_weights(q, k, m, model.config.eps)[..., :12, :3].abs().mean((0, 1)).numpy())
 
     with torch.no_grad():
         model(bags, observe=observe)
@@ -36,7 +36,7 @@ def test_weights_are_the_means_of_the_model_s_own(make_model, make_bags):
     for weights, expected in zip(found, seen, strict=True):
         expected[REGULATORS, np.arange(3)] = 0
         np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-7)
-        assert 0.01 < np.abs(weights).max() <= 1
+        assert (weights >= 0).all() and 0.01 < weights.max() <= 1
 
 
 @pytest.mark.parametrize("regulators", [REGULATORS, None])
@@ -50,7 +50,7 @@ def test_weights_are_those_of_the_loop_over_cells(make_model, make_bags, regulat
         for cell in range(len(q)):
             one = slice(cell, cell + 1)
             weights = edge_weights(q[one, :, :12], k[one], m[one], model.config.eps)
-            sums[layer] += weights[0, :, :, : len(columns)].mean(0)
+            sums[layer] += weights[0, :, :, : len(columns)].abs().mean(0)
 
     with torch.no_grad():
         model(bags, observe=observe)
@@ -68,7 +68,7 @@ def test_other_normalisers_have_their_own_weights(make_model, make_bags, attenti
         model(bags, observe=lambda layer, q, k, m: seen.append(normalised_weights(q, k, m, attention)))
     found = attention_layers(model, [bags.pack() if packed else bags], REGULATORS)
     for weights, written_out in zip(found, seen, strict=True):
-        expected = written_out[..., :12, :3].mean((0, 1)).numpy()
+        expected = written_out[..., :12, :3].abs().mean((0, 1)).numpy()
         expected[REGULATORS, np.arange(3)] = 0
         np.testing.assert_allclose(weights, expected, rtol=1e-5, atol=1e-7)
 
@@ -81,6 +81,24 @@ def test_batches_and_ranges_of_targets_do_not_matter(make_model, make_bags, monk
     monkeypatch.setattr(edge_sums, "WEIGHTS", weights)
     for found, expected in zip(attention_layers(model, parts(bags, 4, 1), REGULATORS), whole, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("number", range(14))
+def test_no_flip_of_any_head_changes_them(make_model, make_bags, single_flips, number):
+    """Each of the 2 x (2 key heads + 4 query heads + 1) flips leaves the predictions and |w| alone, and most turn w."""
+    model, bags = make_model(), [make_bags(cells=4), make_bags(cells=3, seed=8)]
+    assert len(single_flips(model)) == 14
+    before, predicted = attention_layers(model, bags, REGULATORS), model(bags[0]).multiplicity.detach()
+    signed = [sums.signed.clone() for sums in layer_sums(model, bags, REGULATORS, range(12))]
+    with torch.no_grad():
+        for tensor in single_flips(model)[number]:
+            tensor.neg_()
+    torch.testing.assert_close(model(bags[0]).multiplicity.detach(), predicted)
+    for found, expected in zip(attention_layers(model, bags, REGULATORS), before, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
+    now = [sums.signed for sums in layer_sums(model, bags, REGULATORS, range(12))]
+    changed = any((one - other).abs().max() > 0.01 for one, other in zip(now, signed, strict=True))
+    assert changed == (number not in (12, 13)), "the mean of w over heads depends on the signs that training left"
 
 
 def present(bags: Bags) -> Bags:

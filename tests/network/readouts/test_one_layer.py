@@ -12,7 +12,7 @@ from grn import load
 from grn.cli.main import main
 from grn.errors import ConfigError
 from grn.network.readouts.block_attention import attention_layers
-from grn.network.readouts.one_layer import LayerChoice, read_layer
+from grn.network.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
 
 REGULATORS = np.array([0, 3, 5])
 
@@ -44,9 +44,9 @@ def test_heads_together_are_the_mean_of_the_heads(make_model, make_bags):
     model = make_model()
     heads = [read(model, make_bags, 1, head, "absolute") for head in range(4)]
     np.testing.assert_allclose(read(model, make_bags, 1, None, "absolute"), np.mean(heads, axis=0), atol=1e-6)
-    signed = [read(model, make_bags, 1, head, "weight") for head in range(4)]
     bags = [make_bags(cells=4), make_bags(cells=3, seed=8)]
-    np.testing.assert_allclose(attention_layers(model, bags, REGULATORS)[1], np.mean(signed, axis=0), atol=1e-6)
+    np.testing.assert_allclose(attention_layers(model, bags, REGULATORS)[1], np.mean(heads, axis=0), atol=1e-6)
+    signed = [read(model, make_bags, 1, head, "weight") for head in range(4)]
     assert all((np.abs(weight) <= size + 1e-6).all() for weight, size in zip(signed, heads, strict=True))
     assert all((size[REGULATORS, range(3)] == 0).all() for size in heads)
 
@@ -75,7 +75,7 @@ def test_a_type_of_cells_has_a_mean_of_its_own(tiny_run, tmp_path, capsys):
     tables = {}
     for name, options in {"all": [], "one": ["--cell-type", "type 1"], "two": ["--cell-type", "type 2"]}.items():
         path = tmp_path / f"{name}.parquet"
-        arguments = ["--layer", "0", "--cells", "1000", "--format", "parquet", "--output", str(path), *options]
+        arguments = ["--layer", "0", "--cells", "all", "--format", "parquet", "--output", str(path), *options]
         assert main(["export", str(tiny_run), *arguments]) == 0
         tables[name] = pd.read_parquet(path).set_index(["source", "target"])["weight"].sort_index()
     said = capsys.readouterr().out
@@ -83,6 +83,20 @@ def test_a_type_of_cells_has_a_mean_of_its_own(tiny_run, tmp_path, capsys):
     assert (tables["one"] > 0).all() and not np.allclose(tables["one"], tables["two"])
     share = 40 / 80  # the types have equally many cells
     np.testing.assert_allclose(tables["all"], share * tables["one"] + (1 - share) * tables["two"], rtol=1e-3)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "squared_relu"])
+def test_normalisers_without_negative_weights_know_no_turned_signs(make_model, make_bags, attention, flip, request):
+    """Turning q (with its message) or k (with its value) makes another model of them: sizes are all that there is."""
+    model = make_model(attention=attention)
+    before = model(make_bags()).multiplicity
+    weight, size = (read(model, make_bags, 1, 0, value) for value in ("weight", "absolute"))
+    np.testing.assert_allclose(weight, size, atol=1e-7)
+    assert meaning_of_signs(model, "weight") == meaning_of_signs(model, "absolute") == "none: sizes of weights"
+    assert meaning_of_signs(make_model(), "weight") != meaning_of_signs(model, "score")
+    flip(model)
+    same = torch.allclose(model(make_bags()).multiplicity, before)
+    assert same == (request.node.callspec.params["flip"] == "value and output")
 
 
 @pytest.mark.parametrize(
@@ -111,6 +125,7 @@ def test_what_cannot_be_read_of_a_layer_is_one_sentence(choice, sentence, make_m
             "--cell-type",
         ),
         (["--layer", "0", "--format", "csv", "--sign", "up"], "the signs of these weights mean nothing"),
+        (["--layer", "0", "--format", "csv", "--cells", "some"], "'some' is neither 'all' nor a number of cells"),
         (["--layer", "0", "--format", "csv", "--cell-type", "T"], "--cell-type is 'T', which has no network"),
     ],
 )
