@@ -41,6 +41,7 @@ from scipy.stats import spearmanr
 from sets import NetworkSet, folder, load_sets
 from sklearn.metrics import roc_auc_score
 
+from grn.analysis.perturbation.association import Association
 from grn.analysis.perturbation.changes import Mechanism, cell_inputs
 from grn.config.files import change_config
 from grn.config.schema import Config
@@ -64,7 +65,7 @@ def mechanism(config: Config, cells: Cells, seed: int) -> tuple[Mechanism, State
     mean, sd = mean_and_sd(cells.multiplicity)
     states = states_of(cells, seed)
     fitted = fit_regulation(config, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=silent)
-    return Mechanism.of(fitted.regulation, sd), states
+    return Mechanism.of(fitted.regulation, sd, Association.of(fitted.regulation, cells, states, sd)), states
 
 
 def model_effects(found: Mechanism, states: States, cells: Cells, rows: np.ndarray, steps: int) -> np.ndarray:

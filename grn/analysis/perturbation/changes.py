@@ -6,7 +6,8 @@
 
 Only the difference of two predictions counts, so that cells in which nothing is perturbed do not change. One step
 reads direct effects; further steps let regulators that changed change their own targets. Each ensemble member goes its
-own way, and the change is the mean of those that predict multiplicities.
+own way, and the change is the mean of those that predict multiplicities. Where the slopes predict the levels of states
+badly, a share of the change is association (association.py).
 
 Letters: P members, C cells, N genes, R regulators, K states.
 """
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grn.analysis.perturbation.association import Association
 from grn.data.cells import Cells
 from grn.model.regulation import Regulation
 from grn.model.regulation_layer import RegulationLayer
@@ -34,20 +36,21 @@ class Mechanism:
 
     layer: `pooled` where the levels of states follow their regulators, else the one that knows the states: as for the
     weights of the network (grn/network/readouts/effect.py).   members: those that predict multiplicities.
-    sd [N]: of every gene's multiplicity.
+    sd [N]: of every gene's multiplicity.   association: None where it does not count.
     """
 
     layer: RegulationLayer
     members: Tensor
     sd: Tensor
+    association: Association | None = None
 
     @classmethod
-    def of(cls, regulation: Regulation, sd: Tensor) -> Mechanism:
+    def of(cls, regulation: Regulation, sd: Tensor, association: Association | None = None) -> Mechanism:
         layer = regulation.pooled if regulation.levels_follow else regulation.within
         members = (layer.predicts_ranks == 0).nonzero()[:, 0]
         if not len(members):
             members = torch.arange(layer.members)
-        return cls(layer, members, sd)
+        return cls(layer, members, sd, association)
 
     def memberships(self, states: States) -> Tensor:
         """How much each cell belongs to each state of the layer, [C, K]."""
@@ -74,7 +77,10 @@ class Mechanism:
             x = (measured + effect[..., own] * self.sd[own]).clamp(min=0)
             x[..., columns] = values
             effect = self._predictions(x, basal, states) - before
-        return effect
+        if self.association is None:
+            return effect
+        of_levels = (values - measured[:, columns]) @ self.association.slopes[:, columns].mT.to(measured)
+        return torch.lerp(effect, of_levels.expand_as(effect), self.association.share)
 
     def _predictions(self, measured: Tensor, basal: Tensor, states: Tensor) -> Tensor:
         """measured [C, R], or [P, C, R] with a row for each member -> [P, C, N]."""

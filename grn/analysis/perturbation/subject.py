@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from anndata import AnnData
 
+from grn.analysis.perturbation.association import Association
 from grn.analysis.perturbation.changes import Mechanism
 from grn.config.files import load_config
 from grn.config.schema import Config
@@ -51,9 +53,10 @@ class Subject:
         assert self.trained.model.regulation is not None
         return self.trained.model.regulation
 
-    @property
+    @cached_property
     def mechanism(self) -> Mechanism:
-        return Mechanism.of(self.regulation, self.trained.model.sd)
+        sd = self.trained.model.sd
+        return Mechanism.of(self.regulation, sd, Association.of(self.regulation, self.cells, self.states, sd))
 
     @property
     def logarithmic(self) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import anndata
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
 import grn
+from grn.analysis.perturbation.association import Association
 from grn.analysis.perturbation.changes import Mechanism
 from grn.analysis.perturbation.perturb import shift_in_embedding
 from grn.errors import ConfigError, DataError
@@ -152,6 +156,33 @@ def test_one_step_is_the_difference_of_two_predictions(make_regulation):
     expected = layer(changed, basal, states) - layer(measured, basal, states)
     found = mechanism.effects(measured, basal, states, {2: torch.zeros(len(measured)).double()}, 1)
     torch.testing.assert_close(found.mean(0), expected)
+
+
+def test_association_counts_the_less_the_better_slopes_predict_levels_and_is_not_propagated(make_regulation):
+    """Two states: gene 5 goes with the regulator in column 1, gene 6 against it, gene 7 with neither."""
+    pooled, by_state = make_regulation(), make_regulation(states=2, seed=4)
+    membership = np.repeat(np.eye(2, dtype=np.float32), 10, 0)
+    regulator, multiplicity = int(pooled.regulators[1]), np.random.default_rng(0).random((20, 12)).astype(np.float32)
+    multiplicity[:, [regulator, 5]] += 3 * membership[:, :1]
+    multiplicity[:, 6] += 3 * membership[:, 1]
+    cells = SimpleNamespace(multiplicity=sparse.csr_matrix(multiplicity), basal=np.ones(20, np.float32))
+    states, sd = SimpleNamespace(membership=membership), torch.as_tensor(multiplicity.std(0))
+    pooled, by_state = pooled.float(), by_state.float()
+
+    def of(error):
+        return Association.of(Regulation(pooled, by_state, error), cells, states, sd)
+
+    assert of(1.2) is None and of(None) is None
+    sure, unsure = of(0.5), of(0.9)
+    assert sure.share == 0.5**4 / 2 and unsure.share == pytest.approx(0.9**4 / 2)
+    column = sure.slopes[:, 1]
+    assert column[5] > 0 > column[6] and abs(column[7]) < 0.3 * column[5] and column[regulator] == 0
+    measured, basal, one_state = torch.as_tensor(multiplicity[:, pooled.regulators]), torch.ones(20), torch.ones(20, 1)
+    for steps in (1, 3):
+        asked = (measured, basal, one_state, {1: torch.zeros(20)}, steps)
+        slopes = Mechanism.of(Regulation(pooled, by_state, 0.5), sd).effects(*asked)
+        both = Mechanism.of(Regulation(pooled, by_state, 0.5), sd, sure).effects(*asked)
+        torch.testing.assert_close(both, (1 - sure.share) * slopes - sure.share * measured[:, 1:2] * column)
 
 
 def drawn(make_regulation, levels_follow):
