@@ -32,6 +32,11 @@ class Regulation(nn.Module):
         self.pooled, self.by_state = pooled, by_state
         self.level_error = level_error
 
+    def __deepcopy__(self, memo: dict) -> Regulation:
+        """Itself: the layers, which may be large, are fitted and never trained again, so that a copy of a model (the
+        moving average of its weights) shares them."""
+        return self
+
     @property
     def regulators(self) -> Tensor:
         return self.pooled.regulators

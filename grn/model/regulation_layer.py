@@ -32,6 +32,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 ONE = 0.5413  # softplus(ONE) = 1: the initial value of amounts and gains
+# The axis of the genes in parameters and buffers that have one.
+GENES = {"query": -2, "deviation": -2, "log_basal": -1, "raw_gain": -1, "bias": -1, "penalty": -1}
 LINEAR = 2.0  # basal score with which a layer starts, in units of the other scores' norm in an average cell
 
 
@@ -156,17 +158,20 @@ class RegulationLayer(nn.Module):
         shape = (self.members, self.heads, self.states, self.genes, self.width)
         self.deviation = nn.Parameter(self.deviation.new_zeros(shape))
 
-    def alone(self, member: int) -> RegulationLayer:
-        """One member as a layer of its own, in the same memory: what changes there changes here."""
+    def part(self, member: int, genes: slice = slice(None)) -> RegulationLayer:
+        """Some genes of one member as a layer of its own, in the same memory: what changes there changes here."""
+        first, last, _ = genes.indices(self.genes)
         with torch.device("meta"):
             one = RegulationLayer(
-                1, self.genes, self.regulators.to("meta"), self.heads, self.width, self.states, self.deviates
+                1, last - first, self.regulators.to("meta"), self.heads, self.width, self.states, self.deviates
             )
+        own = slice(member, member + 1)
         for name, parameter in self.named_parameters():
-            setattr(one, name, nn.Parameter(parameter.data[member : member + 1]))
+            setattr(one, name, nn.Parameter(of_genes(name, parameter.data[own], genes)))
         for name, buffer in self.named_buffers():
             of_members = name in ("reads_depth", "predicts_ranks", "penalty")
-            setattr(one, name, buffer[member : member + 1] if of_members else buffer)
+            setattr(one, name, of_genes(name, buffer[own], genes) if of_members else buffer)
+        one.regulators = self.regulators - first  # those of other genes are none of these
         return one
 
     @property
@@ -231,6 +236,15 @@ class RegulationLayer(nn.Module):
             deviation = self.scores(state=k).head_slopes()[..., :-1] - shared
             total = total + deviation.square().sum((1, 3)) / self.ratio.square()
         return total
+
+
+def of_genes(name: str, values: Tensor, genes: slice) -> Tensor:
+    """The part of a parameter, a buffer or a gradient of a layer, by its name, that belongs to some genes, as a view;
+    the whole of one that belongs to none."""
+    if name not in GENES:
+        return values
+    first, last, _ = genes.indices(values.shape[GENES[name]])
+    return values.narrow(GENES[name], first, last - first)
 
 
 def predict_from(scores: Scores, m: Tensor, centre: Tensor) -> Tensor:

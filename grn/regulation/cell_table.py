@@ -112,18 +112,18 @@ class Targets:
         """Those of some rows, in the dtype and on the device of `like`: some of them at a time are dense."""
         if self.dense is not None and self.dense.is_cuda:
             return Columns.of(self.dense[rows].to(like))
-        table = self.table[rows.cpu().numpy()].tocsc()
+        every = len(rows) == self.table.shape[0] and bool((rows[1:] > rows[:-1]).all())
+        table = (self.table if every else self.table[rows.cpu().numpy()]).tocsc()
 
         def read(some: Tensor | slice) -> Tensor:
             chosen = some if isinstance(some, slice) else some.cpu().numpy()
-            values = torch.as_tensor(table[:, chosen].toarray(), device=self.mean.device)
-            return ((values - self.mean[some]) / self.sd[some]).clamp(max=LIMIT).to(like)
+            return self._standardised(table[:, chosen], some).to(like)
 
         return Columns(table.shape, read)
 
-    def _standardised(self, table: sp.csr_matrix) -> Tensor:
-        values = (torch.as_tensor(table.toarray(), device=self.mean.device) - self.mean) / self.sd
-        return values.clamp(max=LIMIT)
+    def _standardised(self, table: sp.spmatrix, genes: Tensor | slice = slice(None)) -> Tensor:
+        values = torch.as_tensor(table.toarray(), device=self.mean.device)  # changed in place, as it may be large
+        return values.sub_(self.mean[genes]).div_(self.sd[genes]).clamp_(max=LIMIT)
 
 
 def cell_ranks(multiplicity: sp.csr_matrix) -> sp.csr_matrix:

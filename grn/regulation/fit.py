@@ -24,6 +24,7 @@ from grn.errors import ConfigError, TrainingDiverged
 from grn.messages import Say, silent
 from grn.model.regulation import Regulation
 from grn.model.regulation_layer import RegulationLayer
+from grn.process_memory import give_back
 from grn.regulation.cell_table import CellTable, centred, sampled, set_units
 from grn.regulation.folds import held_out_cells
 from grn.regulation.levels import level_error
@@ -54,6 +55,14 @@ class FittedLayer:
 
 
 @dataclass(frozen=True)
+class ChosenPenalties:
+    """Those of the pooled layer and of that of the states (None without one): of multiplicities and of ranks."""
+
+    pooled: tuple[Penalties, Penalties]
+    by_state: tuple[Penalties, Penalties] | None
+
+
+@dataclass(frozen=True)
 class FittedRegulation:
     """regulation: the trained layers.   pooled, by_state: how each was fitted."""
 
@@ -64,6 +73,13 @@ class FittedRegulation:
     @property
     def within(self) -> FittedLayer:
         return self.by_state or self.pooled
+
+    @property
+    def penalties(self) -> ChosenPenalties:
+        pooled, by_state = self.pooled, self.by_state
+        return ChosenPenalties(
+            (pooled.values, pooled.ranks), None if by_state is None else (by_state.values, by_state.ranks)
+        )
 
 
 def fit_ensemble(
@@ -92,6 +108,7 @@ def fit_ensemble(
     set_units(layer, cells)
     table = CellTable(layer.to(device), cells)
     values, ranks = choose(config, layer, table, cells, seed) if penalties is None else penalties
+    give_back()
     if values.ratio:
         layer.let_states_deviate()
     kinds = torch.arange(members)
@@ -168,13 +185,13 @@ def fit_regulation(
     mean: Tensor,
     sd: Tensor,
     say: Say,
-    earlier: FittedRegulation | None = None,
+    penalties: ChosenPenalties | None = None,
 ) -> FittedRegulation:
     """The regulation of a run, fitted on the cells `rows` and moved to the CPU.
 
     mean, sd [N]: of every gene.
-    earlier: a fit whose penalties are used again; None: held-out prediction chooses. Raises ConfigError where the
-    scores would take too much memory, and TrainingDiverged.
+    penalties: those of an earlier fit, which are used again; None: held-out prediction chooses. Raises ConfigError
+    where the scores would take too much memory, and TrainingDiverged.
     """
     several = len(states) > 1
     with_states = TrainingCells.of(cells, rows, mean, sd, states.membership if several else None)
@@ -183,14 +200,15 @@ def fit_regulation(
     started = time.monotonic()
     fit = partial(fit_ensemble, settings, seed=seed, device=device, say=say)
 
-    def layer(fitted: FittedLayer | None, cells: TrainingCells) -> FittedLayer:
-        found = fit(cells, penalties=None if fitted is None else (fitted.values, fitted.ranks))
+    def layer(cells: TrainingCells, penalties: tuple[Penalties, Penalties] | None) -> FittedLayer:
+        found = fit(cells, penalties=penalties)
+        give_back()
         return replace(found, layer=found.layer.cpu())
 
-    pooled = layer(None if earlier is None else earlier.pooled, replace(with_states, states=None))
+    pooled = layer(replace(with_states, states=None), None if penalties is None else penalties.pooled)
     by_state, error_of_levels = None, None
     if several:
-        by_state = layer(None if earlier is None else earlier.by_state, with_states)
+        by_state = layer(with_states, None if penalties is None else penalties.by_state)
         error_of_levels = level_error(with_states, pooled.values, device=device)
     found = FittedRegulation(
         Regulation(pooled.layer, None if by_state is None else by_state.layer, error_of_levels),
@@ -198,7 +216,7 @@ def fit_regulation(
         by_state,
     )
     seconds = time.monotonic() - started
-    if earlier is not None:  # with the same penalties: what they found was said then
+    if penalties is not None:  # with the same penalties: what they found was said then
         say(f"Fitted the regulation layers again for the network, on all {len(rows)} cells, in {seconds:.0f} s.")
         return found
     for line in summary(found, len(rows), seconds):

@@ -204,4 +204,4 @@ def without(covariates: Tensor) -> Callable[[Tensor], Tensor]:
     """`taken_out` for covariates [C, G] and whatever values [C, V]."""
     basis, size, _ = torch.linalg.svd(covariates, full_matrices=False)
     basis = basis[:, size > 1e-9 * size[0].clamp(min=1e-30)]
-    return lambda values: values - basis @ (basis.mT @ values)
+    return lambda values: torch.addmm(values, basis, basis.mT @ values, alpha=-1)  # one table more, not two

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grn.config.schema import RegulationConfig
 from grn.messages import Say, at_most_every, silent
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.regulation_layer import RegulationLayer, of_genes
 from grn.regulation.cell_table import CellTable, centred, sampled
 from grn.regulation.folds import padded
 from grn.regulation.linear import Penalties, fit_linear
@@ -25,6 +25,7 @@ VALIDATIONS = 64  # times that the held-out error is measured, evenly over the s
 PATIENCE = 12  # validations after which training ends where no member got better
 AVERAGING = 0.98  # decay of the moving average of weights that is kept
 MESSAGE_EVERY_S = 15
+SCORES = 2**22  # of one member, in all states, that gradients are computed for at the same time
 TOGETHER = 2**22  # predictions of all heads that are computed at the same time where errors are measured
 
 
@@ -61,8 +62,13 @@ def train_members(
 
     parameters: list[Tensor] = list(layer.parameters())
     # One member after the other, which has no part in the others' loss: what one of them computes is a fraction of all.
-    members = [layer.alone(number) for number in range(layer.members)]
+    members = [layer.part(number) for number in range(layer.members)]
     optimisers = [torch.optim.Adam(one.parameters(), lr=config.learning_rate) for one in members]
+    slices = genes_at_once(layer)
+    parts = [[(genes, layer.part(number, genes)) for genes in slices] for number in range(layer.members)]
+    for one in members:  # they take turns, so that one memory does for the gradients of all
+        for trained, first in zip(one.parameters(), members[0].parameters(), strict=True):
+            trained.grad = torch.zeros_like(trained) if one is members[0] else first.grad
     average = [parameter.detach().clone() for parameter in parameters]
     best = [parameter.detach().clone() for parameter in parameters]
     least_error = held_out_errors(layer, table, rows, counted)
@@ -73,14 +79,13 @@ def train_members(
         rate = min(1.0, (step + 1) / (0.05 * config.steps)) * 0.5 * (1 + math.cos(math.pi * step / config.steps))
         drawn = [part[torch.randint(len(part), (config.batch_size,), generator=generator)] for part in training]
         progress(f"Fitting the regulation layer: {100 * step // config.steps} % of the steps are done.")
-        for one, optimiser, own, weight in zip(members, optimisers, drawn, strength, strict=True):
+        for one, optimiser, own, weight, pieces in zip(members, optimisers, drawn, strength, parts, strict=True):
             inputs, states, targets = table.batch(own[None].to(device), one.predicts_ranks)
-            error = (one.predict(inputs, states) - targets).square().mean(1)  # [1, N]
-            loss = (error + weight * one.squared_slopes()).sum()
-            loss.backward()
+            for genes, part in pieces:
+                error = (part.predict(inputs, states) - targets[..., genes]).square().mean(1)  # [1, n]
+                add_gradients((error + weight[genes] * part.squared_slopes()).sum(), part, genes, one)
             optimiser.param_groups[0]["lr"] = config.learning_rate * rate
             optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
         with torch.no_grad():
             decay = min(AVERAGING, (step + 1) / (step + 10))
             torch._foreach_lerp_(average, parameters, 1 - decay)
@@ -106,12 +111,39 @@ def train_members(
 def held_out_errors(layer: RegulationLayer, table: CellTable, rows: Tensor, counted: Tensor) -> Tensor:
     """Squared error of each member on its own held-out cells, [P]. rows, counted [P, V]: see `padded`."""
     total = torch.zeros(len(rows), device=rows.device)
-    cells = max(1, TOGETHER // (layer.members * layer.heads * layer.genes))
-    for part, counts in zip(rows.split(cells, dim=1), counted.split(cells, dim=1), strict=True):
-        inputs, states, targets = table.batch(part, layer.predicts_ranks)
-        error = (layer.predict(inputs, states) - targets).square().mean(2)
-        total += (error * counts).sum(1)
+    cells = max(1, TOGETHER // (layer.heads * layer.genes))
+    # One member after the other: the scores of all of them would be large, and are computed anew for each part.
+    for member in range(layer.members):
+        one = slice(member, member + 1)
+        for part, counts in zip(rows[one].split(cells, dim=1), counted[one].split(cells, dim=1), strict=True):
+            inputs, states, targets = table.batch(part, layer.predicts_ranks[one])
+            error = (layer.predict(inputs, states, one) - targets).square().mean(2)
+            total[one] += (error * counts).sum(1)
     return total / counted.sum(1)
+
+
+def genes_at_once(layer: RegulationLayer) -> list[slice]:
+    """Slices of the genes with at most SCORES scores of one member each, as many in each as possible."""
+    a_gene = layer.heads * layer.centre.numel() if layer.deviates else layer.heads * layer.centre.shape[1]
+    count = -(-layer.genes // max(1, SCORES // a_gene))
+    size = -(-layer.genes // count)
+    return [slice(first, min(first + size, layer.genes)) for first in range(0, layer.genes, size)]
+
+
+def add_gradients(loss: Tensor, part: RegulationLayer, genes: slice, member: RegulationLayer) -> None:
+    """Writes the gradients of the loss of a member's part into the member's; those that all genes share are added to
+    what earlier parts had. genes: of the part, whose gradients replace what was there."""
+    names, parameters = zip(*part.named_parameters(), strict=True)
+    for name, found in zip(names, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
+        parameter = member.get_parameter(name)
+        if found is None or parameter.grad is None:  # states that do not deviate
+            continue
+        if found.shape != parameter.shape:
+            of_genes(name, parameter.grad, genes).copy_(found)
+        elif genes.start:
+            parameter.grad.add_(found)
+        else:
+            parameter.grad = found
 
 
 def _exchange(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:

@@ -46,9 +46,10 @@ class TrainingCells:
 
     def only_fitted(self) -> TrainingCells:
         """The same without the cells that are not in `rows`."""
+        every = np.array_equal(self.rows, np.arange(len(self.basal)))
         return replace(
             self,
-            multiplicity=self.multiplicity[self.rows],
+            multiplicity=self.multiplicity if every else self.multiplicity[self.rows],
             basal=self.basal[self.rows],
             rows=np.arange(len(self.rows)),
             groups=self.fitted_groups(),

@@ -1,24 +1,21 @@
-"""How much memory a run takes, estimated before its cells are read; and giving back what it no longer uses.
+"""How much memory a run takes, estimated before its cells are read.
 
 Letters: C cells, N genes, R regulators, K states, P members.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-
 from grn.config.schema import Config
 from grn.data.preprocessing.genes import read_gene_list
 from grn.data.size import Size
 from grn.disk import in_units
 from grn.errors import DataError
+from grn.process_memory import in_use, physical_memory
 from grn.regulation.linear import LARGE
 from grn.regulation.ridge import COLUMNS
 
 VALUE = 44  # bytes that a stored value takes: read, as a multiplicity, and in the copies that the fit reads
 LAYERS = 5  # tables of the size of the regulation layer's scores: weights, their average, the best ones, and Adam's two
-MMAP_THRESHOLD, LARGE_PIECE = -3, 8 * 2**20  # the option's number in malloc.h, and bytes
 TRAINING = 350e6  # bytes of the transformer's training and the read-out, beside what grows with the cells or the scores
 
 
@@ -51,42 +48,6 @@ def memory_wanted(config: Config, size: Size) -> float:
     linear = number * (3 * size.cells * COLUMNS + 4 * smaller**2)
     networks = 8 * 6 * genes * regulators * (2 * states if states > 1 else 1)
     return in_use() + max(stored + size.whole, stored + LAYERS * scores + max(linear, TRAINING), stored + networks)
-
-
-def return_large_pieces() -> None:
-    """Has the allocator return pieces of LARGE_PIECE bytes and more as soon as they are freed.
-
-    glibc raises this limit to 32 MiB by itself, and what lies below it is kept: several hundred megabytes of a fit.
-    """
-    try:
-        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, LARGE_PIECE)
-    except (OSError, AttributeError):  # another allocator
-        return
-
-
-def give_back() -> None:
-    """Has the allocator return what was freed: glibc keeps pieces of many megabytes otherwise."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):  # another allocator
-        return
-
-
-def in_use() -> float:
-    """Bytes that the process has now."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return float(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
-    except (OSError, ValueError):
-        return 7e8  # what the libraries take
-
-
-def physical_memory() -> float | None:
-    """Bytes of memory that the machine has, None where it does not say."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (OSError, ValueError):
-        return None
 
 
 def _regulators(config: Config, genes: int) -> int:

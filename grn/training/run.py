@@ -35,6 +35,7 @@ from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.network.export import write_network_files
 from grn.network.prior import prior_of
+from grn.process_memory import give_back, return_large_pieces
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
 from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, remove_run
@@ -43,7 +44,7 @@ from grn.training.building import build_model, data_module, refuse_nothing_to_le
 from grn.training.held_out import held_out_errors
 from grn.training.loop.averaging import MovingAverage
 from grn.training.loop.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
-from grn.training.loop.checkpoint_file import load_checkpoint
+from grn.training.loop.checkpoint_file import StreamedCheckpoints, load_checkpoint
 from grn.training.loop.metrics import Evaluation, scalars
 from grn.training.loop.metrics_file import METRICS, MetricsFile
 from grn.training.loop.quiet import quiet
@@ -107,7 +108,7 @@ def train(
 
         started = time.monotonic()
         L.seed_everything(config.trainer.seed, verbose=False)
-        memory_estimate.return_large_pieces()
+        return_large_pieces()
         if first and (size := size_of_source(config.data, adata)) is not None:
             say(memory_estimate.sentence(config, size))
         cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
@@ -167,7 +168,7 @@ def train_in(
         say(states.summary())
         fit_layers = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say)
         fitted = fit_layers(split.train)
-    memory_estimate.give_back()
+    give_back()
     model = build_model(config, cells, split, mean, sd, fitted)
     data = data_module(config, cells, split, with_regulators=fitted is not None)
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
@@ -178,7 +179,7 @@ def train_in(
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
-    memory_estimate.give_back()
+    give_back()
     model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
     metrics = evaluate(task, data.test_dataloader())
     held_out = {}
@@ -195,10 +196,12 @@ def train_in(
     trained.save(folder / "model")
     if fitted is not None:
         # The metrics above are of a model that had not seen the test cells; the network is read from all cells.
-        del trainer, task, data  # with the averaged weights and the optimiser's state, which nothing reads any more
-        memory_estimate.give_back()
-        model.regulation = fit_layers(np.arange(len(cells)), earlier=fitted).regulation
-        memory_estimate.give_back()
+        # What nothing reads any more makes room: averaged weights, the optimiser's state, the first fit's layers.
+        penalties, fitted, model.regulation = fitted.penalties, None, None
+        del trainer, task, data
+        give_back()
+        model.regulation = fit_layers(np.arange(len(cells)), penalties=penalties).regulation
+        give_back()
         trained.save(folder / "model")
 
     started = time.monotonic()
@@ -255,6 +258,8 @@ def fit_model(
         val_check_interval=min(settings.validate_every, total),
         callbacks=[*averaging, checkpoints, Signals(checkpoints.folder), lines, origin],
         logger=loggers or False,
+        # Strategies that divide the weights over processes write checkpoints of their own.
+        plugins=[StreamedCheckpoints()] if settings.strategy in ("auto", "ddp") else None,
         log_every_n_steps=min(settings.validate_every, total),
         enable_checkpointing=False,
         enable_progress_bar=terminal,

@@ -337,9 +337,9 @@ def simulated(make_config) -> tuple[Config, Cells]:
     return config, load_cells(config.data)[0]
 
 
-def of_run(config: Config, cells: Cells, rows: np.ndarray, say=lambda line: None, earlier=None):
+def of_run(config: Config, cells: Cells, rows: np.ndarray, say=lambda line: None, penalties=None):
     mean, sd = mean_and_sd(cells.multiplicity[rows])
-    return fit_regulation(config, cells, states_of(cells, 0), rows, mean=mean, sd=sd, say=say, earlier=earlier)
+    return fit_regulation(config, cells, states_of(cells, 0), rows, mean=mean, sd=sd, say=say, penalties=penalties)
 
 
 def test_a_run_has_a_pooled_layer_and_one_that_knows_the_states(simulated):
@@ -352,7 +352,7 @@ def test_a_run_has_a_pooled_layer_and_one_that_knows_the_states(simulated):
     assert regulation.level_error > 0
     assert [line.split()[0] for line in said] == ["Fitted", "Within", "Levels"]
     assert all(line.endswith(".") or line.endswith(").") for line in said)
-    again = of_run(config, cells, np.arange(80), earlier=found)
+    again = of_run(config, cells, np.arange(80), penalties=found.penalties)
     assert again.pooled.values is found.pooled.values and again.by_state.ranks is found.by_state.ranks
     assert not same(again.pooled, found.pooled)
 

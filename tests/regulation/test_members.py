@@ -1,5 +1,6 @@
 """Training the members: never worse than their start on their own held-out cells, which they never read otherwise."""
 
+from functools import partial
 from itertools import count, repeat
 
 import numpy as np
@@ -193,3 +194,37 @@ def test_a_stronger_penalty_leaves_smaller_slopes(monkeypatch):
         train_members(layer, table, config, training=parts()[0], held_out=parts()[0], seed=0)
         sizes.append(layer.squared_slopes().detach().sum(1))
     assert (sizes[1] < 0.98 * sizes[0]).all()
+
+
+@pytest.mark.parametrize("deviates", [False, True])
+def test_training_with_few_genes_at_a_time_is_training_with_all_at_once(monkeypatch, deviates):
+    """Only the order of a few sums differs."""
+
+    def trained(scores: int) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        layer = RegulationLayer(2, 11, torch.tensor([0, 4, 7, 10]), 2, 3, states=2, deviates=deviates).double()
+        for parameter in layer.parameters():
+            parameter.data.add_(0.1 * torch.randn(parameter.shape, dtype=torch.float64))
+        monkeypatch.setattr(module, "SCORES", scores)
+        table = Table(40, 11, 4)
+        rows = torch.arange(40)
+        settings = RegulationConfig(members=2, steps=5, batch_size=8)
+        error = train_members(layer, table, settings, training=[rows[:30]] * 2, held_out=[rows[30:]] * 2, seed=0)
+        assert (len(module.genes_at_once(layer)) > 2) == (scores < 1000)
+        return [error, *(parameter.detach() for parameter in layer.parameters())]
+
+    for one, other in zip(trained(25), trained(10**6), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+
+
+class Table:
+    """Cells of two states, as a CellTable gives them."""
+
+    def __init__(self, cells: int, genes: int, regulators: int):
+        generator = torch.Generator().manual_seed(1)
+        draw = partial(torch.rand, dtype=torch.float64, generator=generator)
+        self.inputs, self.targets = draw(cells, regulators + 1), draw(cells, genes)
+        self.states = torch.nn.functional.one_hot(torch.arange(cells) % 2, 2).double()
+
+    def batch(self, rows, predicts_ranks):
+        return self.inputs[rows], self.states[rows], self.targets[rows]

@@ -24,11 +24,12 @@ from grn.config.schema import Config
 from grn.data.cells import load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.data.size import size_of_source
+from grn.process_memory import in_use
 from grn.messages import silent
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
 from grn.training.held_out import held_out_errors
-from grn.training.memory_estimate import in_use, memory_wanted
+from grn.training.memory_estimate import memory_wanted
 from anndata import AnnData
 
 def peak():  # ru_maxrss would begin at what the process that starts this one holds

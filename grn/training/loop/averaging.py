@@ -37,3 +37,16 @@ class MovingAverage(WeightAveraging):
             torch._foreach_add_(averages, list(torch._foreach_mul(weights, 1 - self.decay)))
         self._average_model.n_averaged += 1
         self._latest_update_step = trainer.global_step
+
+    @torch.no_grad()
+    def _swap_models(self, pl_module: L.LightningModule) -> None:
+        assert self._average_model is not None
+        for average, weight in zip(self._of(self._average_model.module), self._of(pl_module), strict=True):
+            if average is not weight:  # the regulation layers: the copies that swapping takes would be large, too
+                kept = average.data.clone()
+                average.data.copy_(weight.data)
+                weight.data.copy_(kept)
+
+    @staticmethod
+    def _of(module: torch.nn.Module) -> list[Tensor]:
+        return [*module.parameters(), *module.buffers()]

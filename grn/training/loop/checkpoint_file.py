@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from grn.disk import RememberingFile
 from grn.errors import RunFolderError
 
 END = b"PK\x05\x06"  # how the last record of a zip file begins
@@ -20,6 +22,18 @@ LENGTH = 22  # of that record; its last two bytes are the length of the comment
 MARK = b"sha256:"
 COMMENT = len(MARK) + 64
 BLOCK = 1 << 20
+
+
+class StreamedCheckpoints(TorchCheckpointIO):
+    """Writes a checkpoint straight into its file. Lightning's own way has all its bytes in memory first."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        with open(path, "wb", buffering=0) as plain:
+            # torch's own error would not say what the system did.
+            remembering = RememberingFile(plain)
+            torch.save(checkpoint, cast(IO[bytes], remembering))
+            if remembering.problem is not None:
+                raise remembering.problem
 
 
 class DamagedCheckpoint(RunFolderError):
