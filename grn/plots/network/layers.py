@@ -24,8 +24,8 @@ STRENGTH = "Purples"  # neither red nor blue: no sign is claimed
 def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, targets: int = 18) -> Figure:
     """A heat map for each layer, with the same regulators (rows) and targets (columns), on one scale.
 
-    Colour is |weight|, the mean over cells and heads of the normalised attention weight of the target on the regulator:
-    training does not identify the sign of a block's weight, so that none is drawn.
+    Colour is the mean over cells and heads of |w|, the size of the normalised attention weight of the target on the
+    regulator: training does not identify the sign of a block's weight, so that none is drawn.
     network: a run, or its network (varp["grn_attention_layer<i>"]).   regulators, targets: those of the strongest
     weights over all layers; a regulator has a place for some targets of its own. Raises UserError.
     """
