@@ -208,7 +208,9 @@ def _of_cells(
     fitted = fit_regulation(settings, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=say)
     if cell is not None:
         return _of_cell(fitted.regulation, cells, states, cell)
-    found: Network = network_in_context(fitted.regulation, cells, states, mean=mean, sd=sd, seed=seed)
+    found: Network = network_in_context(
+        fitted.regulation, cells, states, mean=mean, sd=sd, seed=seed, signed_layers=settings.model.signed_layers
+    )
     if prior is not None:
         found = prior.applied(found)
         for line in prior_summary(prior, held_out(prior, cells, fitted.regulation.regulators.numpy(), seed)):

@@ -56,6 +56,12 @@ class SimulatedConfig(Section):
     hubs: Spread = Field(
         0, description="sd of the log of a regulator's propensity to be chosen, whatever its abundance"
     )
+    cascades: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="targets at the end of a chain A -> B -> target; in every second one, A acts on it directly, too",
+    )
     type_specific: Fraction = Field(
         0, description="share of edges that exist in some cell types only: half of them in one type, half in two"
     )
@@ -137,6 +143,11 @@ class ModelConfig(Section):
     layers: Few = Field(2, description="blocks of attention and feed-forward; each reads the output of the one before")
     attention: Literal["spherical", "softmax", "l1", "squared_relu"] = Field(
         "spherical", description="normaliser of all blocks' weights; the others are there to be compared"
+    )
+    signed_layers: Literal[1, 2] = Field(
+        2,
+        description="signed layers that a network is read as: 1, total effects; 2, regulators on each other and direct "
+        "effects on targets, so that what goes through another regulator is told apart; counts only",
     )
     query_heads: Size = Field(2, description="query heads; head width = width / query_heads; few and wide do best")
     key_heads: Size = Field(1, description="key and value heads, each shared by a group of query heads")

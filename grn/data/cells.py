@@ -12,6 +12,7 @@ from scipy import sparse
 
 from grn.config.schema import DataConfig
 from grn.data.digest import digest_of_cells
+from grn.data.preprocessing.counting import Counting
 from grn.data.preprocessing.counts import Expression, read_expression
 from grn.data.preprocessing.depth import (
     DepthScale,
@@ -31,7 +32,7 @@ from grn.data.preprocessing.genes import (
     gene_names,
     merge_duplicates,
 )
-from grn.data.preprocessing.multiplicity import median_total, to_multiplicity
+from grn.data.preprocessing.multiplicity import counting_of, median_total, to_multiplicity
 from grn.data.preprocessing.scale import varying
 from grn.data.preprocessing.split import Split, split_cells
 from grn.data.readers.memory import MEMORY
@@ -58,6 +59,7 @@ class Cells:
     target_total: the total to which log1p_normalised scaled each cell; None for the other transforms.
     counts_from: a sentence about which matrix the values were read from.   notes: more sentences for the user.
     state [C]: float32, a number along which regulation may change (data.state_key), NaN where missing; None without.
+    counting: how counts became multiplicities; None where the values are not counts.
     var_names: [N], what the index of var calls the genes where their names are from a column of it
     (data.gene_key), else None.
     digest: of everything that training reads from the cells and their split; empty for cells of another source.
@@ -84,6 +86,7 @@ class Cells:
     state: np.ndarray | None = None
     state_name: str = ""
     digest: str = ""
+    counting: Counting | None = None
     var_names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
@@ -152,6 +155,7 @@ def load_cells(
         groups=groups,
         state=state,
         state_name=config.state_key or "",
+        counting=counting_of(transform, total, target) if counted else None,
         var_names=_var_names(expression, config, vocabulary),
         digest=digest_of_cells(
             values, config, split, (vocabulary, classes), (labels, predicted, groups, state, regulators)
@@ -220,6 +224,7 @@ def cells_for_vocabulary(
         depth_share=share,
         target_total=target_total,
         counts_from=expression.origin,
+        counting=counting_of(_transform(config), total, target_total) if config.values == "counts" else None,
         notes=(*_left_out(adata), note),
     )
 

@@ -19,7 +19,7 @@ from grn.config.schema import SimulatedConfig
 from grn.errors import ConfigError
 
 BASAL = 1.0  # production of a gene without a regulator; an edge of mean strength adds as much at its half response
-HUBS, CONTEXT, COMPOSITION, STATE = range(1, 5)  # the draws that have generators of their own
+HUBS, CONTEXT, COMPOSITION, STATE, CASCADES = range(1, 6)  # the draws that have generators of their own
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,8 @@ def plant(config: SimulatedConfig, generator: np.random.Generator) -> PlantedNet
     wanted = np.minimum(generator.integers(1, most + 1, genes), earlier) if most else np.zeros_like(earlier)
     propensity = np.exp(config.hubs * own_generator(config, HUBS).standard_normal(regulators)) if config.hubs else None
     source, target = _lowest(earlier, wanted, regulators, generator, propensity)
+    if config.cascades:
+        source, target = _with_cascades(source, target, config)
     starts = np.searchsorted(source, np.arange(regulators + 1))
     own = [target[start:end] for start, end in pairwise(starts)]
     sign = np.concatenate([np.where(generator.random(genes) < config.repression, -1, 1)[each] for each in own])
@@ -172,6 +174,12 @@ def _check(config: SimulatedConfig) -> None:
             f"data.simulated.regulators {config.regulators} leaves no target among {config.genes} genes; "
             "it must be smaller than data.simulated.genes."
         )
+    middle, targets = config.regulators - masters(config.regulators), config.genes - config.regulators
+    if config.cascades > (targets if middle else 0):
+        raise ConfigError(
+            f"data.simulated.cascades is {config.cascades}, but there are {targets} targets to end in and {middle} "
+            "regulators to pass through; lower it, or raise data.simulated.genes or data.simulated.regulators."
+        )
     shares = {name: getattr(config, name) for name in ("type_specific", "changed_signs", "state")}
     if sum(shares.values()) > 1 + 1e-9:
         found = ", ".join(f"{name} {share:g}" for name, share in shares.items())
@@ -185,6 +193,25 @@ def _check(config: SimulatedConfig) -> None:
                 f"data.simulated.{name} is {shares[name]:g}, but there is a single cell type for edges to differ "
                 "between; set data.simulated.cell_types to at least 2."
             )
+
+
+def _with_cascades(source: np.ndarray, target: np.ndarray, config: SimulatedConfig) -> tuple[np.ndarray, np.ndarray]:
+    """The edges with cascades A -> B -> C in the place of all other edges to their B and C.
+
+    A is a master, B a regulator that is none, which may be in several cascades, always with the same A, and C a target
+    of its own. In every second cascade A acts on C directly, too.
+    """
+    generator, regulators = own_generator(config, CASCADES), config.regulators
+    middle = generator.permutation(np.arange(masters(regulators), regulators))
+    first = generator.integers(0, masters(regulators), len(middle))
+    last = generator.permutation(np.arange(regulators, config.genes))[: config.cascades]
+    of = np.arange(len(last)) % len(middle)
+    middle, first = middle[: len(last)], first[: len(last)]
+    others = ~np.isin(target, np.concatenate([middle, last]))
+    source = np.concatenate([source[others], first, middle[of], first[of][1::2]])
+    target = np.concatenate([target[others], middle, last, last[1::2]])
+    order = np.lexsort((target, source))
+    return source[order], target[order]
 
 
 def _in_context(sign: np.ndarray, config: SimulatedConfig) -> tuple[np.ndarray, np.ndarray]:

@@ -64,6 +64,31 @@ def edge_evidence(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Evidence, l
     return together, of_states
 
 
+def certain_pairs(fit: KnockoffFit, regulators: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """How certain it is that each pair is associated, float32 [N, R], 0 to 1: over all states, and in each of several.
+
+    regulators: vocabulary positions [R].
+    """
+    usual = fit.usual.cpu().numpy()
+    slopes = (fit.slopes, fit.null_slopes)
+    mean, null_mean = (torch.einsum("k,kir->ir", fit.share, each).cpu().numpy() * usual for each in slopes)
+    together = _certain(mean, null_mean, regulators)
+    if len(fit.share) == 1:
+        return together, []
+    units = presence(fit.sds, fit.usual) * fit.usual
+    return together, [
+        _certain((real * unit).cpu().numpy(), (null * unit).cpu().numpy(), regulators)
+        for real, null, unit in zip(*slopes, units, strict=True)
+    ]
+
+
+def _certain(weight: np.ndarray, null_weight: np.ndarray, regulators: np.ndarray) -> np.ndarray:
+    weight, null_weight, candidates = _balanced(weight, null_weight, regulators)
+    certain = np.zeros(weight.shape, np.float32)
+    certain[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates])
+    return certain
+
+
 def regulator_factor(confidence: np.ndarray) -> np.ndarray:
     """[R], 0 to 1, of confidences [N, R]: a regulator of which many edges are certain is likely to have others."""
     share = (2 * confidence - 1).mean(0)  # of the targets whose sign is certain
@@ -114,6 +139,7 @@ def with_evidence(network: Network, together: Evidence, of_states: list[Evidence
         network,
         weight=within if network.weight is network.within else network.weight * together.factor,
         within=within,
+        total=None if network.total is None else network.total * together.factor,
         by_type=by_type,
         confidence=together.confidence,
         type_confidence={name: each.confidence for name, each in zip(by_type, of_states, strict=True)},

@@ -28,7 +28,7 @@ SIGN = {
     "attention": "positive: the regulator raises the target's predicted multiplicity (regulation layer)",
     "blocks": "none: the mean of |w| over heads and cells; training does not identify the signs of w",
 }
-RESERVED = re.compile(r"attention(_layer\d+)?")
+RESERVED = re.compile(r"attention(_layer\d+)?|total")
 
 
 def slugs(labels: Sequence[str]) -> dict[str, str]:
@@ -55,10 +55,11 @@ def kept_edges(weight: np.ndarray | sp.csr_matrix, top_k: int | None) -> tuple[n
 def edge_table(
     network: Network, genes: Sequence[str], regulators: np.ndarray, top_k: int | None, *, q_values: bool = False
 ) -> pd.DataFrame:
-    """Columns source, target, weight, within, between, confidence: a row per candidate edge, sorted by |weight|,
-    without self loops.
+    """Columns source, target, weight, within, between, indirect, confidence: a row per candidate edge, sorted by
+    |weight|, without self loops.
 
-    within and between: NaN where the read-out does not tell them apart.   q_values: add a column q_value, if known.
+    within and between, and indirect: NaN where the read-out does not tell them apart.   q_values: add a column
+    q_value, if known.
     """
     target, column, weight = kept_edges(network.weight, top_k)
     others = target != regulators[column]
@@ -73,6 +74,7 @@ def edge_table(
         "weight": weight,
         "within": unknown if network.within is None else network.within[target, column],
         "between": unknown if network.between is None else network.between[target, column],
+        "indirect": unknown if network.indirect is None else network.indirect[target, column],
         "confidence": network.confidence[target, column],
     }
     if q_values and network.q is not None:
@@ -135,6 +137,8 @@ def network_anndata(
     adata = anndata.AnnData(np.asarray(means, np.float32).reshape(len(present), len(genes)), obs=obs, var=var)
     slug_of = slugs(names)
     adata.varp["grn"] = square_matrix(chosen.weight, regulators, top_k)
+    if chosen.total is not None:
+        adata.varp["grn_total"] = square_matrix(chosen.total, regulators, top_k)
     for name, weight in chosen.by_type.items():
         if name in slug_of:
             adata.varp[f"grn_{slug_of[name]}"] = square_matrix(weight, regulators, top_k)
@@ -146,6 +150,7 @@ def network_anndata(
         "orientation": "row = target, column = regulator",
         "readout": readout,
         "sign": SIGN["blocks" if readout == "attention" and attention is None else readout],
+        "effects": "total" if chosen.total is None else "direct; total effects are in varp['grn_total']",
         "sign_attention": SIGN["blocks" if attention is None else "attention"],
         "sign_attention_layers": SIGN["blocks"],
         "states": states.origin,

@@ -98,7 +98,15 @@ def read_networks(
         by_name = {states.names[int(k)]: weight for k, weight in attention.by_type.items()}
         attention = replace(attention, by_type=by_name)
         if readout == "effect":
-            chosen = network_in_context(regulation, cells, states, mean=model.mean, sd=model.sd, seed=seed)
+            chosen = network_in_context(
+                regulation,
+                cells,
+                states,
+                mean=model.mean,
+                sd=model.sd,
+                seed=seed,
+                signed_layers=model.config.signed_layers,
+            )
     if readout == "attention":
         chosen = attention or Network(mean, {}, np.broadcast_to(np.float32(0.5), layers[0].shape))
     if readout in WHOLE_MODEL:

@@ -5,7 +5,8 @@ Letters: N target genes, R regulators.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,7 +23,9 @@ class Network:
     confidence [N, R], 0 to 1: that the sign is right (false_discovery.py), or, where the whole model is read, the share
     of the read bags in which the pair has the sign of its mean.   within [N, R]: the weight of differences between
     cells of one type alone; between [N, R], -1 to 1: the correlation of the types' levels; both None where the read-out
-    does not tell them apart.   type_confidence: as confidence, for each type.   q, type_q: q-values, where known.
+    does not tell them apart.   total [N, R]: the weight with what goes through other regulators, and indirect [N, R],
+    0 to 1: the share of the effect that does; None where direct effects were not told apart (direct.py).
+    type_confidence, type_indirect: as those, for each type.   q, type_q: q-values, where known.
     """
 
     weight: np.ndarray | sp.csr_matrix
@@ -33,13 +36,25 @@ class Network:
     type_confidence: dict[str, np.ndarray] = field(default_factory=dict)
     q: np.ndarray | None = None
     type_q: dict[str, np.ndarray] = field(default_factory=dict)
+    total: np.ndarray | None = None
+    indirect: np.ndarray | None = None
+    type_indirect: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def with_names(self, names: Sequence[str]) -> Network:
+        """The same with the names of the types in place of their numbers, which are texts."""
+        by_type, indirect = (
+            {names[int(number)]: values for number, values in of.items()} for of in (self.by_type, self.type_indirect)
+        )
+        return replace(self, by_type=by_type, type_indirect=indirect)
 
     def of_type(self, name: str) -> Network:
         """The network of one cell type by itself."""
         weight = self.by_type[name]
         confidence = self.type_confidence.get(name, self.confidence)
         within = None if self.within is None else weight
-        return Network(weight, {}, confidence, within, self.between, {}, self.type_q.get(name, self.q))
+        indirect = self.type_indirect.get(name, self.indirect)
+        q = self.type_q.get(name, self.q)
+        return Network(weight, {}, confidence, within, self.between, indirect=indirect, q=q)
 
 
 def balanced(weight: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
+from grn.data.preprocessing.counting import Counting
 from grn.errors import DataError
 
 LEAST_TOTAL = 0.05  # of the target total: cells with a smaller total are scaled as if they had this one
@@ -33,10 +34,22 @@ def to_multiplicity(
     if transform == "counts":
         return values
     if transform == "log1p_normalised":
-        if target_total is None:
-            raise ValueError("log1p_normalised needs the target_total of the training cells")
-        # Dividing by a total near 0 would give the few genes of an almost empty cell huge multiplicities.
-        scale = target_total / np.maximum(totals, LEAST_TOTAL * target_total)
+        scale = scale_of_cells(totals, target_total)
         values.data *= np.repeat(scale, np.diff(values.indptr)).astype(np.float32)
     values.data = np.log1p(values.data)
     return values
+
+
+def scale_of_cells(totals: np.ndarray, target_total: float | None) -> np.ndarray:
+    """What log1p_normalised multiplies the counts of each cell by, [C]. Raises ValueError without a target total."""
+    if target_total is None:
+        raise ValueError("log1p_normalised needs the target_total of the training cells")
+    # Dividing by a total near 0 would give the few genes of an almost empty cell huge multiplicities.
+    return target_total / np.maximum(totals, LEAST_TOTAL * target_total)
+
+
+def counting_of(transform: str, totals: np.ndarray, target_total: float | None = None) -> Counting:
+    """How `to_multiplicity` counts with the same arguments."""
+    if transform == "counts":
+        return Counting(None)
+    return Counting(np.ones(len(totals)) if transform == "log1p" else scale_of_cells(totals, target_total))

@@ -19,11 +19,15 @@ Letters: P members, C cells, n targets at a time, R regulators, H heads, K state
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import torch
 from torch import Tensor
 
 from grn.model.regulation import Regulation
 from grn.model.regulation_layer import Scores
+from grn.network.direct import Paths, PathsByState
 from grn.network.readouts.layer_means import state_means, state_sds
 from grn.network.weights import Network, balanced, without_self
 
@@ -31,40 +35,92 @@ OF_LEVELS = 0.6  # what the correlation of levels counts, in units of the effect
 
 
 def effect_network(
-    regulation: Regulation, multiplicity: Tensor, basal: Tensor | None, states: Tensor, levels: np.ndarray
+    regulation: Regulation,
+    multiplicity: Tensor,
+    basal: Tensor | None,
+    states: Tensor,
+    levels: np.ndarray,
+    paths: PathsByState | None = None,
 ) -> Network:
     """The network whose weights are effects, over all cells and for each state (by number, as text), `balanced`.
 
     multiplicity [C, R]: of the regulators.   basal [C]: of the basal gene, None: 1.   states [C, K].   levels [K, N]:
-    mean multiplicity of every gene in each state.   The confidence is 0.5: nothing is known (see false_discovery.py).
+    mean multiplicity of every gene in each state.   paths: through other regulators, whose effects are
+    taken out; None: weights are total effects. The confidence is 0.5: nothing is known (see false_discovery.py).
     """
     regulators = regulation.regulators.cpu().numpy()
-
-    def finished(weight: np.ndarray) -> np.ndarray:
-        return without_self(balanced(without_self(weight, regulators)), regulators)
-
     within_layer = regulation.within
     m = within_layer.inputs(multiplicity, basal)
     cells = states.sum(0) / states.sum()
-    slopes = state_means(within_layer, m, states, effect)
     sds = state_sds(m, states)
     usual = (cells @ sds.square()).sqrt()
-    within = finished(np.einsum("k,kir->ir", cells.cpu().numpy(), slopes) * usual.cpu().numpy())
+    slopes = state_means(within_layer, m, states, effect)
+    over_states = np.einsum("k,kir->ir", cells.cpu().numpy(), slopes)
+    mean = Effects.of(over_states, None if paths is None else paths.together)
+    within = mean.weight(usual, regulators)
     unknown = np.broadcast_to(np.float32(0.5), within.shape)
     if regulation.by_state is None:
-        return Network(within, {}, unknown, within, np.zeros_like(within))
-    units = (usual * presence(sds, usual)).cpu().numpy()
-    by_state = {str(k): finished(slopes[k] * units[k]) for k in range(len(slopes))}
+        total, indirect = mean.total_weight(usual, regulators), mean.indirect
+        return Network(within, {}, unknown, within, np.zeros_like(within), total=total, indirect=indirect)
+    of_states = [Effects.of(of, None if paths is None else paths.of_states[k]) for k, of in enumerate(slopes)]
+    units = usual * presence(sds, usual)
+    by_state = {str(k): of.weight(units[k], regulators) for k, of in enumerate(of_states)}
     between = without_self(level_correlation(levels, regulators, cells.cpu().numpy()), regulators)
     weight = within
     if regulation.levels_follow:
         pooled = regulation.pooled
         m = pooled.inputs(multiplicity, basal)
         everyone = m.new_ones(len(m), 1)
-        weight = finished(state_means(pooled, m, everyone, effect)[0] * state_sds(m, everyone)[0].cpu().numpy())
+        factor = (pooled.unit / within_layer.unit)[:-1]
+        of_all = state_means(pooled, m, everyone, effect)[0]
+        mean = Effects.of(of_all, None if paths is None else paths.together.in_units(factor))
+        usual = state_sds(m, everyone)[0]
+        weight = mean.weight(usual, regulators)
         scale = np.sqrt(np.square(weight).mean() / max(np.square(between).mean(), 1e-12))
         weight = (weight + OF_LEVELS * scale * between).astype(np.float32)
-    return Network(weight, by_state, unknown, within, between)
+    return Network(
+        weight,
+        by_state,
+        unknown,
+        within,
+        between,
+        total=mean.total_weight(usual, regulators),
+        indirect=mean.indirect,
+        type_indirect={str(k): of.indirect for k, of in enumerate(of_states) if of.indirect is not None},
+    )
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Slopes [N, R] for one unit of the regulator, in sds of the target: total, and direct, the same without paths."""
+
+    total: np.ndarray
+    direct: np.ndarray
+
+    @classmethod
+    def of(cls, total: np.ndarray, paths: Paths | None) -> Effects:
+        if paths is None:
+            return cls(total, total)
+        return cls(total, paths.direct(torch.as_tensor(total, device=paths.sd.device)).cpu().numpy())
+
+    def weight(self, unit: Tensor, regulators: np.ndarray) -> np.ndarray:
+        """The direct effects of `unit` [R] units of each regulator, balanced."""
+        return _weights(self.direct, unit, regulators)
+
+    def total_weight(self, unit: Tensor, regulators: np.ndarray) -> np.ndarray | None:
+        return None if self.direct is self.total else _weights(self.total, unit, regulators)
+
+    @property
+    def indirect(self) -> np.ndarray | None:
+        """The share of each total effect that is not direct; None where no paths were looked for."""
+        if self.direct is self.total:
+            return None
+        return 1 - np.divide(self.direct, self.total, out=np.ones_like(self.total), where=self.total != 0)
+
+
+def _weights(slopes: np.ndarray, unit: Tensor, regulators: np.ndarray) -> np.ndarray:
+    slopes = without_self(slopes * unit.cpu().numpy(), regulators)
+    return without_self(balanced(slopes), regulators)
 
 
 def effect(scores: Scores, m: Tensor, share: Tensor) -> Tensor:
