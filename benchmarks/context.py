@@ -4,7 +4,7 @@
     python benchmarks/context.py --without grn                          # 3 minutes
     python benchmarks/context.py --kinds typed composition --seeds 101 --methods grn ridge_shared
 
-Four kinds of fresh draws (`draws.py`), five seeds each; all methods read the same values, log1p of scaled counts. The
+Five kinds of fresh draws (`draws.py`), five seeds each; all methods read the same values, log1p of scaled counts. The
 table has the mean over the seeds and the worst in brackets; `context.csv` has a row for each draw, seed and method, is
 written after each draw, and keeps the rows that were not measured again. --missing measures only what it lacks.
 
@@ -14,6 +14,8 @@ written after each draw, and keeps the rows that were not measured again. --miss
     noisy        AUPRC and early precision over their densities, at 60 to 90 % zeros
     shuffled     the same where nothing but each gene's values is left: less is better, 1 is chance. `abundance`, the
                  product of mean multiplicities, shows what can be had from these alone
+    cascades     chains A -> B -> C, half of them with A -> C beside: AUPRC of the direct edges; share of the pure
+                 chains whose A -> C is weaker than both of its edges; precision at q <= .2, and the edges found there
     composition  no edges, but levels that differ between types: share of the pairs at q <= .05 and .1, and the root
                  mean square of the weights over that on cells with networks (`typed`, of the same size)
 
@@ -36,7 +38,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from draws import Draw, composition, sergio_like, sergio_noise, shuffled, typed
+from draws import Draw, cascades, composition, sergio_like, sergio_noise, shuffled, simulated_cascades, typed
 from networks import HERE, score
 from peers_by_type import by_label, pearson_each, ridge_each, ridge_shared, ridge_within
 from results_file import merged, ordered, write
@@ -52,6 +54,7 @@ from grn.network.false_discovery import benjamini_hochberg
 KEYS = ["kind", "draw", "seed", "method"]
 SIZES = [(depth, cells) for depth in (4, 1) for cells in (600, 150)]
 ZEROS = (0.6, 0.7, 0.8, 0.9)
+CASCADES = [(depth, types) for depth in (8, 2) for types in (1, 4)]
 LEVELS = {"q_05": 0.05, "q_10": 0.1}
 
 
@@ -82,7 +85,7 @@ def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Fo
         from ours import infer_in_context
 
         known = replace(one, labels=None) if method == "grn_unlabelled" else one
-        ours = infer_in_context(known, seed, q_values=q_values)
+        ours = infer_in_context(known, seed, q_values=q_values, signed_layers=1 if method == "grn_total" else 2)
         by_type = ours.by_type if known is one else ours.of_labels(one.labels or [])
         return Found(ours.overall, by_type, ours.overall["q_value"].to_numpy() if q_values else None)
     if method == "pearson":
@@ -103,6 +106,7 @@ def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Fo
 
 METHODS = (
     "grn",
+    "grn_total",  # one signed layer: effects through other regulators are not told apart
     "grn_unlabelled",  # is not told the types; a type's network is that of the state that most of its cells are in
     "abundance",
     "pearson",
@@ -113,8 +117,9 @@ METHODS = (
     "ridge_each",
     "ridge_shared",
 )
+CHAINS = ("grn", "grn_total", "pearson", "ridge", "ridge_within")
 GLOBAL = ("grn", "abundance", "pearson", "spearman", "ridge")  # in draws whose network is the same in all types
-TYPED = tuple(method for method in METHODS if method not in ("abundance", "pearson", "spearman"))
+TYPED = tuple(method for method in METHODS if method not in ("grn_total", "abundance", "pearson", "spearman"))
 
 
 def abundance(matrix: np.ndarray, genes: list[str], regulators: list[str]) -> pd.DataFrame:
@@ -188,6 +193,27 @@ def network_scores(draw: Draw, found: Found) -> dict[str, float]:
     return {name: scores[name] for name in ("auprc_ratio", "early_precision_ratio")}
 
 
+def cascade_scores(draw: Draw, found: Found) -> dict[str, float]:
+    """Of one network over all cells. A pure chain is A -> B -> C without an edge A -> C."""
+    one = draw.one
+    assert found.overall is not None
+    weight, edge = np.abs(dense(one, found.overall)), dense(one, one.reference, "sign") != 0
+    place = pd.Index(one.genes).get_indexer(pd.Index(one.regulators or one.genes))  # of the regulators among the genes
+    chains = [
+        weight[a, c] < min(weight[b, c], weight[a, place[b]])
+        for b, c in zip(*edge.nonzero(), strict=True)
+        for a in edge[:, place[b]].nonzero()[0]
+        if not edge[a, c] and place[a] != c
+    ]
+    pairs = candidates(one)
+    scores = {"auprc": auprc(weight[pairs], edge[pairs]), "chains": float(np.mean(chains))}
+    if found.q is not None:
+        discovered = dense(one, found.overall.assign(found=found.q <= 0.2), "found") > 0
+        scores["precision"] = float((discovered & edge).sum() / max(discovered.sum(), 1))
+        scores["found"] = float((discovered & edge).sum() / edge.sum())
+    return scores
+
+
 def size(one: NetworkSet, found: Found) -> float:
     """Root mean square of the weights of all pairs, of the types' networks where there are any."""
     tables = found.by_type.values() if found.by_type is not None else [found.overall]
@@ -224,7 +250,7 @@ def drawn(kind: str, name: str, seed: int) -> Draw:
 
 @cache
 def inferred(kind: str, name: str, seed: int, method: str) -> Found:
-    return infer(method, drawn(kind, name, seed).one, seed, q_values=kind == "composition")
+    return infer(method, drawn(kind, name, seed).one, seed, q_values=kind in ("composition", "cascades"))
 
 
 def measure_typed(method: str, name: str, seed: int) -> dict[str, float]:
@@ -233,6 +259,10 @@ def measure_typed(method: str, name: str, seed: int) -> dict[str, float]:
 
 def measure_network(method: str, name: str, seed: int, kind: str) -> dict[str, float]:
     return network_scores(drawn(kind, name, seed), inferred(kind, name, seed, method))
+
+
+def measure_cascades(method: str, name: str, seed: int) -> dict[str, float]:
+    return cascade_scores(drawn("cascades", name, seed), inferred("cascades", name, seed, method))
 
 
 def measure_composition(method: str, name: str, seed: int) -> dict[str, float]:
@@ -274,6 +304,16 @@ KINDS = {
         GLOBAL,
         partial(measure_network, kind="shuffled"),
         worst="max",
+    ),
+    "cascades": Kind(
+        {f"depth {depth}, {types} types": partial(cascades, depth=depth, types=types) for depth, types in CASCADES}
+        | {
+            f"simulated:, depth {depth}, {types} types": partial(simulated_cascades, depth=depth, types=types)
+            for depth, types in CASCADES
+        },
+        {"auprc": "AUPRC", "chains": "chains", "precision": "precision at q <= .2", "found": "found at q <= .2"},
+        CHAINS,
+        measure_cascades,
     ),
     "composition": Kind(
         sized(composition),

@@ -4,6 +4,7 @@
     sergio_noise   the same technical noise on the noise-free levels of a shared set of SERGIO
     shuffled       every gene of a set permuted over the cells on its own: nothing is left but each gene's values
     typed          networks that differ between cell types, and composition: levels that differ without regulation
+    cascades       chains of regulators, with and without the direct edge; our own generator has them, too
     composition    composition alone
 
 Written after the published equations of SERGIO (Dibaeinia and Sinha 2020) and apart from grn/data/simulated.py, so
@@ -38,6 +39,7 @@ WITHIN_SD, LEVEL_SD, MEAN_SD, TARGET_SD, SIZE_SD = 0.5, 0.7, 0.5, 0.25, 0.25
 SHARED = 0.15  # share of a regulator's variance within types that common factors make
 FACTORS = 2
 STRENGTH = (0.25, 0.6)
+SHARES = (0.3, 0.7)  # of the variance of a gene's log level that its regulators in a cascade make
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +144,53 @@ def typed(
     reference = edges.assign(sign=np.where(agree, np.sign(sign.sum(0)), 0))
     one = _set(f"typed_{depth:g}_{cells_per_type}_{seed}", counts, names, labels, regulators, reference)
     return Draw(one, pd.concat(by_type, ignore_index=True))
+
+
+def cascades(
+    seed: int, depth: float, types: int = 1, cells: int = 2400, masters: int = 10, middle: int = 10, targets: int = 180
+) -> Draw:
+    """Chains of log levels A -> B -> C, the same in all types, and composition. Every second C has an edge from A, too.
+
+    Each B has one master A, and each C one B. What a gene has from its regulators and what is its own add up to the
+    spread WITHIN_SD.
+    """
+    generator = np.random.default_rng([seed, 7])
+    regulators, genes = masters + middle, masters + middle + targets
+    sign, size = np.where(generator.random((genes, 2)) < REPRESSED, -1, 1), generator.uniform(*SHARES, (genes, 2))
+    above, within = np.zeros((genes, 2), int), generator.standard_normal((cells, genes))
+    edges = []
+    for gene in range(masters, genes):
+        if gene < regulators:
+            of = [generator.integers(masters)]
+        else:
+            through = generator.integers(masters, regulators)
+            of = [through, above[through, 0]][: 1 + gene % 2]
+        above[gene, : len(of)] = of
+        share = size[gene, : len(of)] / len(of)
+        regulated = within[:, of] @ (sign[gene, : len(of)] * np.sqrt(share))
+        within[:, gene] = regulated + np.sqrt(1 - share.sum()) * within[:, gene]
+        within[:, gene] /= within[:, gene].std()
+        edges += [(source, gene, sign[gene, place]) for place, source in enumerate(of)]
+    labels = np.repeat(np.arange(types), cells // types)
+    counts = _composed(generator, WITHIN_SD * within, labels, depth)
+    names = _names(regulators, genes)
+    reference = pd.DataFrame([(names[a], names[b], s) for a, b, s in edges], columns=["source", "target", "sign"])
+    return Draw(_set(f"cascades_{depth:g}_{types}_{seed}", counts, names, labels, regulators, reference))
+
+
+def simulated_cascades(seed: int, depth: float, types: int = 1) -> Draw:
+    """Cascades of the project's own generator: the cells of `path: "simulated:"`, half of whose targets end one."""
+    from grn.config.schema import SimulatedConfig
+    from grn.data.simulated import read_truth, simulate
+
+    config = SimulatedConfig(
+        cells=2400, genes=200, regulators=20, cell_types=types, depth=depth, cascades=90, seed=seed
+    )
+    cells = simulate(config)
+    truth = read_truth(cells)
+    labels = cells.obs["cell_type"].cat.codes.to_numpy()
+    name = f"simulated_cascades_{depth:g}_{types}_{seed}"
+    return Draw(_set(name, cells.X.toarray(), cells.var_names.to_numpy(), labels, config.regulators, truth))
 
 
 def composition(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import anndata
@@ -17,19 +17,21 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 from sets import NetworkSet
+from torch import Tensor
 
 import grn
 from grn.config.schema import Config
-from grn.data.cells import load_cells
+from grn.data.cells import Cells, load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.files import write_anndata
 from grn.messages import Say, silent
+from grn.model.regulation import Regulation
 from grn.network.file_formats import edge_table
 from grn.network.in_context import network_in_context
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import States, states_of
 
-SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 6}  # raise revision when the numbers change
+SETTINGS = {"readout": "effect", "version": grn.__version__, "revision": 7}  # raise revision when the numbers change
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +56,28 @@ def infer(one: NetworkSet, seed: int, device: str) -> pd.DataFrame:
 
 
 def infer_in_context(
-    one: NetworkSet, seed: int, device: str = "cpu", *, q_values: bool = False, say: Say = silent
+    one: NetworkSet,
+    seed: int,
+    device: str = "cpu",
+    *,
+    q_values: bool = False,
+    signed_layers: int = 2,
+    say: Say = silent,
 ) -> Networks:
     """Networks of a set and of its cell types, or of the states that are found in a set without labels.
 
-    q_values: add their column.
+    q_values: add their column.   signed_layers: 1, total effects; 2, direct ones.
     """
+    cells, states, regulation, units = fitted(one, seed, device, say)
+    network = network_in_context(regulation, cells, states, **units, seed=seed, signed_layers=signed_layers)
+    listed = (cells.vocabulary, regulation.regulators.cpu().numpy(), None)
+    by_type = {name: edge_table(network.of_type(name), *listed, q_values=q_values) for name in network.by_type}
+    return Networks(edge_table(network, *listed, q_values=q_values), by_type, states)
+
+
+@lru_cache(maxsize=1)
+def fitted(one: NetworkSet, seed: int, device: str, say: Say) -> tuple[Cells, States, Regulation, dict[str, Tensor]]:
+    """The cells of a set, their states, the regulation fitted to all of them, and mean and sd of each gene."""
     with tempfile.TemporaryDirectory() as folder:
         config = configuration(one, seed, device, Path(folder) / "cells.h5ad")
         cells, split = load_cells(config.data, seed=seed)
@@ -67,10 +85,7 @@ def infer_in_context(
     states = states_of(cells, seed)
     fit = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say)
     regulation = fit(np.arange(len(cells)), earlier=fit(split.train)).regulation.to(device)
-    network = network_in_context(regulation, cells, states, mean=mean, sd=sd, seed=seed)
-    listed = (cells.vocabulary, regulation.regulators.cpu().numpy(), None)
-    by_type = {name: edge_table(network.of_type(name), *listed, q_values=q_values) for name in network.by_type}
-    return Networks(edge_table(network, *listed, q_values=q_values), by_type, states)
+    return cells, states, regulation, {"mean": mean, "sd": sd}
 
 
 def configuration(one: NetworkSet, seed: int, device: str, path: Path) -> Config:

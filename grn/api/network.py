@@ -92,7 +92,7 @@ def network(
         >>> tiny = {"data.simulated.cells": 200, "data.simulated.genes": 30, "regulation.steps": 20}
         >>> edges = grn.network("simulated:", label_key="cell_type", set=tiny, quiet=True)
         >>> edges.columns.tolist()
-        ['source', 'target', 'weight', 'within', 'between', 'confidence', 'q_value']
+        ['source', 'target', 'weight', 'within', 'between', 'indirect', 'confidence', 'q_value']
         >>> of_type = grn.network("simulated:", label_key="cell_type", cell_type="type 1", set=tiny, quiet=True)
         >>> len(edges) == len(of_type)
         True

@@ -64,8 +64,8 @@ def read_network(
 
     Returns:
         Columns `source` (the regulator), `target`, `weight` (float64, signed where the tool gives signs; unit: as the
-        tool has it), and `within`, `between`, `confidence` (0 to 1), `q_value` and `cell_type` where the table has
-        them. Rows in the order of the file; those of ours by falling |weight|.
+        tool has it), and `within`, `between`, `indirect`, `confidence` (0 to 1), `q_value` and `cell_type` where the
+        table has them. Rows in the order of the file; those of ours by falling |weight|.
 
     Raises:
         DataError: no such file, no such columns, a weight that is no finite number, an unknown cell type.

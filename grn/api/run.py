@@ -90,8 +90,9 @@ class Run:
 
     @cached_property
     def edges(self) -> pd.DataFrame:
-        """edges.parquet: source, target, weight, within, between, confidence and, with effects, q_value: a row per
-        candidate edge, sorted by |weight|."""
+        """edges.parquet: source, target, weight, within, between, indirect, confidence and, with effects, q_value.
+
+        A row per candidate edge, sorted by |weight|."""
         import pandas as pd
 
         return pd.read_parquet(self._file("edges.parquet"))
@@ -230,7 +231,7 @@ def load(run: str | os.PathLike[str]) -> Run:
         ...     trained = grn.train("simulated:", output=f"{home}/first", max_steps=20, set=tiny, quiet=True)
         ...     run = grn.load(f"{home}/first")
         ...     run.edges.columns.tolist()
-        ['source', 'target', 'weight', 'within', 'between', 'confidence', 'q_value']
+        ['source', 'target', 'weight', 'within', 'between', 'indirect', 'confidence', 'q_value']
     """
     if not isinstance(run, (str, os.PathLike)):
         raise DataError(f"grn.load takes the path of a run folder, not {type(run).__name__}; give run.folder.")

@@ -9,11 +9,13 @@ layers in succession describe that:
 
 p_bj is the network of the regulators among themselves. a_b is the part that counting makes of what they leave of the
 variance of b: with Gaussian levels and noise, b~ is then the expectation of the level. A layer that was fitted to the
-counts has the *total* effects of both, w_ij = (1 - a_j) d_ij + sum_b d_ib a_b p_bj. To solve this for d exactly lets
-the noise of every weight into it. So only paths count of which both ends are certain, as the knock-offs see it (c, 0 to
-1), and they take no more than all of a weight:
+counts has the *total* effects of both, w_ij = (1 - a_j) d_ij + sum_b d_ib a_b p_bj, and (1 - a_j) d_ij is the direct
+one. To solve this for d exactly lets the noise of every weight into it (docs/decisions/signed-layers.md). So only paths
+count of which both ends are certain, as the knock-offs see it (c, 0 to 1), and they take no more than all of a weight:
 
-    indirect_ij = sum_b c_ib w_ib a_b / (1 - a_b) c_bj p_bj          direct_ij = w_ij - indirect_ij, from 0 to w_ij
+    direct_ij = w_ij - sum_b c_ib direct_ib a_b / (1 - a_b) c_bj p_bj          between 0 and w_ij
+
+which is iterated, from direct = w on: of A -> B -> C, B is then less and less explained by A.
 
 Letters: C cells, N genes, R regulators.
 """
@@ -25,6 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+ITERATIONS = 4
 MOST = 0.8  # of a: else all that is associated with a rare regulator would be taken to pass through it
 
 
@@ -42,11 +45,14 @@ class Paths:
 
     def direct(self, total: Tensor) -> Tensor:
         """The direct effects [N, R] of total ones, which are for one unit of the regulator, in sds of the target."""
-        kept = (total * self.certain).to(self.sd)
-        among = self.sd[:, None] * kept[self.own]
-        rest = total - ((kept * (self.by_counting / (1 - self.by_counting))) @ among).to(total)
-        return torch.where(total > 0, rest.clamp(min=0).minimum(total), rest.clamp(max=0).maximum(total))
-
+        certain, total_of = self.certain.to(self.sd), total.to(self.sd)
+        among = self.sd[:, None] * (certain * total_of)[self.own]
+        passed_on = certain * (self.by_counting / (1 - self.by_counting))
+        found = total_of
+        for _ in range(ITERATIONS):
+            rest = total_of - (passed_on * found) @ among
+            found = torch.where(total_of > 0, rest.clamp(min=0).minimum(total_of), rest.clamp(max=0).maximum(total_of))
+        return found.to(total)
 
     def in_units(self, factor: Tensor) -> Paths:
         """The same where the units of the regulators are larger by the factor [R]."""

@@ -18,7 +18,7 @@ from grn.network.readouts.effect import effect_network
 from grn.regulation.levels import state_levels
 
 FAST = {"regulation.members": 2, "regulation.penalties": [10, 100]}
-COLUMNS = ["source", "target", "weight", "within", "between", "confidence", "q_value"]
+COLUMNS = ["source", "target", "weight", "within", "between", "indirect", "confidence", "q_value"]
 
 
 @pytest.fixture(scope="module")

@@ -164,6 +164,23 @@ def test_cells_without_context_are_those_of_the_first_version(config, known):
     assert list(read_truth(adata)) == ["source", "target", "sign"] and list(adata.obs) == ["cell_type"]
 
 
+def test_cascades_take_the_place_of_all_other_edges_to_their_genes():
+    """Each ends in a target of its own; in every second one the first regulator acts on the target directly, too."""
+    config = SimulatedConfig(cells=30, genes=60, regulators=9, cascades=11)
+    truth = read_truth(simulate(config))
+    regulators_of = truth.groupby("target")["source"].agg(set).to_dict()
+    masters = {f"R{number}" for number in range(1, 5)}
+    middle = {f"R{number}" for number in range(5, 10)}
+    assert all(len(regulators_of[gene]) == 1 and regulators_of[gene] <= masters for gene in middle)
+    plain = read_truth(simulate(changed(config, cascades=0))).groupby("target")["source"].agg(set).to_dict()
+    ends = [gene for gene, found in regulators_of.items() if gene[0] == "G" and found != plain[gene]]
+    alone = [gene for gene in ends if len(regulators_of[gene]) == 1]
+    assert len(ends) == 11 and len(alone) == 6
+    for gene in ends:
+        (through,) = regulators_of[gene] & middle
+        assert regulators_of[gene] - {through} <= regulators_of[through]
+
+
 @pytest.mark.parametrize("types", [2, 3, 4, 7])
 def test_shares_of_edges_and_the_types_in_which_they_act(types):
     edges = acting(changed(DIFFERENT, cell_types=types))
@@ -309,6 +326,8 @@ def test_cells_of_types_do_not_depend_on_how_many_are_in_memory_at_a_time(monkey
             {"type_specific": 0.1, "cell_types": 1},
             r"type_specific is 0\.1, .*set data\.simulated\.cell_types to at least 2",
         ),
+        ({"cascades": 109}, r"cascades is 109, but there are 108 targets to end in and 6 regulators"),
+        ({"cascades": 1, "regulators": 1}, r"cascades is 1, but there are 119 targets to end in and 0 regulators"),
         ({"changed_signs": 0.1, "cell_types": 1}, r"changed_signs is 0\.1, but there is a single cell type"),
     ],
 )

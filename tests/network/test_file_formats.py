@@ -29,7 +29,7 @@ from grn.regulation.states import States
 
 GENES = ("NA", "g1", "g2", "g3", "nan")
 REGULATORS = np.array([1, 4])
-COLUMNS = ["source", "target", "weight", "within", "between", "confidence"]
+COLUMNS = ["source", "target", "weight", "within", "between", "indirect", "confidence"]
 LABELS = ("attention", "a/b", "a b", "", "β", "attention_layer0", "T/NK cell", "type", "a_b_2")
 
 
@@ -45,9 +45,10 @@ def network(types=LABELS[:3], seed=0) -> Network:
     def of_types(start: int) -> dict[str, np.ndarray]:
         return {name: drawn(100 * seed + start + number) for number, name in enumerate(types)}
 
-    first, *others = (drawn(100 * seed + number) for number in range(5))
-    within, between, confidence, q = others
-    return Network(first, of_types(10), confidence, within, between, of_types(30), q, of_types(50))
+    first, *others = (drawn(100 * seed + number) for number in range(7))
+    within, between, confidence, q, total, indirect = others
+    known = (first, of_types(10), confidence, within, between, of_types(30), q, of_types(50))
+    return Network(*known, total, indirect, of_types(70))
 
 
 def networks(types=LABELS[:3], *, layer=True, blocks=2) -> Networks:
@@ -114,6 +115,7 @@ def test_the_networks_of_all_types_read_back(tmp_path):
     assert sorted(label_of.values()) == sorted(LABELS)
     assert set(found.varp) == {f"grn_{slug}" for slug in label_of} | {
         "grn",
+        "grn_total",
         "grn_attention",
         "grn_attention_layer0",
         "grn_attention_layer1",
@@ -127,6 +129,7 @@ def test_the_networks_of_all_types_read_back(tmp_path):
         ("_layer1", read.layers[1]),
     ):
         np.testing.assert_array_equal(found.varp[f"grn_attention{name}"].toarray()[:, REGULATORS], weight)
+    np.testing.assert_array_equal(found.varp["grn_total"].toarray()[:, REGULATORS], read.chosen.total)
     assert list(found.var_names) == list(GENES), "NA and nan are genes"
     assert found.var["is_regulator"].tolist() == [False, True, False, False, True]
     assert isinstance(found.varp["grn"], sparse.csr_matrix)
@@ -155,7 +158,7 @@ def test_a_network_without_cell_types_is_written(tmp_path):
     write_network(tmp_path, as_anndata((), read=read), edges, by_type)
     found = anndata.read_h5ad(tmp_path / "network.h5ad")
     assert found.shape == (0, 5) and found.uns["grn"]["states"] == "one"
-    assert set(found.varp) == {"grn", "grn_attention", "grn_attention_layer0"}
+    assert set(found.varp) == {"grn", "grn_total", "grn_attention", "grn_attention_layer0"}
     nothing = pd.read_parquet(tmp_path / "edges_by_type.parquet")
     assert len(nothing) == 0 and list(nothing.columns) == [*COLUMNS, "cell_type"]
 
@@ -240,7 +243,9 @@ def test_every_column_of_an_edge_is_about_that_edge():
         row = table["target"].map(GENES.index)
         column = table["source"].map({GENES[gene]: number for number, gene in enumerate(REGULATORS)})
         for name, values in zip(
-            [*COLUMNS[2:], "q_value"], (one.weight, one.within, one.between, one.confidence, one.q), strict=True
+            [*COLUMNS[2:], "q_value"],
+            (one.weight, one.within, one.between, one.indirect, one.confidence, one.q),
+            strict=True,
         ):
             np.testing.assert_array_equal(table[name], values[row, column])
 
@@ -248,7 +253,7 @@ def test_every_column_of_an_edge_is_about_that_edge():
 def test_what_is_not_known_is_nan_and_q_values_are_left_out():
     table = edge_table(Network(drawn(0), {}, drawn(1)), GENES, REGULATORS, None, q_values=True)
     assert list(table.columns) == COLUMNS
-    assert table[["within", "between"]].isna().all(axis=None) and table["confidence"].notna().all()
+    assert table[["within", "between", "indirect"]].isna().all(axis=None) and table["confidence"].notna().all()
 
 
 @pytest.mark.parametrize("q_values", [False, True])

@@ -39,7 +39,7 @@ class Read:
         return signs
 
 
-def read(labels: bool = True, **simulated) -> Read:
+def read(labels: bool = True, signed_layers: int = 2, **simulated) -> Read:
     """The network of 1500 cells of three types, from the linear start. Of the 60 genes, the regulators are first."""
     settings = {"cells": 1500, "genes": 60, "regulators": REGULATORS, "cell_types": 3, "depth": 20.0, **simulated}
     regulators = [f"R{number + 1}" for number in range(REGULATORS)]
@@ -50,7 +50,9 @@ def read(labels: bool = True, **simulated) -> Read:
     mean, sd = mean_and_sd(cells.multiplicity)
     states = states_of(cells, 0)
     fitted = fit_regulation(config, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=silent)
-    network = network_in_context(fitted.regulation, cells, states, mean=mean, sd=sd, seed=0)
+    network = network_in_context(
+        fitted.regulation, cells, states, mean=mean, sd=sd, seed=0, signed_layers=signed_layers
+    )
     return Read(cells, fitted.regulation, network)
 
 
@@ -147,7 +149,8 @@ def test_the_summary_counts_edges_and_says_where_there_are_none():
 
 def test_the_tables_of_types_have_the_same_columns_and_pairs(tiny_run):
     edges, by_type = (pd.read_parquet(tiny_run / name) for name in ("edges.parquet", "edges_by_type.parquet"))
-    assert list(edges.columns) == ["source", "target", "weight", "within", "between", "confidence", "q_value"]
+    told_apart = ["within", "between", "indirect"]
+    assert list(edges.columns) == ["source", "target", "weight", *told_apart, "confidence", "q_value"]
     assert list(by_type.columns) == [*edges.columns, "cell_type"]
     pairs = set(zip(edges["source"], edges["target"], strict=True))
     assert len(pairs) == 4 * 15 == len(edges)
@@ -156,3 +159,19 @@ def test_the_tables_of_types_have_the_same_columns_and_pairs(tiny_run):
     assert by_type["cell_type"].nunique() == 2
     assert edges["confidence"].between(0.5, 1).all() and edges["between"].between(-1, 1).all()
     assert (by_type["weight"] == by_type["within"]).all()
+
+
+@pytest.mark.parametrize("types", [1, 3])
+def test_two_signed_layers_tell_direct_effects_from_those_through_other_regulators(types):
+    """Of pairs without an edge whose regulators act on one another, fewer are found, and the edges stay."""
+    chains = {"seed": 5, "cell_types": types, "cascades": 40, "depth": 8.0, "labels": types > 1}
+    one, two = (read(signed_layers=layers, **chains) for layers in (1, 2))
+    edge = one.truth("type 1") != 0
+    wrong = [(each.network.q <= 0.2)[CANDIDATES & ~edge].sum() for each in (one, two)]
+    right = [(each.network.q <= 0.2)[edge].mean() for each in (one, two)]
+    assert wrong[1] < 0.7 * wrong[0] and right[1] > 0.8 * right[0]
+    assert one.network.indirect is None and one.network.total is None
+    indirect, associated = two.network.indirect, CANDIDATES & (one.network.q <= 0.2)
+    assert indirect[associated & ~edge].mean() > 1.3 * indirect[associated & edge].mean()
+    # The same effects, multiplied by what the knock-offs say of direct ones.
+    np.testing.assert_array_equal(np.sign(two.network.total), np.sign(one.network.weight))

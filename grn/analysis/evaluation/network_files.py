@@ -43,7 +43,7 @@ WEIGHTED = (
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
 KEY, POOLED = "grn", "grn_attention"
 LAYER = re.compile(r"grn_attention_layer\d+")
-BESIDE = ("within", "between", "confidence", "q_value")  # further columns of grn's tables that are kept
+BESIDE = ("within", "between", "indirect", "confidence", "q_value")  # further columns of grn's tables that are kept
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pandas as pd
 from grn.errors import DataError
 from grn.network.signed_network import sign_has_meaning
 
-NUMBERS = ("weight", "within", "between", "confidence", "q_value")
+NUMBERS = ("weight", "within", "between", "indirect", "confidence", "q_value")
 """Columns of edge tables that are numbers; read-outs lack some of them."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 """Characters that separate fields in text formats, and that XML cannot hold."""

@@ -66,7 +66,7 @@ def effect_network(
     units = usual * presence(sds, usual)
     by_state = {str(k): of.weight(units[k], regulators) for k, of in enumerate(of_states)}
     between = without_self(level_correlation(levels, regulators, cells.cpu().numpy()), regulators)
-    weight = within
+    weight, total = within, mean.total_weight(usual, regulators)
     if regulation.levels_follow:
         pooled = regulation.pooled
         m = pooled.inputs(multiplicity, basal)
@@ -75,16 +75,16 @@ def effect_network(
         of_all = state_means(pooled, m, everyone, effect)[0]
         mean = Effects.of(of_all, None if paths is None else paths.together.in_units(factor))
         usual = state_sds(m, everyone)[0]
-        weight = mean.weight(usual, regulators)
-        scale = np.sqrt(np.square(weight).mean() / max(np.square(between).mean(), 1e-12))
-        weight = (weight + OF_LEVELS * scale * between).astype(np.float32)
+        weight = with_levels(mean.weight(usual, regulators), between)
+        total = mean.total_weight(usual, regulators)
+        total = None if total is None else with_levels(total, between)
     return Network(
         weight,
         by_state,
         unknown,
         within,
         between,
-        total=mean.total_weight(usual, regulators),
+        total=total,
         indirect=mean.indirect,
         type_indirect={str(k): of.indirect for k, of in enumerate(of_states) if of.indirect is not None},
     )
@@ -127,6 +127,12 @@ def effect(scores: Scores, m: Tensor, share: Tensor) -> Tensor:
     """Slopes for one unit of the regulators, the mean over cells m [C, R + 1] with shares [C]: [P, n, R]."""
     mean_inverse_norm = (share[:, None] / scores.norms(m)).sum(-2)[..., None]  # [P, H, n, 1]
     return (scores.score * scores.amount * scores.gain * mean_inverse_norm)[..., :-1].sum(1)
+
+
+def with_levels(weight: np.ndarray, between: np.ndarray) -> np.ndarray:
+    """The weights [N, R] and OF_LEVELS of the correlations of levels [N, R], in the same unit."""
+    scale = np.sqrt(np.square(weight).mean() / max(np.square(between).mean(), 1e-12))
+    return (weight + OF_LEVELS * scale * between).astype(np.float32)
 
 
 def presence(sds: Tensor, usual: Tensor) -> Tensor:
