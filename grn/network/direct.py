@@ -66,6 +66,10 @@ class PathsByState:
     together: Paths
     of_states: list[Paths]
 
+    def direct(self, total: Tensor) -> Tensor:
+        """The direct effects of total ones in each state, [K, N, R]."""
+        return torch.stack([paths.direct(each) for paths, each in zip(self.of_states, total, strict=True)])
+
 
 def share_of_counting(m: Tensor, cells: Tensor, noise: Tensor, among: Tensor) -> Tensor:
     """a_b [R]: the noise over the variance that the other regulators leave of each.

@@ -54,8 +54,7 @@ def network_in_context(
     if signed_layers == 2 and cells.counting is not None:
         noise = cells.counting.variance(cells.multiplicity[:, regulators])
         paths = paths_between(fit, layer, measured, membership, noise, sd)
-        direct = [of_state.direct(slopes) for of_state, slopes in zip(paths.of_states, fit.slopes, strict=True)]
-        fit = replace(fit, slopes=torch.stack(direct))
+        fit = replace(fit, slopes=paths.direct(fit.slopes))
     network = effect_network(regulation, measured, basal, membership, levels, paths)
     network = network.with_names(states.names)
     return with_evidence(network, *edge_evidence(fit, regulators))
