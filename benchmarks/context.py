@@ -49,7 +49,7 @@ from threadpoolctl import threadpool_limits
 
 from grn.analysis.evaluation.ranking import rank, ranking_scores
 from grn.network.baselines import pearson, ridge, spearman
-from grn.network.false_discovery import benjamini_hochberg
+from grn.network.evidence.false_discovery import benjamini_hochberg
 
 KEYS = ["kind", "draw", "seed", "method"]
 SIZES = [(depth, cells) for depth in (4, 1) for cells in (600, 150)]

@@ -12,7 +12,7 @@ seeds:
 at q <= 0.05, 0.1, 0.2 and 0.5. Genes are connected by a path or by a common ancestor in the planted graph. Cell types
 link all regulators besides, so only sets of one type have pairs that are truly independent. Edges that were found but
 not planted mostly have a common ancestor, or another regulator between them whose counts are too noisy to explain all:
-`direct` takes out what that makes (grn/network/direct.py).
+`direct` takes out what that makes (grn/network/evidence/direct.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.data.preprocessing.split import Split
-from grn.network.false_discovery import edge_evidence
+from grn.network.evidence.false_discovery import edge_evidence
 from grn.network.in_context import paths_between
 from grn.regulation.fit import fit_ensemble
 from grn.regulation.knockoffs import fit_with_knockoffs

@@ -12,8 +12,8 @@ from torch import Tensor
 from grn.data.cells import Cells
 from grn.model.regulation import Regulation
 from grn.model.regulation_layer import RegulationLayer
-from grn.network.direct import Paths, PathsByState, share_of_counting
-from grn.network.false_discovery import certain_pairs, edge_evidence, with_evidence
+from grn.network.evidence.direct import Paths, PathsByState, share_of_counting
+from grn.network.evidence.false_discovery import certain_pairs, edge_evidence, with_evidence
 from grn.network.readouts.effect import effect_network
 from grn.network.weights import Network
 from grn.regulation.knockoffs import KnockoffFit, fit_with_knockoffs

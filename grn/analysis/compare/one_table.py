@@ -14,7 +14,7 @@ from grn.analysis.compare.conditions import Compared
 from grn.analysis.compare.divisions import Divisions
 from grn.analysis.compare.slopes import Differences, Sample, SlopeFit, without_levels
 from grn.data.cells import Cells
-from grn.network.false_discovery import benjamini_hochberg
+from grn.network.evidence.false_discovery import benjamini_hochberg
 from grn.regulation.folds import held_out_cells
 from grn.regulation.linear import FOLDS, choose_penalties
 from grn.regulation.ridge import Features, Ridge

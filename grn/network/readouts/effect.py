@@ -27,7 +27,7 @@ from torch import Tensor
 
 from grn.model.regulation import Regulation
 from grn.model.regulation_layer import Scores
-from grn.network.direct import Paths, PathsByState
+from grn.network.evidence.direct import Paths, PathsByState
 from grn.network.readouts.layer_means import state_means, state_sds
 from grn.network.weights import Network, balanced, without_self
 

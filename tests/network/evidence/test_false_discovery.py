@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from grn.network import false_discovery
-from grn.network.false_discovery import (
+from grn.network.evidence import false_discovery
+from grn.network.evidence.false_discovery import (
     Evidence,
     benjamini_hochberg,
     edge_evidence,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.network.direct import MOST, Paths, share_of_counting
+from grn.network.evidence.direct import MOST, Paths, share_of_counting
 
 # Regulators A, B, U; target C.
 A, B, U, C = range(4)
