@@ -10,13 +10,16 @@ import gzip
 import os
 import re
 import shutil
+import signal
+import sys
 import tempfile
+import time
 import warnings
 import zlib
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from grn.disk import FULL, cannot_be_written, refuse_too_little_room, size_of, write_h5ad_file
 from grn.errors import DataError, RunFolderError, one_line
@@ -144,15 +147,81 @@ def read_anndata(path: Path, *, backed: bool = False) -> AnnData:
 
     try:
         path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
+        refuse_endless(path)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
             adata = anndata.read_h5ad(path, backed="r" if backed else None)
         adata.X  # noqa: B018  (backed files read X late; damage must be found here)
         return adata
-    except (MemoryError, PermissionError):  # faults of the machine: see cli/exit_codes.py
+    except (MemoryError, PermissionError, DataError):  # the first two are faults of the machine: cli/exit_codes.py
         raise
     except Exception as problem:
         raise damaged_h5ad(path, problem) from problem
+
+
+def refuse_endless(path: Path) -> None:
+    """Raises DataError where HDF5 would read the texts of a damaged file for ever, or crash.
+
+    Damage can lead HDF5's lists of texts (attributes, names) in a circle, which nothing in this process could stop. So
+    a process of its own reads them first, within a limit of processor time. Where there is no such process (only Linux
+    has one that is cheap and safe), or it is held up by something else, nothing is said.
+    """
+    if sys.platform != "linux":
+        return
+    status = path.stat()
+    known = (str(path.absolute()), status.st_size, status.st_mtime_ns)
+    if known not in _ENDS:
+        _ENDS[known] = _read_apart(path, int(SECONDS_OF_TEXTS + status.st_size / BYTES_A_SECOND))
+    if not _ENDS[known]:
+        raise DataError(f"{path} cannot be read: HDF5 does not get to the end of its texts; copy or write it again.")
+
+
+SECONDS_OF_TEXTS, BYTES_A_SECOND = 2, 2e7  # far more than a sound file needs
+HELD_UP = 60  # seconds, at least, after which the process that reads texts is left alone
+_ENDS: dict[tuple[str, int, int], bool] = {}
+
+
+def _read_apart(path: Path, seconds: int) -> bool:
+    """Whether another process gets to the end of the file's texts in so many seconds of processor time."""
+    import resource
+
+    import h5py
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads: the new process needs none of them
+        child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+            with h5py.File(path, "r") as file:
+                _read_texts(file)
+                file.visititems(lambda name, found: _read_texts(found))
+        finally:  # whatever is wrong: the reader has the sentence for it
+            os._exit(0)
+    until, pause = time.monotonic() + max(HELD_UP, 20 * seconds), 0.0005
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return True
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    return not os.WIFSIGNALED(ended[1])
+
+
+def _read_texts(found: Any) -> None:
+    """The attributes of an HDF5 object, and its values where they are texts of any length."""
+    import h5py
+
+    with suppress(Exception):
+        for name in found.attrs:
+            found.attrs[name]
+        if isinstance(found, h5py.Dataset) and h5py.check_vlen_dtype(found.dtype) is not None and found.ndim:
+            for first in range(0, len(found), 1 << 16):
+                found[first : first + (1 << 16)]
 
 
 def damaged_h5ad(path: Path, problem: Exception) -> DataError:

@@ -1,10 +1,16 @@
 """Nothing is ever half-written."""
 
 import os
+import signal
 import stat
+import sys
 
+import numpy as np
 import pytest
+from anndata import AnnData
 
+from grn import files
+from grn.errors import DataError
 from grn.files import replacing_file, replacing_folder, write_text
 
 
@@ -104,3 +110,29 @@ def test_permissions_of_a_folder_honour_umask(tmp_path, umask):
         (beside / "file").write_text("text")
     assert mode(tmp_path / "model") == 0o777 & ~umask
     assert mode(tmp_path / "model" / "file") == 0o666 & ~umask
+
+
+def never_ends(found) -> None:
+    while True:
+        pass
+
+
+def crashes(found) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is started")
+@pytest.mark.parametrize("reads", [never_ends, crashes])
+def test_a_file_that_hdf5_never_gets_to_the_end_of_is_refused(tmp_path, monkeypatch, reads):
+    """Damaged lists of texts do that inside HDF5, where nothing can stop it."""
+    path = tmp_path / "cells.h5ad"
+    AnnData(np.ones((2, 3), np.float32)).write_h5ad(path)
+    files.refuse_endless(path)  # sound
+    path.touch()  # another file, as far as anybody knows
+    os.utime(path, ns=(1, 1))
+    monkeypatch.setattr(files, "_read_texts", reads)
+    monkeypatch.setattr(files, "SECONDS_OF_TEXTS", 1)
+    for _ in range(2):  # what is known is not tried again
+        with pytest.raises(DataError, match=r"cells\.h5ad cannot be read: HDF5 does not get to the end"):
+            files.read_anndata(path)
+        monkeypatch.setattr(files, "_read_texts", None)

@@ -28,7 +28,7 @@ def shown(value: Any) -> str:
 
 
 def _origin(field: str, problem: str, origins: Origins, name: str) -> str:
-    """Where the mistake was made: in the only override that the sentence names, else where `field` was written.
+    """Where the mistake was made: in the overrides that the sentence names, else where `field` was written.
 
     Where `field` was not written: in an override of a field inside it, else in the innermost section around it.
     """
@@ -39,8 +39,8 @@ def _origin(field: str, problem: str, origins: Origins, name: str) -> str:
         if each.startswith(prefix) and origin.startswith(OVERRIDE)
     }
     named = [origin for each, origin in inside.items() if re.search(rf"\b{re.escape(each)}\b", problem)]
-    if len(named) == 1:
-        return named[0]
+    if named:
+        return " ".join(origin.removesuffix(": ") for origin in named) + ": "
     if not field:
         return f"{name}: "
     last = list(inside.values())[-1:]

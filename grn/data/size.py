@@ -9,7 +9,7 @@ from typing import Any
 from anndata import AnnData
 
 from grn.config.schema import DataConfig
-from grn.files import unpacked
+from grn.files import refuse_endless, unpacked
 
 DENSE_SHARE = 0.1  # of the entries of a dense matrix on disk that are taken to be other than 0, as nobody has counted
 
@@ -43,6 +43,7 @@ def size_of_source(config: DataConfig, adata: AnnData | None = None) -> Size | N
         if path.is_file() and name.endswith((".h5ad", ".h5")):
             import h5py
 
+            refuse_endless(path)
             with h5py.File(path, "r") as file:
                 return _of_anndata(file, config) if name.endswith(".h5ad") else _of_tenx(file)
         if path.is_dir():

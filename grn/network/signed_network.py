@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import sparse
 
 from grn.errors import UserError
-from grn.files import damaged_h5ad, read_anndata
+from grn.files import damaged_h5ad, read_anndata, refuse_endless
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -49,6 +49,7 @@ def read_sign(path: Path) -> str:
     import h5py
     from anndata.io import read_elem
 
+    refuse_endless(path)
     with path.open("rb") as file:
         try:
             with h5py.File(file) as opened:

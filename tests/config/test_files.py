@@ -222,6 +222,11 @@ def test_a_mistake_of_several_fields_quotes_the_override_that_made_it(tmp_path):
         load_config(tmp_path / "run.yaml", ["model.hidden=9"])
 
 
+def test_overrides_that_contradict_each_other_are_both_quoted():
+    with pytest.raises(ConfigError, match=r"^--set model.width=64 --set model.query_heads=3: model: width 64 is not a"):
+        load_config("own_data.yaml", ["model.width=64", "model.query_heads=3"])
+
+
 def test_the_read_out_effect_needs_the_regulation_layer():
     sentence = (
         "network.readout: effect reads the regulation layer, but regulation.members: 0 trains none; "

@@ -17,6 +17,7 @@ from scipy import sparse
 
 from grn.config.schema import DataConfig
 from grn.errors import DataError, one_line
+from grn.files import refuse_endless
 
 GENES = "Gene Expression"
 LEFT_OUT = "grn_left_out"  # key in uns: a sentence about the features that are not genes
@@ -26,6 +27,7 @@ def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
     """A feature-barcode matrix of Cell Ranger, any version; see `tenx_cells`. Raises DataError."""
     try:
         path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
+        refuse_endless(path)
         with h5py.File(path, "r") as file:
             group = _matrix_group(path, file)
             features = _features(group)

@@ -19,7 +19,7 @@ from grn.data.loading.batches import is_packed
 from grn.data.preprocessing.genes import read_gene_list
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.files import damaged_h5ad, refuse_unwritable, replacing_file
+from grn.files import damaged_h5ad, refuse_endless, refuse_unwritable, replacing_file
 from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.network.cells_of_run import cells_of_run
@@ -174,6 +174,7 @@ def _genes_and_meaning(path: Path) -> tuple[list[str], dict]:
     import h5py
     from anndata.io import read_elem
 
+    refuse_endless(path)
     try:
         with h5py.File(path) as file:
             return list(map(str, read_elem(file["var"]).index)), dict(read_elem(file["uns/grn"]))
