@@ -229,10 +229,23 @@ def meaning(network: SignedNetwork) -> str:
         "In network.h5ad": f'varp["grn"], {about["orientation"]}; one more for each cell type, listed in uns["grn"]',
         'Sign of varp["grn_attention"]': about["sign_attention"],
         "Sign of the blocks' attention": about["sign_attention_layers"],
+        **({"Prior network": prior_meaning(about["prior"])} if "prior" in about else {}),
         "Caution": CAUTION,
     }
     return (
         "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in entries.items()) + "</dl>"
+    )
+
+
+def prior_meaning(prior: dict) -> str:
+    """What the prior network of a run did, and whether held-out cells say that it helped."""
+    errors = {name: float(value) for name, value in prior["held_out_error"].items()}
+    helped = errors["prior"] < errors["least_shuffled"]
+    kept = "The network has no other edges." if prior["use"] == "restrict" else "The network has other edges, too."
+    return (
+        f"It lists {prior['pairs']} pairs of these genes. {kept} Held-out error with it {errors['prior']:.4f}, with "
+        f"its targets shuffled {errors['shuffled']:.4f}, without it {errors['all']:.4f}: it "
+        + ("knows something of these cells." if helped else "knows no more of these cells than chance.")
     )
 
 

@@ -175,6 +175,8 @@ def _of_cells(
     settings: Config, adata: AnnData | None, cell: str | None, cell_type: str | None, quiet: bool
 ) -> pd.DataFrame:
     """The network of cells whose regulation layers are fitted here, on all of them."""
+    from functools import partial
+
     import numpy as np
 
     from grn.data.cells import load_cells
@@ -205,7 +207,8 @@ def _of_cells(
     for line in (cells.counts_from, *cells.notes, states.summary()):
         say(line)
     mean, sd = mean_and_sd(cells.multiplicity)
-    fitted = fit_regulation(settings, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=say)
+    fit = partial(fit_regulation, settings, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=say)
+    fitted = fit(prior=None if prior is None else prior.strength)
     if cell is not None:
         return _of_cell(fitted.regulation, cells, states, cell)
     found: Network = network_in_context(

@@ -305,7 +305,7 @@ class NetworkConfig(Section):
     )
     prior_use: Literal["restrict", "weigh"] = Field(
         "restrict",
-        description="restrict: other edges are left out; weigh: edges of the prior count up to twice as much",
+        description="restrict: other edges are left out; weigh: the fit penalises them more, as far as that helps",
     )
     cells: Positive | Literal["all"] = Field(
         500, description="about how many cells the blocks are read over, evenly by cell type; all: every cell"

@@ -227,14 +227,17 @@ class RegulationLayer(nn.Module):
             prediction = prediction + states[..., k : k + 1] * of_state
         return prediction
 
-    def squared_slopes(self) -> Tensor:
+    def squared_slopes(self, factor: Tensor | None = None) -> Tensor:
         """What the penalty weighs, for each member and target [P, N]: the sum of the squared slopes that all states
-        share and of the squared deviations, over the squared ratio. Those of the depth are left out."""
+        share and of the squared deviations, over the squared ratio. Those of the depth are left out.
+
+        factor [N, R]: what each pair's slopes are divided by, where a prior gives pairs penalties of their own."""
+        divided = 1.0 if factor is None else 1 / factor
         shared = self.shared_scores().head_slopes()[..., :-1]
-        total = shared.square().sum((1, 3))
+        total = (shared * divided).square().sum((1, 3))
         for k in range(self.states if self.deviates else 0):
             deviation = self.scores(state=k).head_slopes()[..., :-1] - shared
-            total = total + deviation.square().sum((1, 3)) / self.ratio.square()
+            total = total + (deviation * divided).square().sum((1, 3)) / self.ratio.square()
         return total
 
 

@@ -193,7 +193,9 @@ def export(
         states = groups_of(config, cells, by)
         say(f"Fitting the regulation layers again, with {len(states)} groups of {by}: {', '.join(states.names[:12])}.")
         mean, sd = trained.model.mean.cpu(), trained.model.sd.cpu()
-        fitted = fit_regulation(config, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=say)
+        prior = None if config.network.prior is None else prior_of(config.network, cells).strength
+        rows = np.arange(len(cells))
+        fitted = fit_regulation(config, cells, states, rows, mean=mean, sd=sd, say=say, prior=prior)
         trained.model.regulation = fitted.regulation
     states = states_of_run(run, cells, config.trainer.seed, trained) if states is None else states
     if cell_type is not None and config.network.readout not in WHOLE_MODEL:  # before a folder is made

@@ -1,9 +1,10 @@
-"""A prior network (motifs, ChIP, another tool's base network): which edges are candidates, or count for more.
+"""A prior network (motifs, ChIP, another tool's base network): which edges are candidates, or are penalised less.
 
-It is applied to the network that was read from all regulators, as pySCENIC prunes its modules by motifs; the fit itself
-does not know it. Whether it knows something of these cells is asked of cells that were held out: ridge regression with
-the candidates of the prior alone, against ridge with as many candidates that are the prior's own with the targets
-shuffled, and against ridge with all regulators.
+The fit penalises pairs that the prior does not list more, by as much as held-out cells say (grn/regulation/linear.py),
+or not at all. To `restrict`, the network that was read is left with the listed pairs alone, as pySCENIC prunes its
+modules by motifs. Whether the prior knows something of these cells is asked of cells that were held out: ridge
+regression with the candidates of the prior alone, or with others penalised more, against ridge with as many pairs that
+are the prior's own with the targets shuffled, and against ridge with all regulators.
 
 Letters: C cells, N genes, R regulators.
 """
@@ -24,9 +25,7 @@ from grn.errors import DataError, one_line
 from grn.network.weights import Network
 
 COLUMNS = (("source", "target"), ("TF", "target"), ("Gene1", "Gene2"), ("regulatoryGene", "targetGene"))
-UNLISTED = (
-    0.5  # of `weigh`: what weights of pairs that the prior does not list are multiplied by; the others by up to 1
-)
+UNLISTED = 0.5  # of `weigh`: the factor of pairs that the prior does not list, where held-out cells judge the prior
 PENALTIES = np.logspace(0, 5, 11)
 SHUFFLES = 5
 TARGETS = 500  # most that are judged
@@ -36,8 +35,9 @@ Use = Literal["restrict", "weigh"]
 
 @dataclass(frozen=True)
 class Prior:
-    """factor [N, R]: what each weight is multiplied by; 0: no candidate.   listed: pairs of the file among the genes.
-    pairs: of the file.   use: restrict | weigh.   path: of the file."""
+    """factor [N, R]: each pair's penalty is divided by its square where held-out cells judge the prior; 0: no
+    candidate.   listed: pairs of the file among the genes.   pairs: of the file.   use: restrict | weigh.   path: of
+    the file."""
 
     factor: np.ndarray
     listed: int
@@ -45,14 +45,21 @@ class Prior:
     use: Use
     path: str
 
+    @property
+    def strength(self) -> np.ndarray:
+        """[N, R], what the fit knows: 0 for a pair that is not listed, and up to 1, by the weights of the file."""
+        return self.factor if self.use == "restrict" else (self.factor - UNLISTED) / (1 - UNLISTED)
+
     def applied(self, network: Network) -> Network:
-        """The network with its weights multiplied; a pair that is no candidate has no confidence and the q-value 1."""
+        """The network of the candidates; a pair that is none has no weight, no confidence and the q-value 1."""
+        if self.use == "weigh":
+            return network
         none = self.factor == 0
 
         def weighed(weight):
             if isinstance(weight, sp.csr_matrix):
-                return sp.csr_matrix(weight.multiply(self.factor))
-            return (weight * self.factor).astype(weight.dtype)
+                return sp.csr_matrix(weight.multiply(~none))
+            return np.where(none, 0, weight).astype(weight.dtype)
 
         def unsure(values: np.ndarray, unknown: float) -> np.ndarray:
             return np.where(none, np.float32(unknown), values)
@@ -108,7 +115,7 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarr
     np.maximum.at(strength, (row[here], column[here]), size[here] / size[here].max())
     listed = int((strength > 0).sum())
     if use == "restrict":
-        factor = (strength > 0).astype(np.float32)
+        factor = (strength > 0).astype(np.float32)  # a candidate is one, whatever its weight
     else:
         factor = np.where(strength > 0, UNLISTED + (1 - UNLISTED) * strength, UNLISTED).astype(np.float32)
     return Prior(factor, listed, len(known), use, path)
@@ -190,7 +197,11 @@ def _least_error(x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.nd
 def summary(prior: Prior, errors: dict[str, float]) -> list[str]:
     """What the prior is, and whether it helped, in two sentences."""
     pairs = prior.factor.size
-    kept = "the others are no candidates" if prior.use == "restrict" else f"the others count {UNLISTED:g} as much"
+    kept = (
+        "the others are no candidates"
+        if prior.use == "restrict"
+        else "the fit penalises the others more, where that helps"
+    )
     better = errors["prior"] < errors["least_shuffled"]
     verdict = "it knows something of these cells" if better else "it knows no more of these cells than chance"
     return [

@@ -28,7 +28,7 @@ from grn.process_memory import give_back
 from grn.regulation.cell_table import CellTable, centred, sampled, set_units
 from grn.regulation.folds import held_out_cells
 from grn.regulation.levels import level_error
-from grn.regulation.linear import FOLDS, Penalties, choose_penalties
+from grn.regulation.linear import FOLDS, Penalties, PriorError, choose_penalties, weigh_by_prior
 from grn.regulation.members import start, train_members
 from grn.regulation.states import States
 from grn.regulation.training_cells import TrainingCells
@@ -88,6 +88,7 @@ def fit_ensemble(
     *,
     members: int | None = None,
     penalties: tuple[Penalties, Penalties] | None = None,
+    prior: np.ndarray | None = None,
     seed: int,
     device: torch.device | str = "cpu",
     say: Say = silent,
@@ -95,7 +96,8 @@ def fit_ensemble(
     """The ensemble members of a regulation layer, trained on the fitted rows of the cells.
 
     members: how many; None: config.members.   penalties: those of multiplicities and of ranks; None: held-out
-    prediction chooses. Raises TrainingDiverged.
+    prediction chooses.   prior [N, R]: strength of the pairs that a prior network lists, 0 for others; held-out
+    prediction chooses how much it counts. Raises TrainingDiverged.
     """
     members = config.members if members is None else members
     if cells.groups is not None and cells.fitted_groups() is None:
@@ -107,7 +109,7 @@ def fit_ensemble(
     layer = RegulationLayer(members, len(cells.mean), regulators, config.heads, width, states)
     set_units(layer, cells)
     table = CellTable(layer.to(device), cells)
-    values, ranks = choose(config, layer, table, cells, seed) if penalties is None else penalties
+    values, ranks = choose(config, layer, table, cells, seed, prior) if penalties is None else penalties
     give_back()
     if values.ratio:
         layer.let_states_deviate()
@@ -134,6 +136,7 @@ def fit_ensemble(
         training=training,
         held_out=held_out,
         seed=seed,
+        factor=None if values.factor is None else values.factor.to(layer.unit),
         say=say,
     )
     if not errors.isfinite().all():
@@ -153,9 +156,15 @@ def affordable_steps(layer: RegulationLayer) -> int:
 
 
 def choose(
-    config: RegulationConfig, layer: RegulationLayer, table: CellTable, cells: TrainingCells, seed: int
+    config: RegulationConfig,
+    layer: RegulationLayer,
+    table: CellTable,
+    cells: TrainingCells,
+    seed: int,
+    prior: np.ndarray | None = None,
 ) -> tuple[Penalties, Penalties]:
-    """The penalties of multiplicities and of ranks; the ratio is that of the multiplicities for both."""
+    """The penalties of multiplicities and of ranks; the ratio, and what a prior counts, are those of the multiplicities
+    for both."""
     rows = sampled(layer, table, torch.arange(len(table)), seed)
     groups = cells.fitted_groups()
     parts = held_out_cells(
@@ -173,7 +182,10 @@ def choose(
     found = partial(choose_penalties, x, states=states, covariates=states, own=layer.regulators)
     found = partial(found, folds=fold.to(x.device), penalties=list(config.penalties))
     values = found(of_values)
-    return values, found(of_ranks, ratios=(values.ratio,))
+    if prior is not None:
+        strength = torch.as_tensor(prior, device=x.device)
+        values = weigh_by_prior(x, of_values, states, layer.regulators, fold.to(x.device), values, strength)
+    return values, found(of_ranks, ratios=(values.ratio,)).sharing(values)
 
 
 def fit_regulation(
@@ -186,19 +198,21 @@ def fit_regulation(
     sd: Tensor,
     say: Say,
     penalties: ChosenPenalties | None = None,
+    prior: np.ndarray | None = None,
 ) -> FittedRegulation:
     """The regulation of a run, fitted on the cells `rows` and moved to the CPU.
 
     mean, sd [N]: of every gene.
-    penalties: those of an earlier fit, which are used again; None: held-out prediction chooses. Raises ConfigError
-    where the scores would take too much memory, and TrainingDiverged.
+    penalties: those of an earlier fit, which are used again; None: held-out prediction chooses.   prior [N, R]:
+    strength of the pairs that a prior network lists, from 0 to 1, which are penalised less where that helps. Raises
+    ConfigError where the scores would take too much memory, and TrainingDiverged.
     """
     several = len(states) > 1
     with_states = TrainingCells.of(cells, rows, mean, sd, states.membership if several else None)
     settings, device, seed = config.regulation, own_device(config.trainer), config.trainer.seed
     refuse_too_many_scores(config, with_states)
     started = time.monotonic()
-    fit = partial(fit_ensemble, settings, seed=seed, device=device, say=say)
+    fit = partial(fit_ensemble, settings, prior=prior, seed=seed, device=device, say=say)
 
     def layer(cells: TrainingCells, penalties: tuple[Penalties, Penalties] | None) -> FittedLayer:
         found = fit(cells, penalties=penalties)
@@ -233,6 +247,8 @@ def summary(found: FittedRegulation, cells: int, seconds: float) -> list[str]:
         f"error on the training cells that a member leaves out {float(found.pooled.error.mean()):.4f} (of each gene's "
         "mean: 1)."
     ]
+    deciding = found.pooled if found.regulation.levels_follow else found.within  # whose weights the network has
+    lines += [] if deciding.values.prior is None else [prior_sentence(deciding.values.prior)]
     if found.by_state is None:
         return lines
     regulation = found.regulation
@@ -248,6 +264,17 @@ def summary(found: FittedRegulation, cells: int, seconds: float) -> list[str]:
         f"{regulation.level_error:.3f} (of their mean: 1), so differences between states {follows}."
     )
     return lines
+
+
+def prior_sentence(found: PriorError) -> str:
+    """Whether a prior network helped."""
+    errors = f"held-out error {found.with_prior:.4f} with it and {found.without:.4f} without"
+    if found.unlisted == 1:
+        return f"The prior does not help to predict held-out cells by more than chance ({errors}), so it is not used."
+    return (
+        f"The prior helps to predict held-out cells ({errors}): pairs that it does not list are penalised "
+        f"{found.unlisted**-2:.3g} times as much as those that it lists."
+    )
 
 
 def refuse_too_many_scores(config: Config, cells: TrainingCells) -> None:

@@ -47,12 +47,13 @@ def train_members(
     training: Sequence[Tensor],
     held_out: Sequence[Tensor],
     seed: int,
+    factor: Tensor | None = None,
     say: Say = silent,
 ) -> Tensor:
     """Trains the members in place; returns the lowest held-out error of each, [P], with which its weights are kept.
 
     table: of the layer and the cells.   training, held_out: rows of the table for each member.   say: gets a
-    line of progress now and then.
+    line of progress now and then.   factor [N, R]: that of a prior, which divides the slopes that are penalised.
     """
     device = layer.unit.device
     # Random numbers come from the CPU: the same cells in the same order on every device.
@@ -83,7 +84,8 @@ def train_members(
             inputs, states, targets = table.batch(own[None].to(device), one.predicts_ranks)
             for genes, part in pieces:
                 error = (part.predict(inputs, states) - targets[..., genes]).square().mean(1)  # [1, n]
-                add_gradients((error + weight[genes] * part.squared_slopes()).sum(), part, genes, one)
+                size = part.squared_slopes(None if factor is None else factor[genes])
+                add_gradients((error + weight[genes] * size).sum(), part, genes, one)
             optimiser.param_groups[0]["lr"] = config.learning_rate * rate
             optimiser.step()
         with torch.no_grad():

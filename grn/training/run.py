@@ -166,7 +166,8 @@ def train_in(
     fitted = None
     if config.regulation.members:
         say(states.summary())
-        fit_layers = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say)
+        prior = None if config.network.prior is None else prior_of(config.network, cells).strength
+        fit_layers = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say, prior=prior)
         fitted = fit_layers(split.train)
     give_back()
     model = build_model(config, cells, split, mean, sd, fitted)

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from grn.analysis.report import CONFIDENCE, READOUT, write_report
+from grn.analysis.report import CONFIDENCE, READOUT, prior_meaning, write_report
 from grn.analysis.report_edges import edges_json, strongest_of_targets
 from grn.analysis.summary import class_rows, edge_columns, edge_rows, is_composition, score_rows
 from grn.config.schema import Config, NetworkConfig
@@ -192,6 +192,17 @@ def test_the_page_tells_within_from_between(tmp_path):
     assert ["<b>R</b>", "x", "+0.900", "+0.300", "+0.90", "0.99", "0.01", ""] in found
     assert ["R2", "x", "+0.300", "+0.000", "-0.80", "0.55", "0.95", "composition"] in found
     assert ["all cells", "7"] in found and [LABELS[0], "5"] in found and [LABELS[1], "0"] in found
+
+
+def test_the_page_says_whether_a_prior_helped():
+    errors = {"prior": 0.8, "shuffled": 0.9, "least_shuffled": 0.85, "all": 0.7}
+    said = prior_meaning({"use": "restrict", "pairs": 3, "held_out_error": errors})
+    assert said.startswith(
+        "It lists 3 pairs of these genes. The network has no other edges. Held-out error with it 0.8000"
+    )
+    assert said.endswith("it knows something of these cells.")
+    useless = prior_meaning({"use": "weigh", "pairs": 3, "held_out_error": errors | {"prior": 0.9}})
+    assert "has other edges, too" in useless and useless.endswith("it knows no more of these cells than chance.")
 
 
 def test_edges_without_states_are_not_told_apart(tmp_path):

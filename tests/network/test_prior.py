@@ -62,9 +62,10 @@ def test_what_is_no_candidate_has_no_weight_and_what_is_one_keeps_its_own(pairs,
     assert prior.candidates(table, GENES, REGULATORS)["target"].tolist() == ["a", "c"]
 
 
-def test_weighing_keeps_every_pair(pairs, tmp_path):
+def test_weighing_keeps_every_pair_and_is_for_the_fit_to_do(pairs, tmp_path):
     prior, before = read_prior(written(tmp_path, pairs), "weigh", GENES, REGULATORS), network()
-    np.testing.assert_allclose(prior.applied(before).weight, before.weight * prior.factor)
+    assert prior.applied(before) is before
+    np.testing.assert_allclose(prior.strength, [[0, 0], [0, 0], [1, 0], [0, 0], [0, 0.5]])
     assert prior.candidates(pairs, GENES, REGULATORS) is pairs
 
 
@@ -127,7 +128,10 @@ def test_a_run_with_a_prior_has_its_candidates_alone(make_config, tmp_path, caps
     changes = {"network.prior": written(tmp_path, table), "trainer.max_steps": 2}
     (tmp_path / "run.yaml").write_text(dump_config(change_config(make_config(), changes)))
     assert main(["train", str(tmp_path / "run.yaml"), "--output", str(tmp_path / "run")]) == 0
-    assert "lists 3 of 64 pairs of a regulator and a gene (3 in the file)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "lists 3 of 64 pairs of a regulator and a gene (3 in the file)" in printed
+    assert "The prior helps to predict held-out cells" in printed or "The prior does not help to predict" in printed
+    assert "<dt>Prior network</dt><dd>It lists 3 pairs" in (tmp_path / "run" / "report.html").read_text()
     run = grn.load(tmp_path / "run")
     assert set(zip(run.edges["source"], run.edges["target"], strict=True)) == set(
         table.itertuples(index=False, name=None)
