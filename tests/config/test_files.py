@@ -241,7 +241,8 @@ def test_a_run_needs_something_to_train_for(without):
     nothing = ("objectives.masked_multiplicity.weight=0", without)
     assert refusal(*nothing) == (
         f"--set {nothing[0]} --set {without}: there is no objective to train for: "
-        "objectives.masked_multiplicity.weight and the weights of objectives.property, gene_identity and composition are 0, and cell types need "
+        "objectives.masked_multiplicity.weight and the weights of "
+        "objectives.property, gene_identity and composition are 0, and cell types need "
         "objectives.cell_type.weight above 0 and data.label_key; set one of them."
     )
     load_config("simulated.yaml", [*nothing, "objectives.property.weight=1", "objectives.property.key=age"])
