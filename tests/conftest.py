@@ -173,6 +173,7 @@ def tiny_config(**trainer) -> Config:
             },
             "model": {"width": 16, "layers": 1, "hidden": 16},
             "trainer": settings,
+            "cell_reader": {"members": 2, "width": 4, "rank": 4, "summary": 8, "hidden": 8, "batch_size": 32},
             "regulation": {"members": 2, "steps": 16, "batch_size": 16, "width": 8, "penalties": [1, 10]},
             "network": {"cells": 40},
         }

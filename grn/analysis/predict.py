@@ -24,8 +24,11 @@ from grn.errors import ConfigError, RunFolderError
 from grn.files import write_anndata
 from grn.messages import Say
 from grn.model.saved import TrainedModel
+from grn.model.transformer import Model
 
 BATCH = 64  # cells at a time; more would take too much memory with bags of a whole transcriptome
+READ = 1024  # cells that the cell reader reads at a time
+UNASSIGNED = "unassigned"
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,13 @@ def predict(
     counts: str | None,
     gene_key: str | None,
     orientation: str | None = None,
+    error: float | None = None,
     say: Say,
 ) -> None:
     """Writes the new file `output`: the cells in `data` with the predictions of `model` (see add_predictions).
 
-    counts, gene_key, orientation: as in DataConfig; None: as in the training of the model. Raises UserError.
+    counts, gene_key, orientation: as in DataConfig; None: as in the training of the model.
+    error: see add_predictions. Raises UserError.
     """
     refuse_key(key_added)
     if output.exists():
@@ -58,20 +63,23 @@ def predict(
     if output.suffix != ".h5ad":
         raise ConfigError(f"--output is {output}, but predict writes .h5ad files; give a name that ends in .h5ad.")
     trained = TrainedModel.load(model)
+    refuse_error(error, trained)
     config = data_config(trained, model, data, counts=counts, gene_key=gene_key, orientation=orientation)
     adata = open_source(config)
     refuse_too_little_room(output, size_of(adata))  # again when it is written, with the predictions
-    replaced = annotate(adata, trained, config, key_added, say)
+    replaced = annotate(adata, trained, config, key_added, say, error=error)
     if replaced:
         say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
     write_anndata(output, adata)
     say(f"{adata.n_obs} cells with their predictions are in {output}.")
 
 
-def annotate(adata: AnnData, trained: TrainedModel, config: DataConfig, key: str, say: Say) -> list[str]:
+def annotate(
+    adata: AnnData, trained: TrainedModel, config: DataConfig, key: str, say: Say, *, error: float | None = None
+) -> list[str]:
     """Writes predictions for the cells of `adata` into it (see add_predictions); returns the names of replaced values.
 
-    config: how to read the cells.   key: KEY in add_predictions. Raises UserError before anything is written.
+    config: how to read the cells.   key, error: see add_predictions. Raises UserError before anything is written.
     """
     cells = cells_for_vocabulary(
         adata,
@@ -90,13 +98,31 @@ def annotate(adata: AnnData, trained: TrainedModel, config: DataConfig, key: str
         say(f"{empty} of {len(cells)} cells have none of the model's genes: their predictions are meaningless.")
     if not trained.classes:
         say("No cell types are predicted, because the model was trained without labels.")
-    return add_predictions(adata, predict_cells(trained, cells), trained, key)
+    predictions = predict_cells(trained, cells)
+    if error is not None and predictions.probabilities is not None and trained.model.reader is not None:
+        left = int((predictions.probabilities.max(1) < trained.model.reader.threshold(error)).sum())
+        say(f"{left} of {len(cells)} cells are {UNASSIGNED}, so that at most {error:.1%} of the others are wrong.")
+    return add_predictions(adata, predictions, trained, key, error=error)
 
 
 def refuse_key(key: str) -> None:
     """Raises ConfigError for a key that .h5ad files cannot store."""
     if not key or "/" in key:
         raise ConfigError(f"--key-added is {key!r}; give a name without '/', which .h5ad files cannot store.")
+
+
+def refuse_error(error: float | None, trained: TrainedModel) -> None:
+    """Raises ConfigError for an error that is no share, or that the model has no held-out cells for."""
+    if error is None:
+        return
+    if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
+        raise ConfigError(f"--error is {error}; give the share of wrong labels that you accept, as 0.05.")
+    reader = trained.model.reader
+    if reader is None or not len(reader.confidence):
+        raise ConfigError(
+            "--error needs the confidences of held-out cells, which this model has not; train it again with "
+            "cell_reader.members: 8, or leave --error out."
+        )
 
 
 def data_config(
@@ -133,6 +159,8 @@ def predict_cells(trained: TrainedModel, cells: Cells) -> Predictions:
     """Predictions for every cell, without masks, on the GPU where there is one."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = trained.model.to(device).eval()
+    if model.reader is not None and model.property is None:
+        return _read_cells(model, cells, device)
     packed = is_packed("auto", len(trained.vocabulary))
     representation, logits, properties = [], [], []
     with torch.no_grad():
@@ -150,10 +178,28 @@ def predict_cells(trained: TrainedModel, cells: Cells) -> Predictions:
     )
 
 
-def add_predictions(adata: AnnData, predictions: Predictions, trained: TrainedModel, key: str) -> list[str]:
+def _read_cells(model: Model, cells: Cells, device: torch.device) -> Predictions:
+    """What the cell reader predicts: the blocks, which take a hundred times as long, are not needed for it."""
+    assert model.reader is not None, "the caller has asked"
+    representation, probabilities = [], []
+    with torch.no_grad():
+        for first in range(0, len(cells), READ):
+            part = slice(first, first + READ)
+            multiplicity = torch.from_numpy(cells.multiplicity[part].toarray()).to(device)
+            cell, logits = model.reader(multiplicity, torch.from_numpy(cells.basal[part]).to(device))
+            representation.append(cell.cpu())
+            probabilities.append(logits.softmax(-1).cpu())
+    return Predictions(torch.cat(representation).numpy(), torch.cat(probabilities).numpy(), None)
+
+
+def add_predictions(
+    adata: AnnData, predictions: Predictions, trained: TrainedModel, key: str, *, error: float | None = None
+) -> list[str]:
     """Writes predictions into `adata`; returns the names of values that existed before and are replaced.
 
     obsm["X_KEY"]: representation.   uns["KEY"]: model_hash, classes and property (the names of the columns).
+    error: cells with a confidence that more than this share of errors goes with are "unassigned" (CellReader.threshold,
+    which is written to uns["KEY"]); None: every cell has its most probable type.
     With cell types: obs["KEY_cell_type"], obs["KEY_cell_type_confidence"] (the largest probability),
     obsm["KEY_probabilities"], columns in the order of uns["KEY"]["classes"].   With a property: obs["KEY_property"].
     """
@@ -163,8 +209,13 @@ def add_predictions(adata: AnnData, predictions: Predictions, trained: TrainedMo
     if predictions.probabilities is not None:
         about["classes"] = np.array(trained.classes, dtype=object)
         best = predictions.probabilities.argmax(1)
-        obs[f"{key}_cell_type"] = pd.Categorical.from_codes(best, categories=list(trained.classes))
-        obs[f"{key}_cell_type_confidence"] = predictions.probabilities.max(1)
+        names, confidence = list(trained.classes), predictions.probabilities.max(1)
+        if error is not None and trained.model.reader is not None:
+            about["error"], about["threshold"] = error, trained.model.reader.threshold(error)
+            names += [UNASSIGNED] * (UNASSIGNED not in names)
+            best = np.where(confidence < about["threshold"], names.index(UNASSIGNED), best)
+        obs[f"{key}_cell_type"] = pd.Categorical.from_codes(best, categories=names)
+        obs[f"{key}_cell_type_confidence"] = confidence
         obsm[f"{key}_probabilities"] = predictions.probabilities
     if predictions.property is not None:
         about["property"] = trained.property_key

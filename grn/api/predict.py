@@ -23,6 +23,7 @@ WORDS = {
     "data.counts": "counts",
     "data.gene_key": "gene_key",
     "--key-added": "key_added",
+    "--error": "error",
 }
 """What messages say of fields -> what they say to a caller of `predict`."""
 
@@ -36,6 +37,7 @@ def predict(
     counts: str | None = None,
     gene_key: str | None = None,
     orientation: Literal["cells_by_genes", "genes_by_cells"] | None = None,
+    error: float | None = None,
     quiet: bool = False,
 ) -> AnnData:
     """Predicts the cell types of cells, and represents them as the model does, into their AnnData.
@@ -57,6 +59,8 @@ def predict(
         counts: where the counts are: `X`, `raw`, `layer:NAME`, `recover`; None: as in training.
         gene_key: column of var with the gene names; None: as in training.
         orientation: what the rows of a text file are; None: as in training.
+        error: the share of wrong labels that is accepted: cells that are less certain than that are "unassigned". The
+            threshold is that of held-out cells of the training, and in uns["KEY"]; None: every cell has a label.
         quiet: print nothing; otherwise what was found of the model's genes, in a few lines.
 
     Returns:
@@ -81,7 +85,7 @@ def predict(
         >>> adata.obsm["X_grn"].shape
         (100, 64)
     """
-    from grn.analysis.predict import annotate, data_config, refuse_key
+    from grn.analysis.predict import annotate, data_config, refuse_error, refuse_key
     from grn.data.readers.memory import MEMORY
     from grn.data.readers.registry import open_source
 
@@ -95,6 +99,7 @@ def predict(
                 f"grn.predict takes cells first, an AnnData or a path, and not {type(adata).__name__}; then the run."
             )
         opened = as_run(run)
+        refuse_error(error, opened._trained)
         path = Path(MEMORY if in_memory else adata)  # type: ignore[arg-type]
         options = {"counts": counts, "gene_key": gene_key, "orientation": orientation}
         config = data_config(opened._trained, opened.folder, path, **options)
@@ -106,5 +111,5 @@ def predict(
             cells = checked_anndata(open_source(config))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Trying to modify attribute|Initializing view as actual")
-            annotate(cells, opened._trained, config, key_added, silent if quiet else print)
+            annotate(cells, opened._trained, config, key_added, silent if quiet else print, error=error)
         return cells

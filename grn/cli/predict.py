@@ -51,6 +51,14 @@ def command(
         Orientation | None,
         typer.Option("--orientation", help="What the rows and columns of a text file are. Default: as in training."),
     ] = None,
+    error: Annotated[
+        float | None,
+        typer.Option(
+            "--error",
+            help="Share of wrong labels that you accept, as 0.05: less certain cells are 'unassigned'. "
+            "Default: all have a label.",
+        ),
+    ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -71,5 +79,6 @@ def command(
             counts=counts,
             gene_key=gene_key,
             orientation=orientation,
+            error=error,
             say=plain(console(quiet)),
         )

@@ -267,6 +267,33 @@ class TrainerConfig(Section):
         return self
 
 
+class CellReaderConfig(Section):
+    """The cell reader (grn/model/cell_reader.py), which tells cell types, and its fit, before the transformer's."""
+
+    members: int = Field(
+        8,
+        ge=0,
+        le=1000,
+        description="ensemble members; 0: the transformer's summary tells cell types, as where it has no other task",
+    )
+    heads: Few = Field(2, description="heads that read multiplicities, and as many that read differences from the mean")
+    width: Size = Field(16, description="head width")
+    rank: Size = Field(32, description="rank of the linear map beside the heads")
+    summary: Size = Field(64, description="width of a member's summary of a cell")
+    hidden: Size = Field(128, description="hidden width of the feed-forward map")
+    gene_weights: list[Annotated[float, Field(ge=0, le=1e6), BeforeValidator(_no_boolean)]] = Field(
+        [10, 300],
+        min_length=2,
+        max_length=2,
+        description="weight of predicting all genes of a cell, for every other member and for the rest",
+    )
+    dropped: Fraction = Field(0.6, description="in each step a cell hides a share of its genes, drawn from 0 to this")
+    steps: Positive = Field(300, description="optimiser steps, at most trainer.max_steps")
+    batch_size: Positive = Field(128, description="cells per step")
+    learning_rate: Rate = Field(4e-3, description="peak of the warm-up and cosine schedule")
+    weight_decay: Weight = Field(0.05, description="AdamW's decoupled decay")
+
+
 class RegulationConfig(Section):
     """The regulation layer (grn/model/regulation_layer.py) and how it is fitted, before the transformer."""
 
@@ -320,6 +347,7 @@ class Config(Section):
     feed_forward: FeedForwardConfig = FeedForwardConfig()
     objectives: ObjectivesConfig = ObjectivesConfig()
     trainer: TrainerConfig = TrainerConfig()
+    cell_reader: CellReaderConfig = CellReaderConfig()
     regulation: RegulationConfig = RegulationConfig()
     network: NetworkConfig = NetworkConfig()
 

@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
 
-FORMAT = 6
+FORMAT = 7
+READABLE = (6, FORMAT)  # 6 has no cell reader
 CARD = "card.json"
 CONTENT = ("config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
 FILES = (CARD, *CONTENT)
@@ -49,16 +50,30 @@ class RegulationCard(_Entry):
     level_error: Annotated[float, Field(ge=0)] | None
 
 
+class ReaderCard(_Entry):
+    """What the card says of the cell reader; see ReaderShape in grn/model/cell_reader.py."""
+
+    members: Count
+    heads: Count
+    width: Count
+    rank: Count
+    summary: Count
+    hidden: Count
+    embedding: Count
+    held_out: Annotated[int, Field(ge=0)]
+
+
 class Card(_Entry):
     """card.json: what TrainedModel holds beside its tensors and names, in the same words, and the hash of it all."""
 
-    format: Literal[6]
+    format: Literal[6, 7]
     hash: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     values: Literal["counts", "expression"]
     multiplicity: Literal["counts", "log1p", "log1p_normalised"]
     target_total: Above0 | None
     depth: Annotated[list[float], Field(min_length=2, max_length=2)] | None
     regulation: RegulationCard | None
+    reader: ReaderCard | None = None
     property_key: str | None
     cells: str | None
 
@@ -93,7 +108,7 @@ def read_model_folder(folder: Path) -> ModelFiles:
     content = {name: (folder / name).read_bytes() for name in FILES}
     try:
         card = json.loads(content.pop(CARD))
-        if card["format"] != FORMAT:
+        if card["format"] not in READABLE:
             raise RunFolderError(
                 f"{folder} has format {card['format']} and this version reads {FORMAT}; "
                 "train again, or use the version that wrote it."

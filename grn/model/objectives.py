@@ -107,7 +107,7 @@ def standardise(values: Tensor, batch: Batch, model: Model, *, centre: bool = Tr
 def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple[float, Callable[..., Loss]]]:
     """Name -> (weight, loss) of every objective that has a weight in the configuration and a head in the model."""
     active: dict[str, tuple[float, Callable[..., Loss]]] = {}
-    if config.cell_type.weight and model.cell_type is not None:
+    if config.cell_type.weight and model.classes:
         loss = partial(cell_type, label_smoothing=config.cell_type.label_smoothing)
         active["cell_type"] = config.cell_type.weight, loss
     if config.masked_multiplicity.weight:

@@ -16,7 +16,8 @@ from safetensors.torch import load, save
 
 from grn.errors import RunFolderError
 from grn.files import replacing_folder
-from grn.model.folder import CARD, FORMAT, LayerShape, RegulationCard, hash_of, lines_of, read_model_folder
+from grn.model.cell_reader import CellReader, ReaderShape
+from grn.model.folder import CARD, FORMAT, LayerShape, ReaderCard, RegulationCard, hash_of, lines_of, read_model_folder
 from grn.model.regulation import Regulation
 from grn.model.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
@@ -75,6 +76,7 @@ class TrainedModel:
             "target_total": self.target_total,
             "depth": None if self.depth is None else list(self.depth),
             "regulation": _shapes(self.model.regulation),
+            "reader": None if self.model.reader is None else vars(self.model.reader.shape),
             "property_key": self.property_key,
             "cells": self.cells,
         }
@@ -99,9 +101,10 @@ class TrainedModel:
             model = Model(
                 files.config,
                 len(files.vocabulary),
-                classes=len(files.classes),
+                classes=0 if card.reader is not None else len(files.classes),
                 property=card.property_key is not None,
                 regulation=_regulation(card.regulation, tensors),
+                reader=_reader(card.reader, len(files.vocabulary), len(files.classes)),
             )
             model.load_state_dict(tensors)
         except (RuntimeError, KeyError, TypeError, ValueError, SafetensorError):
@@ -151,6 +154,12 @@ def _regulation(card: RegulationCard | None, tensors: Mapping[str, torch.Tensor]
 
     by_state = None if card.by_state is None else layer(card.by_state)
     return Regulation(layer(card.pooled), by_state, card.level_error).requires_grad_(False)
+
+
+def _reader(card: ReaderCard | None, genes: int, classes: int) -> CellReader | None:
+    if card is None:
+        return None
+    return CellReader(genes, classes, ReaderShape(**card.model_dump())).requires_grad_(False)
 
 
 def _tensors(trained: TrainedModel) -> dict[str, torch.Tensor]:

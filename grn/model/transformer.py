@@ -24,6 +24,7 @@ from flashsign import mlp, normalised_attention, spherical_attention
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
 from grn.errors import ConfigError
+from grn.model.cell_reader import CellReader
 from grn.model.compile import Fusible, fusible
 from grn.model.layout import Layout
 from grn.model.regulation import Regulation
@@ -210,6 +211,9 @@ class Model(Fusible):
     regulation: the regulation layers, already trained, or None. The pooled one predicts what the regulators do on
     average, and the blocks learn the rest.
 
+    reader: the cell reader, already trained, or None. It then tells the cell types and represents the cells, outside of
+    training; the summary of the blocks serves the other objectives.
+
     group: the processes of gene parallelism, each with a part of each bag's genes (Bags.part_of_genes), which make the
     same calls. They exchange data in attention alone: each process predicts its own genes and has the whole summary.
     """
@@ -231,10 +235,12 @@ class Model(Fusible):
         property: bool = False,
         over_genes: Sequence[str] = (),
         regulation: Regulation | None = None,
+        reader: CellReader | None = None,
     ):
         super().__init__()
         self.config = config
         self.regulation = regulation
+        self.reader = reader
         self.embedding = GeneEmbedding(genes, config.width)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.width)
@@ -280,12 +286,26 @@ class Model(Fusible):
             observe_layer = None if observe is None else _bind_layer(observe, layer)
             tokens, summary = block(tokens, summary, layout, observe_layer)
         cell = self.norm(summary if bags.packed else summary[:, 0])
-        return Prediction(
-            multiplicity=self.expected_multiplicity(tokens, layout, bags),
-            cell=cell,
-            logits=self.cell_type(cell) if self.cell_type else None,
-            property=self.expected_property(cell),
-        )
+        logits = self.cell_type(cell) if self.cell_type else None
+        expected_property = self.expected_property(cell)
+        if self.reader is not None and not self.training:
+            cell, logits = self.read_cells(bags)
+        return Prediction(self.expected_multiplicity(tokens, layout, bags), cell, logits, expected_property)
+
+    @property
+    def classes(self) -> int:
+        """The number of cell types that are told apart; 0: none are."""
+        if self.reader is not None:
+            return self.reader.classes
+        return self.cell_type.out_features if self.cell_type is not None else 0
+
+    def read_cells(self, bags: Bags) -> tuple[Tensor, Tensor]:
+        """Embedding [C, D] and logits [C, classes] of the cell reader, from bags that list every present gene."""
+        assert self.reader is not None, "the caller has asked whether there is one"
+        every = self.multiplicities_of(bags)
+        basal = every.new_ones(bags.cells) if bags.basal is None else bags.basal
+        with torch.autocast(every.device.type, enabled=False):
+            return self.reader(every, basal)
 
     def expected_multiplicity(self, tokens: Tensor, layout: Layout, bags: Bags) -> Tensor:
         """mean_i + sd_i (regulated_i + <h_i, r_i> + b_i), in float32 at least: small differences make a network."""
@@ -310,8 +330,12 @@ class Model(Fusible):
         """Multiplicities of the regulators, [C, R]: bags.regulators, or those that the bags show where it is None."""
         if bags.regulators is not None:
             return bags.regulators
+        return self.multiplicities_of(bags)[:, self.is_regulator]
+
+    def multiplicities_of(self, bags: Bags) -> Tensor:
+        """Multiplicities of the whole vocabulary, [C, V]; 0 for genes that a bag does not list."""
         all_genes = bags.multiplicity.new_zeros(bags.cells, len(self.is_regulator))
-        return all_genes.index_put((_bag_of_genes(bags), bags.genes), bags.multiplicity)[:, self.is_regulator]
+        return all_genes.index_put((_bag_of_genes(bags), bags.genes), bags.multiplicity)
 
     def expected_property(self, cell: Tensor) -> Tensor | None:
         """Summaries [C, D] -> the expected property [C], in the unit of its obs column."""

@@ -12,6 +12,7 @@ from grn.data.loading.order import EpochOrder
 from grn.data.preprocessing.scale import varying
 from grn.data.preprocessing.split import Split
 from grn.errors import ConfigError, DataError
+from grn.model.cell_reader import CellReader
 from grn.model.saved import TrainedModel
 from grn.model.transformer import FeedForward, Model
 from grn.regulation.fit import FittedRegulation
@@ -27,7 +28,13 @@ def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
 
 
 def build_model(
-    config: Config, cells: Cells, split: Split, mean: torch.Tensor, sd: torch.Tensor, fitted: FittedRegulation | None
+    config: Config,
+    cells: Cells,
+    split: Split,
+    mean: torch.Tensor,
+    sd: torch.Tensor,
+    fitted: FittedRegulation | None,
+    reader: CellReader | None = None,
 ) -> Model:
     """A model with the heads that the objectives need, the genes' mean and sd [N], and the fitted regulation."""
     objectives = config.objectives
@@ -37,10 +44,11 @@ def build_model(
         config.model,
         len(cells.vocabulary),
         regulators=regulators,
-        classes=len(trained_classes(config, cells)),
+        classes=0 if reader is not None else len(trained_classes(config, cells)),
         property=bool(objectives.property.weight),
         over_genes=[name for name in OVER_GENES if getattr(objectives, name).weight],
         regulation=None if fitted is None else fitted.regulation,
+        reader=reader,
     )
     for part in model.modules():
         if isinstance(part, FeedForward):
@@ -54,6 +62,27 @@ def build_model(
         model.multiplicity.requires_grad_(False)
         model.multiplicity_bias.requires_grad_(False)
     return model
+
+
+def has_other_objectives(config: Config) -> bool:
+    """Whether anything but cell types is to be learned."""
+    names = ("masked_multiplicity", "property", *OVER_GENES)
+    return any(getattr(config.objectives, name).weight for name in names)
+
+
+def wants_reader(config: Config, cells: Cells, split: Split) -> bool:
+    """Whether a cell reader tells the cell types; otherwise the transformer's summary does, where there are types.
+
+    The summary does where cell types are all that is learned, so that the transformer has a task, and with gene
+    parallelism, where no process has all genes of a cell.
+    """
+    return bool(
+        config.cell_reader.members
+        and trained_classes(config, cells)
+        and has_other_objectives(config)
+        and config.trainer.gene_parallel == 1
+        and (cells.labels[split.train] >= 0).any()
+    )
 
 
 def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: bool) -> CellsDataModule:
@@ -117,9 +146,7 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
         )
     if config.objectives.property.weight:
         property_scale(cells.property[split.train], config.objectives.property.key)
-    names = ("masked_multiplicity", "property", *OVER_GENES)
-    others = any(getattr(config.objectives, name).weight for name in names)
-    if not others and not trained_classes(config, cells):
+    if not has_other_objectives(config) and not trained_classes(config, cells):
         raise ConfigError(
             f"The obs column {config.data.label_key!r} has one cell type only, {cells.classes[0]!r}, and there is no "
             "other objective. Set objectives.masked_multiplicity.weight above 0, or data.label_key to another column."

@@ -40,7 +40,14 @@ from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
 from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, remove_run
 from grn.training import memory_estimate
-from grn.training.building import build_model, data_module, refuse_nothing_to_learn, trained_model
+from grn.training.building import (
+    build_model,
+    data_module,
+    refuse_nothing_to_learn,
+    trained_classes,
+    trained_model,
+    wants_reader,
+)
 from grn.training.held_out import held_out_errors
 from grn.training.loop.averaging import MovingAverage
 from grn.training.loop.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
@@ -55,6 +62,7 @@ from grn.training.machine import (
     refuse_impossible_training,
     refuse_more_parts_than_genes,
 )
+from grn.training.reader_fit import fit_reader
 from grn.training.resume import Origin, Start, find_start
 
 
@@ -170,7 +178,10 @@ def train_in(
         fit_layers = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say, prior=prior)
         fitted = fit_layers(split.train)
     give_back()
-    model = build_model(config, cells, split, mean, sd, fitted)
+    reader = None
+    if wants_reader(config, cells, split):
+        reader = fit_reader(config, cells, split, mean, sd, len(trained_classes(config, cells)), say)
+    model = build_model(config, cells, split, mean, sd, fitted, reader)
     data = data_module(config, cells, split, with_regulators=fitted is not None)
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
 

@@ -249,6 +249,7 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
         ({"output": "out.csv"}, ConfigError, r"out\.csv, but predict writes \.h5ad files"),
         ({"key_added": "a/b"}, ConfigError, "--key-added is 'a/b'"),
         ({"key_added": ""}, ConfigError, "--key-added is ''"),
+        ({"error": 2.0}, ConfigError, r"--error is 2\.0; give the share of wrong labels"),
         ({"counts": "umi"}, ConfigError, "'umi'; it must be X, raw, layer:NAME or recover"),
         ({"gene_key": "symbol"}, DataError, "'symbol'"),
     ],

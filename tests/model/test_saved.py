@@ -338,5 +338,5 @@ def test_names_that_are_listed_twice_are_refused_even_with_the_right_hash(folder
 
 def test_another_format_is_named(folder):
     change_card(format=99)(folder)
-    with pytest.raises(RunFolderError, match="has format 99 and this version reads 6"):
+    with pytest.raises(RunFolderError, match="has format 99 and this version reads 7"):
         TrainedModel.load(folder)

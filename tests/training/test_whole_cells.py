@@ -27,6 +27,7 @@ def configured(make_config, bags: str = "dense", **weights: float) -> Config:
     found["data"] |= {"bags": bags, "test_fraction": 0.4, "regulators": "all"}
     found["data"]["simulated"] |= {"cells": 300, "cell_types": 4}
     found["regulation"]["members"] = 0
+    found["cell_reader"]["members"] = 0  # these tests are of the transformer's own summary
     found["network"]["readout"] = "attention"
     found["objectives"]["masked_multiplicity"]["fraction"] = 0.4
     found["objectives"]["property"] |= {"weight": 0.5, "key": "age"}

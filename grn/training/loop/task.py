@@ -31,8 +31,10 @@ class Task(L.LightningModule):
         self.model, self.settings, self.total_steps = model, trainer, total_steps
         self.objectives = active_objectives(objectives, model)
         self.weights = {name: weight for name, (weight, _) in self.objectives.items()}
-        self.classes = model.cell_type.out_features if model.cell_type is not None else 0
-        self.evaluation = Evaluation(list(self.objectives), self.weights, self.classes)
+        self.classes = model.classes
+        # A cell reader has been trained, on the validation cells too: its cell types are tested only.
+        self.trained = [name for name in self.objectives if name != "cell_type" or model.reader is None]
+        self.evaluation = Evaluation(self.trained, self.weights, self.classes)
         self.finite_check = FiniteCheck()
 
     def setup(self, stage: str) -> None:
@@ -52,15 +54,16 @@ class Task(L.LightningModule):
         wanted = {name: loss for name, (_, loss) in self.objectives.items() if names is None or name in names}
         return prediction, {name: loss(prediction, batch, self.model) for name, loss in wanted.items()}
 
-    def evaluated(self, batch: Batch) -> tuple[Prediction, dict[str, Loss]]:
+    def evaluated(self, batch: Batch, names: Collection[str] | None = None) -> tuple[Prediction, dict[str, Loss]]:
         """Prediction and losses for the metrics: OF_WHOLE_CELLS with nothing hidden, other objectives with the masks.
 
-        That takes two passes over the batch, unless all objectives are of one kind.
+        That takes two passes over the batch, unless all objectives are of one kind. names: of objectives (None: all).
         """
-        whole = self.objectives.keys() & OF_WHOLE_CELLS
-        masked = self.objectives.keys() - whole
+        wanted = set(self.objectives if names is None else names)
+        whole = wanted & OF_WHOLE_CELLS
+        masked = wanted - whole
         if not whole:
-            return self.losses(batch)
+            return self.losses(batch, masked)
         prediction, losses = self.losses(batch.unmasked(), whole)
         if masked:
             losses |= self.losses(batch, masked)[1]
@@ -75,7 +78,7 @@ class Task(L.LightningModule):
         torch.manual_seed(int(draws[0]))
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        _, losses = self.losses(batch)
+        _, losses = self.losses(batch, self.trained)
         means = mean_losses(losses, self.mean_over_processes)
         loss = total_loss(means, self.weights)
         self.batch, self.loss = batch, loss.detach()
@@ -114,7 +117,7 @@ class Task(L.LightningModule):
         self.evaluation.reset()
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        prediction, losses = self.evaluated(batch)
+        prediction, losses = self.evaluated(batch, self.trained)
         self.evaluation.update(prediction, batch, self.model, losses)
 
     def on_validation_epoch_end(self) -> None:

@@ -1,0 +1,291 @@
+"""The fit of the cell reader: all members as one batch, each without the labels of one fold, which then judge it.
+
+A member learns two tasks. It predicts every gene of the cell from its summary, for which cells need no label, and the
+cell types of the cells that have one. Half of the members weigh the genes a hundred times as much as the other half:
+their summaries are shaped by the genes, those of the others by the labels. Which of the two is right differs from data
+set to data set, so the held-out labels decide how much each half counts.
+
+Letters: P members, B cells of a batch, K cell types.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from grn.config.schema import Config
+from grn.data.cells import Cells
+from grn.data.preprocessing.split import Split
+from grn.devices import own_device
+from grn.errors import TrainingDiverged
+from grn.messages import Say
+from grn.model.cell_reader import CellReader, ReaderShape
+
+FOLDS = 8  # of the labelled cells; a member does not see the labels of one of them
+WHOLE = 0.25  # share of the cells of a batch with nothing hidden, as `grn predict` reads them
+GENES = 256  # that a batch predicts, drawn anew for each: as good as all of 2000, at a fraction of the time
+AVERAGING = 0.98  # decay of the moving average of the weights
+PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
+CHUNK = 1024  # cells that are read at a time
+MOST_AXES, MOST_HELD_OUT = 4096, 10_000  # cells that the embedding's directions and the thresholds are computed from
+
+
+@dataclass(frozen=True)
+class ReaderCells:
+    """The cells that a reader is fitted to. multiplicity: CSR [C, N].   labels [C]: -1 where missing.   fold [C]: of
+    the labelled cells; -1: always seen."""
+
+    multiplicity: sparse.csr_matrix
+    basal: Tensor
+    labels: Tensor
+    fold: Tensor
+
+    def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self.multiplicity[rows].toarray()), self.basal[rows]
+
+    def chunks(self) -> list[np.ndarray]:
+        return [np.arange(first, min(first + CHUNK, len(self.basal))) for first in range(0, len(self.basal), CHUNK)]
+
+
+def fit_reader(
+    config: Config, cells: Cells, split: Split, mean: Tensor, sd: Tensor, classes: int, say: Say
+) -> CellReader:
+    """The trained reader of the cells of a split, without those of the test. mean, sd [N]: of the training cells.
+
+    Raises TrainingDiverged.
+    """
+    settings, started = config.cell_reader, time.monotonic()
+    seed, device = config.trainer.seed, own_device(config.trainer)
+    rows = np.sort(np.concatenate([split.train, split.validation]))
+    read = ReaderCells(
+        cells.multiplicity[rows],
+        torch.from_numpy(cells.basal[rows]),
+        torch.from_numpy(cells.labels[rows]),
+        torch.from_numpy(folds_of(cells.labels[rows], None if cells.groups is None else cells.groups[rows], seed)),
+    )
+    shape = ReaderShape(
+        members=settings.members,
+        heads=settings.heads,
+        width=settings.width,
+        rank=settings.rank,
+        summary=settings.summary,
+        hidden=settings.hidden,
+        embedding=min(config.model.width, settings.members * settings.summary),
+    )
+    torch.manual_seed(seed)
+    reader = CellReader(len(cells.vocabulary), classes, shape)
+    reader.mean.copy_(mean)
+    reader.sd.copy_(sd)
+    squares = float(np.square(read.multiplicity.data, dtype=np.float64).sum())
+    reader.scale.fill_(math.sqrt(math.prod(read.multiplicity.shape) / squares) if squares else 1.0)
+    steps = min(settings.steps, config.trainer.max_steps)
+    predict = nn.Parameter(torch.randn(settings.members, settings.summary, reader.genes).mul_(0.01).to(device))
+    reader, predict = train_members(config, reader.to(device), predict, read, steps, settings.learning_rate)
+    judges, accuracy = weigh_members(reader, read, seed)
+    # What the held-out labels were kept for is known now, so the members learn from them, too.
+    every = replace(read, fold=torch.full_like(read.fold, -1))
+    more, rate = max(1, steps // 3), settings.learning_rate / 2
+    reader, _ = train_members(config, reader, predict, every, more, rate)
+    set_axes(reader, every, seed)
+    judged = f", accuracy {accuracy:.3f} on {judges} cells whose labels they had not seen" if judges else ""
+    say(f"Cell types: {settings.members} members in {time.monotonic() - started:.0f} s{judged}.")
+    return reader.cpu().requires_grad_(False)
+
+
+def folds_of(labels: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
+    """The fold of each cell, int64 [C], or -1: cells without a label, and the only cell of a type.
+
+    Stratified by type or, with groups [C], whole groups in one fold.
+    """
+    generator = np.random.default_rng(seed)
+    folds = np.full(len(labels), -1)
+    if groups is not None and len(np.unique(groups)) > 1:
+        names, numbers = np.unique(groups, return_inverse=True)
+        # With fewer groups than folds, the last folds are empty and their members see everything.
+        folds = (generator.permutation(len(names)) % FOLDS)[numbers]
+        return np.where(labels >= 0, folds, -1)
+    start = 0
+    for label in np.unique(labels[labels >= 0]):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        if len(members) > 1:
+            folds[members] = (np.arange(len(members)) + start) % FOLDS
+            start += len(members)
+    return folds
+
+
+def member_folds(members: int) -> tuple[Tensor, Tensor]:
+    """The kind of each member (0: the labels shape its summary, 1: the genes do) and the fold that it does not see."""
+    numbers = torch.arange(members)
+    return numbers % 2, numbers // 2 % FOLDS
+
+
+def train_members(
+    config: Config, reader: CellReader, predict: nn.Parameter, read: ReaderCells, steps: int, rate: float
+) -> tuple[CellReader, nn.Parameter]:
+    """Trains the members in place, and `predict` [P, S, N], with which their summaries predict the genes.
+
+    rate: the highest learning rate. Returns the moving average of the reader's weights, and `predict`. Raises
+    TrainingDiverged.
+    """
+    settings = config.cell_reader
+    device, genes = reader.mean.device, reader.genes
+    generator = torch.Generator().manual_seed(config.trainer.seed + steps)
+    kind, held_out = member_folds(settings.members)
+    gene_weight = torch.tensor(settings.gene_weights)[kind].to(device)
+    trained = [*reader.parameters(), predict]
+    optimizer = torch.optim.AdamW(trained, rate, betas=(0.9, 0.98), weight_decay=settings.weight_decay)
+    average = copy.deepcopy(reader)
+    warmup = max(1, steps // 20)
+    order = _Order(read.labels, settings.batch_size, generator)
+    for step in range(steps):
+        done = (step - warmup) / max(1, steps - warmup)
+        factor = (step + 1) / warmup if step < warmup else 0.5 + 0.5 * math.cos(math.pi * done)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * factor
+        rows = order.next()
+        multiplicity, basal = (tensor.to(device) for tensor in read.batch(rows.numpy()))
+        standardised = reader.standardised(multiplicity)
+        share = settings.dropped * torch.rand(len(rows), 1, generator=generator)
+        share = share * (torch.rand(len(rows), 1, generator=generator) >= WHOLE)
+        kept = (torch.rand(multiplicity.shape, generator=generator) >= share).to(device)
+        summaries = reader.summaries(multiplicity * kept, standardised * kept, basal)
+
+        labels = read.labels[rows]
+        seen = (labels >= 0) & (read.fold[rows] != held_out[:, None])  # [P, B]
+        logits = summaries @ reader.head + reader.head_bias
+        losses = F.cross_entropy(
+            logits.flatten(0, 1),
+            labels.clamp(min=0).repeat(settings.members).to(device),
+            label_smoothing=config.objectives.cell_type.label_smoothing,
+            reduction="none",
+        ).view(seen.shape)
+        seen = seen.to(device)
+        of_types = (losses * seen).sum(1) / seen.sum(1).clamp(min=1)
+        some = torch.randperm(genes, generator=generator)[:GENES].to(device)
+        of_genes = (summaries @ predict[:, :, some] - standardised[:, some]).square().mean((1, 2))
+        loss = ((of_types + gene_weight * of_genes) / (1 + gene_weight)).sum()
+        if not torch.isfinite(loss):
+            raise TrainingDiverged(
+                f"The loss of the cell reader is not finite at step {step}; lower cell_reader.learning_rate "
+                f"({settings.learning_rate:g}), or look for extreme values in the cells."
+            )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        decay = min(AVERAGING, (step + 1) / (step + 10))
+        with torch.no_grad():
+            for kept_value, value in zip(average.parameters(), reader.parameters(), strict=True):
+                kept_value.lerp_(value, 1 - decay)
+    return average, predict
+
+
+class _Order:
+    """Rows of the batches: passes over all cells in a random order or, where some have no label, half of a batch with
+    labels, however few they are, and half without."""
+
+    def __init__(self, labels: Tensor, size: int, generator: torch.Generator):
+        self.size, self.generator, self.cells = min(size, len(labels)), generator, len(labels)
+        known = labels >= 0
+        self.weights = None
+        if not known.all():
+            self.weights = torch.where(known, 0.5 / known.sum().clamp(min=1), 0.5 / (~known).sum())
+        self.rest = torch.empty(0, dtype=torch.int64)
+
+    def next(self) -> Tensor:
+        if self.weights is not None:
+            return torch.multinomial(self.weights, self.size, replacement=True, generator=self.generator)
+        if len(self.rest) < self.size:
+            self.rest = torch.randperm(self.cells, generator=self.generator)
+        found, self.rest = self.rest[: self.size], self.rest[self.size :]
+        return found
+
+
+@torch.no_grad()
+def weigh_members(reader: CellReader, read: ReaderCells, seed: int) -> tuple[int, float]:
+    """Sets what the members count and the held-out confidences of a trained reader.
+
+    Each cell of the first folds was held out from one member of each kind; these judge. Returns how many cells judged
+    and the accuracy on them.
+    """
+    kind, held_out = member_folds(reader.shape.members)
+    generator = np.random.default_rng(seed)
+    device = reader.mean.device
+    judged, truth = [], []
+    for rows in read.chunks():
+        multiplicity, basal = (tensor.to(device) for tensor in read.batch(rows))
+        summaries = reader.summaries(multiplicity, reader.standardised(multiplicity), basal)
+        folds = read.fold[rows]
+        by_fold = held_out[:, None] == folds  # [P, B]
+        enough = torch.stack([by_fold[kind == each].any(0) for each in (0, 1) if (kind == each).any()]).all(0)
+        log_odds = reader.of_members(summaries).cpu()[:, enough]
+        of_kinds = []
+        for each in (0, 1):
+            if (kind == each).any():
+                weight = (by_fold & (kind == each)[:, None])[:, enough].float()
+                of_kinds.append((weight[..., None] * log_odds).sum(0) / weight.sum(0)[:, None])
+        judged.append(torch.stack(of_kinds))
+        truth.append(read.labels[rows][enough])
+    found, labels = torch.cat(judged, 1), torch.cat(truth)
+    importance = kind_importance(found, labels)
+    of_kind = torch.stack([importance[min(each, len(importance) - 1)] / (kind == each).sum() for each in kind.tolist()])
+    reader.importance.copy_(of_kind)
+    if not len(labels):
+        return 0, math.nan
+    confidence, predicted = (importance[:, None, None] * found).sum(0).softmax(-1).max(-1)
+    right = predicted == labels
+    kept = torch.from_numpy(generator.permutation(len(labels))[:MOST_HELD_OUT])
+    reader.confidence, reader.right = confidence[kept], right[kept]
+    reader.shape = ReaderShape(**(vars(reader.shape) | {"held_out": len(kept)}))
+    return len(labels), float(right.float().mean())
+
+
+def kind_importance(log_odds: Tensor, labels: Tensor) -> Tensor:
+    """What each kind's log probabilities count, [kinds]: the least log loss on held-out cells, with a prior.
+
+    log_odds [kinds, C, K], labels [C].
+    """
+    equal = torch.full((len(log_odds),), 1 / len(log_odds))
+    if not len(labels):
+        return equal
+    log = equal.log().requires_grad_()
+    optimizer = torch.optim.LBFGS([log], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            logits = (log.exp()[:, None, None] * log_odds).sum(0)
+            total = F.cross_entropy(logits, labels, reduction="sum") + PRIOR * (log.exp() - equal).square().sum()
+            total.backward()
+        return total
+
+    optimizer.step(loss)
+    found = log.detach().exp()
+    return found if torch.isfinite(found).all() else equal
+
+
+@torch.no_grad()
+def set_axes(reader: CellReader, read: ReaderCells, seed: int) -> None:
+    """The embedding is the projection to the leading directions of the members' summaries, of some cells together."""
+    sampled = np.sort(np.random.default_rng(seed).permutation(len(read.basal))[:MOST_AXES])
+    parts = []
+    for first in range(0, len(sampled), CHUNK):
+        multiplicity, basal = (part.to(reader.mean.device) for part in read.batch(sampled[first : first + CHUNK]))
+        summaries = reader.summaries(multiplicity, reader.standardised(multiplicity), basal)
+        parts.append(summaries.transpose(0, 1).flatten(1).cpu())
+    summaries = torch.cat(parts)
+    centre = summaries.mean(0)
+    values = (summaries - centre).double()
+    _, directions = torch.linalg.eigh(values.T @ values)
+    axes = directions.flip(1)[:, : reader.axes.shape[1]].float()
+    # A direction and its opposite are as good: the largest entry decides, so that two machines agree.
+    axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
+    reader.centre.copy_(centre)
+    reader.axes.copy_(axes)
