@@ -170,11 +170,11 @@ def compared(run: Path, expected: dict[str, str]) -> str:
 
 
 def small_disk(number: int, home: Path, expected: dict[str, str]) -> str:
-    """A run on a file system of 4 MiB, most of which something else takes at a random time; as `trial`."""
+    """A run on a file system of 16 MiB, most of which something else takes at a random time; as `trial`."""
     draw, disk = random.Random(f"disk {number}"), home / f"disk{number}"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)], capture_output=True, check=False
     )
     if mounted.returncode:
         return "skipped: no file system may be mounted here"
