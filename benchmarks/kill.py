@@ -282,26 +282,26 @@ def of_whole_run(home: Path) -> dict[str, str]:
     return content(home / "whole")
 
 
-def small_disks(home: Path, trials: int) -> list[str]:
+def small_disks(home: Path, trials: int, first: int = 0) -> list[str]:
     """What came of each run on a small disk."""
     expected = of_whole_run(home) if trials else {}
-    return [small_disk(number, home, expected) for number in range(trials)]
+    return [small_disk(number, home, expected) for number in range(first, first + trials)]
 
 
-def pairs(home: Path, trials: int) -> list[str]:
+def pairs(home: Path, trials: int, first: int = 0) -> list[str]:
     """What came of each run of two processes."""
     if not trials:
         return []
     if not left_alone(home / "whole"):
         raise RuntimeError("two processes that are left alone do not end")
     expected = content(home / "whole")
-    return [one_of_two(number, home, expected) for number in range(trials)]
+    return [one_of_two(number, home, expected) for number in range(first, first + trials)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="number of the first trial")
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial of each kind")
     parser.add_argument("--temporary", help="folder for temporary files, as TMPDIR; on another file system, say")
     parser.add_argument("--small-disks", type=int, default=5, help="runs on a file system that fills up")
     parser.add_argument("--pairs", type=int, default=0, help="runs of two processes of which one is killed")
@@ -313,8 +313,8 @@ def main() -> int:
         found = {}
         for name, run in {
             "killed": lambda: kill(home, options.trials, options.first) if options.trials else [],
-            "small disk": lambda: small_disks(home, options.small_disks),
-            "one of two processes": lambda: pairs(home, options.pairs),
+            "small disk": lambda: small_disks(home, options.small_disks, options.first),
+            "one of two processes": lambda: pairs(home, options.pairs, options.first),
         }.items():
             found[name] = run()
             shutil.rmtree(home / "whole", ignore_errors=True)
