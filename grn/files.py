@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from grn.disk import FULL, cannot_be_written, refuse_too_little_room, size_of, write_h5ad_file
-from grn.errors import DataError, RunFolderError, one_line
+from grn.errors import DataError, RunFolderError, UserError, one_line
 
 if TYPE_CHECKING:
+    import pandas as pd
     from anndata import AnnData
 
 
@@ -32,9 +33,19 @@ def refuse_used_folder(output: Path | None) -> None:
     """Raises RunFolderError where `output` exists and is not an empty folder. Called before anything is read."""
     if output is None:
         return
+    refuse_unwritable_name(output)
     if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
         raise RunFolderError(f"{output} already exists and is not an empty folder; choose another output folder.")
     refuse_unwritable(output)
+
+
+def refuse_unwritable_name(path: Path) -> None:
+    """Raises RunFolderError for a name that no text in UTF-8 can hold: logs and reports say where they lie."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "replace")
+        raise RunFolderError(f"The name {shown} is not text in UTF-8; choose another output.") from None
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -42,6 +53,7 @@ def refuse_unwritable(path: Path) -> None:
 
     Called before anything is computed.
     """
+    refuse_unwritable_name(path)
     for above in path.absolute().parents:
         if above.exists():
             if not above.is_dir():
@@ -151,12 +163,33 @@ def read_anndata(path: Path, *, backed: bool = False) -> AnnData:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
             adata = anndata.read_h5ad(path, backed="r" if backed else None)
-        adata.X  # noqa: B018  (backed files read X late; damage must be found here)
+        if not backed or "X" in adata.file:
+            adata.X  # noqa: B018  (backed files read X late; damage must be found here)
         return adata
-    except (MemoryError, PermissionError, DataError):  # the first two are faults of the machine: cli/exit_codes.py
+    except (PermissionError, DataError):  # the first is a fault of the machine: cli/exit_codes.py
+        raise
+    except MemoryError as problem:
+        if _shapes_are_damaged(path):
+            raise damaged_h5ad(path, problem) from problem
         raise
     except Exception as problem:
         raise damaged_h5ad(path, problem) from problem
+
+
+def _shapes_are_damaged(path: Path) -> bool:
+    """Whether a sparse matrix of the file claims another number of rows or columns than it has pointers for."""
+    import h5py
+
+    wrong: list[str] = []
+
+    def look(name: str, found: Any) -> None:
+        sparse = isinstance(found, h5py.Group) and "indptr" in found and "shape" in found.attrs
+        if sparse and len(found["indptr"]) - 1 not in list(found.attrs["shape"]):
+            wrong.append(name)
+
+    with suppress(Exception), h5py.File(path, "r") as file:
+        file.visititems(look)
+    return bool(wrong)
 
 
 def refuse_endless(path: Path) -> None:
@@ -222,6 +255,33 @@ def _read_texts(found: Any) -> None:
         if isinstance(found, h5py.Dataset) and h5py.check_vlen_dtype(found.dtype) is not None and found.ndim:
             for first in range(0, len(found), 1 << 16):
                 found[first : first + (1 << 16)]
+
+
+@contextmanager
+def table_of_run(path: Path) -> Iterator[None]:
+    """Within it, what pandas and pyarrow raise for a damaged table of a run becomes a DataError about `path`."""
+    try:
+        yield
+    except (MemoryError, PermissionError, UserError):
+        raise
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist any more; restore it, or train again.") from None
+    except Exception as problem:
+        raise DataError(f"{path} is damaged ({one_line(problem)}); restore it, or train again.") from problem
+
+
+def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
+    """An edges.parquet or edges_by_type.parquet. options: of pandas.read_parquet. Raises DataError where damaged."""
+    import pandas as pd
+
+    with table_of_run(path):
+        table = pd.read_parquet(path, **options)
+        if missing := [name for name in options.get("columns", EDGE) if name not in table]:
+            raise ValueError(f"it has no column {missing[0]}")
+    return table
+
+
+EDGE = ("source", "target", "weight", "confidence")
 
 
 def damaged_h5ad(path: Path, problem: Exception) -> DataError:

@@ -50,7 +50,7 @@ def locked(run: Path) -> Iterator[None]:
 
 def cells_in(log: Path) -> int | None:
     """How many cells a run had, as its log says; None where it does not."""
-    found = CELLS.search(log.read_text("utf-8")) if log.is_file() else None
+    found = CELLS.search(log.read_text("utf-8", "replace")) if log.is_file() else None
     return None if found is None else int(found[1])
 
 

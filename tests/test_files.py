@@ -5,12 +5,14 @@ import signal
 import stat
 import sys
 
+import h5py
 import numpy as np
 import pytest
 from anndata import AnnData
+from scipy import sparse
 
 from grn import files
-from grn.errors import DataError
+from grn.errors import DataError, RunFolderError
 from grn.files import replacing_file, replacing_folder, write_text
 
 
@@ -136,3 +138,18 @@ def test_a_file_that_hdf5_never_gets_to_the_end_of_is_refused(tmp_path, monkeypa
         with pytest.raises(DataError, match=r"cells\.h5ad cannot be read: HDF5 does not get to the end"):
             files.read_anndata(path)
         monkeypatch.setattr(files, "_read_texts", None)
+
+
+def test_a_damaged_shape_is_not_blamed_on_the_memory(tmp_path):
+    path = tmp_path / "cells.h5ad"
+    AnnData(sparse.csr_matrix(np.ones((2, 3), np.float32))).write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+        file["X"].attrs["shape"] = [10**13, 3]
+    with pytest.raises(DataError, match=r"cells\.h5ad cannot be read as \.h5ad"):
+        files.read_anndata(path)
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path):
+    for refuse in (files.refuse_used_folder, files.refuse_unwritable):
+        with pytest.raises(RunFolderError, match=r"is not text in UTF-8; choose another output"):
+            refuse(tmp_path / "caf\udce9")

@@ -107,8 +107,10 @@ def annotate(
 
 def refuse_key(key: str) -> None:
     """Raises ConfigError for a key that .h5ad files cannot store."""
-    if not key or "/" in key:
-        raise ConfigError(f"--key-added is {key!r}; give a name without '/', which .h5ad files cannot store.")
+    if not key or "/" in key or not key.isprintable():
+        raise ConfigError(
+            f"--key-added is {key!r}; give a name without '/' and control characters, which .h5ad files cannot store."
+        )
 
 
 def refuse_error(error: float | None, trained: TrainedModel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from grn.errors import DataError
@@ -18,6 +19,8 @@ def is_anndata(value: object) -> TypeGuard[AnnData]:
 
 def checked_anndata(adata: AnnData) -> AnnData:
     """`adata`, if it has cells and genes and every cell has a name of its own. Raises DataError."""
+    if adata.isbacked and not Path(str(adata.filename)).is_file():
+        raise DataError(f"The file of the backed AnnData, {adata.filename}, does not exist any more; read it again.")
     if adata.n_obs == 0 or adata.n_vars == 0:
         raise DataError(f"The AnnData has {adata.n_obs} cells x {adata.n_vars} genes; give one that has both.")
     if not adata.obs_names.is_unique:

@@ -142,15 +142,15 @@ def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | 
         return _of_run_cell(run, cell, adata)
     if cell_type is None:
         return run.edges
-    import pandas as pd
+    from grn.files import read_edge_table
 
     path = run._file(BY_TYPE)
     if not path.is_file():
         raise RunFolderError(f"{run.folder} has no {BY_TYPE}; write its network again with grn export.")
-    known = list(pd.read_parquet(path, columns=["cell_type"])["cell_type"].unique())
+    known = list(read_edge_table(path, columns=["cell_type"])["cell_type"].unique())
     if cell_type not in known:
         _refuse_unknown("cell_type", cell_type, known)
-    found = pd.read_parquet(path, filters=[("cell_type", "==", cell_type)])
+    found = read_edge_table(path, filters=[("cell_type", "==", cell_type)])
     return found.drop(columns="cell_type").reset_index(drop=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from grn.api.cells import checked_anndata, is_anndata
-from grn.api.run import Run
+from grn.api.run import Run, as_path
 from grn.errors import ConfigError, DataError, reworded
 from grn.messages import silent
 
@@ -158,7 +158,7 @@ def _anndata_of(network: Run | AnnData | str | os.PathLike[str]) -> AnnData:
         return network.network
     if is_anndata(network):
         return network
-    path = Path(network)  # type: ignore[arg-type]
+    path = as_path(network, "read_network")
     if path.is_dir():
         path = path / "network.h5ad"
     elif path.name == "edges.parquet":

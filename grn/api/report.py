@@ -12,6 +12,7 @@ from grn.analysis.report import Picture, write_report
 from grn.analysis.report_edges import strongest_of_targets
 from grn.analysis.summary import tells_apart
 from grn.config.schema import Config
+from grn.files import table_of_run
 from grn.network.signed_network import SignedNetwork, heatmap_blocks
 from grn.plots.network.edges import strongest_regulations
 from grn.plots.network.heatmap import network_heatmaps
@@ -70,10 +71,11 @@ def edges_of_types(path: Path) -> pd.DataFrame | None:
     if not path.is_file():
         return None
     kept: pd.DataFrame | None = None
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=2**18):
-        table = batch.to_pandas()
-        table["cell_type"] = table["cell_type"].astype(str)
-        kept = strongest_of_targets(table if kept is None else pd.concat([kept, table], ignore_index=True))
+    with table_of_run(path):
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=2**18):
+            table = batch.to_pandas()
+            table["cell_type"] = table["cell_type"].astype(str)
+            kept = strongest_of_targets(table if kept is None else pd.concat([kept, table], ignore_index=True))
     return kept
 
 

@@ -77,25 +77,31 @@ class Run:
         """metrics.csv: `step` and `<stage>/<name>`, a row each time that something was logged; NaN where it was not."""
         import pandas as pd
 
-        return pd.read_csv(self._file("metrics.csv"), float_precision="round_trip")
+        from grn.files import table_of_run
+
+        path = self._file("metrics.csv")
+        with table_of_run(path):
+            return pd.read_csv(path, float_precision="round_trip")
 
     @cached_property
     def confusion(self) -> pd.DataFrame:
         """Test cells by their true type (rows) and the predicted one (columns); empty without labelled test cells."""
         import pandas as pd
 
+        from grn.files import table_of_run
+
         path = self._folder / "confusion.csv"
-        # Plain text: a cell type may be called "NA".
-        return pd.read_csv(path, index_col=0, keep_default_na=False) if path.is_file() else pd.DataFrame()
+        with table_of_run(path):  # read as plain text: a cell type may be called "NA"
+            return pd.read_csv(path, index_col=0, keep_default_na=False) if path.is_file() else pd.DataFrame()
 
     @cached_property
     def edges(self) -> pd.DataFrame:
         """edges.parquet: source, target, weight, within, between, indirect, confidence and, with effects, q_value.
 
         A row per candidate edge, sorted by |weight|."""
-        import pandas as pd
+        from grn.files import read_edge_table
 
-        return pd.read_parquet(self._file("edges.parquet"))
+        return read_edge_table(self._file("edges.parquet"))
 
     @cached_property
     def network(self) -> AnnData:
@@ -128,7 +134,7 @@ class Run:
             ...     grn.load(kept).edges.equals(run.edges)
             True
         """
-        folder = Path(folder)
+        folder = as_path(folder, "save()")
         if os.path.lexists(folder):
             raise RunFolderError(f"{folder} already exists and is never overwritten; give save() another name.")
         refuse_unwritable(folder)
@@ -238,6 +244,13 @@ def load(run: str | os.PathLike[str]) -> Run:
     return Run(run)
 
 
+def as_path(value: object, name: str) -> Path:
+    """`value`, if it can be a path. name: of the argument, in messages. Raises DataError."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise DataError(f"{name} takes a path, not {type(value).__name__}; give it as a text.")
+    return Path(value)
+
+
 def as_run(run: Run | str | os.PathLike[str]) -> Run:
     if isinstance(run, Run):
         return run
@@ -268,9 +281,15 @@ def _regulators(path: Path) -> int:
     import h5py
     from anndata.io import read_elem
 
-    with h5py.File(path) as file:
-        var: Any = read_elem(file["var"])
-    return int(var["is_regulator"].sum())
+    from grn.files import damaged_h5ad, refuse_endless
+
+    refuse_endless(path)
+    try:
+        with h5py.File(path) as file:
+            var: Any = read_elem(file["var"])
+        return int(var["is_regulator"].sum())
+    except Exception as problem:
+        raise damaged_h5ad(path, problem) from problem
 
 
 def _remove(folder: Path, process: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grn.api.cells import checked_anndata, is_anndata
-from grn.api.run import Run
+from grn.api.run import Run, as_path
 from grn.errors import ConfigError, DataError, Interrupted, reworded
 from grn.messages import Say, silent
 
@@ -120,7 +120,7 @@ def train(
     with reworded(WORDS), _python_handles_signals():
         settings, adata, name = run_settings(data, config, changes)
         if output is not None:
-            run = Run(_train(settings, Path(output), adata, silent if quiet else _print))
+            run = Run(_train(settings, as_path(output, "output="), adata, silent if quiet else _print))
             run._write_report(run.folder)
             return run
         home = Path(tempfile.mkdtemp(prefix="grn-"))

@@ -35,6 +35,10 @@ def command(
     if run is None and (label or regulators or overrides):
         raise ConfigError("--label, --regulators and --set are of a run; give its configuration or cells, too.")
     config = None if run is None else loaded_config(run, None, label, regulators, overrides)
+    if config is not None:
+        from grn.data.readers.registry import find_source
+
+        find_source(config.data)  # before the self-test, which takes a while
     say = plain(console())
     say("Installed")
     for name, version in _installed():

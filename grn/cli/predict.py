@@ -11,6 +11,7 @@ from grn.cli.options import Debug, Orientation, Quiet
 from grn.errors import reworded
 
 OPTIONS = {
+    "set data.duplicates: sum to add their counts, or data.gene_key to": "merge them, or give --gene-key",
     "; add one, or set data.values: expression to use the values as they are": "; add one",
     "set data.counts: ": "give --counts ",
     "data.counts: ": "--counts ",

@@ -34,6 +34,9 @@ def find_config(name: str | os.PathLike[str]) -> Path:
     for candidate in (folder / each for folder in folders for each in names):
         if candidate.is_file():
             return candidate
+    if os.path.lexists(wanted):
+        what = "a folder" if wanted.is_dir() else "a link to nothing" if wanted.is_symlink() else "a pipe or device"
+        raise ConfigError(f"{str(name)!r} is {what}, and a configuration is a text file (YAML); give one.")
     shipped = sorted(path.name for path in shipped_configs().glob("*.yaml"))
     near = nearest(wanted.name, shipped) or nearest(f"{wanted.name}.yaml", shipped)
     hint = f"did you mean {near}?" if near else f"those are {', '.join(shipped)}."
@@ -99,7 +102,7 @@ def parse_override(override: str) -> tuple[str, Any]:
     """`trainer.max_epochs=5` as a dotted field and a value, which is read as YAML. Raises ConfigError."""
     field, equals, text = override.partition("=")
     field, text = field.strip(), text.strip()
-    if not equals or not field:
+    if not equals or not field.strip("."):
         raise ConfigError(f"--set {override} is not FIELD=VALUE; write for example --set trainer.max_epochs=5.")
     if (text.endswith(":") or ": " in text) and not text.startswith("{"):
         # `simulated:` is a source of cells; YAML would read a mapping.

@@ -146,6 +146,8 @@ def load_cells(
         counts_from=expression.origin,
         notes=(
             *_left_out(adata),
+            *_empty_cells(values),
+            *_without_group(groups, config.group_key),
             f"{chosen.size} of {len(names)} genes are used{used}.",
             regulators_note,
             *_dropped_regulators(names, named, chosen, config.genes),
@@ -269,6 +271,18 @@ def _left_out(adata: AnnData) -> tuple[str, ...]:
     return (adata.uns[LEFT_OUT],) if LEFT_OUT in adata.uns else ()
 
 
+def _empty_cells(values: sparse.csr_matrix) -> tuple[str, ...]:
+    """A sentence about cells that hold none of the genes, where there are any."""
+    empty = int((np.diff(values.indptr) == 0).sum())
+    return (f"{empty} of {values.shape[0]} cells hold none of the genes; nothing is learned from them.",) * bool(empty)
+
+
+def _without_group(groups: np.ndarray | None, key: str | None) -> tuple[str, ...]:
+    """A sentence about cells that belong to no group, where there are any."""
+    alone = 0 if groups is None else int((groups == MISSING).sum())
+    return (f"{alone} cells have nothing in the column {key!r} of obs; they stay together as one group.",) * bool(alone)
+
+
 def _read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     """The number of each cell's group, [C]; cells without a group form one group together (-1)."""
     if key is None:
@@ -283,8 +297,16 @@ def _read_property(obs: pd.DataFrame, key: str | None) -> np.ndarray:
 
 def _read_state(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     values = _read_number(obs, key, "data.state_key")
-    if values is not None and np.isnan(values).all():
+    if values is None:
+        return None
+    known = values[~np.isnan(values)]
+    if not known.size:
         raise DataError(f"Column {key!r} of obs holds no numbers; set data.state_key to another column, or to null.")
+    if (known == known[0]).all():
+        raise DataError(
+            f"Column {key!r} of obs is {known[0]:g} in every cell that has a number (in single precision), so no cell "
+            "is further along than another; set data.state_key to another column, or to null."
+        )
     return values
 
 

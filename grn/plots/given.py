@@ -10,6 +10,7 @@ import pandas as pd
 from scipy import sparse
 
 from grn.errors import UserError
+from grn.files import read_edge_table
 from grn.network.readouts.effect import level_correlation
 from grn.network.signed_network import SignedNetwork, edge_list, signed_network
 
@@ -76,7 +77,7 @@ def as_typed_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> p
     if is_run(value):
         path = Path(value.folder) / BY_TYPE  # type: ignore[union-attr]
         if path.is_file():
-            return pd.read_parquet(path)
+            return read_edge_table(path)
     network = as_network(value)  # type: ignore[arg-type]
     tables = [edge_list(w, network.genes).assign(cell_type=name) for name, w in network.by_type.items()]
     return pd.concat(tables, ignore_index=True) if tables else edge_list(network.weights, network.genes).head(0)

@@ -248,6 +248,7 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
         ({"data": "cell.h5ad"}, DataError, r"cell\.h5ad does not exist \(did you mean \S*cells\.h5ad\?\)"),
         ({"output": "out.csv"}, ConfigError, r"out\.csv, but predict writes \.h5ad files"),
         ({"key_added": "a/b"}, ConfigError, "--key-added is 'a/b'"),
+        ({"key_added": "a\0"}, ConfigError, "without '/' and control characters"),
         ({"key_added": ""}, ConfigError, "--key-added is ''"),
         ({"error": 2.0}, ConfigError, r"--error is 2\.0; give the share of wrong labels"),
         ({"counts": "umi"}, ConfigError, "'umi'; it must be X, raw, layer:NAME or recover"),

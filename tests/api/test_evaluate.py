@@ -124,7 +124,9 @@ def test_what_the_scores_rest_on_is_printed_and_kept(capsys):
         ({"data": 5}, r"data must be an AnnData, a Run, a configuration or a path, not int\."),
         ({"genes": "data"}, r"^genes= is data, but there are no|^genes is data"),
         ({"genes": "nowhere.txt"}, r"^genes= is 'nowhere\.txt'"),
-        ({"permutations": -1}, r"permutations is -1 and seed is 0; neither can be negative\."),
+        ({"permutations": -1}, r"permutations is -1; it is a whole number from 0 to 1000000\."),
+        ({"permutations": 10**12}, r"permutations is 1000000000000; it is a whole number"),
+        ({"seed": "one"}, r"seed is 'one'; it is a whole number"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(change, sentence):

@@ -159,3 +159,9 @@ def test_what_cannot_be_read_of_a_layer_is_one_sentence(run, options, sentence):
         grn.read_network(run, **options)
     with pytest.raises(DataError, match="layer= reads the model of a run; give the run or its folder"):
         grn.read_network(run.folder / "edges.parquet", layer=0)
+
+
+@pytest.mark.parametrize("choice", [{"layer": "a"}, {"layer": True}, {"layer": 0, "head": 0.5}])
+def test_a_layer_that_is_no_number_is_refused(choice, run):
+    with pytest.raises(ConfigError, match=r"^(layer|head) is "):
+        grn.read_network(run, **choice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,8 +14,9 @@ import pandas as pd
 import pytest
 
 import grn
+from grn.cli.main import main
 from grn.config.files import load_config
-from grn.errors import RunFolderError
+from grn.errors import DataError, RunFolderError
 from grn.model.saved import TrainedModel
 from grn.training.run import train
 
@@ -202,3 +204,63 @@ def test_the_network_of_a_run_agrees_with_its_edges(tiny_run):
 
 def test_the_configuration_is_that_of_the_folder(tiny_run):
     assert grn.load(tiny_run).config == load_config(Path(tiny_run) / "config.yaml")
+
+
+@pytest.fixture
+def copied(tiny_run, tmp_path):
+    """damage(name, content): a copy of the run in which one file has another content."""
+
+    def damage(name: str, content: bytes) -> grn.Run:
+        folder = Path(shutil.copytree(tiny_run, tmp_path / "copy"))
+        (folder / name).write_bytes(content)
+        return grn.load(folder)
+
+    return damage
+
+
+TABLES = {
+    "edges.parquet": lambda run: run.edges,
+    "metrics.csv": lambda run: run.metrics,
+    "confusion.csv": lambda run: run.confusion,
+    "edges_by_type.parquet": lambda run: grn.network(run, cell_type="type 1"),
+    "network.h5ad": lambda run: run.network,
+}
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00 PAR1"], ids=["empty", "bytes"])
+@pytest.mark.parametrize("name", TABLES)
+def test_a_damaged_table_is_one_sentence(name, content, copied, capsys):
+    run = copied(name, content)
+    with pytest.raises(DataError, match=re.escape(f"{name} ")) as refused:
+        TABLES[name](run)
+    assert "\n" not in str(refused.value) and re.search("damaged", str(refused.value))
+    assert main(["report", str(run.folder)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert "Run " in repr(run)
+
+
+def test_edges_without_their_columns_are_damaged(copied, tmp_path):
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
+    run = copied("edges.parquet", (tmp_path / "other.parquet").read_bytes())
+    with pytest.raises(DataError, match=r"edges\.parquet is damaged \(it has no column source\); restore it"):
+        _ = run.edges
+    with pytest.raises(DataError, match="it has no column source"):
+        grn.export(run, tmp_path / "edges.csv", format="csv")
+
+
+def test_a_log_that_is_no_text_does_not_matter(copied):
+    assert "16 genes" in repr(copied("log.txt", b"\xff\xfe"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run: run.save(None),
+        lambda run: grn.export(run, 5, format="csv"),
+        lambda run: grn.train("simulated:", output=5),
+        lambda run: grn.read_network(5, cell_type="type 1"),
+    ],
+)
+def test_what_is_no_path_is_one_sentence(call, tiny_run):
+    with pytest.raises(DataError, match=r"takes a path, not (int|NoneType); give it as a text\."):
+        call(grn.load(tiny_run))

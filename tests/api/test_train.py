@@ -412,3 +412,12 @@ def test_the_temporary_folder_goes_with_its_process_and_with_no_other(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert not Path(done.stdout.strip()).parent.exists()
+
+
+def test_a_backed_anndata_whose_file_is_gone_is_refused(tmp_path):
+    anndata.AnnData(np.ones((5, 3), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
+    cells = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    cells.file.close()
+    (tmp_path / "cells.h5ad").unlink()
+    with pytest.raises(DataError, match=r"cells\.h5ad, does not exist any more; read it again"):
+        grn.train(cells)

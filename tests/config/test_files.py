@@ -307,3 +307,14 @@ def test_hostile_yaml_is_refused_in_one_sentence(text, found, tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "hostile.yaml")
     assert found in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_what_is_no_file_is_named_for_what_it_is(working_folder):
+    (working_folder / "folder.yaml").mkdir()
+    (working_folder / "link.yaml").symlink_to("nowhere")
+    for name, what in {"folder.yaml": "a folder", "link.yaml": "a link to nothing"}.items():
+        assert refusal(name=name) == f"{name!r} is {what}, and a configuration is a text file (YAML); give one."
+
+
+def test_an_override_without_a_name_is_refused():
+    assert refusal(".=1").startswith("--set .=1 is not FIELD=VALUE")

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 
 from grn.config.schema import DataConfig
 from grn.data.cells import cells_for_vocabulary, load_cells, read_labels
@@ -197,3 +198,31 @@ def test_var_names_are_kept_beside_symbols(adata, write):
         gene: expected[gene] for gene in cells.vocabulary
     }
     assert load_cells(DataConfig(path=write(adata), genes="all"))[0].var_names is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [1.0, [np.inf, *[2.0] * 39], [np.nan] * 39 + [1.0], np.arange(40) + 2**62],
+    ids=["constant", "infinite", "one number", "equal in single precision"],
+)
+def test_a_state_along_which_nothing_changes_is_refused(adata, write, values):
+    adata.obs["time"] = values
+    with pytest.raises(DataError, match=r"Column 'time' of obs is .* no cell is further along than another; set data"):
+        load_cells(DataConfig(path=write(adata), state_key="time"))
+
+
+def test_cells_without_counts_and_without_a_group_are_counted(adata, write):
+    values = adata.X.toarray()
+    values[[3, 5]] = 0
+    adata.X = sparse.csr_matrix(values)
+    adata.obs["donor"] = pd.Categorical(["x", "y", "z", None] * 10)
+    notes = " ".join(load_cells(DataConfig(path=write(adata), group_key="donor"))[0].notes)
+    assert "2 of 40 cells hold none of the genes; nothing is learned from them." in notes
+    assert "10 cells have nothing in the column 'donor' of obs; they stay together as one group." in notes
+
+
+@pytest.mark.parametrize("name", ["a\n", "a\tb", "\x07"])
+def test_control_characters_in_names_of_genes_are_refused(adata, write, name):
+    adata.var_names = [name, *adata.var_names[1:]]
+    with pytest.raises(DataError, match="has a tab or another control character in its name; rename it first"):
+        load_cells(DataConfig(path=write(adata)))

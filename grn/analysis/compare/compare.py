@@ -82,8 +82,10 @@ def compare_cells(
     alone. Columns: cell_type, source, target, effect, low, high, p_value, q_value, weight_<a>, weight_<b>,
     level_source, level_target; rows in the order of q_value and |effect|. Raises DataError.
     """
-    if permutations < 1:
-        raise DataError(f"--permutations is {permutations}; at least 1 is needed, and 200 are a good number.")
+    if isinstance(permutations, bool) or not isinstance(permutations, int) or not 1 <= permutations <= 10**6:
+        raise DataError(
+            f"--permutations is {permutations!r}; it is a number from 1 to a million, and 200 are a good one."
+        )
     compared = _small_enough(compared_cells(cells, condition, donor, conditions=conditions, say=say), cells, seed, say)
     unit = mean_and_sd(cells.multiplicity[compared.rows])[1].double().numpy()
     tables = []

@@ -133,6 +133,9 @@ def _first_line(path: Path, file: TextIO) -> tuple[str, list[str]]:
 def _read_text(path: Path, file: TextIO) -> pd.DataFrame:
     separator, first = _first_line(path, file)
     file.seek(0)
+    if "\0" in file.read():
+        raise DataError(f"{path} holds null characters, which text has not; write it again.")
+    file.seek(0)
     try:
         rows = pd.read_csv(
             file,

@@ -15,11 +15,11 @@ from scipy import sparse
 
 from grn.analysis.perturbation.changes import cell_inputs
 from grn.analysis.perturbation.subject import Subject
-from grn.analysis.perturbation.what_is_done import Plan
+from grn.analysis.perturbation.what_is_done import Plan, check_steps
 from grn.analysis.predict import Predictions, predict_cells
 from grn.data.cells import Cells
 from grn.data.readers.registry import open_source
-from grn.errors import ConfigError, DataError
+from grn.errors import DataError
 
 NEIGHBOURS = 30  # cells among which a shift finds its direction in an embedding
 SHARPNESS = 0.1  # temperature of the cosines: as in the projections of RNA velocity
@@ -37,8 +37,7 @@ class Perturbed:
 
 def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1) -> Perturbed:
     """The changes in the cells `rows` after a perturbation. steps: of propagation, at least 1. Raises DataError."""
-    if steps < 1:
-        raise ConfigError(f"--steps is {steps}; at least 1 is needed, which reads the direct effects.")
+    check_steps(steps)
     mechanism, cells = subject.mechanism, subject.cells
     regulators = mechanism.layer.regulators.numpy()
     columns = plan.columns(cells.vocabulary, regulators)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from grn.analysis.perturbation.changes import cell_inputs
 from grn.analysis.perturbation.subject import Subject
-from grn.analysis.perturbation.what_is_done import KINDS, Plan
+from grn.analysis.perturbation.what_is_done import KINDS, Plan, check_steps
 from grn.errors import ConfigError, DataError
 from grn.messages import Say, at_most_every, silent
 
@@ -32,8 +32,7 @@ def screen_regulators(
     """
     if kind not in KINDS:
         raise ConfigError(f"--screen is {kind!r}; it is one of {', '.join(KINDS)}.")
-    if steps < 1:
-        raise ConfigError(f"--steps is {steps}; at least 1 is needed, which reads the direct effects.")
+    check_steps(steps)
     here, there = subject.rows(cell_type), subject.rows(towards)
     if np.array_equal(here, there):
         raise DataError(f"A screen goes from one cell type to another, and both are {cell_type!r}; name two.")

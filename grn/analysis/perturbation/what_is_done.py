@@ -15,6 +15,15 @@ from grn.errors import ConfigError, DataError
 
 KNOCKDOWN, OVEREXPRESSION = 0.5, 0.95
 KINDS = ("knockout", "knockdown", "overexpress")
+MOST_STEPS = 1000  # of propagation: twenty are nearly all that follows
+
+
+def check_steps(steps: int) -> None:
+    """Raises ConfigError for a number of steps of propagation that cannot be made."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+        raise ConfigError(
+            f"--steps is {steps}; at least 1 is needed, which reads the direct effects, and at most {MOST_STEPS}."
+        )
 
 
 @dataclass(frozen=True)

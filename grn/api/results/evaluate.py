@@ -100,8 +100,9 @@ def evaluate(
         score_table,
     )
 
-    if permutations < 0 or seed < 0:
-        raise DataError(f"permutations is {permutations} and seed is {seed}; neither can be negative.")
+    for name, number, most in (("permutations", permutations, 10**6), ("seed", seed, 2**63)):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
+            raise DataError(f"{name} is {number!r}; it is a whole number from 0 to {most}.")
     notes: list[str] = []
 
     def say(line: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from grn.api.read_network import layer_of_run, refuse_without_layer
-from grn.api.run import Run
+from grn.api.run import Run, as_path
 from grn.errors import ConfigError, DataError, reworded
 from grn.messages import silent
 
@@ -97,7 +97,7 @@ def export(
         raise ConfigError(f"top_k is {top_k}; it must be at least 1.")
     if layer is None:
         refuse_without_layer(head=head, value=value, cells=cells, data=data)
-    path = Path(output)
+    path = as_path(output, "output=")
     with reworded(WORDS):
         refuse_output(format, path)
         filters = Filters(min_weight, min_confidence, max_q_value, sign, chosen_regulators(regulators), top_k)

@@ -87,7 +87,10 @@ def command(
         ),
     ] = None,
     permutations: Annotated[
-        int, typer.Option("--permutations", min=0, help="Number of permutations for the p-values; 0: no p-values.")
+        int,
+        typer.Option(
+            "--permutations", min=0, max=10**6, help="Number of permutations for the p-values; 0: no p-values."
+        ),
     ] = 1000,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the permutations.")] = 0,
     quiet: Quiet = False,

@@ -15,6 +15,7 @@ from grn.data.readers.matrix import locate, to_csr
 from grn.errors import ConfigError, DataError
 
 LARGEST = 1e9  # count: far above any cell's total
+SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # expression: sums of squares of such values are exact enough in float32
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def read_expression(adata: AnnData, config: DataConfig) -> Expression:
 def _matrix(adata: AnnData, choice: str) -> tuple[sparse.csr_matrix, pd.DataFrame, str]:
     """The matrix that a choice of `data.counts` names, its genes, and its name in messages."""
     if choice == "X":
-        if adata.X is None:
+        if not _has_x(adata):
             raise DataError(f"The AnnData has no X{_instead(adata)}.")
         return to_csr(adata.X, "X"), adata.var, "X"
     if choice == "raw":
@@ -66,8 +67,13 @@ def _matrix(adata: AnnData, choice: str) -> tuple[sparse.csr_matrix, pd.DataFram
     return to_csr(adata.layers[layer], f"layer {layer!r}"), adata.var, f"layer {layer!r}"
 
 
+def _has_x(adata: AnnData) -> bool:
+    """A backed AnnData raises a KeyError where its file has no X."""
+    return "X" in adata.file if adata.isbacked else adata.X is not None
+
+
 def _recovered(adata: AnnData) -> Expression:
-    if adata.X is None and adata.raw is None:
+    if not _has_x(adata) and adata.raw is None:
         raise DataError(
             f"The AnnData has no X or .raw, from which data.counts: recover would compute counts{_instead(adata)}."
         )
@@ -82,7 +88,7 @@ def _recovered(adata: AnnData) -> Expression:
 
 def _matrices(adata: AnnData) -> list[str]:
     """The values of `data.counts` that name a matrix of `adata`."""
-    found = (["X"] if adata.X is not None else []) + (["raw"] if adata.raw is not None else [])
+    found = (["X"] if _has_x(adata) else []) + (["raw"] if adata.raw is not None else [])
     # anndata 0.13 lists X among the layers, with the name None.
     return found + [f"layer:{layer}" for layer in adata.layers if layer is not None]
 
@@ -129,6 +135,12 @@ def _check_expression(values: sparse.csr_matrix, cells, genes, name: str) -> Non
         raise DataError(
             f"{name} has {_named(values, int(negative.argmax()), cells, genes)}, but multiplicities cannot be "
             "negative; use values from before scaling and centring (data.counts: raw or layer:NAME)."
+        )
+    largest = int(values.data.argmax())
+    if not SMALLEST_VALUE < values.data[largest] < LARGEST_VALUE:
+        raise DataError(
+            f"The largest value of {name} is {_named(values, largest, cells, genes)}, too far from 1 to compute with; "
+            "divide all values by one number."
         )
 
 

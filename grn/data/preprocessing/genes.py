@@ -19,6 +19,7 @@ from grn.data.gene_lists import LISTS, read_list
 from grn.data.preprocessing.variable import residual_variance, variance
 from grn.errors import DataError
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
 
 
@@ -45,6 +46,13 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
     raise DataError(f"{field} is {key!r}, which is not a column of {table}; {hint}")
 
 
+def refuse_control_characters(names: Sequence[str]) -> None:
+    """Raises DataError for a name that tables, lists with one name a line, or XML could not hold."""
+    if CONTROL.search("".join(names)):
+        gene = next(name for name in names if CONTROL.search(name))
+        raise DataError(f"The gene {gene!r} has a tab or another control character in its name; rename it first.")
+
+
 def merge_duplicates(
     values: sparse.csr_matrix, names: Sequence[str], duplicates: str
 ) -> tuple[sparse.csr_matrix, list[str]]:
@@ -52,6 +60,7 @@ def merge_duplicates(
 
     duplicates: of repeated genes, `refuse` raises DataError and `sum` adds their values in the first one's column.
     """
+    refuse_control_characters(names)
     position = {name: column for column, name in enumerate(dict.fromkeys(names))}
     if len(position) == len(names):
         return values, list(names)
@@ -124,6 +133,9 @@ def read_gene_list(name: str, field: str) -> list[str]:
     if not path.is_file():
         if not name.strip():
             raise DataError(f"{field} is empty; give a file with one gene a line.")
+        if path.exists():
+            what = "a folder" if path.is_dir() else "a pipe or device"
+            raise DataError(f"{field} is {name!r}, which is {what}; give a file with one gene a line.")
         or_genes = "" if field.startswith("-") else f", or the genes themselves, as [{name}]"
         raise DataError(f"{field} is {name!r}, but there is no such file; give a file with one gene a line{or_genes}.")
     try:

@@ -56,6 +56,8 @@ def _only(folder: Path, names: tuple[str, ...]) -> Path:
 
 
 def _what_to_do(folder: Path, name: str) -> str:
+    if (folder / name).is_dir():
+        return f"{name} is a folder itself: put the file in its place."
     if renamed := sorted(path.name for path in folder.glob(f"*{name}*")):
         return f"rename {renamed[0]} to {name}{'.gz' if renamed[0].endswith('.gz') else ''}."
     if below := sorted(folder.glob(f"*/{name}*")):

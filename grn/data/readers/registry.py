@@ -9,6 +9,7 @@ To add a file format:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from anndata import AnnData
@@ -45,11 +46,22 @@ SCHEMES: dict[str, Callable[[str, DataConfig], AnnData]] = {
 
 def open_source(config: DataConfig) -> AnnData:
     """The AnnData behind `data.path`; its values, genes and labels are checked later. Raises DataError, ConfigError."""
+    return find_source(config)()
+
+
+def find_source(config: DataConfig) -> Callable[[], AnnData]:
+    """What reads `data.path`, which exists and has a known format. Raises DataError, ConfigError."""
     scheme, colon, name = config.path.partition(":")
     if colon and scheme in SCHEMES:
         if config.orientation is not None:
             raise _needs_no_orientation(config)
-        return SCHEMES[scheme](name, config)
+        if config.backed:
+            raise _not_in_pieces(config)
+        return partial(SCHEMES[scheme], name, config)
+    if not config.path.strip():
+        raise DataError(f"data.path is empty; set data.path to a file or to {_known_sources()}.")
+    if "://" in config.path:
+        raise DataError(f"{config.path} is an address, and grn reads files; download it first.")
     path = Path(config.path)
     if path.is_symlink() and not path.exists():
         raise DataError(f"{path} is a symbolic link that leads nowhere or to itself; set data.path to a file.")
@@ -65,12 +77,10 @@ def open_source(config: DataConfig) -> AnnData:
             f"{path} has no format that grn reads; use {', '.join(READERS)}, a 10x folder, {_known_sources()}."
         )
     if config.backed and reader is not read_h5ad:
-        raise ConfigError(
-            f"data.backed is true, but only .h5ad files are read piece by piece, not {path}; set data.backed: false."
-        )
+        raise _not_in_pieces(config)
     if config.orientation is not None and reader is not read_text:
         raise _needs_no_orientation(config)
-    return reader(path, config)
+    return partial(reader, path, config)
 
 
 def is_data_file(name: str) -> bool:
@@ -90,6 +100,12 @@ def is_text(path: Path) -> bool:
 def _reader(path: Path) -> Reader | None:
     found = next((read for ending, read in READERS.items() if path.name.lower().endswith(ending)), None)
     return read_mtx_folder if path.is_dir() and found is not read_zarr_folder else found
+
+
+def _not_in_pieces(config: DataConfig) -> ConfigError:
+    return ConfigError(
+        f"data.backed is true, but only .h5ad files are read piece by piece, not {config.path}; set data.backed: false."
+    )
 
 
 def _needs_no_orientation(config: DataConfig) -> ConfigError:

@@ -93,6 +93,8 @@ def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_ma
                 "a name and one number per column."
             )
         names.append(fields[0].strip())
+        if "\0" in names[-1]:
+            raise DataError(f"{path}, line {line} has a null character in its name; write the file again.")
         if not names[-1]:
             raise DataError(f"{path}, line {line} begins with an empty name; name the row, or remove it.")
         values = _numbers(path, line, fields[1:], columns)
@@ -147,6 +149,8 @@ def _columns(path: Path, header: Sequence[str], fields: Sequence[str], line: int
         )
     corner = len(header) + 1 - len(fields)
     columns = [name.strip() for name in header[corner:]]
+    if "\0" in "".join(columns):
+        raise DataError(f"{path} has a null character in the names of its columns; write it again.")
     if "" in columns:
         raise DataError(f"{path} has no name for column {columns.index('') + corner + 1}; name it or remove it.")
     return columns

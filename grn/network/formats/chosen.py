@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from grn.data.preprocessing.genes import refuse_control_characters
 from grn.errors import DataError
 from grn.network.signed_network import sign_has_meaning
 
 NUMBERS = ("weight", "within", "between", "indirect", "confidence", "q_value")
 """Columns of edge tables that are numbers; read-outs lack some of them."""
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-"""Characters that separate fields in text formats, and that XML cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,7 @@ def choose(
         raise DataError(f"--sign is {filters.sign}, but the signs of these weights mean nothing; leave it out.")
     if chosen.empty:
         raise DataError("The network has no edge whose weight is not 0; train with more cells or genes.")
-    for gene in pd.unique(pd.concat([chosen["source"], chosen["target"]])):
-        if CONTROL.search(gene):
-            raise DataError(f"The gene {gene!r} has a tab or another control character in its name; rename it first.")
+    refuse_control_characters(pd.unique(pd.concat([chosen["source"], chosen["target"]])).tolist())
     for option, value, column, passes in (
         ("--regulators", filters.regulators, "source", lambda found, names: found.isin(list(names))),
         ("--sign", filters.sign, "weight", lambda found, sign: found > 0 if sign == "up" else found < 0),

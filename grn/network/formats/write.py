@@ -19,7 +19,7 @@ from grn.data.loading.batches import is_packed
 from grn.data.preprocessing.genes import read_gene_list
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.files import damaged_h5ad, refuse_endless, refuse_unwritable, replacing_file
+from grn.files import damaged_h5ad, read_edge_table, refuse_endless, refuse_unwritable, replacing_file
 from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.network.cells_of_run import cells_of_run
@@ -105,12 +105,12 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
     genes, about = _genes_and_meaning(folder / "network.h5ad")
     about.update(dataset_of(folder))
     if cell_type is None:
-        return pd.read_parquet(folder / "edges.parquet"), genes, about
+        return read_edge_table(folder / "edges.parquet"), genes, about
     if not (folder / BY_TYPE).is_file():
         raise RunFolderError(f"{folder} has no {BY_TYPE}; write its network again with grn export.")
-    known = pd.read_parquet(folder / BY_TYPE, columns=["cell_type"])["cell_type"].unique()
+    known = read_edge_table(folder / BY_TYPE, columns=["cell_type"])["cell_type"].unique()
     refuse_unknown_type(cell_type, tuple(map(str, known)))
-    found = pd.read_parquet(folder / BY_TYPE, filters=[("cell_type", "==", cell_type)])
+    found = read_edge_table(folder / BY_TYPE, filters=[("cell_type", "==", cell_type)])
     return found.drop(columns="cell_type").reset_index(drop=True), genes, about
 
 

@@ -33,6 +33,10 @@ def meaning_of_signs(model: Model, value: str) -> str:
     return SIZES if value == "absolute" else OF_ONE_HEAD
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True)
 class LayerChoice:
     """layer: number of a block, from 0.   head: number of a query head; None: the mean over all of them.   value:
@@ -57,9 +61,9 @@ class LayerChoice:
             )
         if self.value not in VALUES:
             raise ConfigError(f"--value is {self.value!r}; it must be {', '.join(VALUES)}.")
-        if not 0 <= self.layer < layers:
+        if not _is_number(self.layer) or not 0 <= self.layer < layers:
             raise ConfigError(f"--layer is {self.layer}, and this model has the layers 0 to {layers - 1}.")
-        if self.head is not None and not 0 <= self.head < heads:
+        if self.head is not None and not (_is_number(self.head) and 0 <= self.head < heads):
             raise ConfigError(f"--head is {self.head}, and a layer of this model has the heads 0 to {heads - 1}.")
         if self.head is None and self.value != "absolute":
             raise ConfigError(

@@ -227,3 +227,10 @@ def test_paths_without_a_network_are_refused_with_what_they_hold(tmp_path):
     AnnData(np.zeros((1, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
     with pytest.raises(DataError, match=r"varp\['grn'\] is missing \(varp has nothing"):
         open_network_file(tmp_path / "cells.h5ad")
+
+
+def test_null_characters_are_no_text(tmp_path):
+    """pandas would cut the name off there."""
+    (tmp_path / "edges.csv").write_text("source,target,weight\na\0b,x,1\n")
+    with pytest.raises(DataError, match=r"edges\.csv holds null characters, which text has not; write it again"):
+        open_network_file(tmp_path / "edges.csv")

@@ -124,6 +124,8 @@ def test_a_screen_finds_the_regulator_in_which_two_types_differ(run, cells):
         ({"knockout": "R1", "where": {"half": "c"}}, "Column 'half' of obs has no value 'c'; it has 'a', 'b'."),
         ({"knockout": "R1", "where": {"halves": "a"}}, "where is 'halves', which is not a column of obs; did you mean"),
         ({"knockout": "R1", "steps": 0}, "steps is 0; at least 1 is needed"),
+        ({"knockout": "R1", "steps": 10**9}, "steps is 1000000000; at least 1 is needed"),
+        ({"knockout": "R1", "steps": 1.5}, "steps is 1.5; "),
         ({"knockdown": "R1", "remaining": 2}, "remaining is 2; it is a share from 0 to 1"),
         ({"knockout": "R1", "basis": "X_umap"}, "basis is 'X_umap', and the cells have no such embedding"),
     ],

@@ -132,3 +132,10 @@ def test_values_that_no_count_can_have_are_refused_before_they_become_infinite()
     values[1, 2] = 1e300
     with pytest.raises(DataError, match=r"it has 1e\+300 for gene 2 in cell 1, which is too large for a count"):
         read_expression(AnnData(values), DataConfig(path="x"))
+
+
+@pytest.mark.parametrize("factor", [1e300, 1e20, 1e-300])
+def test_expression_too_far_from_1_to_compute_with_is_refused(adata, factor):
+    adata.X = adata.X.astype(np.float64) * factor
+    with pytest.raises(DataError, match=r"The largest value of X is .*, too far from 1 .*; divide all values by one"):
+        read_expression(adata, config(values="expression"))

@@ -120,3 +120,10 @@ def test_regulators_that_are_nothing_are_called_so():
         choose_regulators(["a"], [])
     with pytest.raises(DataError, match="is empty; give a file with one gene a line"):
         choose_regulators(["a"], " ")
+
+
+def test_a_list_of_genes_that_is_no_file_is_named_for_what_it_is(tmp_path):
+    with pytest.raises(DataError, match="which is a folder; give a file with one gene a line"):
+        read_gene_list(str(tmp_path), "data.regulators")
+    with pytest.raises(DataError, match="which is a pipe or device"):
+        read_gene_list("/dev/null", "data.genes")

@@ -295,6 +295,11 @@ def test_a_truncated_gz_is_refused(plain, tmp_path, kept):
     path = write_csv(tmp_path / "cells.csv.gz", plain)
     path.write_bytes(path.read_bytes()[:kept])
     assert "is damaged or truncated" in refusal(path, orientation="cells_by_genes")
+    folder = write_mtx(tmp_path / "nested", plain)
+    (folder / "features.tsv").unlink()
+    (folder / "features.tsv").mkdir()
+    with pytest.raises(DataError, match=r"features\.tsv is a folder itself: put the file in its place"):
+        open_source(DataConfig(path=str(folder)))
     for name in ("matrix.mtx", "barcodes.tsv", "features.tsv"):
         folder = write_mtx(tmp_path / name, plain, packed=True)
         part = folder / f"{name}.gz"

@@ -92,3 +92,22 @@ def test_flipped_bytes_are_refused_or_leave_counts(adata, write, tmp_path, backe
             values.check_format(full_check=True)
             assert np.array_equal(values.data, np.rint(values.data)) and values.data.min() > 0
     assert refused > 10
+
+
+@pytest.mark.parametrize("backed", [False, True])
+@pytest.mark.parametrize("array", ["indices", "indptr"])
+@pytest.mark.parametrize("change", [lambda x: x + 0.5, lambda x: x.astype("S4")], ids=["fractions", "texts"])
+def test_indices_that_are_no_whole_numbers_are_refused(adata, write, backed, array, change):
+    path = write(adata)
+    with h5py.File(path, "r+") as file:
+        values = file[f"X/{array}"][:]
+        del file[f"X/{array}"]
+        file[f"X/{array}"] = change(values)
+    with pytest.raises(DataError, match="cannot be read") as refused:
+        load_cells(DataConfig(path=path, backed=backed))
+    assert "\n" not in str(refused.value)
+
+
+def test_masked_values_are_refused():
+    with pytest.raises(DataError, match=r"X has masked values, .*fill them in first"):
+        to_csr(np.ma.masked_greater(np.arange(6.0).reshape(2, 3), 4), "X")

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import sys
 import types
 from pathlib import Path
 from urllib.error import URLError
@@ -10,11 +12,14 @@ import h5py
 import numpy as np
 import pytest
 
+from grn import files
 from grn.cli.exit_codes import explain
 from grn.config.schema import DataConfig, SimulatedConfig
+from grn.data.cells import load_cells
 from grn.data.readers import registry
 from grn.data.readers.registry import open_source
-from grn.errors import DataError
+from grn.data.size import size_of_source
+from grn.errors import DataError, UserError
 
 
 def test_a_missing_file_names_the_nearest(adata, write, tmp_path):
@@ -138,3 +143,44 @@ def _stub_scanpy(monkeypatch, **datasets):
     stub.datasets = types.SimpleNamespace(**datasets)
     stub.settings = types.SimpleNamespace(datasetdir="data")
     monkeypatch.setitem(__import__("sys").modules, "scanpy", stub)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"path": "simulated:", "backed": True}, "only .h5ad files are read piece by piece, not simulated:; set"),
+        ({"path": " "}, "data.path is empty; set data.path to a file"),
+        ({"path": "https://example.org/cells.h5ad"}, "is an address, and grn reads files; download it first"),
+    ],
+)
+def test_what_is_no_file_is_one_sentence(fields, sentence):
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        open_source(DataConfig(**fields))
+
+
+def test_a_file_without_names_of_genes_is_damaged(adata, write):
+    path = write(adata)
+    with h5py.File(path, "r+") as file:
+        del file["var"]
+    with pytest.raises(DataError, match="has no table var, which names the genes; it is damaged"):
+        open_source(DataConfig(path=path))
+
+
+@pytest.mark.parametrize("backed", [False, True])
+def test_a_file_without_x_names_the_other_matrices(adata, write, backed):
+    adata.layers["umi"] = adata.X
+    adata.X = None
+    config = DataConfig(path=write(adata), backed=backed)
+    with pytest.raises(DataError, match=r"The AnnData has no X; set data\.counts to one of: layer:umi\."):
+        load_cells(config)
+    assert len(load_cells(config.model_copy(update={"counts": "layer:umi"}))[0]) == 40
+
+
+def test_hdf5_files_are_read_apart_once(adata, write, monkeypatch):
+    read = []
+    monkeypatch.setattr(files, "_read_apart", lambda path, seconds: bool(read.append(path)) or True)
+    config = DataConfig(path=write(adata), backed=True)
+    size_of_source(config)
+    open_source(config).file.close()
+    load_cells(config)
+    assert len(read) == (sys.platform == "linux")
