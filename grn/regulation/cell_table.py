@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from grn.data.preprocessing.scale import mean_and_sd
@@ -25,8 +24,10 @@ from grn.regulation.training_cells import TrainingCells
 
 LIMIT = 20.0  # sds from the mean, of regulators (within their state) and of targets
 DENSE = 2**28  # numbers that the linear fit may read of its targets
-# Up to so many numbers, the targets of all cells are kept as a dense table: on a GPU, or in memory.
-KEPT_ON_GPU, KEPT = 2**27, 2**25
+# Up to so many numbers, the targets of all cells are kept as a dense table: in memory, or on a GPU, of whose free memory
+# each of the two kinds may take a share.
+KEPT, SHARE_OF_GPU = 2**25, 1 / 12
+SORTED, SORTED_ON_GPU = 2**17, 2**26  # values whose ranks are computed at the same time; a GPU needs many
 
 
 class CellTable:
@@ -39,7 +40,7 @@ class CellTable:
         inputs = layer.inputs(regulators, torch.as_tensor(fitted.basal, device=device))
         self.inputs = torch.minimum(inputs, self.states @ layer.centre + LIMIT)
         self.values = Targets(fitted.multiplicity, cells.mean, cells.sd, device)
-        ranks = cell_ranks(fitted.multiplicity)
+        ranks = cell_ranks(fitted.multiplicity, device)
         self.ranks = Targets(ranks, *mean_and_sd(ranks), device)
 
     def __len__(self) -> int:
@@ -102,8 +103,8 @@ class Targets:
     def __init__(self, table: sp.csr_matrix, mean: Tensor, sd: Tensor, device: torch.device):
         self.table, self.mean, self.sd = table, mean.to(device), sd.to(device)
         self.dense = None
-        if table.shape[0] * table.shape[1] <= (KEPT_ON_GPU if self.mean.is_cuda else KEPT):
-            self.dense = self._standardised(table)
+        if table.shape[0] * table.shape[1] <= most_kept(device):
+            self.dense = self._dense(table)
 
     def __call__(self, rows: Tensor) -> Tensor:
         return self._standardised(self.table[rows.cpu().numpy()]) if self.dense is None else self.dense[rows]
@@ -121,23 +122,59 @@ class Targets:
 
         return Columns(table.shape, read)
 
+    def _dense(self, table: sp.csr_matrix) -> Tensor:
+        """All of it, a part of the cells after the other, so that the processor's memory holds no dense table."""
+        dense = self.mean.new_empty(table.shape)
+        size = max(1, KEPT // table.shape[1])
+        for first in range(0, len(dense), size):
+            dense[first : first + size] = self._standardised(table[first : first + size])
+        return dense
+
     def _standardised(self, table: sp.spmatrix, genes: Tensor | slice = slice(None)) -> Tensor:
         values = torch.as_tensor(table.toarray(), device=self.mean.device)  # changed in place, as it may be large
         return values.sub_(self.mean[genes]).div_(self.sd[genes]).clamp_(max=LIMIT)
 
 
-def cell_ranks(multiplicity: sp.csr_matrix) -> sp.csr_matrix:
+def most_kept(device: torch.device) -> int:
+    """How many numbers of a dense table of targets are kept on the device."""
+    if device.type != "cuda":
+        return KEPT
+    return int(SHARE_OF_GPU * torch.cuda.mem_get_info(device)[0] / 4)
+
+
+def cell_ranks(multiplicity: sp.csr_matrix, device: torch.device | str = "cpu") -> sp.csr_matrix:
     """The rank of each cell among all cells, by each gene, as a share of the cells: CSR float32 [C, N].
 
-    Equal multiplicities share their mean rank. The rank of multiplicity 0 is subtracted, so that zeros stay zeros.
+    multiplicity: not negative. Equal multiplicities share their mean rank. The rank of multiplicity 0 is subtracted, so
+    that zeros stay zeros. device: that sorts.
     """
+    together = SORTED_ON_GPU if torch.device(device).type == "cuda" else SORTED
     columns = multiplicity.tocsc(copy=True)
     columns.eliminate_zeros()
-    cells = columns.shape[0]
-    for gene in range(columns.shape[1]):
-        own = slice(columns.indptr[gene], columns.indptr[gene + 1])
-        values = columns.data[own]
-        zeros = cells - len(values)
+    cells, starts = columns.shape[0], columns.indptr.astype(np.int64)
+    first = 0
+    while first < columns.shape[1]:
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + together, side="right")) - 1)
+        sizes = torch.as_tensor(np.diff(starts[first : last + 1]), device=device)
+        own = slice(starts[first], starts[last])
         # All values are positive, so that the zeros come first.
-        columns.data[own] = (zeros + rankdata(values) - (zeros + 1) / 2) / cells
+        ranks = ranks_in_rows(torch.as_tensor(columns.data[own], device=device), sizes)
+        zeros = (cells - sizes).repeat_interleave(sizes)
+        columns.data[own] = ((zeros + ranks - (zeros + 1) / 2) / cells).cpu().numpy()
+        first = last
     return sp.csr_matrix(columns, dtype=np.float32)
+
+
+def ranks_in_rows(values: Tensor, sizes: Tensor) -> Tensor:
+    """Rank of each value among those of its row, from 1, float64 [T]; equal values share their mean rank.
+
+    values: positive, float32 [T], row after row.   sizes: of each row, int64 [n].
+    """
+    row = torch.arange(len(sizes), device=values.device).repeat_interleave(sizes)
+    # The bits of positive floats are ordered as the floats are.
+    order = (row << 32 | values.view(torch.int32)).sort()
+    _, group, counts = order.values.unique_consecutive(return_inverse=True, return_counts=True)
+    mean_place = counts.cumsum(0) - (counts - 1) / 2  # of each group in the order, from 1
+    before = (sizes.cumsum(0) - sizes)[row]  # values of earlier rows
+    ranks = torch.empty(len(values), dtype=torch.float64, device=values.device)
+    return ranks.scatter_(0, order.indices, mean_place[group].double()) - before

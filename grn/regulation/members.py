@@ -25,8 +25,11 @@ VALIDATIONS = 64  # times that the held-out error is measured, evenly over the s
 PATIENCE = 12  # validations after which training ends where no member got better
 AVERAGING = 0.98  # decay of the moving average of weights that is kept
 MESSAGE_EVERY_S = 15
-SCORES = 2**22  # of one member, in all states, that gradients are computed for at the same time
-TOGETHER = 2**22  # predictions of all heads that are computed at the same time where errors are measured
+# Scores of one member, in all states, that gradients are computed for at the same time, and predictions of all heads
+# that are computed at the same time where errors are measured. Larger ones do not fit into a processor's caches; a GPU
+# would wait for its next operation with smaller ones.
+SCORES, SCORES_ON_GPU = 2**22, 2**27
+TOGETHER, TOGETHER_ON_GPU = 2**22, 2**28
 
 
 def start(layer: RegulationLayer, member: int, table: CellTable, rows: Tensor, found: Penalties) -> None:
@@ -113,7 +116,7 @@ def train_members(
 def held_out_errors(layer: RegulationLayer, table: CellTable, rows: Tensor, counted: Tensor) -> Tensor:
     """Squared error of each member on its own held-out cells, [P]. rows, counted [P, V]: see `padded`."""
     total = torch.zeros(len(rows), device=rows.device)
-    cells = max(1, TOGETHER // (layer.heads * layer.genes))
+    cells = max(1, (TOGETHER_ON_GPU if layer.unit.is_cuda else TOGETHER) // (layer.heads * layer.genes))
     # One member after the other: the scores of all of them would be large, and are computed anew for each part.
     for member in range(layer.members):
         one = slice(member, member + 1)
@@ -127,7 +130,7 @@ def held_out_errors(layer: RegulationLayer, table: CellTable, rows: Tensor, coun
 def genes_at_once(layer: RegulationLayer) -> list[slice]:
     """Slices of the genes with at most SCORES scores of one member each, as many in each as possible."""
     a_gene = layer.heads * layer.centre.numel() if layer.deviates else layer.heads * layer.centre.shape[1]
-    count = -(-layer.genes // max(1, SCORES // a_gene))
+    count = -(-layer.genes // max(1, (SCORES_ON_GPU if layer.unit.is_cuda else SCORES) // a_gene))
     size = -(-layer.genes // count)
     return [slice(first, min(first + size, layer.genes)) for first in range(0, layer.genes, size)]
 

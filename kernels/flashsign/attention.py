@@ -1,6 +1,6 @@
 """The public entry point: checks a call, and hands it to the path that flashsign.dispatch chooses.
 
-Letters: C cells (bags), H query heads, K key heads (H a multiple of K), N queries, M keys, E head width;
+Letters: C cells (bags), H query heads, K key heads (H a multiple of K), N queries, M keys, E head width, V value width;
 packed: T queries and S keys of all bags together. B = C K bags of one key head, R = H / K query heads of a group.
 """
 
@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, distributed
+from torch.nn import functional as F
 
 from flashsign.dispatch import Backend, Method, choose, torch_method
 from flashsign.distributed.kernels import gene_parallel_kernel_attention
@@ -40,8 +41,8 @@ def spherical_attention(
 
     s_ij = m_j (q_i . k_j),  o_i = sum_j s_ij v_j / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny)
 
-    Dense: q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E].
-    Packed: q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K] -> [T, H, E]; bag c owns the keys
+    Dense: q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M] -> [C, H, N, V].
+    Packed: q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K] -> [T, H, V]; bag c owns the keys
     offsets[c]:offsets[c + 1] and the queries query_offsets[c]:query_offsets[c + 1] (by default the same offsets).
     Offsets (cu_seqlens) are int32 or int64, on q's device. Their values are read once per tensor, which synchronises
     with the GPU; to change them, pass a new tensor or write to the old one with torch operations, which are noticed.
@@ -50,6 +51,9 @@ def spherical_attention(
     by default all ones. A key of multiplicity 0 is absent, whatever its k and v hold (NaN too); its derivative with
     respect to multiplicity is the true one, or 0 where its k or v is not finite.
     Differentiable in q, k, v and multiplicity: in reverse, forward and batched mode, and more than once.
+
+    V may be any width. Torch computes with it as it is; the kernels know one width, so that the narrower of q and v is
+    filled up with zeros there.
 
     method: "moments" takes time linear in N and M; "stream" passes over the keys; "auto" takes the faster one.
     backend: "triton" runs the GPU kernels, "torch" runs anywhere, "auto" takes the kernels where they can run. They
@@ -90,9 +94,12 @@ def spherical_attention(
         found = 'method="stream"' if method == "stream" else 'backend="triton"'
         raise ValueError(f"{found} cannot read other ranks' genes: with group=, leave method and backend at auto.")
     packed = offsets is not None
-    check_tensors(q, k, v, multiplicity, packed)
+    check_tensors(q, k, v, multiplicity, packed, any_value_width=True)
     offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
     bags = len(q) if offsets is None else len(offsets) - 1
+    values = v.shape[-1]
+    if values > q.shape[-1]:  # zeros change no product of q and k
+        q, k = (F.pad(x, (0, values - x.shape[-1])) for x in (q, k))
     chosen, method = choose(q, k, v, multiplicity, bags, method, backend, group is not None)
     if chosen == "triton" and group is not None and not moments_are_right(q):
         chosen = "torch"
@@ -109,7 +116,8 @@ def spherical_attention(
         sums = torch.promote_types(q.dtype, torch.float32)
         wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
         if group is not None:
-            return gene_parallel_attention(*wide, offsets, query_offsets, eps, group).to(q.dtype)
+            wide = (*wide[:2], F.pad(wide[2], (0, q.shape[-1] - values)), wide[3])
+            return gene_parallel_attention(*wide, offsets, query_offsets, eps, group)[..., :values].to(q.dtype)
 
         def dense(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Tensor:
             queries = q.shape[1] // k.shape[1] * q.shape[2]

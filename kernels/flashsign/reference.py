@@ -66,8 +66,8 @@ def weights_of_products(products: Tensor, m: Tensor, normaliser: Normaliser) -> 
 
 
 def reference_spherical_attention(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
-    """Edge weights times values: q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M] ->
-    [C, H, N, E], in the inputs' own dtype."""
+    """Edge weights times values: q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M] ->
+    [C, H, N, V], in the inputs' own dtype."""
     v, _ = _per_query_head(q, v, multiplicity)
     return edge_weights(q, k, multiplicity, eps) @ v
 

@@ -1,7 +1,7 @@
 """The checks of a call before anything is computed. Tensors that do not fit together raise an error of one sentence.
 
-Letters: C cells (bags), H query heads, K key heads, N queries, M keys, E head width; packed: T queries and S keys of
-all bags together.
+Letters: C cells (bags), H query heads, K key heads, N queries, M keys, E head width, V value width; packed: T queries
+and S keys of all bags together.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from flashsign.tensor_cache import cached
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, packed: bool) -> None:
+def check_tensors(
+    q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, packed: bool, *, any_value_width: bool = False
+) -> None:
     """Raises ShapeMismatch, with what was found, unless the tensors fit together.
 
-    Dense: q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M].
-    Packed: q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K].
+    any_value_width: whether V may differ from E.
+
+    Dense: q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M].
+    Packed: q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K].
     """
     form, ndim = ("packed", 3) if packed else ("dense", 4)
 
@@ -30,7 +34,9 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor | None, 
         expected = "q [T, H, E] and k, v [S, K, E]" if packed else "q [C, H, N, E] and k, v [C, K, M, E]"
         hint = "" if packed else " For packed bags, pass offsets."
         raise ShapeMismatch(f"A {form} call takes {expected}; {found()}.{hint}")
-    if k.shape != v.shape:
+    if any_value_width and k.shape[:-1] != v.shape[:-1]:
+        raise ShapeMismatch(f"k and v must have the same shape, but for their widths; {found()}.")
+    if not any_value_width and k.shape != v.shape:
         raise ShapeMismatch(f"k and v must have the same shape; {found()}.")
     if q.shape[-1] != k.shape[-1]:
         raise ShapeMismatch(f"q and k must have the same head width; {found()}.")

@@ -27,6 +27,26 @@ def test_one_multiplicity_per_key_head_is_the_definition(bag, method):
     close(found, reference_spherical_attention(bag.q, bag.k, bag.v, m))
 
 
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_values_may_be_narrower_or_wider_than_keys(bag, method, width):
+    v = torch.randn(2, 2, 9, width, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    leaves = (bag.q, bag.k, v, bag.m)
+    found = spherical_attention(*leaves, eps=0.1, method=method)
+    expected = reference_spherical_attention(*leaves, eps=0.1)
+    assert found.shape == (2, 4, 7, width)
+    close(found, expected)
+    grad = torch.randn_like(found)
+    gradients = torch.autograd.grad(found, leaves, grad)
+    close(gradients, torch.autograd.grad(expected, leaves, grad))
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (bag.q, bag.k, v))
+    offsets, query_offsets = torch.tensor([0, 9, 18]), torch.tensor([0, 7, 14])
+    packing = {"offsets": offsets, "query_offsets": query_offsets, "eps": 0.1, "method": method}
+    close(spherical_attention(q, k, v, bag.m.flatten(), **packing).unflatten(0, (2, 7)).transpose(1, 2), expected)
+    none = torch.tensor([0])
+    empty = spherical_attention(q[:0], k[:0], v[:0], offsets=none, method=method)
+    assert empty.shape == (0, 4, width)
+
+
 def test_no_multiplicity_means_one_of_each(bag, method):
     found = spherical_attention(bag.q, bag.k, bag.v, method=method)
     close(found, spherical_attention(bag.q, bag.k, bag.v, torch.ones(2, 9), method=method))

@@ -13,7 +13,7 @@ Q, K = (2, 4, 7, 3), (2, 2, 9, 3)
     ("shapes", "words"),
     [
         ((Q[1:], K, K), "dense call .* found q \\[4, 7, 3\\]"),
-        ((Q, K, (2, 2, 8, 3)), "the same shape"),
+        ((Q, K, (2, 2, 8, 3)), "the same shape, but for their widths"),
         ((Q, (2, 2, 9, 5), (2, 2, 9, 5)), "the same head width"),
         ((Q, (2, 3, 9, 3), (2, 3, 9, 3)), "multiple of the number of key heads"),
         ((Q, (1, 2, 9, 3), (1, 2, 9, 3)), "same number of cells"),

@@ -74,7 +74,7 @@ def gene_parallel_packed_attention(
     found = gene_parallel_moments(parts, (len(offsets) - 1) * k.shape[1], eps, group)
     forms = [(len(some.bags), q.shape[1], some.queries.row.shape[1], q.shape[2]) for some in similar]
     outputs = (output.reshape(form) for output, form in zip(found, forms, strict=True))
-    return unpad_in_order(zip(similar, outputs, strict=True), q)
+    return unpad_in_order(zip(similar, outputs, strict=True), q, q.shape[-1])
 
 
 def gene_parallel_moments(

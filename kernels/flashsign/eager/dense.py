@@ -1,6 +1,7 @@
 """Dense bags in torch: a call is reshaped to bags of one key head, [B, N, E], and goes to the stream or to moments.
 
-Letters: C cells (bags), H query heads, K key heads, N queries, M keys, E head width; B = C K.
+Letters: C cells (bags), H query heads, K key heads, N queries, M keys, E head width, V value
+width; B = C K.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ def dense_attention(
 ) -> Tensor:
     """A dense call in the dtype of its sums. All query heads of a key head become queries of one bag.
 
-    q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M], one dtype, float32 or float64
-    -> [C, H, N, E]. flashsign.dispatch chooses the method.
+    q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M], one dtype, float32 or float64
+    -> [C, H, N, V]. flashsign.dispatch chooses the method.
     """
     cells, heads, queries, width = q.shape
     key_heads, keys = k.shape[1:3]
@@ -29,9 +30,9 @@ def dense_attention(
     k, v = zero_nonfinite_absent_keys(k, v, m)
     grouped = q.reshape(cells * key_heads, heads // key_heads * queries, width)
     scaled = (m * k).reshape(cells * key_heads, keys, width)
-    values = v.reshape(cells * key_heads, keys, width)
+    values = v.reshape(cells * key_heads, keys, v.shape[-1])
     attend = moment_attention if method == "moments" else stream_attention
-    return attend(grouped, scaled, values, eps).reshape(q.shape)
+    return attend(grouped, scaled, values, eps).reshape(*q.shape[:-1], v.shape[-1])
 
 
 def scale_multiplicity(m: Tensor) -> Tensor:
@@ -49,7 +50,7 @@ def scale_multiplicity(m: Tensor) -> Tensor:
 
 
 def zero_nonfinite_absent_keys(k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
-    """k and v [C, K, M, E], with zeros in absent keys where k or v is not finite, because 0 * NaN is NaN.
+    """k [C, K, M, E] and v [C, K, M, V], with zeros in absent keys where k or v is not finite, because 0 * NaN is NaN.
 
     m [C, 1 or K, M, 1]: multiplicities.
     """
@@ -58,7 +59,7 @@ def zero_nonfinite_absent_keys(k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor,
     can_look = not transformed() and k.device.type == "cpu"
     if can_look and not absent.any():
         return k, v
-    broken = absent & ~((k.detach() * 0 + v.detach() * 0).sum(-1, keepdim=True) == 0)
+    broken = absent & ~(sum((x.detach() * 0).sum(-1, keepdim=True) for x in (k, v)) == 0)
     if can_look and not broken.any():
         return k, v
     return torch.where(broken, 0, k), torch.where(broken, 0, v)

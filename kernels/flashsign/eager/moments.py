@@ -1,7 +1,7 @@
 """Spherical attention in linear time: the keys of a bag enter through two E x E moments only.
 
 Letters: B bags (cells x key heads), N queries of a bag (those of all query heads of the key head, one head after the
-other), M keys, E width. Keys are already scaled by their multiplicity: k stands for m k.
+other), M keys, E width, V width of the values. Keys are already scaled by their multiplicity: k stands for m k.
 Equations: kernels/README.md, "Moments". Source: spherical attention, arXiv 2505.09326.
 """
 
@@ -23,7 +23,7 @@ of 0.13 u / rho, u the unit roundoff."""
 
 
 class Moments(NamedTuple):
-    """All that queries need of a bag's keys: a = A = sum_j k_j^T v_j and g = G = sum_j k_j^T k_j, both [B, E, E].
+    """All that queries need of a bag's keys: a = A = sum_j k_j^T v_j [B, E, V] and g = G = sum_j k_j^T k_j [B, E, E].
 
     Moments of chunks of keys add up to those of the whole bag.
     """
@@ -33,7 +33,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, k: Tensor, v: Tensor) -> Moments:
-        """The moments of keys (scaled by multiplicity) and values, [B, M, E] each."""
+        """The moments of keys (scaled by multiplicity) [B, M, E] and values [B, M, V]."""
         return cls(k.mT @ v, k.mT @ k)
 
     def plus(self, other: Moments) -> Moments:
@@ -46,8 +46,8 @@ class Moments(NamedTuple):
         return self.g.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     def attend(self, q: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs o [B, N, E], 1 / n [B, N, 1], and which rows are ill-conditioned, bool [B, N, 1]; q [B, N, E]."""
-        width = q.shape[-1]
+        """Outputs o [B, N, V], 1 / n [B, N, 1], and which rows are ill-conditioned, bool [B, N, 1]; q [B, N, E]."""
+        width = self.a.shape[-1]
         both = q @ torch.cat((self.a, self.g), -1)
         u, q_g = both[..., :width], both[..., width:]
         z = (q_g * q).sum(-1, keepdim=True).clamp_min(0)
@@ -61,8 +61,8 @@ class Moments(NamedTuple):
 def moment_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
     """Spherical attention from moments; ill-conditioned rows are streamed, forward and backward.
 
-    q [B, N, E], k (scaled by multiplicity) and v [B, M, E], one dtype, float32 or float64 -> o [B, N, E].
-    8 N E^2 operations forward, and nothing of size N x M in memory. Forward mode and torch.func transforms cannot
+    q [B, N, E], k (scaled by multiplicity) [B, M, E] and v [B, M, V], one dtype, float32 or float64 -> o [B, N, V].
+    4 N E (E + V) operations forward, and nothing of size N x M in memory. Forward mode and torch.func transforms cannot
     single out ill-conditioned rows and use float64 moments for all rows instead. Source: arXiv 2505.09326.
     """
     if transformed():
@@ -116,8 +116,8 @@ def _moments_backward(
 
     dq_i = g_i A^T - c_i q_i (G + eps t I),  dk = v dA^T + 2 k dG,  dv = k dA.
     """
-    width = q.shape[-1]
-    eye = torch.eye(width, dtype=q.dtype, device=q.device)
+    width = v.shape[-1]
+    eye = torch.eye(q.shape[-1], dtype=q.dtype, device=q.device)
     g = grad * inverse
     c = (g * o).sum(-1, keepdim=True) * inverse
     rows = torch.cat((g, -c * q), -1)

@@ -1,7 +1,7 @@
 """Packed bags in torch: bags of similar size are padded to one length, computed as dense ones, and put back in order.
 
 Letters: T queries and S keys of all bags, C bags, C' bags of a group, N queries and M keys of a group's largest bag,
-H query heads, K key heads, E head width.
+H query heads, K key heads, E head width, V value width.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Group(NamedTuple):
     def dense(self, q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The group's bags of a packed call as a dense one.
 
-        q [T, H, E], k and v [S, K, E], multiplicity [S] or [S, K] -> q [C', H, N, E], k and v [C', K, M, E],
-        multiplicity [C', M] or [C', K, M], 0 for padding.
+        q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K] -> q [C', H, N, E], k [C', K, M, E],
+        v [C', K, M, V], multiplicity [C', M] or [C', K, M], 0 for padding.
         """
         keys = self.keys
         return self.queries.pad_heads(q), keys.pad_heads(k), keys.pad_heads(v), keys.pad_heads(multiplicity)
@@ -101,23 +101,25 @@ def packed_attention(
     offsets: Tensor,
     query_offsets: Tensor,
 ) -> Tensor:
-    """Attention over packed bags by `dense`, which computes dense ones: dense(q, k, v, multiplicity) -> like q.
+    """Attention over packed bags by `dense`, which computes dense ones (dense_attention).
 
-    q [T, H, E], k, v [S, K, E], multiplicity [S] or [S, K], offsets and query_offsets [C + 1] -> [T, H, E]. The queries
+    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], offsets and query_offsets [C + 1] -> [T, H, V]. The queries
     of a bag without keys get zeros. Raises ShapeMismatch unless the offsets cut the rows exactly.
     """
     groups = groups_of_bags(offsets, query_offsets, len(k), len(q))
-    return unpad_in_order(((group, dense(*group.dense(q, k, v, multiplicity))) for group in groups), q)
+    return unpad_in_order(((group, dense(*group.dense(q, k, v, multiplicity))) for group in groups), q, v.shape[-1])
 
 
-def unpad_in_order(outputs: Iterable[tuple[Group, Tensor]], q: Tensor) -> Tensor:
-    """Outputs [C', H, N, E] of groups in which every bag is once -> [T, H, E], in the order of the rows of q."""
+def unpad_in_order(outputs: Iterable[tuple[Group, Tensor]], q: Tensor, width: int) -> Tensor:
+    """Outputs [C', H, N, V] of groups in which every bag is once -> [T, H, V], in the order of the rows of q.
+
+    width: V, which is at most E."""
     found, rows = [], []
     for group, output in outputs:
         found.append(group.queries.unpad(output.transpose(1, 2)))
         rows.append(group.queries.unpad(group.queries.row))
     if not found:
-        return q * 0
+        return q[..., :width] * 0
     row = torch.cat(rows)
     back = torch.empty_like(row)
     back[row] = torch.arange(len(row), device=row.device)

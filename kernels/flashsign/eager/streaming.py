@@ -1,7 +1,7 @@
 """Spherical attention as a stream over keys: two sums per query, added over chunks of keys (algebra.rows.spherical).
 
 Letters: B bags (cells x key heads), N queries of a bag (those of all query heads of the key head, one head after the
-other), M keys, E width. Keys are already scaled by their multiplicity: k stands for m k.
+other), M keys, E width, V width of the values. Keys are already scaled by their multiplicity: k stands for m k.
 Equations: kernels/README.md, "Spherical attention".
 Source: spherical attention, arXiv 2505.09326.
 """
@@ -35,7 +35,7 @@ def inverse_norm(z: Tensor, floor: Tensor) -> Tensor:
 def stream_attention(q: Tensor, k: Tensor, v: Tensor, eps: float) -> Tensor:
     """Spherical attention, a chunk of keys at a time: O(N E) extra memory, forward and backward.
 
-    q [B, N, E], k (scaled by multiplicity) and v [B, M, E], one dtype, float32 or float64 -> o [B, N, E].
+    q [B, N, E], k (scaled by multiplicity) [B, M, E] and v [B, M, V], one dtype, float32 or float64 -> o [B, N, V].
     Forward mode and torch.func transforms keep all scores at once. Source: arXiv 2505.09326.
     """
     if transformed():
@@ -63,8 +63,8 @@ def key_chunks(queries: int, keys: int) -> Iterator[slice]:
 
 
 def stream_forward(q: Tensor, k: Tensor, v: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Outputs o [B, N, E] and 1 / n [B, N, 1]; not differentiable."""
-    u, z = torch.zeros_like(q), q.new_zeros(*q.shape[:2], 1)
+    """Outputs o [B, N, V] and 1 / n [B, N, 1]; not differentiable."""
+    u, z = q.new_zeros(*q.shape[:2], v.shape[-1]), q.new_zeros(*q.shape[:2], 1)
     for chunk in key_chunks(q.shape[0] * q.shape[1], k.shape[1]):
         scores = q @ k[:, chunk].mT
         u = u.baddbmm_(scores, v[:, chunk])
@@ -76,7 +76,7 @@ def stream_forward(q: Tensor, k: Tensor, v: Tensor, eps: float) -> tuple[Tensor,
 def stream_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, inverse: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """dq [B, N, E], dk and dv [B, M, E], summed over pairs from each pair's score and the rows' totals.
+    """dq [B, N, E], dk [B, M, E] and dv [B, M, V], summed over pairs from each pair's score and the rows' totals.
 
     With g_i = do_i / n_i, delta_i = <do_i, o_i> and c_i = delta_i / n_i^2:
 
@@ -90,7 +90,7 @@ def stream_backward(
     twice_dt = -eps * (c * q.square().sum(-1, keepdim=True)).sum(1, keepdim=True)
     # Filled in place: pieces kept from every chunk would fragment the memory that large scores leave free.
     dk = twice_dt * k
-    dv = torch.zeros_like(dk)
+    dv = dk.new_zeros(v.shape)
     for chunk in key_chunks(q.shape[0] * q.shape[1], k.shape[1]):
         k_chunk, v_chunk = k[:, chunk], v[:, chunk]
         scores = q @ k_chunk.mT

@@ -27,8 +27,8 @@ def call_kernels(
 ) -> Tensor:
     """Brings a checked call of spherical_attention to the kernels' layout, runs `attend` and brings its output back.
 
-    q [C, H, N, E], k and v [C, K, M, E], multiplicity [C, M] or [C, K, M], or packed (see spherical_attention)
-    -> like q.
+    q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M], or packed (see
+    spherical_attention) -> like q, but of width V. V is at most E: the kernels know one width, to which zeros fill up v.
     attend(q, k, v, m, offsets, query_offsets, eps) -> like q, in operators.layout (operators.autograd,
     distributed.kernels). Raises ShapeMismatch unless the offsets cut the packed rows exactly.
     """
@@ -36,10 +36,9 @@ def call_kernels(
         with torch.cuda.device(q.device):  # kernels start on the current device
             return call_kernels(attend, q, k, v, multiplicity, offsets, query_offsets, eps)
     packed = offsets is not None
-    width = q.shape[-1]
-    padding = -width % ROW_STEP
-    if padding:
-        q, k, v = (F.pad(x, (0, padding)) for x in (q, k, v))
+    width = q.shape[-1] + -q.shape[-1] % ROW_STEP
+    values = v.shape[-1]
+    q, k, v = (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x for x in (q, k, v))
     if offsets is not None and query_offsets is not None:
         # The check synchronises with the GPU, which is impossible while a call is traced or a graph is recorded.
         if not (torch.compiler.is_compiling() or (q.is_cuda and torch.cuda.is_current_stream_capturing())):
@@ -51,4 +50,4 @@ def call_kernels(
     m = m if m.stride(-1) == 1 else m.contiguous()
     o = attend(q, k, v, m, offsets, query_offsets, float(eps))
     o = rows_first(o) if packed else o
-    return o[..., :width] if padding else o
+    return o[..., :values] if values < width else o

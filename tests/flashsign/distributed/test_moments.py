@@ -190,6 +190,16 @@ def recomputed(rank, group, count):
     return torch.autograd.grad(output, leaves, tensors["grad"]), count.taken()
 
 
+def narrow_values(rank, group, count):
+    """Values two wide, and the first two columns of wide ones, with the gradients of q."""
+    tensors = CASES["packed"].rank(rank)
+    found = []
+    for width in (2, 5):
+        output, leaves = call(tensors | {"v": tensors["v"][..., :width]}, 1e-6, group)
+        found.append((output[..., :2].detach(), *torch.autograd.grad(output[..., :2].sum(), leaves[:1])))
+    return found
+
+
 def without_gradients(rank, group, count):
     tensors = CASES["dense"].rank(rank)
     with torch.no_grad():
@@ -256,7 +266,18 @@ def kernels(rank, group, count):
     return found
 
 
-QUESTIONS = (kernels, frozen, one_leaf, two_layers, recomputed, without_gradients, other_units, autocast, refused)
+QUESTIONS = (
+    kernels,
+    frozen,
+    one_leaf,
+    two_layers,
+    recomputed,
+    narrow_values,
+    without_gradients,
+    other_units,
+    autocast,
+    refused,
+)
 
 
 def layers(case, tensors, group=None):
@@ -414,6 +435,12 @@ def test_the_unit_of_multiplicities_changes_no_bit_of_the_output(ranks):
     for rank in ranks:
         one, small, large = rank["other_units"]
         assert one.equal(small) and one.equal(large)
+
+
+def test_values_may_be_narrower_than_keys(ranks):
+    for rank in ranks:
+        for narrow, wide in zip(*rank["narrow_values"], strict=True):
+            torch.testing.assert_close(narrow, wide, rtol=1e-12, atol=1e-12)
 
 
 def test_autocast_changes_nothing(ranks):

@@ -55,6 +55,19 @@ def test_outputs_and_gradients_are_as_accurate_as_the_dtype_allows(sizes, dtype,
 
 
 @one_operator_each
+@pytest.mark.parametrize("width", [2, 24])
+def test_values_of_a_width_of_their_own_are_those_of_torch(width, kernels):
+    q, k, _, m, _ = draw(dtype=torch.float32, width=16)
+    v = torch.randn(*k.shape[:-1], width, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(2))
+    leaves = [x.detach().requires_grad_() for x in (q, k, v, m)]
+    found, expected = kernels(*leaves), spherical_attention(*leaves, backend="torch")
+    grad = torch.randn_like(expected)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for one, other in zip(torch.autograd.grad(found, leaves, grad), torch.autograd.grad(expected, leaves, grad)):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@one_operator_each
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_long_bags_and_wide_heads(dtype, kernels):
     *tensors, grad = draw(dtype=dtype, width=64, queries=9, keys=130, cells=1)
