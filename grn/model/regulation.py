@@ -5,14 +5,17 @@ alone do not tell. So there are two layers. `pooled` reads every difference betw
 state is not known: in the transformer, for new cells. `by_state` reads differences between cells of one state alone,
 with scores that may differ from state to state: the networks of the states, and what an edge has *within* them.
 
-Letters: C cells, N genes, R regulators, K states.
+Letters: C cells, N genes, T genes of all packed bags, R regulators, K states.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
+from grn.bags import Bags
 from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed_attention import attend, faster_than_tables
 
 
 class Regulation(nn.Module):
@@ -56,3 +59,16 @@ class Regulation(nn.Module):
         if states is None or self.by_state is None:
             return self.pooled(multiplicity, basal)
         return self.by_state(multiplicity, basal, states)
+
+    def of_bags(self, bags: Bags, multiplicity: Tensor) -> Tensor:
+        """The same for the genes that bags list, shaped like bags.multiplicity. multiplicity [C, R]: of the regulators.
+
+        Packed bags of a large vocabulary read by attention, all others by the tables of scores.
+        """
+        if bags.offsets is None:
+            return self.pooled(multiplicity, bags.basal)[:, bags.genes]
+        if faster_than_tables(self.pooled, bags.cells, len(bags.genes)):
+            return attend(self.pooled, multiplicity, bags.basal, bags.genes, bags.offsets)
+        cell = torch.arange(bags.cells, device=bags.genes.device)
+        cell = cell.repeat_interleave(bags.offsets.diff(), output_size=len(bags.genes))
+        return self.pooled(multiplicity, bags.basal)[cell, bags.genes]

@@ -179,6 +179,12 @@ class RegulationLayer(nn.Module):
         """Whether the states have scores of their own."""
         return self.deviation.shape[2] > 0
 
+    @property
+    def of_values(self) -> list[int]:
+        """The members that predict multiplicities; all of them where none does."""
+        chosen: list[int] = (self.predicts_ranks == 0).nonzero()[:, 0].tolist()
+        return chosen or list(range(self.members))
+
     def scores(self, genes: slice = slice(None), members: slice = slice(None), state: int = 0) -> Scores:
         """The scores of a slice of targets and members in one state."""
         query = self.query[members, :, genes]
@@ -213,8 +219,7 @@ class RegulationLayer(nn.Module):
             if states is None:
                 states = m.new_full((len(m), self.states), 1 / self.states)
             # One member after the other: the scores of all at once would be large where there are many genes.
-            of_values = (self.predicts_ranks == 0).nonzero()[:, 0].tolist() or range(self.members)
-            predictions = [self.predict(m, states, slice(p, p + 1))[0] for p in of_values]
+            predictions = [self.predict(m, states, slice(p, p + 1))[0] for p in self.of_values]
             return torch.stack(predictions).mean(0)
 
     def predict(self, m: Tensor, states: Tensor, members: slice = slice(None)) -> Tensor:

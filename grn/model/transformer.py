@@ -314,8 +314,7 @@ class Model(Fusible):
         standardised = self.read_out(tokens, layout.embedding_rows).index_select(-1, layout.genes)
         with torch.autocast(tokens.device.type, enabled=False):
             if self.regulation is not None:
-                regulated = self.regulation(self.regulators_of(bags), bags.basal)
-                standardised = standardised + regulated[_bag_of_genes(bags), rows]
+                standardised = standardised + self.regulation.of_bags(bags, self.regulators_of(bags))
             return self.mean[rows] + self.sd[rows] * standardised
 
     @fusible
