@@ -25,7 +25,7 @@ from grn.data.cells import Cells, load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.files import write_anndata
 from grn.messages import Say, silent
-from grn.model.regulation import Regulation
+from grn.model.signed.regulation import Regulation
 from grn.network.file_formats import edge_table
 from grn.network.in_context import network_in_context
 from grn.regulation.fit import fit_regulation

@@ -51,7 +51,7 @@ COLUMNS = {
     "genes": "of a cell; packed: the mean, sizes vary by 20 %",
     "keys": "the genes that gene queries read: all, or the 5 % that data.regulators lists",
     "cells": "of a batch",
-    "members": "ensemble members of the frozen regulation layer in the model (grn/model/regulation_layer.py)",
+    "members": "ensemble members of the frozen regulation layer in the model (grn/model/signed/regulation_layer.py)",
     "model": "default: configs/own_data.yaml; wide: width 256, 4 query heads of 64, 2 key heads, hidden width 512",
     "vocabulary": "genes that the model knows",
     "precision": "bf16-mixed (the default of grn train on a GPU) or 32-true, Lightning's names",

@@ -19,8 +19,8 @@ os.environ.pop("FLASHSIGN_TILES", None)  # kernels are tested with the block siz
 
 from grn.bags import Bags
 from grn.config.schema import Config, ModelConfig
-from grn.model.regulation import Regulation
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 
 settings.register_profile("untimed", deadline=None)  # tests never judge times: machines are busy, first calls compile

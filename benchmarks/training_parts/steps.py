@@ -18,7 +18,7 @@ from flashsign.dispatch import Device, plan
 from grn.bags import Batch
 from grn.model.compile import fuse
 from grn.model.objectives import mean_losses, total_loss
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 from grn.training.loop.task import Task
 from training_parts.cells import CLASSES, DEFAULTS, MODELS, Point, regulators

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from grn.config.schema import Config
     from grn.data.cells import Cells
-    from grn.model.regulation import Regulation
+    from grn.model.signed.regulation import Regulation
     from grn.network.weights import Network
     from grn.regulation.states import States
 

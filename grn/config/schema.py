@@ -295,7 +295,7 @@ class CellReaderConfig(Section):
 
 
 class RegulationConfig(Section):
-    """The regulation layer (grn/model/regulation_layer.py) and how it is fitted, before the transformer."""
+    """The regulation layer (grn/model/signed/regulation_layer.py) and how it is fitted, before the transformer."""
 
     members: int = Field(
         5,

@@ -43,7 +43,7 @@ class LayerShape(_Entry):
 
 
 class RegulationCard(_Entry):
-    """What the card says of the regulation layers; see grn/model/regulation.py."""
+    """What the card says of the regulation layers; see grn/model/signed/regulation.py."""
 
     pooled: LayerShape
     by_state: LayerShape | None

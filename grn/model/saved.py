@@ -18,8 +18,8 @@ from grn.errors import RunFolderError
 from grn.files import replacing_folder
 from grn.model.cell_reader import CellReader, ReaderShape
 from grn.model.folder import CARD, FORMAT, LayerShape, ReaderCard, RegulationCard, hash_of, lines_of, read_model_folder
-from grn.model.regulation import Regulation
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 
 MEASURES, SHARE = "measures_depth", "depth_share"

@@ -27,7 +27,7 @@ from grn.errors import ConfigError
 from grn.model.cell_reader import CellReader
 from grn.model.compile import Fusible, fusible
 from grn.model.layout import Layout
-from grn.model.regulation import Regulation
+from grn.model.signed.regulation import Regulation
 
 QKV = tuple[Tensor, Tensor, Tensor]
 # A loop over slices with a backward of its own, of which torch.compile could make nothing faster.

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from grn.data.cells import Cells
-from grn.model.regulation import Regulation
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.network.evidence.direct import Paths, PathsByState, share_of_counting
 from grn.network.evidence.false_discovery import certain_pairs, edge_evidence, with_evidence
 from grn.network.readouts.effect import effect_network

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from grn.data.preprocessing.scale import mean_and_sd
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation.linear import LARGE
 from grn.regulation.ridge import Columns
 from grn.regulation.training_cells import TrainingCells
 
 LIMIT = 20.0  # sds from the mean, of regulators (within their state) and of targets
 DENSE = 2**28  # numbers that the linear fit may read of its targets
-# Up to so many numbers, the targets of all cells are kept as a dense table: in memory, or on a GPU, of whose free memory
-# each of the two kinds may take a share.
+# Up to so many numbers, the targets of all cells are kept as a dense table: in memory, or on a GPU, of whose free
+# memory each of the two kinds may take a share.
 KEPT, SHARE_OF_GPU = 2**25, 1 / 12
 SORTED, SORTED_ON_GPU = 2**17, 2**26  # values whose ranks are computed at the same time; a GPU needs many
 

@@ -22,8 +22,8 @@ from grn.data.cells import Cells
 from grn.devices import own_device
 from grn.errors import ConfigError, TrainingDiverged
 from grn.messages import Say, silent
-from grn.model.regulation import Regulation
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.process_memory import give_back
 from grn.regulation.cell_table import CellTable, centred, sampled, set_units
 from grn.regulation.folds import held_out_cells

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation.cell_table import LIMIT, CellTable, centred, sampled, set_units
 from grn.regulation.linear import Penalties, fit_linear
 from grn.regulation.training_cells import TrainingCells

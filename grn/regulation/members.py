@@ -16,7 +16,7 @@ from torch import Tensor
 
 from grn.config.schema import RegulationConfig
 from grn.messages import Say, at_most_every, silent
-from grn.model.regulation_layer import RegulationLayer, of_genes
+from grn.model.signed.regulation_layer import RegulationLayer, of_genes
 from grn.regulation.cell_table import CellTable, centred, sampled
 from grn.regulation.folds import padded
 from grn.regulation.linear import Penalties, fit_linear

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from grn.data.cells import Cells
 from grn.data.preprocessing.split import Split
-from grn.model.regulation import Regulation
+from grn.model.signed.regulation import Regulation
 from grn.network.baselines import ridge_predictions
 from grn.regulation.states import States
 

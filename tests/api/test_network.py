@@ -65,7 +65,7 @@ def test_one_cell_lacks_the_edges_of_regulators_that_it_lacks(adata, regulators)
 
 def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_regulation):
     """Every regulator is there in every cell, so presence plays no part."""
-    from grn.model.regulation import Regulation
+    from grn.model.signed.regulation import Regulation
 
     pooled = make_regulation()
     regulation = Regulation(pooled, make_regulation(states=2, seed=10), 1.5)
@@ -82,7 +82,7 @@ def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_regulat
 
 
 def test_a_cell_between_two_states_has_the_mean_of_their_slopes(make_regulation):
-    from grn.model.regulation import Regulation
+    from grn.model.signed.regulation import Regulation
 
     regulation = Regulation(make_regulation(), make_regulation(states=2, seed=10), 1.5)
     multiplicity = torch.ones((3, 3), dtype=torch.float64) + torch.rand((3, 3)).double()

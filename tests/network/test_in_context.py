@@ -12,7 +12,7 @@ from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.messages import silent
-from grn.model.regulation import Regulation
+from grn.model.signed.regulation import Regulation
 from grn.network.in_context import network_in_context, summary
 from grn.network.weights import Network
 from grn.regulation.fit import fit_regulation

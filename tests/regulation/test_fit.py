@@ -13,7 +13,7 @@ from grn.config.schema import Config, RegulationConfig
 from grn.data.cells import Cells, load_cells
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.errors import ConfigError, TrainingDiverged
-from grn.model.regulation import Regulation
+from grn.model.signed.regulation import Regulation
 from grn.network.readouts.effect import effect_network
 from grn.regulation import cell_table
 from grn.regulation import fit as fitting

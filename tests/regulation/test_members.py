@@ -10,7 +10,7 @@ import torch
 
 from grn.config.schema import RegulationConfig
 from grn.data.preprocessing.scale import mean_and_sd
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation import members as module
 from grn.regulation.cell_table import CellTable, set_units
 from grn.regulation.folds import held_out_cells, padded

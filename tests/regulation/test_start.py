@@ -8,8 +8,8 @@ import scipy.sparse as sp
 import torch
 
 from grn.data.preprocessing.scale import mean_and_sd
-from grn.model import regulation_layer
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed import regulation_layer
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation.cell_table import CellTable, centred, set_units
 from grn.regulation.linear import LinearFit, Penalties, fit_linear
 from grn.regulation.members import start

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from grn.data.cells import Cells
-from grn.model.regulation import Regulation
+from grn.model.signed.regulation import Regulation
 from grn.network.readouts.effect import effect
 from grn.network.readouts.layer_means import state_means, state_sds
 from grn.network.weights import without_self

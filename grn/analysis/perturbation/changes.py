@@ -23,8 +23,8 @@ from torch import Tensor
 
 from grn.analysis.perturbation.association import Association
 from grn.data.cells import Cells
-from grn.model.regulation import Regulation
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation.states import States
 
 NUMBERS = 2**25  # most numbers of one prediction (128 MiB)

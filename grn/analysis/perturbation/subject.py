@@ -16,8 +16,8 @@ from grn.config.files import load_config
 from grn.config.schema import Config
 from grn.data.cells import Cells, read_columns
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.model.regulation import Regulation
 from grn.model.saved import TrainedModel
+from grn.model.signed.regulation import Regulation
 from grn.network.cells_of_run import cells_of_run, states_of_run
 from grn.regulation.states import States
 from grn.run_folder import CONFIG, config_of

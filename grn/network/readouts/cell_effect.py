@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.model.regulation import Regulation
+from grn.model.signed.regulation import Regulation
 from grn.network.readouts.effect import effect
 from grn.network.readouts.layer_means import state_means, state_sds
 from grn.network.weights import balanced, without_self

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.model.regulation import Regulation
-from grn.model.regulation_layer import Scores
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.regulation_layer import Scores
 from grn.network.evidence.direct import Paths, PathsByState
 from grn.network.readouts.layer_means import state_means, state_sds
 from grn.network.weights import Network, balanced, without_self

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.model.regulation_layer import RegulationLayer, Scores
+from grn.model.signed.regulation_layer import RegulationLayer, Scores
 
 SCORES = 2**26  # most numbers of one array: members x heads x targets x (regulators or cells)
 VARIES = 1e-5  # least sd, in units of a regulator, that is more than rounding

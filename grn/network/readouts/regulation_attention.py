@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from grn.model.regulation import Regulation
-from grn.model.regulation_layer import Scores
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.regulation_layer import Scores
 from grn.network.readouts.layer_means import state_means, state_sds
 from grn.network.weights import Network, without_self
 

@@ -103,8 +103,9 @@ def packed_attention(
 ) -> Tensor:
     """Attention over packed bags by `dense`, which computes dense ones (dense_attention).
 
-    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], offsets and query_offsets [C + 1] -> [T, H, V]. The queries
-    of a bag without keys get zeros. Raises ShapeMismatch unless the offsets cut the rows exactly.
+    q [T, H, E], k [S, K, E], v [S, K, V], multiplicity [S] or [S, K], offsets and query_offsets [C + 1]
+    -> [T, H, V]. The queries of a bag without keys get zeros. Raises ShapeMismatch unless the offsets cut the rows
+    exactly.
     """
     groups = groups_of_bags(offsets, query_offsets, len(k), len(q))
     return unpad_in_order(((group, dense(*group.dense(q, k, v, multiplicity))) for group in groups), q, v.shape[-1])

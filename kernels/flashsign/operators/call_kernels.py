@@ -28,7 +28,7 @@ def call_kernels(
     """Brings a checked call of spherical_attention to the kernels' layout, runs `attend` and brings its output back.
 
     q [C, H, N, E], k [C, K, M, E], v [C, K, M, V], multiplicity [C, M] or [C, K, M], or packed (see
-    spherical_attention) -> like q, but of width V. V is at most E: the kernels know one width, to which zeros fill up v.
+    spherical_attention) -> like q, but of width V, at most E: the kernels know one width, to which zeros fill up v.
     attend(q, k, v, m, offsets, query_offsets, eps) -> like q, in operators.layout (operators.autograd,
     distributed.kernels). Raises ShapeMismatch unless the offsets cut the packed rows exactly.
     """

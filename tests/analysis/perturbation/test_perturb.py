@@ -15,7 +15,7 @@ from grn.analysis.perturbation.association import Association
 from grn.analysis.perturbation.changes import Mechanism
 from grn.analysis.perturbation.perturb import shift_in_embedding
 from grn.errors import ConfigError, DataError
-from grn.model.regulation import Regulation
+from grn.model.signed.regulation import Regulation
 
 SMALL = {"regulation.steps": 40, "regulation.members": 4}
 REGULATORS, TARGETS = 3, 30

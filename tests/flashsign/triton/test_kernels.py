@@ -63,7 +63,9 @@ def test_values_of_a_width_of_their_own_are_those_of_torch(width, kernels):
     found, expected = kernels(*leaves), spherical_attention(*leaves, backend="torch")
     grad = torch.randn_like(expected)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    for one, other in zip(torch.autograd.grad(found, leaves, grad), torch.autograd.grad(expected, leaves, grad)):
+    for one, other in zip(
+        torch.autograd.grad(found, leaves, grad), torch.autograd.grad(expected, leaves, grad), strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 

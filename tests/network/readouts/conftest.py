@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from grn.model.regulation import Regulation
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.network.readouts import effect
 from grn.network.readouts.effect import effect_network
 from grn.network.readouts.regulation_attention import attention_network

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.model.regulation import Regulation
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.network.readouts.effect import OF_LEVELS, effect_network, level_correlation, presence
 from grn.network.weights import balanced
 

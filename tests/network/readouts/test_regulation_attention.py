@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from grn.model.regulation import Regulation
+from grn.model.signed.regulation import Regulation
 from grn.network.readouts.regulation_attention import attention_network
 
 ONE = torch.ones(7, 1, dtype=torch.float64)

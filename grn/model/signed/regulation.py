@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from grn.bags import Bags
-from grn.model.regulation_layer import RegulationLayer
-from grn.model.signed_attention import attend, faster_than_tables
+from grn.model.signed.regulation_layer import RegulationLayer
+from grn.model.signed.signed_attention import attend, faster_than_tables
 
 
 class Regulation(nn.Module):

@@ -1,8 +1,8 @@
 """The regulation layer as a layer of the transformer: the genes of bags read the regulators by spherical attention.
 
 These are the numbers of `RegulationLayer.forward`, without its tables of scores [N, R], so that the time of a batch
-grows with the genes that its bags list and not with the vocabulary. The basal gene's score b_i has a dimension of queries
-and keys of its own. Values are two wide, (a_j, 0) for the regulators and (0, 1) for the basal gene:
+grows with the genes that its bags list and not with the vocabulary. The basal gene's score b_i has a dimension of
+queries and keys of its own. Values are two wide, (a_j, 0) for the regulators and (0, 1) for the basal gene:
 
     (sum_j s_ij a_j / n_i,  b_i / n_i)
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign import spherical_attention
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation_layer import RegulationLayer
 
 COST = 2.0  # of an operation of attention relative to one of the tables, measured
 
@@ -53,9 +53,7 @@ def attend(
         return torch.stack(found).mean(0)
 
 
-def _of_member(
-    layer: RegulationLayer, member: int, m: Tensor, genes: Tensor, offsets: Tensor, state: Tensor
-) -> Tensor:
+def _of_member(layer: RegulationLayer, member: int, m: Tensor, genes: Tensor, offsets: Tensor, state: Tensor) -> Tensor:
     """The prediction of one member, [T]. m [C, R + 1]: inputs of the layer."""
     cells, count = m.shape
     cell = torch.arange(cells, device=m.device).repeat_interleave(offsets.diff(), output_size=len(genes))

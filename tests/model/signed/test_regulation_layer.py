@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from flashsign.reference import reference_spherical_attention
-from grn.model.regulation import Regulation
-from grn.model.regulation_layer import RegulationLayer
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.regulation_layer import RegulationLayer
 from grn.network.readouts.effect import effect_network
 from grn.network.readouts.regulation_attention import attention_network
 

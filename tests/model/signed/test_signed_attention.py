@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from grn.bags import Bags
-from grn.model import regulation as module
-from grn.model.regulation import Regulation
-from grn.model.signed_attention import attend, faster_than_tables
+from grn.model.signed import regulation as module
+from grn.model.signed.regulation import Regulation
+from grn.model.signed.signed_attention import attend, faster_than_tables
 
 SIZES = torch.tensor([5, 0, 12, 7, 1])
 
