@@ -11,9 +11,11 @@ only, as grn's own multiplicities of every gene (log1p of normalised counts), in
 penalties are chosen by cross-validated accuracy.
 
 Columns: accuracy; macro F1 over the types of the test cells; calibration error (expected difference of confidence and
-accuracy, in 15 bins of confidence); log loss (probabilities below 1e-6 count as 1e-6); CPU seconds of fit and
-prediction. A linear SVM has no probabilities. Writes `classification.csv`, and F1
-by type to `classification_by_type.csv`, after every fit; rows of other sets, methods, fractions and splits stay.
+accuracy, in 15 bins of confidence); its floor (the mean calibration error of so many cells whose labels are drawn from
+the very probabilities, so that these are right: few cells in many bins differ by chance); mean confidence minus
+accuracy; log loss (probabilities below 1e-6 count as 1e-6); CPU seconds of fit and prediction. A linear SVM has no
+probabilities. Writes `classification.csv`, and F1 by type to `classification_by_type.csv`, after every fit; rows of
+other sets, methods, fractions and splits stay.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from grn.training.building import build_model, trained_model
 from grn.training.reader_fit import fit_reader
 
 RESULTS = Path(__file__).parent / "results"
-TEST, FOLDS, BINS, SMALLEST = 0.2, 5, 15, 1e-6
+TEST, FOLDS, BINS, DRAWS, SMALLEST = 0.2, 5, 15, 200, 1e-6
 PENALTIES = np.logspace(-4, 1, 6)  # scikit-learn's C: the smaller, the stronger the penalty
 
 
@@ -168,13 +170,21 @@ def scores(found: Labels, truth: np.ndarray) -> dict[str, float]:
     if found.probabilities is None:
         return one
     confidence = found.probabilities.max(1)
-    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    gaps = [abs((right[bins == each] - confidence[bins == each]).sum()) for each in np.unique(bins)]
+    # The most probable type is the true one with its probability, if probabilities are right.
+    drawn = np.random.default_rng(0).random((DRAWS, len(truth))) < confidence
     of_truth = found.probabilities[np.arange(len(truth)), truth]
     return one | {
-        "calibration_error": sum(gaps) / len(truth),
+        "calibration_error": calibration_error(confidence, right),
+        "calibration_floor": float(np.mean([calibration_error(confidence, each) for each in drawn])),
+        "confidence_minus_accuracy": confidence.mean() - right.mean(),
         "log_loss": -np.log(np.maximum(of_truth, SMALLEST)).mean(),
     }
+
+
+def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
+    """Expected difference of confidence [C] and accuracy over bins of confidence; right [C]: whether the label is."""
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    return sum(abs((right[bins == each] - confidence[bins == each]).sum()) for each in np.unique(bins)) / len(right)
 
 
 def main() -> None:
@@ -184,6 +194,7 @@ def main() -> None:
         "--without", nargs="+", default=[], choices=METHODS, metavar="METHOD", help="methods to leave out"
     )
     parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--first-split", type=int, default=0, help="number of the first split, which is its seed")
     parser.add_argument(
         "--fractions", nargs="+", type=float, default=[1.0, 0.3, 0.1], help="of the training cells' labels"
     )
@@ -207,7 +218,7 @@ def measure(name: str, config: Config, methods: list[str], arguments: argparse.N
     """All rows of a set, printed and written one by one."""
     cells, _ = load_cells(config.data)
     adata, values, targets = open_source(config.data), cells.multiplicity.toarray(), cells.labels
-    for split in range(arguments.splits):
+    for split in range(arguments.first_split, arguments.first_split + arguments.splits):
         test = split_cells(targets, None, 0.0, TEST, split).test
         rest = np.setdiff1d(np.flatnonzero(targets >= 0), test)
         for fraction in arguments.fractions:

@@ -288,7 +288,10 @@ class CellReaderConfig(Section):
         description="weight of predicting all genes of a cell, for every other member and for the rest",
     )
     dropped: Fraction = Field(0.6, description="in each step a cell hides a share of its genes, drawn from 0 to this")
-    steps: Positive = Field(300, description="optimiser steps, at most trainer.max_steps")
+    thinned: float = Field(
+        0.1, gt=0, le=1, description="in each step a cell keeps a share of its counts, drawn from this to 1; 1: all"
+    )
+    steps: Positive = Field(300, description="optimiser steps, at most three times trainer.max_steps")
     batch_size: Positive = Field(128, description="cells per step")
     learning_rate: Rate = Field(4e-3, description="peak of the warm-up and cosine schedule")
     weight_decay: Weight = Field(0.05, description="AdamW's decoupled decay")

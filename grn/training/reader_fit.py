@@ -1,4 +1,4 @@
-"""The fit of the cell reader: all members as one batch, each without the labels of one fold, which then judge it.
+"""The fit of the cell reader: all members as one batch, each without the cells of one fold, which then judge it.
 
 A member learns two tasks. It predicts every gene of the cell from its summary, for which cells need no label, and the
 cell types of the cells that have one. Half of the members weigh the genes a hundred times as much as the other half:
@@ -28,12 +28,14 @@ from grn.devices import own_device
 from grn.errors import TrainingDiverged
 from grn.messages import Say
 from grn.model.cell_reader import CellReader, ReaderShape
+from grn.training.thinning import Thinning, shares
 
-FOLDS = 8  # of the labelled cells; a member does not see the labels of one of them
-WHOLE = 0.25  # share of the cells of a batch with nothing hidden, as `grn predict` reads them
+FOLDS = 8  # of the labelled cells; a member does not see those of one of them
+WHOLE = 0.25  # share of the cells of a batch that hide nothing, and of those that keep all counts, as in `grn predict`
 GENES = 256  # that a batch predicts, drawn anew for each: as good as all of 2000, at a fraction of the time
 AVERAGING = 0.98  # decay of the moving average of the weights
 PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
+LONGER = 3  # times trainer.max_steps is the most steps: a run that is cut short is short as a whole
 CHUNK = 1024  # cells that are read at a time
 MOST_AXES, MOST_HELD_OUT = 4096, 10_000  # cells that the embedding's directions and the thresholds are computed from
 
@@ -41,12 +43,13 @@ MOST_AXES, MOST_HELD_OUT = 4096, 10_000  # cells that the embedding's directions
 @dataclass(frozen=True)
 class ReaderCells:
     """The cells that a reader is fitted to. multiplicity: CSR [C, N].   labels [C]: -1 where missing.   fold [C]: of
-    the labelled cells; -1: always seen."""
+    the labelled cells; -1: always seen.   thinning: None where cells have no counts to lose."""
 
     multiplicity: sparse.csr_matrix
     basal: Tensor
     labels: Tensor
     fold: Tensor
+    thinning: Thinning | None
 
     def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(self.multiplicity[rows].toarray()), self.basal[rows]
@@ -70,6 +73,7 @@ def fit_reader(
         torch.from_numpy(cells.basal[rows]),
         torch.from_numpy(cells.labels[rows]),
         torch.from_numpy(folds_of(cells.labels[rows], None if cells.groups is None else cells.groups[rows], seed)),
+        Thinning.of(cells, rows, config.data.multiplicity) if settings.thinned < 1 else None,
     )
     shape = ReaderShape(
         members=settings.members,
@@ -86,16 +90,16 @@ def fit_reader(
     reader.sd.copy_(sd)
     squares = float(np.square(read.multiplicity.data, dtype=np.float64).sum())
     reader.scale.fill_(math.sqrt(math.prod(read.multiplicity.shape) / squares) if squares else 1.0)
-    steps = min(settings.steps, config.trainer.max_steps)
+    steps = min(settings.steps, LONGER * config.trainer.max_steps)
     predict = nn.Parameter(torch.randn(settings.members, settings.summary, reader.genes).mul_(0.01).to(device))
     reader, predict = train_members(config, reader.to(device), predict, read, steps, settings.learning_rate)
     judges, accuracy = weigh_members(reader, read, seed)
-    # What the held-out labels were kept for is known now, so the members learn from them, too.
+    # What the held-out cells were kept for is known now, so the members learn from them, too.
     every = replace(read, fold=torch.full_like(read.fold, -1))
     more, rate = max(1, steps // 3), settings.learning_rate / 2
     reader, _ = train_members(config, reader, predict, every, more, rate)
     set_axes(reader, every, seed)
-    judged = f", accuracy {accuracy:.3f} on {judges} cells whose labels they had not seen" if judges else ""
+    judged = f", accuracy {accuracy:.3f} on {judges} cells that they had not seen" if judges else ""
     say(f"Cell types: {settings.members} members in {time.monotonic() - started:.0f} s{judged}.")
     return reader.cpu().requires_grad_(False)
 
@@ -151,7 +155,13 @@ def train_members(
         for group in optimizer.param_groups:
             group["lr"] = rate * factor
         rows = order.next()
-        multiplicity, basal = (tensor.to(device) for tensor in read.batch(rows.numpy()))
+        multiplicity, basal = read.batch(rows.numpy())
+        # Genes are predicted as they were counted, also where the summary sees fewer counts.
+        target = reader.standardised(multiplicity.to(device))
+        if read.thinning is not None:
+            kept_counts = shares(len(rows), settings.thinned, WHOLE, generator)
+            multiplicity, basal = read.thinning.thinned(multiplicity, basal, rows, kept_counts, generator)
+        multiplicity, basal = multiplicity.to(device), basal.to(device)
         standardised = reader.standardised(multiplicity)
         share = settings.dropped * torch.rand(len(rows), 1, generator=generator)
         share = share * (torch.rand(len(rows), 1, generator=generator) >= WHOLE)
@@ -159,7 +169,9 @@ def train_members(
         summaries = reader.summaries(multiplicity * kept, standardised * kept, basal)
 
         labels = read.labels[rows]
-        seen = (labels >= 0) & (read.fold[rows] != held_out[:, None])  # [P, B]
+        # Not even its genes: a member that had learned to predict them would be surer of the cell than of a new one.
+        own = read.fold[rows] != held_out[:, None]  # [P, B]
+        seen = own & (labels >= 0)
         logits = summaries @ reader.head + reader.head_bias
         losses = F.cross_entropy(
             logits.flatten(0, 1),
@@ -167,10 +179,11 @@ def train_members(
             label_smoothing=config.objectives.cell_type.label_smoothing,
             reduction="none",
         ).view(seen.shape)
-        seen = seen.to(device)
+        own, seen = own.to(device), seen.to(device)
         of_types = (losses * seen).sum(1) / seen.sum(1).clamp(min=1)
         some = torch.randperm(genes, generator=generator)[:GENES].to(device)
-        of_genes = (summaries @ predict[:, :, some] - standardised[:, some]).square().mean((1, 2))
+        errors = (summaries @ predict[:, :, some] - target[:, some]).square().mean(2)
+        of_genes = (errors * own).sum(1) / own.sum(1).clamp(min=1)
         loss = ((of_types + gene_weight * of_genes) / (1 + gene_weight)).sum()
         if not torch.isfinite(loss):
             raise TrainingDiverged(

@@ -20,6 +20,7 @@ def test_scores_of_a_sure_method_and_of_one_without_probabilities():
     assert found["accuracy"] == 0.75 and found["macro_f1"] == pytest.approx((1 + 2 / 3 + 0) / 3)
     assert found["calibration_error"] == pytest.approx(0.25)
     assert found["log_loss"] == pytest.approx(-np.log(1e-6) / 4)
+    assert (found["confidence_minus_accuracy"], found["calibration_floor"]) == (0.25, 0)
     assert scores(Labels(sure.argmax(1), None), truth).keys() == {"accuracy", "macro_f1"}
 
 
@@ -29,6 +30,15 @@ def test_calibration_error_weighs_bins_by_their_cells():
     truth = np.array([0] * 9 + [1] + [0] * 8 + [1] * 2)  # 90 % right where sure, 80 % where it is not
     both = np.concatenate([confident, half])
     assert scores(Labels(both.argmax(1), both), truth)["calibration_error"] == pytest.approx((0 + 0.3) / 2)
+
+
+def test_the_floor_of_the_calibration_error_is_what_right_probabilities_get():
+    generator = np.random.default_rng(1)
+    confidence = generator.uniform(0.5, 1, 150)
+    both = np.stack([confidence, 1 - confidence], 1)
+    right = [(generator.random(150) > confidence).astype(int) for _ in range(100)]
+    of_right = np.mean([scores(Labels(both.argmax(1), both), truth)["calibration_error"] for truth in right])
+    assert scores(Labels(both.argmax(1), both), right[0])["calibration_floor"] == pytest.approx(of_right, abs=0.01)
 
 
 def test_fewer_labels_are_among_more_and_every_type_keeps_one():

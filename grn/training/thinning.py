@@ -1,0 +1,74 @@
+"""Cells as they would be with fewer counts: binomial thinning, which is sequencing the same cell less deeply.
+
+Letters: B cells, N genes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grn.data.cells import Cells
+from grn.data.preprocessing.depth import LEAST, STEP
+
+
+@dataclass(frozen=True)
+class Thinning:
+    """How the multiplicities of a set of cells follow from their counts.
+
+    unit [C]: what one count adds to exp(multiplicity) - 1; None: multiplicities are counts.   normalised: whether the
+    unit is over the cell's total, which is smaller after thinning.   depth_sd: of the log totals; None: the basal
+    multiplicity does not tell the depth.
+    """
+
+    unit: Tensor | None
+    normalised: bool
+    depth_sd: float | None
+
+    @classmethod
+    def of(cls, cells: Cells, rows: np.ndarray, multiplicity: str) -> Thinning | None:
+        """That of the rows of cells; None where the multiplicities do not come from counts.
+
+        multiplicity: as in DataConfig.
+        """
+        if cells.counting is None:
+            return None
+        unit = cells.counting.unit
+        return cls(
+            unit=None if unit is None else torch.from_numpy(unit[rows]).float(),
+            normalised=multiplicity == "log1p_normalised",
+            depth_sd=None if cells.depth is None else cells.depth[1],
+        )
+
+    def thinned(
+        self, multiplicity: Tensor, basal: Tensor, rows: Tensor, share: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Multiplicities [B, N] and basal multiplicities [B] of cells that keep a share [B] of their counts.
+
+        multiplicity, basal: of the cells before it.   rows [B]: which of the cells. A cell with the share 1 is as it
+        was; otherwise each of its counts stays with this probability.
+        """
+        unit = torch.ones(len(rows)) if self.unit is None else self.unit[rows]
+        found = multiplicity.nonzero(as_tuple=True)
+        cell = found[0]
+        values = multiplicity[found] if self.unit is None else torch.expm1(multiplicity[found]) / unit[cell]
+        counts = torch.binomial(values.round(), share[cell], generator=generator)
+        if self.unit is not None:
+            counts = torch.log1p(counts * (unit / share if self.normalised else unit)[cell])
+        whole = share == 1
+        thin = torch.zeros_like(multiplicity).index_put(found, counts)
+        if self.depth_sd is not None:
+            lower = (basal + STEP * share.log() / self.depth_sd).clamp(min=LEAST)
+            basal = torch.where(whole, basal, lower)
+        return torch.where(whole[:, None], multiplicity, thin), basal
+
+
+def shares(cells: int, least: float, whole: float, generator: torch.Generator) -> Tensor:
+    """The share of its counts that each cell keeps, [cells]: 1 for a share `whole` of the cells, for the others
+    log-uniform between `least` and 1."""
+    drawn = torch.exp(math.log(least) * torch.rand(cells, generator=generator))
+    return torch.where(torch.rand(cells, generator=generator) < whole, torch.ones(()), drawn)
