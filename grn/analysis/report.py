@@ -152,13 +152,14 @@ def write_report(
     page = Template(files("grn.analysis").joinpath("report.html").read_text("utf-8")).substitute(
         title=escape(title or folder.name),
         subtitle=escape(
-            f"{config.data.path}: {'' if cells is None else f'{cells} cells, '}{len(network.genes)} genes, "
+            f"{config.data.path.rstrip(':')}: {'' if cells is None else f'{cells} cells, '}{len(network.genes)} genes, "
             f"{edges['source'].nunique()} regulators, {len(network.by_type)} cell types. grn "
             f"{network.about['version']}, model {network.about['model_hash']}."
         ),
         links=" ".join(f'<a href="#{anchor(title)}">{title}</a>' for title in sections),
         first=bodies[0],
         share=f"It holds the strongest {held} of {every} edges; all are in edges.parquet and edges_by_type.parquet.",
+        confidence=CONFIDENCE[weights_of(network)],
         raises=raises,
         lowers=lowers,
         sections="\n".join(bodies[1:]),

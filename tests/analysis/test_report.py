@@ -141,7 +141,8 @@ def test_attention_weights_are_called_regulations_where_the_regulation_layer_is(
 @pytest.mark.parametrize("readout", get_args(NetworkConfig.model_fields["readout"].annotation))
 def test_the_page_says_what_weight_and_confidence_of_each_read_out_are(tmp_path, readout):
     page = html.unescape(report(tmp_path, readout=readout))
-    assert READOUT[readout] in page and CONFIDENCE[readout] in page
+    assert READOUT[readout] in page
+    assert page.count(f"Confidence: {CONFIDENCE[readout]}") == 2, "beside the filters and the evidence"
     assert ("the sign is right" in CONFIDENCE[readout]) == (readout == "effect")
 
 
