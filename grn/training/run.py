@@ -26,7 +26,7 @@ from grn.data.loading.module import CellsDataModule
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.data.preprocessing.split import Split
 from grn.data.size import size_of_source
-from grn.devices import uses_gpu
+from grn.devices import own_device, uses_gpu
 from grn.errors import Interrupted
 from grn.files import refuse_used_folder, remove_leftovers, replacing_file, write_text
 from grn.messages import Say, silent
@@ -193,7 +193,9 @@ def train_in(
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
     give_back()
     model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
-    metrics = evaluate(task, data.test_dataloader())
+    # Lightning has moved the model to the processor, where the test cells of a large run would take minutes.
+    metrics = evaluate(task.to(own_device(config.trainer)), data.test_dataloader())
+    task.cpu()
     held_out = {}
     if fitted is not None and len(split.test):
         held_out = held_out_errors(fitted.regulation, states, cells, split, mean, sd)
@@ -293,12 +295,12 @@ def best_weights(path: Path) -> dict[str, torch.Tensor]:
 def evaluate(task: Task, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
     """The metrics of the model, computed by this process alone."""
     task.eval()
-    evaluation = Evaluation(list(task.objectives), task.weights, task.classes, alone=True)
+    evaluation = Evaluation(list(task.objectives), task.weights, task.classes, alone=True).to(task.device)
     with torch.no_grad():
         for batch in batches:
             prediction, losses = task.evaluated(batch.to(task.device))
             evaluation.update(prediction, batch, task.model, losses)
-    return evaluation.compute()
+    return {name: value.cpu() for name, value in evaluation.compute().items()}
 
 
 def log_test(trainer: L.Trainer, metrics: dict[str, torch.Tensor]) -> None:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from flashsign import spherical_attention
 from grn.model.signed.regulation_layer import RegulationLayer
 
-COST = 2.0  # of an operation of attention relative to one of the tables, measured
+COST, COST_ON_GPU = 2.0, 11.0  # of an operation of attention relative to one of the tables, measured
 
 
 def faster_than_tables(layer: RegulationLayer, cells: int, genes: int) -> bool:
@@ -30,7 +30,7 @@ def faster_than_tables(layer: RegulationLayer, cells: int, genes: int) -> bool:
     count, width = len(layer.regulators) + 1, layer.width
     tables = layer.genes * count * (width + 2 * cells)  # the scores, and two products with the inputs
     attention = (genes + cells * (count + 1)) * (width + 1) * (width + 3)  # moments of keys and values
-    return tables > COST * attention
+    return tables > (COST_ON_GPU if layer.unit.is_cuda else COST) * attention
 
 
 def attend(
