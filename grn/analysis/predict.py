@@ -5,7 +5,9 @@ Letters: C cells, D width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pandas as pd
 import torch
 from anndata import AnnData
 
+from grn.analysis.labels import LabelMap, LabelScores, given_labels, merged, read_map, refuse_unused, score_labels
 from grn.config.files import load_config
 from grn.config.schema import DataConfig
 from grn.data.cells import Cells, cells_for_vocabulary
@@ -21,7 +24,7 @@ from grn.data.loading.batches import is_packed, plain_batches
 from grn.data.readers.registry import is_text, open_source
 from grn.disk import refuse_too_little_room, size_of
 from grn.errors import ConfigError, RunFolderError
-from grn.files import write_anndata
+from grn.files import write_anndata, write_text
 from grn.messages import Say
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
@@ -50,37 +53,62 @@ def predict(
     gene_key: str | None,
     orientation: str | None = None,
     error: float | None = None,
+    names: LabelMap | str | os.PathLike[str] | None = None,
+    labels: str | None = None,
     say: Say,
 ) -> None:
     """Writes the new file `output`: the cells in `data` with the predictions of `model` (see add_predictions).
 
     counts, gene_key, orientation: as in DataConfig; None: as in the training of the model.
-    error: see add_predictions. Raises UserError.
+    error, names, labels: see annotate; with labels, the confusion goes to a second file, OUTPUT_confusion.csv.
+    Raises UserError.
     """
     refuse_key(key_added)
     if output.exists():
         raise RunFolderError(f"{output} already exists and is not overwritten; give --output another name.")
     if output.suffix != ".h5ad":
         raise ConfigError(f"--output is {output}, but predict writes .h5ad files; give a name that ends in .h5ad.")
+    confusion = output.with_name(f"{output.stem}_confusion.csv")
+    if labels is not None and confusion.exists():
+        raise RunFolderError(f"{confusion} already exists and is not overwritten; give --output another name.")
     trained = TrainedModel.load(model)
     refuse_error(error, trained)
     config = data_config(trained, model, data, counts=counts, gene_key=gene_key, orientation=orientation)
     adata = open_source(config)
     refuse_too_little_room(output, size_of(adata))  # again when it is written, with the predictions
-    replaced = annotate(adata, trained, config, key_added, say, error=error)
+    replaced, scores = annotate(adata, trained, config, key_added, say, error=error, names=names, labels=labels)
     if replaced:
         say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
     write_anndata(output, adata)
+    if scores is not None:
+        write_text(confusion, scores.confusion.to_csv())
+        say(f"Cells by given and by predicted type are in {confusion}.")
     say(f"{adata.n_obs} cells with their predictions are in {output}.")
 
 
 def annotate(
-    adata: AnnData, trained: TrainedModel, config: DataConfig, key: str, say: Say, *, error: float | None = None
-) -> list[str]:
-    """Writes predictions for the cells of `adata` into it (see add_predictions); returns the names of replaced values.
+    adata: AnnData,
+    trained: TrainedModel,
+    config: DataConfig,
+    key: str,
+    say: Say,
+    *,
+    error: float | None = None,
+    names: LabelMap | str | os.PathLike[str] | None = None,
+    labels: str | None = None,
+) -> tuple[list[str], LabelScores | None]:
+    """Writes predictions for the cells of `adata` into it (see add_predictions).
 
-    config: how to read the cells.   key, error: see add_predictions. Raises UserError before anything is written.
+    config: how to read the cells.   key, error: see add_predictions.   names: other names for types, of the model and
+    of the given labels (see grn.analysis.labels).   labels: the column of obs with given labels.
+    Returns the names of replaced values, and the scores against the given labels. Raises UserError before anything is
+    written.
     """
+    wanted = {} if names is None else read_map(names)
+    if (wanted or labels is not None) and not trained.classes:
+        raise ConfigError("--map and --labels are about cell types, and the model was trained without labels.")
+    given = None if labels is None else given_labels(adata, labels, {})
+    refuse_unused(wanted, trained.classes, () if given is None else [name for name in given if name is not None])
     cells = cells_for_vocabulary(
         adata,
         config,
@@ -102,7 +130,24 @@ def annotate(
     if error is not None and predictions.probabilities is not None and trained.model.reader is not None:
         left = int((predictions.probabilities.max(1) < trained.model.reader.threshold(error)).sum())
         say(f"{left} of {len(cells)} cells are {UNASSIGNED}, so that at most {error:.1%} of the others are wrong.")
-    return add_predictions(adata, predictions, trained, key, error=error)
+    unsure = None
+    if error is not None and predictions.probabilities is not None and trained.model.reader is not None:
+        # Of the model's own types: renamed ones are sums, and no less often right.
+        unsure = predictions.probabilities.max(1) < trained.model.reader.threshold(error)
+    classes = trained.classes
+    if wanted and predictions.probabilities is not None:
+        probabilities, classes = merged(predictions.probabilities, classes, wanted)
+        predictions = replace(predictions, probabilities=probabilities)
+    scores = None
+    if labels is not None and predictions.probabilities is not None:
+        found = np.array(classes, dtype=object)[predictions.probabilities.argmax(1)]
+        found = found if unsure is None else np.where(unsure, UNASSIGNED, found)
+        scores = score_labels(given_labels(adata, labels, wanted), found, classes, UNASSIGNED)
+        say(scores.sentence(labels))
+    replaced = add_predictions(adata, predictions, trained, key, classes=classes, error=error, unsure=unsure)
+    if scores is not None:
+        adata.uns[key] |= scores.values()
+    return replaced, scores
 
 
 def refuse_key(key: str) -> None:
@@ -195,9 +240,18 @@ def _read_cells(model: Model, cells: Cells, device: torch.device) -> Predictions
 
 
 def add_predictions(
-    adata: AnnData, predictions: Predictions, trained: TrainedModel, key: str, *, error: float | None = None
+    adata: AnnData,
+    predictions: Predictions,
+    trained: TrainedModel,
+    key: str,
+    *,
+    classes: Sequence[str],
+    error: float | None = None,
+    unsure: np.ndarray | None = None,
 ) -> list[str]:
     """Writes predictions into `adata`; returns the names of values that existed before and are replaced.
+
+    classes: of the columns of the probabilities.   unsure [C]: cells that are left unassigned, for an `error`.
 
     obsm["X_KEY"]: representation.   uns["KEY"]: model_hash, classes and property (the names of the columns).
     error: cells with a confidence that more than this share of errors goes with are "unassigned" (CellReader.threshold,
@@ -209,13 +263,13 @@ def add_predictions(
     obs: dict[str, Any] = {}
     obsm: dict[str, Any] = {f"X_{key}": predictions.representation}
     if predictions.probabilities is not None:
-        about["classes"] = np.array(trained.classes, dtype=object)
+        about["classes"] = np.array(classes, dtype=object)
         best = predictions.probabilities.argmax(1)
-        names, confidence = list(trained.classes), predictions.probabilities.max(1)
-        if error is not None and trained.model.reader is not None:
+        names, confidence = list(classes), predictions.probabilities.max(1)
+        if unsure is not None and trained.model.reader is not None and error is not None:
             about["error"], about["threshold"] = error, trained.model.reader.threshold(error)
             names += [UNASSIGNED] * (UNASSIGNED not in names)
-            best = np.where(confidence < about["threshold"], names.index(UNASSIGNED), best)
+            best = np.where(unsure, names.index(UNASSIGNED), best)
         obs[f"{key}_cell_type"] = pd.Categorical.from_codes(best, categories=names)
         obs[f"{key}_cell_type_confidence"] = confidence
         obsm[f"{key}_probabilities"] = predictions.probabilities

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +25,8 @@ WORDS = {
     "data.gene_key": "gene_key",
     "--key-added": "key_added",
     "--error": "error",
+    "--map": "map",
+    "--labels": "labels",
 }
 """What messages say of fields -> what they say to a caller of `predict`."""
 
@@ -38,6 +41,8 @@ def predict(
     gene_key: str | None = None,
     orientation: Literal["cells_by_genes", "genes_by_cells"] | None = None,
     error: float | None = None,
+    map: Mapping[str, str] | str | os.PathLike[str] | None = None,
+    labels: str | None = None,
     quiet: bool = False,
 ) -> AnnData:
     """Predicts the cell types of cells, and represents them as the model does, into their AnnData.
@@ -61,6 +66,10 @@ def predict(
         orientation: what the rows of a text file are; None: as in training.
         error: the share of wrong labels that is accepted: cells that are less certain than that are "unassigned". The
             threshold is that of held-out cells of the training, and in uns["KEY"]; None: every cell has a label.
+        map: other names for cell types, {"CD8 T": "T", ...} or a csv file with the columns from,to. Probabilities of
+            types with one name are added, and given labels are renamed, too.
+        labels: a column of obs with labels to compare with. uns["KEY"] then has `accuracy`, `macro_f1` and `confusion`
+            (cells by given type, rows in the order of `given`, and predicted type, columns in that of `predicted`).
         quiet: print nothing; otherwise what was found of the model's genes, in a few lines.
 
     Returns:
@@ -111,5 +120,6 @@ def predict(
             cells = checked_anndata(open_source(config))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Trying to modify attribute|Initializing view as actual")
-            annotate(cells, opened._trained, config, key_added, silent if quiet else print, error=error)
+            say = silent if quiet else print
+            annotate(cells, opened._trained, config, key_added, say, error=error, names=map, labels=labels)
         return cells

@@ -60,6 +60,22 @@ def command(
             "Default: all have a label.",
         ),
     ] = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            help="Other names for cell types: a csv file with the columns from,to. Probabilities of types with one "
+            "name are added; it renames the labels of --labels, too. Default: the model's names.",
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels",
+            help="A column of obs with labels to compare with: prints accuracy and macro F1, and writes "
+            "OUTPUT_confusion.csv.",
+        ),
+    ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -81,5 +97,7 @@ def command(
             gene_key=gene_key,
             orientation=orientation,
             error=error,
+            names=names,
+            labels=labels,
             say=plain(console(quiet)),
         )

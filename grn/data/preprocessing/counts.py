@@ -68,7 +68,9 @@ def _matrix(adata: AnnData, choice: str) -> tuple[sparse.csr_matrix, pd.DataFram
 
 
 def _has_x(adata: AnnData) -> bool:
-    """A backed AnnData raises a KeyError where its file has no X."""
+    """A backed AnnData raises a KeyError where its file has no X; its `to_memory` may have closed the file."""
+    if adata.isbacked and not adata.file.is_open:
+        adata.file.open()
     return "X" in adata.file if adata.isbacked else adata.X is not None
 
 

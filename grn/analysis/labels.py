@@ -1,0 +1,162 @@
+"""Predicted labels in another vocabulary, and beside labels that the cells have already.
+
+Letters: C cells, K cell types of the model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+
+from grn.config.fields import nearest
+from grn.data.preprocessing.genes import column_of
+from grn.errors import ConfigError, DataError, one_line
+
+LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabulary that is wanted
+COLUMNS = ["from", "to"]
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """Predicted beside given labels.
+
+    confusion: cells by given (rows) and predicted (columns) type, the given ones first among the columns; only cells
+    whose given type the model has.   per_class: columns class, f1, cells.   accuracy: of the cells with a predicted
+    type.   macro_f1: mean over the given types, for which an unassigned cell is a missed one.   unknown: cells without
+    a label, or with one that the model does not have, which are in no score.   unknown_types: the latter's labels.
+    """
+
+    accuracy: float
+    macro_f1: float
+    confusion: pd.DataFrame
+    per_class: pd.DataFrame
+    unassigned: int
+    unknown: int
+    unknown_types: tuple[str, ...]
+
+    def values(self) -> dict[str, float | np.ndarray]:
+        """What .h5ad files can store of it: names of types, which may hold a '/', are values and no keys."""
+        return {
+            "accuracy": self.accuracy,
+            "macro_f1": self.macro_f1,
+            "confusion": self.confusion.to_numpy(np.int64),
+            "given": self.confusion.index.to_numpy(object),
+            "predicted": self.confusion.columns.to_numpy(object),
+        }
+
+    def sentence(self, column: str) -> str:
+        """The scores in words. column: of obs, with the given labels."""
+        scored = int(self.confusion.to_numpy().sum())
+        left = f"; {self.unassigned} of them are unassigned and not in the accuracy" if self.unassigned else ""
+        text = (
+            f"Accuracy {self.accuracy:.3f}, macro F1 {self.macro_f1:.3f} against the labels in {column!r} "
+            f"({scored} cells{left})."
+        )
+        if self.unknown:
+            named = f", such as {self.unknown_types[0]!r}" if self.unknown_types else ""
+            text += f" {self.unknown} cells have no label that the model has{named}, and are not scored."
+        return text
+
+
+def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
+    """The map in a csv or tsv file with the columns `from` and `to`, or that of a mapping.
+
+    Raises ConfigError for a file that is no such table, or that maps one name to two.
+    """
+    if isinstance(given, Mapping):
+        found = dict(given)
+        if wrong := [name for pair in found.items() for name in pair if not isinstance(name, str)]:
+            raise ConfigError(f"map has {wrong[0]!r}, which is no text; give names of cell types.")
+        return found
+    path = Path(given)
+    try:
+        separator = "\t" if path.suffix == ".tsv" else ","
+        table = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True)
+    except FileNotFoundError:
+        raise ConfigError(f"--map names {path}, which does not exist; give a file with the columns from,to.") from None
+    except (OSError, ValueError) as problem:
+        raise ConfigError(f"--map {path} is no table ({one_line(problem)}); give the columns from,to.") from None
+    if list(table.columns) != COLUMNS:
+        columns = ", ".join(map(str, table.columns))
+        raise ConfigError(f"--map {path} has the columns {columns}; its first line must be from,to.")
+    table = table.drop_duplicates()
+    if (twice := table["from"].duplicated()).any():
+        raise ConfigError(f"--map {path} maps {table['from'][twice].iloc[0]!r} to two names; keep one of the lines.")
+    if empty := [name for name in [*table["from"], *table["to"]] if not name.strip()]:
+        raise ConfigError(f"--map {path} has an empty name ({empty[0]!r}); fill it in or remove the line.")
+    return dict(zip(table["from"], table["to"], strict=True))
+
+
+def refuse_unused(names: LabelMap, classes: Sequence[str], given: Sequence[str] = ()) -> None:
+    """Raises ConfigError for a name in the map that neither the model (classes) nor the cells (given) have."""
+    known = {*classes, *given}
+    for name in names:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}?" if near else f"the model's are {', '.join(map(repr, classes))}."
+            raise ConfigError(f"--map names the cell type {name!r}, which neither the model nor the cells have; {hint}")
+
+
+def merged(probabilities: np.ndarray, classes: Sequence[str], names: LabelMap) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Probabilities [C, K] of the types of `names`: the sum over the model's types that have the same name there.
+
+    Types that are not in the map keep their names. Returns them with their columns, sorted.
+    """
+    renamed = [names.get(name, name) for name in classes]
+    wanted = tuple(sorted(set(renamed)))
+    to = np.zeros((len(classes), len(wanted)), probabilities.dtype)
+    to[np.arange(len(classes)), [wanted.index(name) for name in renamed]] = 1
+    return probabilities @ to, wanted
+
+
+def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:
+    """The labels in a column of obs, by the map where they are in it; None where missing. object [C].
+
+    Raises DataError where obs has no such column, or the column no label.
+    """
+    values = column_of(adata.obs, column, "--labels", "obs")
+    found = np.full(len(values), None, dtype=object)
+    for cell, value in enumerate(values):
+        if not pd.isna(value) and str(value).strip():
+            found[cell] = names.get(str(value), str(value))
+    if all(label is None for label in found):
+        raise DataError(f"Column {column!r} of obs holds no labels; give --labels another column.")
+    return found
+
+
+def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str], unassigned: str) -> LabelScores:
+    """Predicted labels [C], of which some are `unassigned`, beside given ones [C] (None: missing).
+
+    Raises DataError where no cell has a given label that is among the classes.
+    """
+    scored = np.isin(given.astype(str), classes) & np.array([label is not None for label in given])
+    others = sorted({label for label in given if label is not None} - set(classes))
+    if not scored.any():
+        raise DataError(
+            f"None of the given labels ({others[0]!r}, ...) is a cell type of the model ({classes[0]!r}, ...); "
+            "give --map a table from one to the other."
+        )
+    truth, found = given[scored].astype(str), predicted[scored].astype(str)
+    types = sorted(set(truth))
+    columns = [*types, *sorted(set(found) - set(types))]
+    confusion = pd.crosstab(truth, found).reindex(index=types, columns=columns, fill_value=0)
+    confusion.index.name, confusion.columns.name = "given", "predicted"
+    hits = np.diag(confusion.to_numpy()[:, : len(types)])
+    both = confusion.to_numpy().sum(1) + confusion[types].to_numpy().sum(0)
+    f1 = 2 * hits / both
+    left = int(confusion[unassigned].sum()) if unassigned in confusion and unassigned not in types else 0
+    return LabelScores(
+        accuracy=float(hits.sum() / max(len(truth) - left, 1)),
+        macro_f1=float(f1.mean()),
+        confusion=confusion,
+        per_class=pd.DataFrame({"class": types, "f1": f1, "cells": confusion.to_numpy().sum(1)}),
+        unassigned=left,
+        unknown=int((~scored).sum()),
+        unknown_types=tuple(others),
+    )

@@ -1,0 +1,90 @@
+"""Labels in another vocabulary, and beside given ones."""
+
+from __future__ import annotations
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+
+import grn
+from grn.analysis.labels import merged, read_map, refuse_unused, score_labels
+from grn.cli.main import main
+from grn.data.simulated import simulate
+from grn.errors import ConfigError, DataError
+
+
+def test_probabilities_of_types_with_one_name_are_added():
+    probabilities = np.array([[0.3, 0.3, 0.4], [0.1, 0.2, 0.7]])
+    found, classes = merged(probabilities, ("CD4 T", "CD8 T", "B"), {"CD4 T": "T", "CD8 T": "T"})
+    assert classes == ("B", "T") and np.allclose(found, [[0.4, 0.6], [0.7, 0.3]])
+    same, classes = merged(probabilities, ("a", "b", "c"), {})
+    assert classes == ("a", "b", "c") and np.array_equal(same, probabilities)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\nx,y\n", "has the columns a, b; its first line must be from,to"),
+        ("from,to\nx,y\nx,z\n", "maps 'x' to two names"),
+        ("from,to\nx,\n", "has an empty name"),
+        ("", "is no table"),
+        (None, "does not exist"),
+    ],
+)
+def test_a_map_that_is_none_is_refused_in_a_sentence(tmp_path, text, message):
+    path = tmp_path / "map.csv"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_map(path)
+
+
+def test_a_map_keeps_names_that_look_like_missing_values(tmp_path):
+    (tmp_path / "map.tsv").write_text("from\tto\nNA\tnan\nCD8+, naive\tT\n")
+    assert read_map(tmp_path / "map.tsv") == {"NA": "nan", "CD8+, naive": "T"}
+    refuse_unused({"NA": "x"}, ("B",), ("NA",))
+    with pytest.raises(ConfigError, match="'Bcell', which neither the model nor the cells have; the model's are 'x'"):
+        refuse_unused({"Bcell": "B"}, ("x",))
+    with pytest.raises(ConfigError, match="did you mean 'B cell'"):
+        refuse_unused({"Bcell": "B"}, ("B cell",))
+
+
+def test_scores_leave_out_unknown_labels_and_count_unassigned_cells_as_missed():
+    given = np.array(["a", "a", "a", "b", "b", "z", None], dtype=object)
+    predicted = np.array(["a", "unassigned", "b", "b", "b", "a", "a"], dtype=object)
+    found = score_labels(given, predicted, ("a", "b", "c"), "unassigned")
+    assert (found.unassigned, found.unknown, found.unknown_types) == (1, 2, ("z",))
+    assert found.accuracy == 3 / 4 and found.macro_f1 == pytest.approx((2 / 4 + 4 / 5) / 2)
+    assert found.confusion.to_numpy().tolist() == [[1, 1, 1], [0, 2, 0]]
+    assert "1 of them are unassigned" in found.sentence("type") and "such as 'z'" in found.sentence("type")
+    with pytest.raises(DataError, match=r"None of the given labels \('z', \.\.\.\) is a cell type of the model"):
+        score_labels(given[5:6], predicted[5:6], ("a", "b"), "unassigned")
+
+
+def test_predict_renames_types_and_scores_given_labels(tiny_run, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = grn.load(tiny_run)
+    adata = simulate(run.config.data.simulated)
+    own = sorted(adata.obs["cell_type"].astype(str).unique())
+    adata.obs["mine"] = adata.obs["cell_type"].astype(str).str.upper()
+    names = {own[0]: "one/other", own[1]: "one/other"} | {own[0].upper(): "one/other", own[1].upper(): "one/other"}
+    adata.write_h5ad("cells.h5ad")
+    pd.DataFrame(names.items(), columns=["from", "to"]).to_csv("map.csv", index=False)
+    command = ["predict", str(tiny_run), "cells.h5ad", "--output", "out.h5ad", "--map", "map.csv", "--labels", "mine"]
+    assert main(command) == 0
+    found = anndata.read_h5ad("out.h5ad")
+    assert "against the labels in 'mine'" in " ".join(capsys.readouterr().out.split())
+    given = adata.obs["mine"].map(names)
+    right = (found.obs["grn_cell_type"].astype(str).to_numpy() == given.to_numpy())[given.notna()]
+    assert found.uns["grn"]["accuracy"] == pytest.approx(right.mean())
+    table = pd.read_csv("out_confusion.csv", index_col="given")
+    assert np.array_equal(table.to_numpy(), found.uns["grn"]["confusion"])
+    assert np.allclose(found.obsm["grn_probabilities"].sum(1), 1, atol=1e-5)
+    assert found.obsm["grn_probabilities"].shape[1] == len(found.uns["grn"]["classes"]) < len(own)
+
+    again = grn.predict(adata, run, map=names, labels="mine", copy=True, quiet=True)
+    assert again.uns["grn"]["macro_f1"] == pytest.approx(found.uns["grn"]["macro_f1"])
+    with pytest.raises(DataError, match="labels"):
+        grn.predict(adata, run, labels="theirs", copy=True, quiet=True)
+    assert main(["predict", str(tiny_run), "cells.h5ad", "--output", "new.h5ad", "--labels", "theirs"]) == 2
