@@ -1,12 +1,12 @@
 """Are known regulators the active ones: those of a blood cell type in it, and those of interferon after interferon?
 
-    python benchmarks/activity.py                          # 3.5 minutes of one CPU thread
+    python benchmarks/activity.py                          # 6 minutes of one CPU thread
     python benchmarks/activity.py --sets pbmc68k_reduced   # half a minute
 
 Networks of grn (`grn.network`: the regulation layers from their linear start), Pearson and ridge are inferred from the
-same cells with the same regulators; none is told a condition. `grn.activity` (ulm) turns each into activities of
-regulators in cells. A regulator's place in a type is that of Welch's t between the type's cells and all others; after
-interferon, between treated and control cells of one type.
+same cells with the same regulators; none is told a condition. `grn.activity` (ulm, 50 targets) turns each into
+activities of regulators in cells. A regulator's place in a type is that of Welch's t between the type's cells and all
+others; after interferon, between treated and control cells of one type.
 
 Cells: pbmc68k_reduced ships with scanpy; pbmc3k.h5ad and kang_ifnb.h5ad (2000 blood cells, half of them six hours after
 interferon beta) are in the folder that GRN_BENCHMARK_DATA names, and so are the transcription factors. KNOWN was

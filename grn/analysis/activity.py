@@ -19,6 +19,8 @@ from grn.errors import ConfigError, DataError, VocabularyMismatch
 from grn.messages import Say
 
 METHODS = ("ulm", "aucell")
+# A weight counts as far as its sign is known: 2 x confidence - 1. The least keeps regulators of which nothing is known.
+LEAST_KNOWN = 0.01
 UP, DOWN = "(+)", "(-)"
 
 
@@ -34,8 +36,9 @@ def regulon_activity(
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Activities [C, R] and, of ulm, their adjusted p-values [C, R], of the regulators that have enough targets.
 
-    edges: source, target, weight.   targets: strongest targets kept of each regulator.   min_targets: fewest of them
-    among the genes of `adata`.   layer: of adata, None: X. Raises DataError, ConfigError, VocabularyMismatch.
+    edges: source, target, weight, and confidence where it is known.   targets: strongest targets kept of each
+    regulator (None: all).   min_targets: fewest of them among the genes of `adata`.   layer: of adata, None: X. Raises
+    DataError, ConfigError, VocabularyMismatch.
     """
     decoupler = _decoupler()
     if method not in METHODS:
@@ -108,10 +111,14 @@ def strongest_targets(edges: pd.DataFrame, targets: int | None) -> pd.DataFrame:
 
 
 def _shared(edges: pd.DataFrame, genes: pd.Index) -> pd.DataFrame:
-    """The edges on genes of the cells whose weight is not 0."""
-    edges = edges.loc[edges["weight"] != 0, ["source", "target", "weight"]]
+    """The edges on genes of the cells whose weight is not 0; weights times what is known of their signs."""
+    edges = edges[edges["weight"] != 0]
     if edges.empty:
         raise DataError("The network has no edge whose weight is not 0.")
+    if "confidence" in edges and (edges["confidence"] > 0.5).any():
+        known = (2 * edges["confidence"] - 1).clip(lower=LEAST_KNOWN)
+        edges = edges.assign(weight=edges["weight"] * known)
+    edges = edges[["source", "target", "weight"]]
     found = edges[edges["target"].isin(genes)]
     if found.empty:
         raise VocabularyMismatch(

@@ -57,6 +57,18 @@ def test_turning_all_signs_turns_the_activity(net, cells):
     assert "X_regulon" not in cells.obsm, "a copy leaves the cells as they are"
 
 
+def test_weights_count_as_far_as_their_signs_are_known(net, cells):
+    """Confidence 0.75 halves a weight; a regulator of which nothing is known keeps its activity."""
+    known = net.assign(confidence=np.where(net["target"].isin(GENES[:5]), 0.75, 1.0))
+    known.loc[known["source"] == "B", "confidence"] = 0.5
+    halved = net.assign(weight=net["weight"] * np.where(net["target"].isin(GENES[:5]), 0.5, 1.0))
+    found, expected = (grn.activity(cells, each, copy=True, quiet=True).obsm["X_regulon"] for each in (known, halved))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    everywhere = grn.activity(cells, net.assign(confidence=0.5), copy=True, quiet=True).obsm["X_regulon"]
+    plain = grn.activity(cells, net, copy=True, quiet=True).obsm["X_regulon"]
+    np.testing.assert_array_equal(everywhere, plain)  # 0.5 everywhere: the read-out has no confidences
+
+
 def test_it_is_decouplers_ulm_on_log_values(net, cells, capsys):
     import scanpy as sc
 

@@ -22,7 +22,7 @@ def activity(
     *,
     cell_type: str | None = None,
     method: Literal["ulm", "aucell"] = "ulm",
-    targets: int | None = None,
+    targets: int | None = 50,
     min_targets: int = 5,
     layer: str | None = None,
     key_added: str = "regulon",
@@ -31,7 +31,8 @@ def activity(
 ) -> AnnData:
     """How active each regulator is in each cell, as the levels of its targets say, into `obsm["X_regulon"]`.
 
-    A regulator is active where genes that it raises are high and those that it lowers are low. Needs decoupler:
+    A regulator is active where genes that it raises are high and those that it lowers are low. A weight counts as far
+    as its sign is known, where the network has confidences: times 2 x confidence - 1. Needs decoupler:
     pip install 'grn[decoupler]'. With KEY for `key_added`:
 
         obsm["X_KEY"]      DataFrame float32 [cells, regulators]; of ulm a t-value, of aucell a difference of two AUCs
@@ -45,7 +46,7 @@ def activity(
         cell_type: the network of this cell type, for all cells; of our runs only.
         method: `ulm`, the t-value of a regression of the cell's values on the weights; or `aucell`, the share of the
             genes raised among the cell's highest ones, minus that of the genes lowered.
-        targets: strongest targets of each regulator that count; None: all for ulm, 50 for aucell.
+        targets: strongest targets of each regulator that count; None: all.
         min_targets: regulators with fewer targets among the genes are left out.
         layer: the values to use; None: X.
         key_added: KEY above.
@@ -87,13 +88,12 @@ def activity(
     if cell_type is not None:
         with reworded({"--cell-type": "cell_type"}):
             found = found.of_type(cell_type)
-    kept = 50 if targets is None and method == "aucell" else targets
     cells = checked_anndata(adata)
     scores, p = regulon_activity(
         cells,
         found.edges,
         method=method,
-        targets=kept,
+        targets=targets,
         min_targets=min_targets,
         layer=layer,
         say=silent if quiet else print,
@@ -106,7 +106,7 @@ def activity(
         cells.obsm[f"padj_{key_added}"] = p
     cells.uns[key_added] = {
         "method": method,
-        "targets": kept or 0,
+        "targets": targets or 0,
         "min_targets": min_targets,
         "layer": layer or "X",
         "cell_type": cell_type or "",
