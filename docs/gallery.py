@@ -45,6 +45,7 @@ def pictures(run: grn.Run, cells) -> dict[str, object]:
         "attention_layers": plots.attention_layers(run),
         "regulator_activity": plots.regulator_activity(active, "SPI1", label_key="bulk_labels"),
         "perturbation_volcano": plots.perturbation_volcano(knocked_out),
+        "cell_type_genes": plots.cell_type_genes(grn.explain(cells, run, quiet=True), "CD19+ B"),
         "confusion_matrix": plots.confusion_matrix(run.confusion),
         "training_curves": plots.training_curves(run.history),
         "precision_recall_curves": plots.precision_recall_curves(curves, 0.1),  # invented: there is no truth here

@@ -1,7 +1,8 @@
 """Signed gene regulatory networks and cell types from single-cell expression, with spherical attention.
 
 `grn.train` trains on an AnnData, a file or a configuration and returns a `Run`; `grn.load` opens one from its folder;
-`grn.network` gives the network of cells, of a cell type or of one cell; `grn.predict` annotates other cells;
+`grn.network` gives the network of cells, of a cell type or of one cell; `grn.predict` annotates other cells and
+`grn.explain` says which genes speak for their types;
 `grn.compare` finds edges that differ between conditions; `grn.perturb` predicts what changes when regulators are
 knocked out or overexpressed, and `grn.screen` does so for each of them; `grn.read_network` and `grn.evaluate` read and
 judge networks, ours and those of other tools; `grn.export` writes them for other programs; `grn.activity` says how
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from grn.api.results.benchmark import benchmark as benchmark
     from grn.api.results.compare import compare as compare
     from grn.api.results.evaluate import evaluate as evaluate
+    from grn.api.results.explain import explain as explain
     from grn.api.results.export import export as export
     from grn.api.results.perturb import perturb as perturb
     from grn.api.results.perturb import screen as screen
@@ -39,6 +41,7 @@ __all__ = [
     "compare",
     "errors",
     "evaluate",
+    "explain",
     "export",
     "load",
     "network",
@@ -56,6 +59,7 @@ _MODULES = {
     "benchmark": "grn.api.results.benchmark",
     "compare": "grn.api.results.compare",
     "evaluate": "grn.api.results.evaluate",
+    "explain": "grn.api.results.explain",
     "export": "grn.api.results.export",
     "load": "grn.api.run",
     "perturb": "grn.api.results.perturb",

@@ -71,6 +71,7 @@ SAME_NAME = {
     "edge_sums.py": "edge sums, and their kernel",
     "errors.py": "of either package",
     "evaluate.py": "what it computes, its Python call and its command",
+    "explain.py": "what it computes, its Python call and its command",
     "export.py": "what it writes, its Python call and its command",
     "files.py": "files, and those of configurations",
     "forward.py": "the stream's and the moments' kernels",

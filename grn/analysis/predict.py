@@ -109,21 +109,7 @@ def annotate(
         raise ConfigError("--map and --labels are about cell types, and the model was trained without labels.")
     given = None if labels is None else given_labels(adata, labels, {})
     refuse_unused(wanted, trained.classes, () if given is None else [name for name in given if name is not None])
-    cells = cells_for_vocabulary(
-        adata,
-        config,
-        trained.vocabulary,
-        regulators=trained.regulators,
-        classes=trained.classes,
-        target_total=trained.target_total,
-        depth=trained.depth,
-        measures_depth=trained.measures_depth,
-        share_of_depth=trained.depth_share,
-    )
-    for line in (cells.counts_from, *cells.notes):
-        say(line)
-    if empty := int((np.diff(cells.multiplicity.indptr) == 0).sum()):
-        say(f"{empty} of {len(cells)} cells have none of the model's genes: their predictions are meaningless.")
+    cells = cells_of_model(adata, trained, config, say)
     if not trained.classes:
         say("No cell types are predicted, because the model was trained without labels.")
     predictions = predict_cells(trained, cells)
@@ -148,6 +134,26 @@ def annotate(
     if scores is not None:
         adata.uns[key] |= scores.values()
     return replaced, scores
+
+
+def cells_of_model(adata: AnnData, trained: TrainedModel, config: DataConfig, say: Say) -> Cells:
+    """The cells with the model's genes and its transform; says what was found. Raises UserError."""
+    cells = cells_for_vocabulary(
+        adata,
+        config,
+        trained.vocabulary,
+        regulators=trained.regulators,
+        classes=trained.classes,
+        target_total=trained.target_total,
+        depth=trained.depth,
+        measures_depth=trained.measures_depth,
+        share_of_depth=trained.depth_share,
+    )
+    for line in (cells.counts_from, *cells.notes):
+        say(line)
+    if empty := int((np.diff(cells.multiplicity.indptr) == 0).sum()):
+        say(f"{empty} of {len(cells)} cells have none of the model's genes: their predictions are meaningless.")
+    return cells
 
 
 def refuse_key(key: str) -> None:

@@ -11,7 +11,7 @@ import typer
 import grn
 from grn.cli import data, doctor, init, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
-from grn.cli.results import benchmark, compare, evaluate, export, perturb, report
+from grn.cli.results import benchmark, compare, evaluate, explain, export, perturb, report
 
 app = typer.Typer(
     name="grn",
@@ -36,6 +36,7 @@ def start(
 app.command("train")(train.command)
 app.command("init")(init.command)
 app.command("predict")(predict.command)
+app.command("explain")(explain.command)
 app.command("export")(export.command)
 app.command("evaluate")(evaluate.command)
 app.command("compare")(compare.command)

@@ -53,6 +53,10 @@ class StaticAttention(nn.Module):
         self.basal_value = nn.Parameter(torch.empty(members, heads, width))
 
     def forward(self, x: Tensor, basal: Tensor) -> Tensor:
+        return self.normalised(*self.sums(x, basal))
+
+    def sums(self, x: Tensor, basal: Tensor) -> tuple[Tensor, Tensor]:
+        """The two sums over genes: of scores times values, [C, P, H, E], and of squared scores, [C, P, H]."""
         members, heads, genes = self.score.shape
         # Scores are static, so they multiply the values once, and all heads of all members are one matrix product.
         scored = (self.score[..., None] * self.value).permute(2, 0, 1, 3).reshape(genes, -1)
@@ -60,6 +64,17 @@ class StaticAttention(nn.Module):
         messages = messages + basal[:, None, None, None] * (self.basal_score[..., None] * self.basal_value)
         squares = x.square() @ self.score.square().flatten(0, 1).T
         squares = squares.unflatten(-1, (members, heads)) + (basal[:, None, None] * self.basal_score).square()
+        return messages, squares
+
+    def without_each(self, x: Tensor, basal: Tensor) -> Tensor:
+        """A cell's output with each of its genes hidden in turn. x [N], basal [] -> [P, N, H * E]."""
+        messages, squares = self.sums(x[None], basal[None])
+        scores = (x * self.score).permute(2, 0, 1)  # [N, P, H]
+        messages = messages - scores[..., None] * self.value.permute(2, 0, 1, 3)
+        return self.normalised(messages, (squares - scores.square()).clamp(min=0))
+
+    @staticmethod
+    def normalised(messages: Tensor, squares: Tensor) -> Tensor:
         return (messages * (squares + EPS).rsqrt()[..., None]).flatten(2).transpose(0, 1)
 
 
@@ -125,7 +140,11 @@ class CellReader(nn.Module):
         """Each member's summary of every cell, [P, C, S]. A gene is hidden where both inputs [C, N] are 0."""
         read = (self.present(multiplicity * self.scale, basal), self.different(standardised, basal))
         first = (standardised @ self.first.permute(1, 0, 2).flatten(1)).unflatten(-1, (self.shape.members, -1))
-        h = _rms_norm(torch.cat(read, -1) @ self.output + first.transpose(0, 1) @ self.first_output)
+        return self.summarised(torch.cat(read, -1), first.transpose(0, 1))
+
+    def summarised(self, read: Tensor, first: Tensor) -> Tensor:
+        """Summaries [P, C, S] of what both kinds of heads read, [P, C, 2 H E], and the linear map, [P, C, rank]."""
+        h = _rms_norm(read @ self.output + first @ self.first_output)
         return _rms_norm(h + F.gelu(h @ self.up + self.up_bias) @ self.down)
 
     def of_members(self, summaries: Tensor) -> Tensor:
@@ -136,6 +155,17 @@ class CellReader(nn.Module):
         summaries = self.summaries(multiplicity, self.standardised(multiplicity), basal)
         logits = (self.importance[:, None, None] * self.of_members(summaries)).sum(0)
         return (summaries.transpose(0, 1).flatten(1) - self.centre) @ self.axes, logits
+
+    def without_each(self, multiplicity: Tensor, basal: Tensor) -> Tensor:
+        """The logits of one cell with each of its genes hidden in turn. multiplicity [N], basal [] -> [N, K].
+
+        A hidden gene is neither there nor different from its mean, as genes that are hidden in training.
+        """
+        z = self.standardised(multiplicity)
+        read = (self.present.without_each(multiplicity * self.scale, basal), self.different.without_each(z, basal))
+        parts = z[:, None] * self.first  # [P, N, rank]
+        summaries = self.summarised(torch.cat(read, -1), parts.sum(1, keepdim=True) - parts)
+        return (self.importance[:, None, None] * self.of_members(summaries)).sum(0)
 
     def threshold(self, error: float) -> float:
         """The least confidence at which at most `error` of the held-out cells were labelled wrongly.

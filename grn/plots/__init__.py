@@ -13,6 +13,7 @@ Functions are imported when they are used, from one file each.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from grn.plots.cells.activity import regulator_activity as regulator_activity
+    from grn.plots.cells.explanation import cell_type_genes as cell_type_genes
     from grn.plots.cells.volcano import perturbation_volcano as perturbation_volcano
     from grn.plots.network.cell_types import cell_type_regulators as cell_type_regulators
     from grn.plots.network.clustered import clustered_heatmap as clustered_heatmap
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "attention_layers": "grn.plots.network.layers",
+    "cell_type_genes": "grn.plots.cells.explanation",
     "cell_type_regulators": "grn.plots.network.cell_types",
     "clustered_heatmap": "grn.plots.network.clustered",
     "confusion_matrix": "grn.plots.run.confusion",
@@ -45,6 +47,7 @@ _MODULES = {
 }
 __all__ = [
     "attention_layers",
+    "cell_type_genes",
     "cell_type_regulators",
     "clustered_heatmap",
     "confusion_matrix",

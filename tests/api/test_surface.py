@@ -24,6 +24,7 @@ PUBLIC = [
     "compare",
     "errors",
     "evaluate",
+    "explain",
     "export",
     "load",
     "network",
@@ -36,6 +37,7 @@ PUBLIC = [
 ]
 PLOTS = [
     "attention_layers",
+    "cell_type_genes",
     "cell_type_regulators",
     "clustered_heatmap",
     "confusion_matrix",
@@ -55,6 +57,7 @@ FUNCTIONS = [
     "benchmark",
     "compare",
     "evaluate",
+    "explain",
     "export",
     "load",
     "network",

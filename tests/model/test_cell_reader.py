@@ -71,6 +71,16 @@ def test_importance_alone_makes_probabilities_softer_or_sharper(reader, cells):
     assert (confidence.values.diff(dim=0) > 0).all() and (confidence.indices == confidence.indices[0]).all()
 
 
+def test_without_each_gene_is_the_forward_pass_with_that_gene_hidden(reader, cells):
+    x, basal = cells
+    found = reader.without_each(x[3], basal[3])
+    for gene in range(GENES):
+        kept = torch.ones(GENES, dtype=torch.float64)
+        kept[gene] = 0
+        summaries = reader.summaries(x[3:4] * kept, reader.standardised(x[3:4]) * kept, basal[3:4])
+        assert torch.allclose(found[gene], (reader.importance[:, None, None] * reader.of_members(summaries)).sum(0)[0])
+
+
 def test_differences_are_cut_off(reader):
     x = torch.full((1, GENES), 1e6, dtype=torch.float64)
     assert reader.standardised(x).unique().tolist() == [LARGEST]

@@ -1,0 +1,121 @@
+"""Which genes speak for the cell type that a cell is called, and which against it.
+
+A gene's effect is the log odds of the type, against all other types, minus the same with the gene hidden: above 0 the
+gene speaks for the type. Odds of a type do not depend on how the model is parametrised: neither on the signs of its
+scores and values nor on a constant in all logits.
+
+Letters: N genes, K cell types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from grn.config.fields import nearest
+from grn.data.cells import Cells
+from grn.errors import ConfigError, DataError
+from grn.model.cell_reader import CellReader
+from grn.model.saved import TrainedModel
+
+COLUMNS = ("cell_type", "gene", "effect", "agreement", "expressed", "cells")
+
+
+def explain_types(
+    trained: TrainedModel,
+    cells: Cells,
+    *,
+    names: dict[str, str],
+    cell_type: str | None = None,
+    cell: str | None = None,
+    most: int = 50,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """A row for each type and gene, genes that speak for the type most first; columns as COLUMNS.
+
+    effect: mean over the cells that are called so.   agreement: share of them in which the effect has the sign of the
+    mean.   expressed: share of them with the gene.   cells: how many of them were read, at most `most`.
+    names: other names for types (see grn.analysis.labels.merged).   cell_type: of this type alone.   cell: of this cell
+    alone, for the type that it is called, or for `cell_type`.   Raises ConfigError, DataError.
+    """
+    reader = trained.model.reader
+    if reader is None or not trained.classes:
+        raise ConfigError(
+            "This model has no cell reader, whose calls could be explained; train it again with labels and "
+            "cell_reader.members: 8."
+        )
+    wanted = tuple(sorted({names.get(name, name) for name in trained.classes}))
+    if cell_type is not None and cell_type not in wanted:
+        near = nearest(cell_type, wanted)
+        raise ConfigError(
+            f"--cell-type is {cell_type!r}, which the model does not know; "
+            + (f"did you mean {near!r}?" if near else f"it knows {', '.join(map(repr, wanted))}.")
+        )
+    group = torch.tensor([wanted.index(names.get(name, name)) for name in trained.classes])
+    if cell is not None:
+        rows = np.flatnonzero(cells.obs_names == cell)
+        if not len(rows):
+            raise DataError(f"No cell is called {cell!r}; the first is {str(cells.obs_names[0])!r}.")
+        rows = rows[:1]
+        called = np.array([wanted.index(cell_type)]) if cell_type else _called(reader, cells, rows, group, len(wanted))
+    else:
+        rows = np.arange(len(cells))
+        called = _called(reader, cells, rows, group, len(wanted))
+    generator = np.random.default_rng(seed)
+    tables = []
+    for number, name in enumerate(wanted):
+        own = rows[called == number]
+        if (cell_type is not None and name != cell_type) or not len(own):
+            continue
+        own = np.sort(generator.permutation(own)[:most])
+        tables.append(_table(reader, cells, own, group == number, name, trained.vocabulary))
+    if not tables:
+        raise DataError(f"No cell is called {cell_type!r}, so there is no call to explain; give other cells.")
+    return pd.concat(tables, ignore_index=True)
+
+
+@torch.no_grad()
+def _called(reader: CellReader, cells: Cells, rows: np.ndarray, group: Tensor, types: int) -> np.ndarray:
+    """The position of the most probable type of each row, types with one name added."""
+    found = []
+    for first in range(0, len(rows), 1024):
+        part = rows[first : first + 1024]
+        basal = torch.from_numpy(cells.basal[part])
+        probabilities = reader(torch.from_numpy(cells.multiplicity[part].toarray()), basal)[1].softmax(-1)
+        found.append(torch.zeros(len(part), types).index_add(1, group, probabilities).argmax(1))
+    return torch.cat(found).numpy()
+
+
+@torch.no_grad()
+def _table(
+    reader: CellReader, cells: Cells, rows: np.ndarray, of_type: Tensor, name: str, genes: Sequence[str]
+) -> pd.DataFrame:
+    """The rows of one type. of_type: bool [K]."""
+    effects = []
+    for row in rows:
+        x = torch.from_numpy(cells.multiplicity[row].toarray()[0])
+        basal = torch.tensor(cells.basal[row])
+        whole = reader(x[None], basal[None])[1]
+        effects.append(log_odds(whole, of_type) - log_odds(reader.without_each(x, basal), of_type))
+    found = torch.stack(effects)
+    mean = found.mean(0)
+    table = pd.DataFrame(
+        {
+            "cell_type": name,
+            "gene": list(genes),
+            "effect": mean.numpy(),
+            "agreement": (found.sign() == mean.sign()).float().mean(0).numpy(),
+            "expressed": np.asarray((cells.multiplicity[rows] > 0).mean(0)).ravel(),
+            "cells": len(rows),
+        }
+    )
+    return table.sort_values("effect", ascending=False, kind="stable", ignore_index=True)
+
+
+def log_odds(logits: Tensor, of_type: Tensor) -> Tensor:
+    """Log odds of some types together, bool [K], against all others. logits [..., K] -> [...]."""
+    return logits[..., of_type].logsumexp(-1) - logits[..., ~of_type].logsumexp(-1)

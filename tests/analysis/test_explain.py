@@ -1,0 +1,92 @@
+"""Genes that speak for a cell type: those that were planted come first, in tables, on the command line and drawn."""
+
+from __future__ import annotations
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import grn
+from grn.analysis.explain import log_odds
+from grn.cli.main import main
+from grn.errors import ConfigError, DataError, UserError
+
+TINY = {
+    "regulation.members": 0,
+    "network.readout": "attention",
+    "network.cells": 4,
+    "cell_reader.members": 2,
+    "cell_reader.steps": 90,
+}
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory):
+    """Cells of three types, each with two genes of its own, a pair of genes of a and b together; and their run."""
+    generator = np.random.default_rng(0)
+    types = np.repeat(["a", "b", "c"], 50)
+    counts = generator.poisson(1.0, (150, 24)).astype(np.float32)
+    for number, name in enumerate("abc"):
+        counts[types == name, 2 * number : 2 * number + 2] += generator.poisson(4.0, (50, 2))
+    counts[types != "c", 6:8] += generator.poisson(4.0, (100, 2))
+    adata = anndata.AnnData(counts, obs=pd.DataFrame({"type": types}, index=[f"cell{i}" for i in range(150)]))
+    adata.var_names = [f"g{i}" for i in range(24)]
+    folder = tmp_path_factory.mktemp("marked") / "run"
+    return adata, grn.train(adata, label_key="type", max_steps=30, set=TINY, output=folder, quiet=True)
+
+
+def test_planted_markers_speak_for_their_type_and_against_others(marked):
+    adata, run = marked
+    table = grn.explain(adata, run, cells=20, quiet=True)
+    assert list(table) == ["cell_type", "gene", "effect", "agreement", "expressed", "cells"]
+    for number, name in enumerate("abc"):
+        own = table[table["cell_type"] == name]
+        assert {f"g{2 * number}", f"g{2 * number + 1}"} <= set(own["gene"].head(4)), name
+        assert own["effect"].is_monotonic_decreasing and len(own) == 24 and (own["cells"] == 20).all()
+    together = grn.explain(adata, run, map={"a": "ab", "b": "ab"}, cell_type="ab", cells=20, quiet=True)
+    assert {"g6", "g7"} <= set(together["gene"].head(8)) and {"g4", "g5"} & set(together["gene"].head(8))
+
+
+def test_a_cell_is_explained_by_what_hiding_a_gene_changes(marked):
+    adata, run = marked
+    table = grn.explain(adata, run, cell="cell3", cell_type="b", quiet=True).set_index("gene")
+    assert (table["cells"] == 1).all() and (table["cell_type"] == "b").all()
+    assert table.loc[["g0", "g1"], "effect"].mean() < 0, "genes of a speak against b"
+
+
+def test_log_odds_do_not_depend_on_a_constant_in_the_logits():
+    logits, of_type = torch.tensor([[1.0, 2.0, -1.0]]), torch.tensor([True, True, False])
+    probabilities = logits.softmax(-1)[0]
+    expected = torch.log((probabilities[0] + probabilities[1]) / probabilities[2])
+    assert torch.allclose(log_odds(logits, of_type), expected) and torch.allclose(
+        log_odds(logits + 7, of_type), expected
+    )
+
+
+def test_the_command_writes_a_table_and_a_picture(marked, tmp_path, capsys, monkeypatch):
+    adata, run = marked
+    monkeypatch.chdir(tmp_path)
+    adata.write_h5ad("cells.h5ad")
+    command = ["explain", str(run.folder), "cells.h5ad", "--cell-type", "a", "--cells", "10"]
+    assert main([*command, "--output", "table.csv"]) == 0
+    assert "a (10 cells called so)" in capsys.readouterr().out
+    assert pd.read_csv("table.csv")["gene"].head(4).isin(["g0", "g1"]).sum() == 2
+    assert main([*command, "--output", "a.png"]) == 0 and (tmp_path / "a.png").stat().st_size > 1000
+    assert main([*command[:3], "--cell-type", "d"]) == 2
+    assert "--cell-type is 'd', which the model does not know; it knows 'a', 'b', 'c'." in capsys.readouterr().err
+
+
+def test_mistakes_are_sentences(marked, tiny_run):
+    adata, run = marked
+    with pytest.raises(DataError, match="No cell is called 'cell150'; the first is 'cell0'"):
+        grn.explain(adata, run, cell="cell150", quiet=True)
+    with pytest.raises(ConfigError, match="cells is 0; give a number of cells"):
+        grn.explain(adata, run, cells=0, quiet=True)
+    table = grn.explain(adata, run, cells=2, quiet=True)
+    with pytest.raises(UserError, match="has 3 cell types; give cell_type"):
+        grn.plots.cell_type_genes(table, show=False)
+    axes = grn.plots.cell_type_genes(table, "b", top=3, show=False)
+    assert next(text.get_text() for text in axes.get_yticklabels()) in ("g2", "g3")
+    assert 3 < len(axes.patches) <= 6 and "b" in axes.get_title(loc="left") + axes.get_title()
