@@ -289,7 +289,7 @@ class CellReaderConfig(Section):
     )
     dropped: Fraction = Field(0.6, description="in each step a cell hides a share of its genes, drawn from 0 to this")
     thinned: float = Field(
-        0.1, gt=0, le=1, description="in each step a cell keeps a share of its counts, drawn from this to 1; 1: all"
+        0.3, gt=0, le=1, description="in each step half of the cells keep a share of counts, from this to 1; 1: all"
     )
     steps: Positive = Field(300, description="optimiser steps, at most three times trainer.max_steps")
     batch_size: Positive = Field(128, description="cells per step")

@@ -31,7 +31,8 @@ from grn.model.cell_reader import CellReader, ReaderShape
 from grn.training.thinning import Thinning, shares
 
 FOLDS = 8  # of the labelled cells; a member does not see those of one of them
-WHOLE = 0.25  # share of the cells of a batch that hide nothing, and of those that keep all counts, as in `grn predict`
+WHOLE = 0.25  # share of the cells of a batch that hide no gene, as in `grn predict`
+DEEP = 0.5  # share of those that keep all counts; with fewer, cells of the same experiment are told worse
 GENES = 256  # that a batch predicts, drawn anew for each: as good as all of 2000, at a fraction of the time
 AVERAGING = 0.98  # decay of the moving average of the weights
 PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
@@ -159,7 +160,7 @@ def train_members(
         # Genes are predicted as they were counted, also where the summary sees fewer counts.
         target = reader.standardised(multiplicity.to(device))
         if read.thinning is not None:
-            kept_counts = shares(len(rows), settings.thinned, WHOLE, generator)
+            kept_counts = shares(len(rows), settings.thinned, DEEP, generator)
             multiplicity, basal = read.thinning.thinned(multiplicity, basal, rows, kept_counts, generator)
         multiplicity, basal = multiplicity.to(device), basal.to(device)
         standardised = reader.standardised(multiplicity)
