@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -45,6 +46,7 @@ Forward = Callable[..., Tensors]
 Backward = Callable[..., Tensors]
 """backward(grad, q, k, v, m, *saved, offsets, query_offsets, eps) -> dq, dk, dv, dm of every key head."""
 
+DRIVER = Path("/proc/driver/nvidia/version")
 VARIABLE = "FLASHSIGN_VERIFY"
 CHOICES = ("never", "once", "always")
 SIZES = {"triton_small_bags": (1, 7, 64), "": (1, 7, 113, 1025)}
@@ -122,7 +124,8 @@ def _seen(device: torch.device) -> bool:
 def _checked(check: Callable[[], str]) -> str:
     _CHECKING.now = True
     try:
-        with torch.enable_grad(), torch.autocast("cuda", enabled=False):  # whatever the caller is in
+        # Whatever the caller is in: warnings as errors would pass for a kernel that fails.
+        with torch.enable_grad(), torch.autocast("cuda", enabled=False), warnings.catch_warnings(action="ignore"):
             return check()
     except torch.OutOfMemoryError:
         raise  # a device that is full says nothing about the kernel
@@ -266,9 +269,17 @@ def _driver(device: torch.device) -> str:
     if device.type != "cuda":
         return "none"
     try:
-        return Path("/proc/driver/nvidia/version").read_text().split("Kernel Module")[1].split()[0]
-    except (OSError, IndexError):
+        return driver_in(DRIVER.read_text())
+    except (OSError, ValueError):
         return str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
+
+
+def driver_in(text: str) -> str:
+    """The release in what the driver says of itself. Raises ValueError where it says none."""
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    if found is None:
+        raise ValueError("no release")
+    return found[1]
 
 
 def main() -> int:

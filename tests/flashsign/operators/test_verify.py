@@ -254,3 +254,22 @@ def test_a_wrong_kernel_of_edge_sums_is_refused(monkeypatch):
 
 def test_h200_with_triton_3_6_was_seen():
     assert ("NVIDIA H200", "3.6") in tables.SEEN
+
+
+def test_a_warning_is_no_wrong_kernel():
+    """A first call of cuBLAS warns, and users may have made warnings errors."""
+
+    def check() -> str:
+        warnings.warn("there was no current CUDA context", stacklevel=1)
+        return ""
+
+    with warnings.catch_warnings(action="error"):
+        assert verify.is_right("triton_stream", torch.zeros(1, 1, 3, 16, device=DEVICE), check)
+
+
+@pytest.mark.parametrize("module", ["Kernel Module", "Open Kernel Module for x86_64"])
+def test_the_release_of_the_driver_is_found(module):
+    text = f"NVRM version: NVIDIA UNIX {module}  580.95.05  Release Build  (dvs-builder)\nGCC version:  12.3.0\n"
+    assert verify.driver_in(text) == "580.95.05"
+    with pytest.raises(ValueError, match="no release"):
+        verify.driver_in("NVRM version: NVIDIA UNIX Kernel Module")
