@@ -276,12 +276,18 @@ def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
 
     with table_of_run(path):
         table = pd.read_parquet(path, **options)
-        if missing := [name for name in options.get("columns", EDGE) if name not in table]:
-            raise ValueError(f"it has no column {missing[0]}")
+        for name in options.get("columns", EDGE):
+            if name not in table:
+                raise ValueError(f"it has no column {name}")
+            if name in NUMBERS and not pd.api.types.is_float_dtype(table[name]):
+                raise ValueError(f"its column {name} holds no numbers")
+        if "weight" in table and table["weight"].isna().any():
+            raise ValueError("a weight is missing")
     return table
 
 
-EDGE = ("source", "target", "weight", "confidence")
+NUMBERS = ("weight", "confidence")
+EDGE = ("source", "target", *NUMBERS)
 
 
 def damaged_h5ad(path: Path, problem: Exception) -> DataError:

@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from grn.api.arguments import as_path
 from grn.api.cells import checked_anndata, is_anndata
-from grn.api.run import Run, as_path
+from grn.api.run import Run
 from grn.errors import ConfigError, DataError, reworded
 from grn.messages import silent
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grn.api.arguments import as_path
 from grn.errors import DataError, RunFolderError, reworded
 from grn.files import refuse_unwritable, replacing_folder
 from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in
@@ -81,7 +82,10 @@ class Run:
 
         path = self._file("metrics.csv")
         with table_of_run(path):
-            return pd.read_csv(path, float_precision="round_trip")
+            table = pd.read_csv(path, float_precision="round_trip")
+            if words := [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]:
+                raise ValueError(f"its column {words[0]} holds no numbers")
+            return table
 
     @cached_property
     def confusion(self) -> pd.DataFrame:
@@ -92,7 +96,10 @@ class Run:
 
         path = self._folder / "confusion.csv"
         with table_of_run(path):  # read as plain text: a cell type may be called "NA"
-            return pd.read_csv(path, index_col=0, keep_default_na=False) if path.is_file() else pd.DataFrame()
+            table = pd.read_csv(path, index_col=0, keep_default_na=False) if path.is_file() else pd.DataFrame()
+            if list(map(str, table.index)) != list(table) or not all(kind.kind in "iu" for kind in table.dtypes):
+                raise ValueError("it is no square table of numbers of cells")
+            return table
 
     @cached_property
     def edges(self) -> pd.DataFrame:
@@ -242,13 +249,6 @@ def load(run: str | os.PathLike[str]) -> Run:
     if not isinstance(run, (str, os.PathLike)):
         raise DataError(f"grn.load takes the path of a run folder, not {type(run).__name__}; give run.folder.")
     return Run(run)
-
-
-def as_path(value: object, name: str) -> Path:
-    """`value`, if it can be a path. name: of the argument, in messages. Raises DataError."""
-    if not isinstance(value, (str, os.PathLike)):
-        raise DataError(f"{name} takes a path, not {type(value).__name__}; give it as a text.")
-    return Path(value)
 
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from grn.api.arguments import as_path
 from grn.api.cells import checked_anndata, is_anndata
-from grn.api.run import Run, as_path
+from grn.api.run import Run
 from grn.errors import ConfigError, DataError, Interrupted, reworded
 from grn.messages import Say, silent
 

@@ -135,6 +135,8 @@ def _table(path: str) -> pd.DataFrame:
     try:
         if file.suffix == ".parquet":
             return pd.read_parquet(file)
+        if b"\0" in file.read_bytes():
+            raise ValueError("it holds null characters, which text has not")
         separator = "\t" if ".tsv" in file.suffixes or ".txt" in file.suffixes else ","
         return pd.read_csv(file, sep=separator, keep_default_na=False, na_values=[""])
     except Exception as problem:

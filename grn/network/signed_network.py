@@ -77,6 +77,8 @@ def signed_network(adata: AnnData) -> SignedNetwork:
             "(run.network), or read the network.h5ad of a run folder."
         )
     about = dict(adata.uns["grn"])
+    if missing := [name for name in ("cell_types", "sign", "readout") if name not in about]:
+        raise UserError(f'The network is damaged: uns["grn"] has no {missing[0]}; restore it, or read it again.')
     types = about["cell_types"].iloc[np.argsort(-adata.obs["cells"].to_numpy(), kind="stable")]
     by_type = {
         str(label): sparse.csr_matrix(adata.varp[f"grn_{slug}"])

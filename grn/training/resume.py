@@ -93,6 +93,9 @@ def find_start(folder: Path) -> Start:
     last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
     if not last.exists():
         return Start(folder)
+    for path in (last, best):
+        if path.exists() and not path.is_file():
+            raise RunFolderError(f"{path} is no file; restore it, or move {path.parent} away to start again at step 0.")
     try:
         step, best_step, origin = read_checkpoint(last)
     except RunFolderError as problem:

@@ -11,7 +11,7 @@ from grn.analysis.evaluation.evaluate import SCORES
 from grn.cli.main import main
 from grn.config.schema import Config, DataConfig
 from grn.data.simulated import simulate
-from grn.errors import DataError
+from grn.errors import ConfigError, DataError
 
 NETWORK = pd.DataFrame(
     {"source": ["A", "A", "B", "Z"], "target": ["B", "C", "A", "A"], "weight": [3.0, -2.0, 1.0, 9.0]}
@@ -124,13 +124,13 @@ def test_what_the_scores_rest_on_is_printed_and_kept(capsys):
         ({"data": 5}, r"data must be an AnnData, a Run, a configuration or a path, not int\."),
         ({"genes": "data"}, r"^genes= is data, but there are no|^genes is data"),
         ({"genes": "nowhere.txt"}, r"^genes= is 'nowhere\.txt'"),
-        ({"permutations": -1}, r"permutations is -1; it is a whole number from 0 to 1000000\."),
-        ({"permutations": 10**12}, r"permutations is 1000000000000; it is a whole number"),
-        ({"seed": "one"}, r"seed is 'one'; it is a whole number"),
+        ({"permutations": -1}, r"permutations is -1; it must be at least 0\."),
+        ({"permutations": 10**12}, r"permutations is 1000000000000; a million are the most\."),
+        ({"seed": "one"}, r"seed is 'one'; it must be a whole number\."),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(change, sentence):
-    with pytest.raises(DataError, match=sentence) as caught:
+    with pytest.raises((DataError, ConfigError), match=sentence) as caught:
         evaluate(**{"network": NETWORK, "reference": TRUTH, **change})
     assert "\n" not in str(caught.value)
 

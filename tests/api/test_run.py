@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import anndata
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,8 +17,9 @@ import pytest
 import grn
 from grn.cli.main import main
 from grn.config.files import load_config
-from grn.errors import DataError, RunFolderError
+from grn.errors import DataError, RunFolderError, UserError
 from grn.model.saved import TrainedModel
+from grn.network.signed_network import signed_network
 from grn.training.run import train
 
 
@@ -264,3 +266,35 @@ def test_a_log_that_is_no_text_does_not_matter(copied):
 def test_what_is_no_path_is_one_sentence(call, tiny_run):
     with pytest.raises(DataError, match=r"takes a path, not (int|NoneType); give it as a text\."):
         call(grn.load(tiny_run))
+
+
+DAMAGED = {
+    "weights that are texts": ("edges.parquet", lambda table: table.astype({"weight": str}), "holds no numbers"),
+    "weights that are missing": ("edges.parquet", lambda table: table.assign(weight=np.nan), "a weight is missing"),
+    "metrics that are words": ("metrics.csv", lambda table: table.assign(step="x"), "holds no numbers"),
+    "a confusion that is words": ("confusion.csv", lambda table: table.astype(str) + "x", "no square table of numbers"),
+    "half a confusion": ("confusion.csv", lambda table: table.head(1), "no square table of numbers"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_table_that_can_be_read_and_is_none_of_a_run_is_damaged(case, tiny_run, copied, tmp_path):
+    name, change, sentence = DAMAGED[case]
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        change(pd.read_parquet(tiny_run / name)).to_parquet(path)
+    else:
+        change(pd.read_csv(tiny_run / name, index_col=0 if name.startswith("conf") else None)).to_csv(
+            path, index=name.startswith("conf")
+        )
+    run = copied(name, path.read_bytes())
+    with pytest.raises(DataError, match=rf"{name} is damaged \(.*{sentence}.*\); restore it, or train again"):
+        TABLES[name](run)
+
+
+def test_a_network_without_its_meaning_is_damaged(copied, tiny_run):
+    run = copied("log.txt", b"")
+    with h5py.File(run.folder / "network.h5ad", "r+") as file:
+        del file["uns/grn/sign"]
+    with pytest.raises(UserError, match=r'The network is damaged: uns\["grn"\] has no sign'):
+        signed_network(run.network)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def compare_cells(
     alone. Columns: cell_type, source, target, effect, low, high, p_value, q_value, weight_<a>, weight_<b>,
     level_source, level_target; rows in the order of q_value and |effect|. Raises DataError.
     """
-    if isinstance(permutations, bool) or not isinstance(permutations, int) or not 1 <= permutations <= 10**6:
+    if isinstance(permutations, bool) or not isinstance(permutations, Integral) or not 1 <= permutations <= 10**6:
         raise DataError(
             f"--permutations is {permutations!r}; it is a number from 1 to a million, and 200 are a good one."
         )

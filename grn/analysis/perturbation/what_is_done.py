@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ MOST_STEPS = 1000  # of propagation: twenty are nearly all that follows
 
 def check_steps(steps: int) -> None:
     """Raises ConfigError for a number of steps of propagation that cannot be made."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or not 1 <= steps <= MOST_STEPS:
         raise ConfigError(
             f"--steps is {steps}; at least 1 is needed, which reads the direct effects, and at most {MOST_STEPS}."
         )

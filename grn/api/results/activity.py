@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
+from grn.api.arguments import TEXT, WHOLE, check
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.read_network import predicted_network
 from grn.api.run import Run
@@ -78,10 +79,10 @@ def activity(
 
     if not is_anndata(adata):
         raise DataError(f"grn.activity takes an AnnData first, and not {type(adata).__name__}; then the network.")
-    if targets is not None and targets < 1:
-        raise ConfigError(f"targets is {targets}; it must be at least 1.")
-    if min_targets < 1:
-        raise ConfigError(f"min_targets is {min_targets}; it must be at least 1.")
+    check(WHOLE, targets=targets, min_targets=min_targets, least=1)
+    check(TEXT, key_added=key_added, layer=layer)
+    if not key_added or "/" in key_added or not key_added.isprintable():
+        raise ConfigError(f"key_added is {key_added!r}; give a name without '/' and control characters.")
     found = predicted_network(network)
     if not found.signs_have_meaning:
         raise DataError("The signs of these weights mean nothing, and activity needs them; give a network of effects.")

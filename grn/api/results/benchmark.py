@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grn.api.arguments import names_or_file
 from grn.api.cells import is_anndata
 from grn.api.network import network
 from grn.api.read_network import predicted_network
@@ -158,4 +159,4 @@ def _simple(
 def _regulators(choice: Sequence[str] | str) -> Sequence[str] | str | None:
     from grn.analysis.evaluation.comparison import chosen_regulators
 
-    return chosen_regulators(choice if isinstance(choice, str) else [str(name) for name in choice])
+    return chosen_regulators(names_or_file(choice))

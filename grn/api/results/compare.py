@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from grn.api.arguments import TEXT, WHOLE, check
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.run import Run, as_run
 from grn.errors import DataError, reworded
@@ -63,6 +64,7 @@ def compare(
 
     Raises:
         RunFolderError: `run` has no model or cannot be read.
+        ConfigError: a name or number that is none.
         DataError: no such column, no two conditions, too few cells or donors, cells that can no longer be read.
 
     Source: White 1980 (errors); Chung and Romano 2013 (permutations of studentised statistics); Benjamini and Hochberg
@@ -82,6 +84,8 @@ def compare(
     """
     from grn.analysis.compare.compare import compare_run
 
+    check(TEXT, by=by, group=group)
+    check(WHOLE, seed=seed, least=0)
     notes: list[str] = []
 
     def say(line: str) -> None:

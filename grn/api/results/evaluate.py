@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grn.api.arguments import TEXT, WHOLE, check, names_or_file
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.read_network import predicted_network
 from grn.api.run import Run
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from grn.analysis.evaluation.reference_files import ReferenceNetwork
     from grn.config.schema import Config
 
+MOST_PERMUTATIONS = 10**6
 WORDS = {
     "set data.path to a file or to": "give data= a file or",
     "set data.orientation to": "give data= a configuration with data.orientation:",
@@ -80,7 +82,7 @@ def evaluate(
 
     Raises:
         DataError: files or tables that cannot be read, no gene shared, no true edge left.
-        ConfigError: `data` names a configuration that cannot be used.
+        ConfigError: `data` names a configuration that cannot be used, or a number is none.
 
     Source: Pratapa et al. 2020 (BEELINE).
 
@@ -100,9 +102,10 @@ def evaluate(
         score_table,
     )
 
-    for name, number, most in (("permutations", permutations, 10**6), ("seed", seed, 2**63)):
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
-            raise DataError(f"{name} is {number!r}; it is a whole number from 0 to {most}.")
+    check(WHOLE, permutations=permutations, seed=seed, least=0)
+    check(TEXT, key=key)
+    if permutations > MOST_PERMUTATIONS:
+        raise DataError(f"permutations is {permutations}; a million are the most.")
     notes: list[str] = []
 
     def say(line: str) -> None:
@@ -119,8 +122,8 @@ def evaluate(
             predicted,
             truth,
             expression,
-            regulators=_names(regulators),
-            genes=default_genes(predicted, expression) if genes is None else _names(genes),
+            regulators=names_or_file(regulators),
+            genes=default_genes(predicted, expression) if genes is None else names_or_file(genes),
             cell_type=cell_type,
             permutations=permutations,
             seed=seed,
@@ -133,10 +136,6 @@ def evaluate(
     if types is not None:
         table.attrs["cell_types"] = types.to_dict("records")  # pandas compares attributes, and cannot compare tables
     return table
-
-
-def _names(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[str] | str:
-    return os.fspath(choice) if isinstance(choice, (str, os.PathLike)) else [str(name) for name in choice]
 
 
 def reference_of(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceNetwork:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from grn.api.arguments import NUMBER, TEXT, WHOLE, as_path, check
 from grn.api.read_network import layer_of_run, refuse_without_layer
-from grn.api.run import Run, as_path
+from grn.api.run import Run
 from grn.errors import ConfigError, DataError, reworded
 from grn.messages import silent
 
@@ -93,8 +94,9 @@ def export(
 
     if sign not in (None, "up", "down"):
         raise ConfigError(f"sign is {sign!r}; it must be 'up', 'down' or None.")
-    if top_k is not None and top_k < 1:
-        raise ConfigError(f"top_k is {top_k}; it must be at least 1.")
+    check(TEXT, format=format)
+    check(WHOLE, top_k=top_k, least=1)
+    check(NUMBER, min_weight=min_weight, min_confidence=min_confidence, max_q_value=max_q_value)
     if layer is None:
         refuse_without_layer(head=head, value=value, cells=cells, data=data)
     path = as_path(output, "output=")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from grn.api.arguments import NUMBER, TEXT, check
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.run import Run, as_run
 from grn.errors import DataError, reworded
@@ -107,6 +108,9 @@ def perturb(
     """
     from grn.analysis.perturbation.perturb import perturb_cells, perturbed_anndata
     from grn.analysis.perturbation.what_is_done import Plan
+
+    check(NUMBER, remaining=remaining, quantile=quantile)
+    check(TEXT, basis=basis)
 
     with reworded(WORDS):
         plan = Plan(_names(knockout), _names(knockdown), _names(overexpress), remaining, quantile)

@@ -48,7 +48,7 @@ def _rows_of(values: CSRDataset) -> Iterator[sparse.csr_matrix]:
     """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they are checked."""
     data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
     cells, genes = values.shape
-    _refuse_no_positions(indices, indptr)
+    refuse_no_positions(indices, indptr)
     ends = indptr[:]
     if ends.size != cells + 1 or ends[0] != 0 or ends[-1] > data.size or (np.diff(ends) < 0).any():
         raise ValueError("its row pointers do not match its shape")
@@ -58,7 +58,7 @@ def _rows_of(values: CSRDataset) -> Iterator[sparse.csr_matrix]:
         yield sparse.csr_matrix((data[stored], indices[stored], own - own[0]), shape=(own.size - 1, genes))
 
 
-def _refuse_no_positions(*arrays) -> None:
+def refuse_no_positions(*arrays) -> None:
     """Raises ValueError where indices or row pointers are no whole numbers: SciPy would cut fractions off."""
     for array in arrays:
         if array.dtype.kind not in "iu":
@@ -76,7 +76,7 @@ def _clean(block, where: str) -> sparse.csr_matrix:
             "to another matrix."
         )
     if sparse.issparse(block) and block.format in ("csr", "csc"):
-        _refuse_no_positions(block.indices, block.indptr)
+        refuse_no_positions(block.indices, block.indptr)
         block.check_format(full_check=True)  # before a conversion uses these indices
     matrix = sparse.csr_matrix(block, copy=True, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32)
     matrix.sum_duplicates()

@@ -16,6 +16,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.config.schema import DataConfig
+from grn.data.readers.matrix import refuse_no_positions
 from grn.errors import DataError, one_line
 from grn.files import refuse_endless
 
@@ -34,6 +35,7 @@ def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
             barcodes = _texts(group["barcodes"])
             parts = tuple(group[name][:] for name in ("data", "indices", "indptr"))
             shape = tuple(int(size) for size in group["shape"][:])
+        refuse_no_positions(*parts[1:])
         if shape != (len(features), len(barcodes)):
             raise ValueError(
                 f"its shape is {shape}, but it lists {len(features)} features and {len(barcodes)} barcodes"

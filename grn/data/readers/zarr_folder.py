@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ def read_zarr_folder(path: Path, config: DataConfig) -> AnnData:
     import anndata
     import zarr
 
+    for folder, _, names in os.walk(path):
+        if strange := next((name for name in names if not os.path.isfile(os.path.join(folder, name))), None):
+            raise DataError(f"{path} holds {strange}, which is no file; copy or write the folder again.")
     try:
         store = zarr.open_group(path, mode="r")
         with warnings.catch_warnings():

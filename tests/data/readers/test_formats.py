@@ -295,17 +295,30 @@ def test_a_truncated_gz_is_refused(plain, tmp_path, kept):
     path = write_csv(tmp_path / "cells.csv.gz", plain)
     path.write_bytes(path.read_bytes()[:kept])
     assert "is damaged or truncated" in refusal(path, orientation="cells_by_genes")
-    folder = write_mtx(tmp_path / "nested", plain)
-    (folder / "features.tsv").unlink()
-    (folder / "features.tsv").mkdir()
-    with pytest.raises(DataError, match=r"features\.tsv is a folder itself: put the file in its place"):
-        open_source(DataConfig(path=str(folder)))
     for name in ("matrix.mtx", "barcodes.tsv", "features.tsv"):
         folder = write_mtx(tmp_path / name, plain, packed=True)
         part = folder / f"{name}.gz"
         part.write_bytes(part.read_bytes()[:kept])
         assert "is damaged or truncated" in refusal(part.parent)
         shutil.rmtree(folder)
+
+
+def test_row_pointers_of_a_10x_file_are_whole_numbers(plain, tmp_path):
+    tenx = write_tenx(tmp_path / "cells.h5", plain)
+    with h5py.File(tenx, "r+") as file:
+        indptr = file["matrix/indptr"][:] + 0.5
+        del file["matrix/indptr"]
+        file["matrix/indptr"] = indptr
+    with pytest.raises(DataError, match="its indices are of type float64, not whole numbers"):
+        open_source(DataConfig(path=str(tenx)))
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(plain, tmp_path):
+    folder = write_mtx(tmp_path / "nested", plain)
+    (folder / "features.tsv").unlink()
+    (folder / "features.tsv").mkdir()
+    with pytest.raises(DataError, match=r"features\.tsv is a folder itself: put the file in its place"):
+        open_source(DataConfig(path=str(folder)))
 
 
 BANNER = "%%MatrixMarket matrix coordinate integer general\n"

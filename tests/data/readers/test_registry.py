@@ -184,3 +184,22 @@ def test_hdf5_files_are_read_apart_once(adata, write, monkeypatch):
     open_source(config).file.close()
     load_cells(config)
     assert len(read) == (sys.platform == "linux")
+
+
+def test_a_single_value_is_no_column(adata, write):
+    """AnnData would repeat it for every cell."""
+    path = write(adata)
+    with h5py.File(path, "r+") as file:
+        del file["obs/label"]
+        file["obs/label"] = 3
+    with pytest.raises(DataError, match="has a single value in /obs/label; it is damaged"):
+        open_source(DataConfig(path=path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+@pytest.mark.filterwarnings("ignore:Writing zarr")
+def test_a_pipe_in_a_zarr_folder_is_not_waited_for(adata, tmp_path):
+    adata.write_zarr(tmp_path / "cells.zarr")
+    os.mkfifo(tmp_path / "cells.zarr" / "pipe")
+    with pytest.raises(DataError, match="holds pipe, which is no file; copy or write the folder again"):
+        open_source(DataConfig(path=str(tmp_path / "cells.zarr")))

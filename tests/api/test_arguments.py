@@ -1,0 +1,54 @@
+"""Values of another kind than an argument takes: one sentence, from every function."""
+
+from __future__ import annotations
+
+import re
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+
+import grn
+from grn.errors import UserError
+
+PAIR = pd.DataFrame({"source": ["R1", "R2"], "target": ["G1", "G2"], "weight": [1.0, 1.0]})
+
+
+def cells() -> anndata.AnnData:
+    return anndata.AnnData(np.ones((5, 3), np.float32))
+
+
+CALLS = {
+    "remaining is 'x'; it must be a number": lambda run: grn.perturb(run, knockdown="R1", remaining="x"),
+    "quantile is nan; it must be a number": lambda run: grn.perturb(run, overexpress="R1", quantile=float("nan")),
+    "basis is 5; it must be a text": lambda run: grn.perturb(run, knockout="R1", basis=5),
+    "steps is x; at least 1": lambda run: grn.screen(run, "type 1", "type 2", steps="x"),
+    "by is 5; it must be a text": lambda run: grn.compare(run, by=5),
+    "seed is -1; it must be at least 0": lambda run: grn.compare(run, by="cell_type", seed=-1),
+    "permutations= is 1.5; it is a number from 1": lambda run: grn.compare(run, by="cell_type", permutations=1.5),
+    "permutations is True; it must be a whole number": lambda run: grn.evaluate(run, PAIR, permutations=True),
+    "Genes are given as a list of names or a file, not as int": lambda run: grn.evaluate(run, PAIR, regulators=5),
+    "Genes are given as a list of names or a file, not as float": lambda run: grn.benchmark(run, PAIR, regulators=0.5),
+    "top_k is 'a'; it must be a whole number": lambda run: grn.export(run, "x.csv", format="csv", top_k="a"),
+    "min_weight is 'a'; it must be a number": lambda run: grn.export(run, "x.csv", format="csv", min_weight="a"),
+    "format is 5; it must be a text": lambda run: grn.export(run, "x.csv", format=5),
+    "key_added is 'a/b'; give a name without": lambda run: grn.activity(cells(), run, key_added="a/b"),
+    "targets is 'x'; it must be a whole number": lambda run: grn.activity(cells(), run, targets="x"),
+}
+
+
+@pytest.mark.parametrize("sentence", CALLS)
+def test_a_value_of_another_kind_is_one_sentence(sentence, tiny_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"^{re.escape(sentence)}") as refused:
+        CALLS[sentence](grn.load(tiny_run))
+    assert "\n" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_of_numpy_are_numbers(tiny_run, tmp_path):
+    edges = grn.export(
+        tiny_run, tmp_path / "x.csv", format="csv", top_k=np.int64(1), min_weight=np.float32(0), quiet=True
+    )
+    assert len(edges)
