@@ -44,7 +44,7 @@ def read_network(
     cell_type: str | None = None,
     layer: int | None = None,
     head: int | None = None,
-    value: Literal["absolute", "weight", "score"] | None = None,
+    value: Literal["absolute", "weight", "score", "effect"] | None = None,
     cells: int | Literal["all"] | None = None,
     data: AnnData | None = None,
 ) -> pd.DataFrame:
@@ -59,7 +59,8 @@ def read_network(
         layer: of a run: the attention of this layer of the transformer, from 0, in place of the network.
         head: with `layer`: of this head. None: the mean over heads.
         value: with `layer`: `absolute` (default), the mean of |w| over cells; `weight`, the mean of w of one head,
-            whose signs are known up to turning all of them; `score`, q.k of one head of layer 0, without cells.
+            whose signs are known up to turning all of them; `score`, q.k of one head of layer 0, without cells;
+            `effect`, what the messages of the layer or of one head do to predictions, positive: up.
         cells: with `layer`: about how many cells are read, evenly by type, or `all`. None: the run's `network.cells`.
         data: with `layer`: the cells in memory, where the run was trained on an AnnData.
 

@@ -45,7 +45,7 @@ def export(
     top_k: int | None = None,
     layer: int | None = None,
     head: int | None = None,
-    value: Literal["absolute", "weight", "score"] | None = None,
+    value: Literal["absolute", "weight", "score", "effect"] | None = None,
     cells: int | Literal["all"] | None = None,
     data: AnnData | None = None,
     quiet: bool = False,
@@ -66,7 +66,7 @@ def export(
         top_k: most regulators of each target, the strongest ones among those left by all of the above.
         layer: of a run: the attention of this layer of its transformer, from 0, as `read_network` reads it.
         head: with `layer`: of this head. None: the mean over heads.
-        value: with `layer`: `absolute` (default), `weight` or `score`.
+        value: with `layer`: `absolute` (default), `weight`, `score` or `effect`.
         cells: with `layer`: about how many cells are read, or `all`.
         data: with `layer`: the cells in memory, where the run was trained on an AnnData.
         quiet: print nothing; otherwise a line about what was written.

@@ -111,7 +111,8 @@ def command(
         typer.Option(
             "--value",
             help="With --layer: score, q.k of the first layer, without cells; weight, the mean normalised weight of a "
-            "head; absolute, the mean of its size. Default: absolute.",
+            "head; absolute, the mean of its size; effect, what the messages do to predictions, up or down. "
+            "Default: absolute.",
         ),
     ] = None,
     quiet: Quiet = False,

@@ -1,7 +1,8 @@
-"""One layer of the transformer, one of its heads or all: scores, signed weights, or their size.
+"""One layer of the transformer, one of its heads or all: scores, signed weights, their size, or effects.
 
-Training does not identify the sign of a head's weights (block_attention.py). So a signed value is of one head, whose
-signs are right up to turning all of them; the size |w| may be averaged over heads, and no turned sign changes it.
+Training does not identify the sign of a head's weights (block_attention.py). So scores and weights are of one head, and
+their signs are right up to turning all of them. No turned sign changes the size |w|, which may be averaged over heads,
+and the effect (layer_effect.py), whose sign is up or down.
 
 Letters: C cells, N genes, R regulators, H query heads, K key heads, E head width.
 """
@@ -19,16 +20,20 @@ from grn.bags import Bags
 from grn.errors import ConfigError
 from grn.model.transformer import Block, Model
 from grn.network.readouts.block_attention import layer_sums
+from grn.network.readouts.layer_effect import layer_effects
 from grn.network.weights import without_self
 
-VALUES = ("score", "weight", "absolute")
+VALUES = ("score", "weight", "absolute", "effect")
 OF_ONE_HEAD = "none: known up to turning all signs of the head; read which targets have the same sign, and sizes"
 SIZES = "none: sizes of weights"
+OF_EFFECTS = "positive = the message of the regulator raises the target's expected multiplicity, directly"
 OF_SCORES = "none: how much a target reads a regulator, not whether it is raised or lowered"
 
 
 def meaning_of_signs(model: Model, value: str) -> str:
     """What uns["grn"]["sign"] says of a value of this model's layers."""
+    if value == "effect":
+        return OF_EFFECTS
     if model.config.attention in ("softmax", "squared_relu"):  # no weight is negative, and turning q turns its message
         return OF_SCORES if value == "score" else SIZES
     return SIZES if value == "absolute" else OF_ONE_HEAD
@@ -42,7 +47,8 @@ def _is_number(value: object) -> bool:
 class LayerChoice:
     """layer: number of a block, from 0.   head: number of a query head; None: the mean over all of them.   value:
     score: q_i.k_j of the first layer, from the embeddings alone, for a multiplicity of 1;   weight: the mean
-    normalised weight w_ij over cells;   absolute: the mean of |w_ij|."""
+    normalised weight w_ij over cells;   absolute: the mean of |w_ij|;   effect: the mean of what the messages do to the
+    predictions directly, of one head or the sum of all (layer_effect.py)."""
 
     layer: int
     head: int | None = None
@@ -55,21 +61,16 @@ class LayerChoice:
     def check(self, model: Model) -> None:
         """Raises ConfigError where the model has no such layer or head, or the value cannot be read of it."""
         layers, heads = len(model.blocks), model.config.query_heads
-        if self.value == "effect":
-            raise ConfigError(
-                "--value effect is of the regulation layers, and --layer is of the transformer; leave out --layer and "
-                "--value for effects."
-            )
         if self.value not in VALUES:
             raise ConfigError(f"--value is {self.value!r}; it must be {', '.join(VALUES)}.")
         if not _is_number(self.layer) or not 0 <= self.layer < layers:
             raise ConfigError(f"--layer is {self.layer}, and this model has the layers 0 to {layers - 1}.")
         if self.head is not None and not (_is_number(self.head) and 0 <= self.head < heads):
             raise ConfigError(f"--head is {self.head}, and a layer of this model has the heads 0 to {heads - 1}.")
-        if self.head is None and self.value != "absolute":
+        if self.head is None and self.value in ("score", "weight"):
             raise ConfigError(
                 f"--value {self.value} has signs, which mean nothing in a mean over heads; give --head 0 to "
-                f"{heads - 1}, or --value absolute."
+                f"{heads - 1}, or --value absolute or effect."
             )
         if self.value == "score" and self.layer:
             raise ConfigError(
@@ -86,6 +87,8 @@ def read_layer(model: Model, choice: LayerChoice, bags: Iterable[Bags], regulato
     choice.check(model)
     if choice.value == "score":
         return without_self(first_scores(model, choice.head or 0, regulators), regulators)
+    if choice.value == "effect":
+        return without_self(layer_effects(model, bags, regulators, choice.layer, choice.head), regulators)
     signed = choice.value == "weight"
     genes = range(len(model.is_regulator))
     sums = layer_sums(model, bags, regulators, genes, layer=choice.layer, head=choice.head, absolute=not signed)
