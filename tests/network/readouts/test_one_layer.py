@@ -104,7 +104,7 @@ def test_normalisers_without_negative_weights_know_no_turned_signs(make_model, m
     [
         ((2, None, "absolute"), "--layer is 2, and this model has the layers 0 to 1"),
         ((0, 4, "absolute"), "--head is 4, and a layer of this model has the heads 0 to 3"),
-        ((0, None, "weight"), "--value weight has signs, which mean nothing in a mean over heads; give --head 0 to 3, or"),
+        ((0, None, "weight"), "--value weight has signs, which mean nothing in a mean over heads; give --head 0 to 3"),
         ((1, 0, "score"), "--value score is of the first layer, --layer 0"),
         ((0, None, "size"), "--value is 'size'; it must be score, weight, absolute, effect"),
     ],
