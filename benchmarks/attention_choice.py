@@ -44,7 +44,7 @@ from grn.data.cells import load_cells
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Attention
 from grn.network.file_formats import edge_table
-from grn.network.readouts.one_layer import LayerChoice, read_layer
+from grn.network.readouts.blocks.one_layer import LayerChoice, read_layer
 from grn.network.run_readouts import whole_bags
 from grn.network.weights import Network
 from grn.training.run import train

@@ -130,7 +130,7 @@ def layer_of_run(
 ) -> tuple[pd.DataFrame, list[str], dict]:
     """The edges (source, target, weight) of one layer of a run's transformer, all genes, and what the weights mean."""
     from grn.network.formats.write import layer_edges
-    from grn.network.readouts.one_layer import LayerChoice
+    from grn.network.readouts.blocks.one_layer import LayerChoice
 
     folder = network.folder if isinstance(network, Run) else network
     if not isinstance(folder, (str, os.PathLike)) or not Path(folder).is_dir():

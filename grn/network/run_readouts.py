@@ -17,7 +17,7 @@ from grn.messages import Say, at_most_every, silent
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.network.in_context import network_in_context
-from grn.network.readouts.block_attention import TABLE, attention_layers, strongest_attention
+from grn.network.readouts.blocks.block_attention import TABLE, attention_layers, strongest_attention
 from grn.network.readouts.jacobian import jacobian_network
 from grn.network.readouts.knockout import knockout_network
 from grn.network.readouts.regulation_attention import attention_network

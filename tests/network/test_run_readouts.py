@@ -10,7 +10,7 @@ from scipy import sparse
 from grn.data.cells import Cells
 from grn.network import run_readouts
 from grn.network.file_formats import edge_table, square_matrix
-from grn.network.readouts import block_attention
+from grn.network.readouts.blocks import block_attention
 from grn.network.run_readouts import read_networks, with_progress
 from grn.regulation.states import states_of
 

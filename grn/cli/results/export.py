@@ -44,9 +44,9 @@ def command(
         str | None,
         typer.Option(
             "--format",
-            metavar="|".join(FORMATS),
-            help="Write the edges as one file for another program. Default: a folder with network.h5ad and "
-            "edges.parquet.",
+            metavar="|".join([*FORMATS, "huggingface"]),
+            help="Write the edges as one file for another program; huggingface: the model as a folder with a card. "
+            "Default: a folder with network.h5ad and edges.parquet.",
         ),
     ] = None,
     readout: Annotated[
@@ -133,6 +133,18 @@ def command(
         option = "--" + given[0].replace("_", "-")
         raise ConfigError(f"{option} chooses the edges of one file; name its format with --format, as --format csv.")
 
+    if format == "huggingface":
+        others = {"readout": readout, "top_k": top_k, "cells": cells, "cell_type": cell_type, "by": by, "layer": layer}
+        if given := [*given, *(name for name, value in others.items() if value is not None)]:
+            option = "--" + given[0].replace("_", "-")
+            raise ConfigError(f"--format huggingface writes the whole model; leave out {option}.")
+
+        from grn.analysis.model_card import export_model
+        from grn.cli.console import console, plain
+
+        export_model(folder, output, plain(console(quiet)))
+        return
+
     if layer is None and (head is not None or value not in (None, Value.effect)):
         raise ConfigError("--head and --value are of one layer of the transformer; give --layer, too.")
     if layer is not None and (format is None or readout is not None or by is not None):
@@ -154,7 +166,7 @@ def command(
     from grn.network.formats.chosen import Filters
     from grn.network.formats.registry import check_name
     from grn.network.formats.write import chosen_regulators, export_file
-    from grn.network.readouts.one_layer import LayerChoice
+    from grn.network.readouts.blocks.one_layer import LayerChoice
 
     check_name(format, output)
     of_layer = None if layer is None else LayerChoice(layer, head, "absolute" if value is None else value.value)

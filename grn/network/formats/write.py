@@ -27,7 +27,7 @@ from grn.network.export import export, refuse_unknown_type
 from grn.network.file_formats import edge_table
 from grn.network.formats.chosen import ChosenEdges, Filters, choose
 from grn.network.formats.registry import check_name, writer
-from grn.network.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
+from grn.network.readouts.blocks.one_layer import LayerChoice, meaning_of_signs, read_layer
 from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import whole_bags
 from grn.network.weights import Network

@@ -8,7 +8,7 @@ import torch
 
 from grn.bags import Bags
 from grn.network.readouts import jacobian
-from grn.network.readouts.block_attention import attention_layers
+from grn.network.readouts.blocks.block_attention import attention_layers
 from grn.network.readouts.jacobian import jacobian_network, regulator_derivatives
 from grn.network.readouts.knockout import knockout_network
 from grn.network.readouts.sampling import Sample, sample_cells

@@ -19,8 +19,8 @@ import torch
 from grn.bags import Bags
 from grn.errors import ConfigError
 from grn.model.transformer import Block, Model
-from grn.network.readouts.block_attention import layer_sums
-from grn.network.readouts.layer_effect import layer_effects
+from grn.network.readouts.blocks.block_attention import layer_sums
+from grn.network.readouts.blocks.layer_effect import layer_effects
 from grn.network.weights import without_self
 
 VALUES = ("score", "weight", "absolute", "effect")

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 from grn import load
 from grn.cli.main import main
 from grn.errors import ConfigError
-from grn.network.readouts.block_attention import attention_layers
-from grn.network.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
+from grn.network.readouts.blocks.block_attention import attention_layers
+from grn.network.readouts.blocks.one_layer import LayerChoice, meaning_of_signs, read_layer
 
 REGULATORS = np.array([0, 3, 5])
 

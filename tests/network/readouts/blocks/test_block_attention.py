@@ -8,8 +8,8 @@ from flashsign import edge_weights
 from flashsign.edges import edge_sums
 from flashsign.reference import normalised_weights
 from grn.bags import Bags
-from grn.network.readouts import block_attention
-from grn.network.readouts.block_attention import attention_layers, layer_sums, strongest_attention
+from grn.network.readouts.blocks import block_attention
+from grn.network.readouts.blocks.block_attention import attention_layers, layer_sums, strongest_attention
 from grn.network.weights import strongest
 
 REGULATORS = np.array([0, 3, 5])
