@@ -18,6 +18,7 @@ from flashsign.dispatch import Device, plan
 from grn.bags import Batch
 from grn.model.compile import fuse
 from grn.model.objectives import mean_losses, total_loss
+from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 from grn.training.loop.task import Task
@@ -79,13 +80,14 @@ def build_model(point: Point, batch: Batch, dropout: float | None, seed: int) ->
     """As grn/training/building.py builds it, with a regulation layer that was not fitted, which costs as much."""
     settings = MODELS[point.model]
     settings = settings if dropout is None else settings.model_copy(update={"dropout": dropout})
-    chosen, layer = regulators(point), None
+    chosen, regulation = regulators(point), None
     if point.members:
         every = torch.arange(point.vocabulary) if chosen is None else chosen
         heads, width = DEFAULTS.regulation.heads, DEFAULTS.regulation.width
-        layer = RegulationLayer(point.members, point.vocabulary, every, heads, width).requires_grad_(False)
+        layer = RegulationLayer(point.members, point.vocabulary, every, heads, width)
+        regulation = Regulation(layer.requires_grad_(False))
     torch.manual_seed(seed)
-    model = Model(settings, point.vocabulary, regulators=chosen, classes=CLASSES, regulation=layer)
+    model = Model(settings, point.vocabulary, regulators=chosen, classes=CLASSES, regulation=regulation)
     model.mean.fill_(float(batch.multiplicity.mean()))
     model.sd.fill_(float(batch.multiplicity.std()))
     return model

@@ -176,6 +176,7 @@ def test_every_plot_draws_a_run(tiny_run):
     cells.obsm["X_umap"], cells.obsm["X_regulon"] = np.eye(2), pd.DataFrame({"A": [1.0, 2]}, index=cells.obs_names)
     arguments = {
         "attention_layers": (run.network,),
+        "cell_type_genes": (pd.DataFrame({"cell_type": ["B", "B"], "gene": ["x", "y"], "effect": [1.0, -0.5]}),),
         "cell_type_regulators": (run.network,),
         "clustered_heatmap": (run,),
         "confusion_matrix": (run.confusion,),
