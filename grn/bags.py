@@ -42,6 +42,13 @@ class Bags:
     def cells(self) -> int:
         return len(self.multiplicity) if self.offsets is None else len(self.offsets) - 1
 
+    def bag_of_gene(self) -> Tensor:
+        """The bag that each gene belongs to, int64: [T] of packed bags, [C, 1] of dense ones."""
+        bag = torch.arange(self.cells, device=self.genes.device)
+        if self.offsets is None:
+            return bag[:, None]
+        return torch.repeat_interleave(bag, self.offsets.diff(), output_size=len(self.genes))
+
     def pack(self) -> Bags:
         """The same bags in packed form. Every listed gene stays, zeros included: the same queries and the same keys."""
         if self.packed:
@@ -67,8 +74,7 @@ class Bags:
         position = torch.arange(len(self.genes), device=self.genes.device)
         if self.offsets is None:
             return position[part::parts]
-        starts = torch.repeat_interleave(self.offsets[:-1], self.offsets.diff(), output_size=len(position))
-        return position[(position - starts) % parts == part]
+        return position[(position - self.offsets[self.bag_of_gene()]) % parts == part]
 
     def to(self, device: torch.device | str) -> Self:
         return _map_tensors(self, lambda tensor: tensor.to(device, non_blocking=True))

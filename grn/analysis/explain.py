@@ -16,6 +16,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from grn.analysis.labels import merged
+from grn.analysis.predict import predict_cells
 from grn.config.fields import nearest
 from grn.data.cells import Cells
 from grn.errors import ConfigError, DataError
@@ -55,16 +57,17 @@ def explain_types(
             f"--cell-type is {cell_type!r}, which the model does not know; "
             + (f"did you mean {near!r}?" if near else f"it knows {', '.join(map(repr, wanted))}.")
         )
-    group = torch.tensor([wanted.index(names.get(name, name)) for name in trained.classes])
+    rows = np.arange(len(cells))
     if cell is not None:
-        rows = np.flatnonzero(cells.obs_names == cell)
+        rows = np.flatnonzero(cells.obs_names == cell)[:1]
         if not len(rows):
             raise DataError(f"No cell is called {cell!r}; the first is {str(cells.obs_names[0])!r}.")
-        rows = rows[:1]
-        called = np.array([wanted.index(cell_type)]) if cell_type else _called(reader, cells, rows, group, len(wanted))
+    if cell is not None and cell_type is not None:
+        called = np.array([wanted.index(cell_type)])
     else:
-        rows = np.arange(len(cells))
-        called = _called(reader, cells, rows, group, len(wanted))
+        probabilities = predict_cells(trained, cells).probabilities
+        assert probabilities is not None, "the model has a reader"
+        called = merged(probabilities, trained.classes, names)[0].argmax(1)[rows]
     generator = np.random.default_rng(seed)
     tables = []
     for number, name in enumerate(wanted):
@@ -72,22 +75,11 @@ def explain_types(
         if (cell_type is not None and name != cell_type) or not len(own):
             continue
         own = np.sort(generator.permutation(own)[:most])
-        tables.append(_table(reader, cells, own, group == number, name, trained.vocabulary))
+        of_type = torch.tensor([names.get(each, each) == name for each in trained.classes])
+        tables.append(_table(reader, cells, own, of_type, name, trained.vocabulary))
     if not tables:
         raise DataError(f"No cell is called {cell_type!r}, so there is no call to explain; give other cells.")
     return pd.concat(tables, ignore_index=True)
-
-
-@torch.no_grad()
-def _called(reader: CellReader, cells: Cells, rows: np.ndarray, group: Tensor, types: int) -> np.ndarray:
-    """The position of the most probable type of each row, types with one name added."""
-    found = []
-    for first in range(0, len(rows), 1024):
-        part = rows[first : first + 1024]
-        basal = torch.from_numpy(cells.basal[part])
-        probabilities = reader(torch.from_numpy(cells.multiplicity[part].toarray()), basal)[1].softmax(-1)
-        found.append(torch.zeros(len(part), types).index_add(1, group, probabilities).argmax(1))
-    return torch.cat(found).numpy()
 
 
 @torch.no_grad()
@@ -95,13 +87,13 @@ def _table(
     reader: CellReader, cells: Cells, rows: np.ndarray, of_type: Tensor, name: str, genes: Sequence[str]
 ) -> pd.DataFrame:
     """The rows of one type. of_type: bool [K]."""
-    effects = []
+    effects, device = [], reader.mean.device
     for row in rows:
-        x = torch.from_numpy(cells.multiplicity[row].toarray()[0])
-        basal = torch.tensor(cells.basal[row])
+        x = torch.from_numpy(cells.multiplicity[row].toarray()[0]).to(device)
+        basal = torch.tensor(cells.basal[row], device=device)
         whole = reader(x[None], basal[None])[1]
         effects.append(log_odds(whole, of_type) - log_odds(reader.without_each(x, basal), of_type))
-    found = torch.stack(effects)
+    found = torch.stack(effects).cpu()
     mean = found.mean(0)
     table = pd.DataFrame(
         {

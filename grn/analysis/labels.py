@@ -135,6 +135,8 @@ def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str
 
     Raises DataError where no cell has a given label that is among the classes.
     """
+    from sklearn.metrics import f1_score
+
     scored = np.isin(given.astype(str), classes) & np.array([label is not None for label in given])
     others = sorted({label for label in given if label is not None} - set(classes))
     if not scored.any():
@@ -147,12 +149,10 @@ def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str
     columns = [*types, *sorted(set(found) - set(types))]
     confusion = pd.crosstab(truth, found).reindex(index=types, columns=columns, fill_value=0)
     confusion.index.name, confusion.columns.name = "given", "predicted"
-    hits = np.diag(confusion.to_numpy()[:, : len(types)])
-    both = confusion.to_numpy().sum(1) + confusion[types].to_numpy().sum(0)
-    f1 = 2 * hits / both
+    f1 = f1_score(truth, found, labels=types, average=None)
     left = int(confusion[unassigned].sum()) if unassigned in confusion and unassigned not in types else 0
     return LabelScores(
-        accuracy=float(hits.sum() / max(len(truth) - left, 1)),
+        accuracy=float((truth == found).sum() / max(len(truth) - left, 1)),
         macro_f1=float(f1.mean()),
         confusion=confusion,
         per_class=pd.DataFrame({"class": types, "f1": f1, "cells": confusion.to_numpy().sum(1)}),

@@ -113,13 +113,12 @@ def annotate(
     if not trained.classes:
         say("No cell types are predicted, because the model was trained without labels.")
     predictions = predict_cells(trained, cells)
-    if error is not None and predictions.probabilities is not None and trained.model.reader is not None:
-        left = int((predictions.probabilities.max(1) < trained.model.reader.threshold(error)).sum())
-        say(f"{left} of {len(cells)} cells are {UNASSIGNED}, so that at most {error:.1%} of the others are wrong.")
     unsure = None
     if error is not None and predictions.probabilities is not None and trained.model.reader is not None:
         # Of the model's own types: renamed ones are sums, and no less often right.
         unsure = predictions.probabilities.max(1) < trained.model.reader.threshold(error)
+        left = int(unsure.sum())
+        say(f"{left} of {len(cells)} cells are {UNASSIGNED}, so that at most {error:.1%} of the others are wrong.")
     classes = trained.classes
     if wanted and predictions.probabilities is not None:
         probabilities, classes = merged(predictions.probabilities, classes, wanted)

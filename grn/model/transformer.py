@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -32,8 +33,8 @@ from grn.model.signed.regulation import Regulation
 QKV = tuple[Tensor, Tensor, Tensor]
 # A loop over slices with a backward of its own, of which torch.compile could make nothing faster.
 _folded_mlp = torch.compiler.disable(mlp)
-# Called once a layer with (layer, q, k, multiplicity) of the gene queries: this is how read-outs see the attention.
-Observer = Callable[[int, Tensor, Tensor, Tensor], None]
+# Called once a layer with (layer, q, k, v, multiplicity) of the gene queries: this is how read-outs see the attention.
+Observer = Callable[[int, Tensor, Tensor, Tensor, Tensor], None]
 
 
 class GeneEmbedding(nn.Module):
@@ -101,7 +102,7 @@ class Attention(nn.Module):
         if self.normaliser == "softmax":
             q = q / math.sqrt(q.shape[-1])
         if observe is not None:
-            observe(q, k, multiplicity)
+            observe(q, k, v, multiplicity)
         packing = {"offsets": key_offsets, "query_offsets": query_offsets}
         if self.normaliser == "spherical":
             out = spherical_attention(q, k, v, multiplicity, **packing, eps=self.eps, group=group)
@@ -275,22 +276,30 @@ class Model(Fusible):
                 nn.init.zeros_(head.weight)
 
     def forward(self, bags: Bags, observe: Observer | None = None) -> Prediction:
-        """The prediction for dense or packed bags. observe: is called with the attention's inputs in every layer."""
+        """The prediction for dense or packed bags. observe: see `encode`."""
         layout = Layout.of(bags, self.is_regulator, self.group)
-        tokens, summary = self.embedding(layout.embedding_rows), self.embedding.basal(bags.cells)
-        if bags.packed:
-            summary = summary[:, 0]
-        else:
-            tokens = tokens.expand(bags.cells, -1, -1)
-        for layer, block in enumerate(self.blocks):
-            observe_layer = None if observe is None else _bind_layer(observe, layer)
-            tokens, summary = block(tokens, summary, layout, observe_layer)
+        tokens, summary = self.encode(bags, layout, observe)
         cell = self.norm(summary if bags.packed else summary[:, 0])
         logits = self.cell_type(cell) if self.cell_type else None
         expected_property = self.expected_property(cell)
         if self.reader is not None and not self.training:
             cell, logits = self.read_cells(bags)
         return Prediction(self.expected_multiplicity(tokens, layout, bags), cell, logits, expected_property)
+
+    def encode(self, bags: Bags, layout: Layout, observe: Observer | None = None) -> tuple[Tensor, Tensor]:
+        """The vectors of the tokens and of the summaries after the last block, before the last norm.
+
+        observe: is called with the attention's inputs in every layer.
+        """
+        tokens, summary = self.embedding(layout.embedding_rows), self.embedding.basal(bags.cells)
+        if bags.packed:
+            summary = summary[:, 0]
+        else:
+            tokens = tokens.expand(bags.cells, -1, -1)
+        for layer, block in enumerate(self.blocks):
+            observe_layer = None if observe is None else partial(observe, layer)
+            tokens, summary = block(tokens, summary, layout, observe_layer)
+        return tokens, summary
 
     @property
     def classes(self) -> int:
@@ -334,7 +343,7 @@ class Model(Fusible):
     def multiplicities_of(self, bags: Bags) -> Tensor:
         """Multiplicities of the whole vocabulary, [C, V]; 0 for genes that a bag does not list."""
         all_genes = bags.multiplicity.new_zeros(bags.cells, len(self.is_regulator))
-        return all_genes.index_put((_bag_of_genes(bags), bags.genes), bags.multiplicity)
+        return all_genes.index_put((bags.bag_of_gene(), bags.genes), bags.multiplicity)
 
     def expected_property(self, cell: Tensor) -> Tensor | None:
         """Summaries [C, D] -> the expected property [C], in the unit of its obs column."""
@@ -342,14 +351,6 @@ class Model(Fusible):
             return None
         mean, sd = self.property_scale
         return mean + sd * _widen(self.property(cell)[:, 0])
-
-
-def _bag_of_genes(bags: Bags) -> Tensor:
-    """The bag that each gene belongs to: [T] for packed bags, [C, 1] for dense ones."""
-    bag = torch.arange(bags.cells, device=bags.genes.device)
-    if bags.offsets is None:
-        return bag[:, None]
-    return torch.repeat_interleave(bag, bags.offsets.diff(), output_size=len(bags.genes))
 
 
 def _widen(x: Tensor) -> Tensor:
@@ -361,7 +362,3 @@ def _split_heads(x: Tensor, heads: int, packed: bool) -> Tensor:
     """[T, heads * E] -> [T, heads, E] packed; [C, N, heads * E] -> [C, heads, N, E] dense."""
     x = x.unflatten(-1, (heads, -1))
     return x if packed else x.transpose(1, 2)
-
-
-def _bind_layer(observe: Observer, layer: int):
-    return lambda q, k, multiplicity: observe(layer, q, k, multiplicity)

@@ -295,12 +295,13 @@ def best_weights(path: Path) -> dict[str, torch.Tensor]:
 def evaluate(task: Task, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
     """The metrics of the model, computed by this process alone."""
     task.eval()
-    evaluation = Evaluation(list(task.objectives), task.weights, task.classes, alone=True)
+    evaluation = Evaluation(list(task.objectives), task.weights, task.classes, alone=True).to(task.device)
     with torch.no_grad():
-        for batch in batches:
-            prediction, losses = task.evaluated(batch.to(task.device))
+        for given in batches:
+            batch = given.to(task.device)
+            prediction, losses = task.evaluated(batch)
             evaluation.update(prediction, batch, task.model, losses)
-    return evaluation.compute()
+    return {name: value.cpu() for name, value in evaluation.compute().items()}
 
 
 def log_test(trainer: L.Trainer, metrics: dict[str, torch.Tensor]) -> None:

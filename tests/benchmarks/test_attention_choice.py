@@ -28,7 +28,7 @@ def test_rows_differ_from_the_first_in_one_choice(name):
 def test_by_presence_every_key_that_is_there_counts_as_one(make_model, make_bags):
     model, bags, seen = make_model(), make_bags(), []
     with by_presence():
-        present = model(bags, observe=lambda layer, q, k, m: seen.append(m)).logits
+        present = model(bags, observe=lambda layer, q, k, v, m: seen.append(m)).logits
     assert all(set(m.unique().tolist()) == {0.0, 1.0} for m in seen)
     ones = replace(bags, multiplicity=(bags.multiplicity > 0).double(), basal=torch.ones_like(bags.basal))
     torch.testing.assert_close(model(ones).logits, present)

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from grn.bags import Batch
 from grn.config.files import change_config, load_config
 from grn.data.cells import load_cells
 from grn.data.loading.order import EpochOrder
@@ -17,6 +18,7 @@ from grn.model.saved import TrainedModel
 from grn.network.export import export
 from grn.regulation import fit as fitting
 from grn.training import run
+from grn.training.loop.metrics import Evaluation
 from grn.training.loop.task import Task
 from grn.training.run import best_weights, train
 
@@ -136,6 +138,23 @@ def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_
     regulation = found.trained.model.regulation
     for layer, (_, _, fitted) in zip((regulation.pooled, regulation.by_state), last, strict=True):
         assert torch.equal(layer.query, fitted.layer.query)
+
+
+def test_metrics_are_of_batches_on_the_device_of_the_model(make_config, tmp_path, monkeypatch):
+    """On a GPU, model and metrics see the batch that was moved there, and never the one on the processor."""
+    moved, seen = [], []
+    to, evaluated, update = Batch.to, Task.evaluated, Evaluation.update
+
+    def recorded(batch, device):
+        moved.append(to(batch, device))
+        return moved[-1]
+
+    monkeypatch.setattr(Batch, "to", recorded)
+    monkeypatch.setattr(Task, "evaluated", lambda task, batch, *a: seen.append(batch) or evaluated(task, batch, *a))
+    monkeypatch.setattr(Evaluation, "update", lambda self, *a: seen.append(a[1]) or update(self, *a))
+    train(make_config(max_steps=2), tmp_path / "run", say=quiet)
+    of_test = seen[-2:]
+    assert of_test[0] is of_test[1] is moved[-1]
 
 
 def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config, tmp_path, monkeypatch):

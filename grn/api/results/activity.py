@@ -9,7 +9,7 @@ from grn.api.arguments import TEXT, WHOLE, check
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.read_network import predicted_network
 from grn.api.run import Run
-from grn.errors import ConfigError, DataError, reworded
+from grn.errors import DataError, reworded
 from grn.messages import silent
 
 if TYPE_CHECKING:
@@ -76,13 +76,14 @@ def activity(
         True
     """
     from grn.analysis.activity import regulon_activity
+    from grn.analysis.predict import refuse_key
 
     if not is_anndata(adata):
         raise DataError(f"grn.activity takes an AnnData first, and not {type(adata).__name__}; then the network.")
     check(WHOLE, targets=targets, min_targets=min_targets, least=1)
     check(TEXT, key_added=key_added, layer=layer)
-    if not key_added or "/" in key_added or not key_added.isprintable():
-        raise ConfigError(f"key_added is {key_added!r}; give a name without '/' and control characters.")
+    with reworded({"--key-added": "key_added"}):
+        refuse_key(key_added)
     found = predicted_network(network)
     if not found.signs_have_meaning:
         raise DataError("The signs of these weights mean nothing, and activity needs them; give a network of effects.")

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from grn.api.arguments import WHOLE, check
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.predict import WORDS
 from grn.api.run import Run, as_run
-from grn.errors import ConfigError, DataError, reworded
+from grn.errors import DataError, reworded
 from grn.messages import silent
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def explain(
             raise DataError(
                 f"grn.explain takes cells first, an AnnData or a path, and not {type(adata).__name__}; then the run."
             )
-        if isinstance(cells, bool) or not isinstance(cells, int) or cells < 1:
-            raise ConfigError(f"cells is {cells!r}; give a number of cells, 1 or more.")
+        check(WHOLE, cells=cells, least=1)
         trained, folder = as_run(run)._trained, as_run(run).folder
         names = {} if map is None else read_map(map)
         refuse_unused(names, trained.classes)

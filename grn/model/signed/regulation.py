@@ -10,7 +10,6 @@ Letters: C cells, N genes, T genes of all packed bags, R regulators, K states.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from grn.bags import Bags
@@ -65,10 +64,6 @@ class Regulation(nn.Module):
 
         Packed bags of a large vocabulary read by attention, all others by the tables of scores.
         """
-        if bags.offsets is None:
-            return self.pooled(multiplicity, bags.basal)[:, bags.genes]
-        if faster_than_tables(self.pooled, bags.cells, len(bags.genes)):
-            return attend(self.pooled, multiplicity, bags.basal, bags.genes, bags.offsets)
-        cell = torch.arange(bags.cells, device=bags.genes.device)
-        cell = cell.repeat_interleave(bags.offsets.diff(), output_size=len(bags.genes))
-        return self.pooled(multiplicity, bags.basal)[cell, bags.genes]
+        if bags.packed and faster_than_tables(self.pooled, bags.cells, len(bags.genes)):
+            return attend(self.pooled, bags, multiplicity)
+        return self.pooled(multiplicity, bags.basal)[bags.bag_of_gene(), bags.genes]

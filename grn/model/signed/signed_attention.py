@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign import spherical_attention
+from grn.bags import Bags
 from grn.model.signed.regulation_layer import RegulationLayer
 
 COST, COST_ON_GPU = 2.0, 11.0  # of an operation of attention relative to one of the tables, measured
@@ -33,30 +34,22 @@ def faster_than_tables(layer: RegulationLayer, cells: int, genes: int) -> bool:
     return tables > (COST_ON_GPU if layer.unit.is_cuda else COST) * attention
 
 
-def attend(
-    layer: RegulationLayer,
-    multiplicity: Tensor,
-    basal: Tensor | None,
-    genes: Tensor,
-    offsets: Tensor,
-    state: Tensor | None = None,
-) -> Tensor:
+def attend(layer: RegulationLayer, bags: Bags, multiplicity: Tensor, state: Tensor | None = None) -> Tensor:
     """The members' mean prediction for the genes of packed bags, [T] in sds of each gene.
 
-    multiplicity [C, R]: of the regulators.   basal [C]: of the basal gene, None: 1.   genes, offsets: the bags (see
-    grn.bags).   state: of each cell, int64 [C]; None: all are in the first.
+    multiplicity [C, R]: of the regulators.   state: of each cell, int64 [C]; None: all are in the first.
     """
     with torch.autocast(multiplicity.device.type, enabled=False):
-        m = layer.inputs(multiplicity.to(layer.unit), basal)
+        m = layer.inputs(multiplicity.to(layer.unit), bags.basal)
         state = torch.zeros(len(m), dtype=torch.int64, device=m.device) if state is None else state
-        found = [_of_member(layer, member, m, genes, offsets, state) for member in layer.of_values]
+        found = [_of_member(layer, member, bags, m, state) for member in layer.of_values]
         return torch.stack(found).mean(0)
 
 
-def _of_member(layer: RegulationLayer, member: int, m: Tensor, genes: Tensor, offsets: Tensor, state: Tensor) -> Tensor:
+def _of_member(layer: RegulationLayer, member: int, bags: Bags, m: Tensor, state: Tensor) -> Tensor:
     """The prediction of one member, [T]. m [C, R + 1]: inputs of the layer."""
+    genes, cell = bags.genes, bags.bag_of_gene()
     cells, count = m.shape
-    cell = torch.arange(cells, device=m.device).repeat_interleave(offsets.diff(), output_size=len(genes))
     query = layer.query[member, :, genes]  # [H, T, E]
     if layer.deviates:
         query = query + layer.deviation[member, :, state[cell], genes]
@@ -66,13 +59,14 @@ def _of_member(layer: RegulationLayer, member: int, m: Tensor, genes: Tensor, of
     amount, gain = F.softplus(layer.raw_amount[member]), F.softplus(layer.raw_gain[member, :, genes])
 
     q = torch.cat([query, basal_score[..., None]], -1).transpose(0, 1)
-    k = F.pad(key, (0, 1, 0, 1)).transpose(0, 1).index_put(_last(count, layer), m.new_ones(()))
-    v = torch.stack([F.pad(amount, (0, 1)), F.pad(torch.zeros_like(amount), (0, 1), value=1.0)], -1).transpose(0, 1)
+    k = F.pad(key, (0, 1, 0, 1))
+    k[:, -1, -1] = 1
+    v = torch.stack([F.pad(amount, (0, 1)), F.pad(torch.zeros_like(amount), (0, 1), value=1.0)], -1)
     # Every bag has the same keys and values, in multiplicities of its own.
-    k, v = (each.repeat(cells, 1, 1) for each in (k, v))
+    k, v = (each.transpose(0, 1).repeat(cells, 1, 1) for each in (k, v))
     of_keys = F.pad(m, (0, 1), value=1.0).flatten()
-    bags = torch.arange(cells + 1, device=m.device) * (count + 1)
-    both = spherical_attention(q, k, v, of_keys, offsets=bags, query_offsets=offsets, eps=0.0).permute(2, 1, 0)
+    starts = torch.arange(cells + 1, device=m.device) * (count + 1)
+    both = spherical_attention(q, k, v, of_keys, offsets=starts, query_offsets=bags.offsets, eps=0.0).permute(2, 1, 0)
     norm = basal_score / both[1]
 
     number = torch.full((layer.genes,), -1, device=m.device)
@@ -87,9 +81,3 @@ def _of_member(layer: RegulationLayer, member: int, m: Tensor, genes: Tensor, of
     square = norm.square() - (own_score * own).square()
     change = gain * (both[0] * norm - expected - own_part) * square.rsqrt()
     return change.sum(0) + layer.bias[member, state[cell], genes]
-
-
-def _last(count: int, layer: RegulationLayer) -> tuple[Tensor, Tensor, Tensor]:
-    """Where the basal gene's key [R + 2, H, E + 1] is 1: in its own dimension, in every head."""
-    head = torch.arange(layer.heads, device=layer.unit.device)
-    return torch.full_like(head, count), head, torch.full_like(head, layer.width)

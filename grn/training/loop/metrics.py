@@ -35,7 +35,7 @@ class MetricDict(nn.ModuleDict):
 
 
 class Evaluation(nn.Module):
-    """Call `update` for each batch, `compute` once, `reset` before the next pass. Batches may be on another device.
+    """Call `update` for each batch, `compute` once, `reset` before the next pass.
 
     alone: this process has all the cells, and the others (if any) take no part. The loss then decides nothing, and it
     may be NaN because no cell counts for it. Otherwise the loss decides when training stops.
@@ -69,16 +69,15 @@ class Evaluation(nn.Module):
 
     def update(self, prediction: Prediction, batch: Batch, model: Model, losses: dict[str, Loss]) -> None:
         for name, loss in losses.items():
-            self.sums[name].update(loss.sum.to(self.sums[name].device))
-            self.counts[name].update(loss.count.to(self.counts[name].device))
+            self.sums[name].update(loss.sum)
+            self.counts[name].update(loss.count)
         known = batch.labels >= 0
         if prediction.logits is not None and known.any():
             probabilities = prediction.logits[known].float().softmax(-1)
             for metric in self.cell_type.values():
-                metric.update(probabilities.to(metric.device), batch.labels[known].to(metric.device))
+                metric.update(probabilities, batch.labels[known])
         if len(self.moments):
             weight, target = hidden_genes(batch, model), standardise(batch.multiplicity, batch, model)
-            weight, target = (each.to(self.moments["first"].device) for each in (weight, target))
             self.moments["first"].update(target, weight=weight)
             self.moments["second"].update(target.square(), weight=weight)
 

@@ -30,7 +30,7 @@ def test_attention_and_tables_give_the_same_numbers_and_gradients(make_regulatio
     state = torch.arange(len(SIZES)) % states
     cell = torch.arange(len(SIZES)).repeat_interleave(SIZES)
     expected = layer(values, bags.basal, torch.eye(states, dtype=torch.float64)[state])[cell, bags.genes]
-    found = attend(layer, values, bags.basal, bags.genes, bags.offsets, state)
+    found = attend(layer, bags, values, state)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
     assert expected.std() > 0.1
     trained = [parameter for parameter in layer.parameters() if parameter.numel()]
@@ -44,7 +44,7 @@ def test_a_gene_reads_itself_by_rounding_alone(make_regulation):
     own = layer.regulators[1]
     other = values.clone()
     other[:, 1] += 5
-    found = (attend(layer, each, bags.basal, bags.genes, bags.offsets) for each in (values, other))
+    found = (attend(layer, bags, each) for each in (values, other))
     change = (next(found) - next(found)).abs()
     assert change[bags.genes == own].max() < 1e-14 and change[bags.genes != own].max() > 1e-3
 

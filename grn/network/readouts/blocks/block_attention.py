@@ -96,7 +96,7 @@ def layer_sums(
             keys = column[queries if layout.keys is None else queries[layout.keys]]
             packing = {"offsets": layout.key_offsets, "query_offsets": layout.offsets, "targets": queries}
 
-            def observe(number: int, q: Tensor, k: Tensor, m: Tensor, keys=keys, packing=packing) -> None:
+            def observe(number: int, q: Tensor, k: Tensor, _: Tensor, m: Tensor, keys=keys, packing=packing) -> None:
                 if number in layers:
                     of_layer = sums[layers.index(number)]
                     of_layer.add(q, k, m, regulators=keys, heads=heads, eps=model.config.eps, **packing)

@@ -23,7 +23,7 @@ from torch import Tensor
 from flashsign.reference import normalised_weights
 from grn.bags import Bags
 from grn.model.layout import Layout
-from grn.model.transformer import Block, Model
+from grn.model.transformer import Attention, Model
 
 
 @torch.no_grad()
@@ -56,25 +56,17 @@ def _effects_of_cells(
     bags = bags.pack()
     layout = Layout.of(bags, model.is_regulator)
     assert layout.offsets is not None and layout.key_offsets is not None
-    tokens, summary = model.embedding(layout.embedding_rows), model.embedding.basal(bags.cells)[:, 0]
-    for number, module in enumerate(model.blocks):
-        block: Block = module  # type: ignore[assignment]
-        of_genes, of_summary = block.project(tokens, summary, layout.keys)
-        if number == layer:
-            (q, k, v), attention = of_genes, block.attention
-        messages = block.attention(of_genes, of_summary, layout, None)
-        tokens, summary = block.combine(tokens, messages[0], summary, messages[1])
+    seen: dict[int, tuple[Tensor, ...]] = {}
+    tokens, _ = model.encode(bags, layout, lambda number, *inputs: seen.update({number: inputs}))
+    q, k, v, multiplicity = seen[layer]  # [T, H, E], [S, key heads, E] twice, [S]
+    attention: Attention = model.blocks[layer].attention  # type: ignore[assignment, union-attr]
 
-    rows, keys = layout.embedding_rows, layout.keys
-    of_keys = rows if keys is None else rows[keys]
-    multiplicity = layout.multiplicity if keys is None else layout.multiplicity[keys]
+    rows = layout.embedding_rows
+    of_keys = rows if layout.keys is None else rows[layout.keys]
     inverse_norm = (tokens.square().mean(-1, keepdim=True) + torch.finfo(tokens.dtype).eps).rsqrt()
     read_out = model.multiplicity[rows.clamp(max=len(model.multiplicity) - 1)] * model.norm.weight * inverse_norm
-    heads, key_heads = attention.query_heads, attention.key_heads
-    q, by_output = (x.unflatten(-1, (heads, -1)) for x in (q, read_out @ attention.output.weight))
-    k, v = (x.unflatten(-1, (key_heads, -1)).repeat_interleave(heads // key_heads, 1) for x in (k, v))
-    if attention.normaliser == "softmax":
-        q = q / q.shape[-1] ** 0.5
+    by_output = (read_out @ attention.output.weight).unflatten(-1, (attention.query_heads, -1))
+    k, v = (x.repeat_interleave(attention.query_heads // attention.key_heads, 1) for x in (k, v))
     chosen = slice(None) if head is None else slice(head, head + 1)
     q, by_output, k, v = (x[:, chosen].transpose(0, 1) for x in (q, by_output, k, v))  # [H, T or S, E]
     starts, key_starts = layout.offsets.tolist(), layout.key_offsets.tolist()

@@ -26,7 +26,7 @@ def test_weights_are_the_mean_sizes_of_the_model_s_own(make_model, make_bags):
     model, bags = make_model(members=1), make_bags()
     seen = []
 
-    def observe(layer, q, k, m):
+    def observe(layer, q, k, v, m):
         seen.append(edge_weights(q, k, m, model.config.eps)[..., :12, :3].abs().mean((0, 1)).numpy())
 
     with torch.no_grad():
@@ -46,7 +46,7 @@ def test_weights_are_those_of_the_loop_over_cells(make_model, make_bags, regulat
     columns = np.arange(12) if regulators is None else regulators
     sums = [torch.zeros(12, len(columns)) for _ in model.blocks]
 
-    def observe(layer, q, k, m):
+    def observe(layer, q, k, v, m):
         for cell in range(len(q)):
             one = slice(cell, cell + 1)
             weights = edge_weights(q[one, :, :12], k[one], m[one], model.config.eps)
@@ -65,7 +65,7 @@ def test_weights_are_those_of_the_loop_over_cells(make_model, make_bags, regulat
 def test_other_normalisers_have_their_own_weights(make_model, make_bags, attention, packed):
     model, bags, seen = make_model(attention=attention), make_bags(), []
     with torch.no_grad():
-        model(bags, observe=lambda layer, q, k, m: seen.append(normalised_weights(q, k, m, attention)))
+        model(bags, observe=lambda layer, q, k, v, m: seen.append(normalised_weights(q, k, m, attention)))
     found = attention_layers(model, [bags.pack() if packed else bags], REGULATORS)
     for weights, written_out in zip(found, seen, strict=True):
         expected = written_out[..., :12, :3].abs().mean((0, 1)).numpy()

@@ -143,7 +143,7 @@ def test_the_mean_is_that_of_weights_written_out(make_model, make_bags):
 
     model, bags, seen = make_model(), make_bags(cells=4), {}
     with torch.no_grad():
-        model(bags, observe=lambda layer, q, k, m: seen.update({layer: (q, k, m)}))
+        model(bags, observe=lambda layer, q, k, v, m: seen.update({layer: (q, k, m)}))
     q, k, m = seen[1]
     weights = edge_weights(q, k, m, eps=model.config.eps)[:, 2, :12, :3].mean(0).numpy()
     weights[REGULATORS, range(3)] = 0
