@@ -155,8 +155,9 @@ def in_order_of(drawn: np.ndarray, values: np.ndarray, cell_types: np.ndarray) -
     moved = np.empty_like(values)
     for cell_type in np.unique(cell_types):
         cells = np.flatnonzero(cell_types == cell_type)
-        ranks = drawn[cells].argsort(0, kind="stable").argsort(0)
-        moved[cells] = np.take_along_axis(np.sort(values[cells], axis=0), ranks, 0)
+        own = np.empty_like(values[cells])
+        np.put_along_axis(own, drawn[cells].argsort(0, kind="stable"), np.sort(values[cells], axis=0), 0)
+        moved[cells] = own
     return moved
 
 
