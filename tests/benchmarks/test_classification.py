@@ -8,7 +8,9 @@ import classification
 import numpy as np
 import pandas as pd
 import pytest
-from classification import Labels, labelled_rows, main, scores
+from classification import labelled_rows, main, scores
+from classification_parts.drawing import SCORES, by_share
+from classification_parts.methods import Labels
 
 from grn.config.schema import Config
 
@@ -54,6 +56,7 @@ def test_every_method_labels_test_cells_that_it_was_not_fitted_on(tmp_path, monk
     found["data"]["simulated"] |= {"cells": 120, "cell_types": 3}
     monkeypatch.setattr(classification, "configurations", lambda: {"small": Config.model_validate(found)})
     command = ["classification.py", "--splits", "1", "--fractions", "1", "0.3", "--output", str(tmp_path)]
+    command += ["--picture", str(tmp_path / "picture.png")]
     for arguments in (command, [*command, "--without", "grn"]):
         monkeypatch.setattr(sys, "argv", arguments)
         main()
@@ -61,6 +64,7 @@ def test_every_method_labels_test_cells_that_it_was_not_fitted_on(tmp_path, monk
         assert len(table) == 2 * len(classification.METHODS), "rows of a second run replace those of the first"
     assert set(table["method"]) == set(classification.METHODS) and table["accuracy"].between(0, 1).all()
     assert table.loc[table["method"] != "linear SVM", "log_loss"].notna().all()
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     by_type = pd.read_csv(tmp_path / "classification_by_type.csv")
     of_regression = by_type.query("method == 'logistic regression' and labels == 1")
     expected = table.query("method == 'logistic regression' and labels == 1")["macro_f1"].item()
@@ -71,3 +75,22 @@ def test_a_set_that_does_not_exist_is_refused_with_those_that_do(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["classification.py", "--sets", "pbmc99"])
     with pytest.raises(SystemExit, match="No set is called pbmc99; there are pbmc68k_reduced, pbmc3k, sergio_ds1"):
         main()
+
+
+def test_the_picture_has_a_panel_a_set_and_score_and_shows_the_worst_split():
+    splits = {"grn": (0.9, 0.7, 0.8), "random forest": (0.6, 0.6, 0.3)}
+    rows = [
+        {"set": name, "method": method, "labels": share, "split": split, "accuracy": score, "macro_f1": score / 2}
+        for name in ("one", "another")
+        for method, scored in splits.items()
+        for share in (1.0, 0.1)
+        for split, score in enumerate(scored)
+    ]
+    found = by_share(pd.DataFrame(rows), "labels", ours="grn", label="labels", shares=(1.0, 0.3, 0.1))
+    assert [panel.get_title(loc="left") for panel in found.axes] == ["one", "another", "", ""]
+    assert len(found.axes) == 2 * len(SCORES)
+    means = {bars.get_label(): bars.lines[0].get_ydata() for bars in found.axes[0].containers}
+    np.testing.assert_allclose(means["grn"], [0.8, np.nan, 0.8])
+    of_forest = next(bars for bars in found.axes[0].containers if bars.get_label() == "random forest")
+    lowest = [line[:, 1].min() for line in of_forest.lines[2][0].get_segments() if len(line)]
+    np.testing.assert_allclose(lowest, [0.3, 0.3])

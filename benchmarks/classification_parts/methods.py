@@ -1,0 +1,149 @@
+"""The methods that tell cell types: grn and its peers. Each is fitted once, and then labels any rows of a set.
+
+Letters: C cells, N genes, K cell types.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from anndata import AnnData
+from sklearn.decomposition import PCA
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+import grn
+from grn.config.schema import Config
+from grn.data.cells import Cells, load_cells
+from grn.data.preprocessing.counts import read_expression
+from grn.data.preprocessing.scale import mean_and_sd
+from grn.data.readers.registry import open_source
+from grn.messages import silent
+from grn.training.building import build_model, trained_model
+from grn.training.reader_fit import fit_reader
+
+TEST, FOLDS = 0.2, 5
+PENALTIES = np.logspace(-4, 1, 6)  # scikit-learn's C: the smaller, the stronger the penalty
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSet:
+    """A set whose cells have labels. adata: counts in X, CSR [C, N].   values [C, N]: grn's multiplicities of them."""
+
+    config: Config
+    cells: Cells
+    adata: AnnData
+    values: np.ndarray
+
+    @property
+    def targets(self) -> np.ndarray:
+        """Position of each cell's type in `cells.classes`, [C]; -1 where it is not known."""
+        return self.cells.labels
+
+
+def labelled_set(config: Config) -> LabelledSet:
+    """The set that a configuration names."""
+    cells, _ = load_cells(config.data)
+    adata = open_source(config.data)
+    expression = read_expression(adata, config.data)
+    counted = AnnData(expression.values, obs=adata.obs, var=expression.var)
+    in_x = config.model_copy(update={"data": config.data.model_copy(update={"counts": "X"})})
+    return LabelledSet(in_x, cells, counted, cells.multiplicity.toarray())
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Predicted labels [C] and, where the method has them, probabilities [C, K]; types are positions."""
+
+    labels: np.ndarray
+    probabilities: np.ndarray | None
+
+
+Predict = Callable[[LabelledSet, np.ndarray], Labels]  # of the rows of a set, which may be the same cells thinned
+# A set, the rows whose labels are known, those of the test, a seed, a folder for files -> what labels rows.
+Fit = Callable[[LabelledSet, np.ndarray, np.ndarray, int, Path], Predict]
+
+
+def by_classifier(make: Callable[[int], Any]) -> Fit:
+    """A method that fits the classifier that `make` returns for a seed to the multiplicities."""
+
+    def fit(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path) -> Predict:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of types with fewer labelled cells than folds
+            fitted = make(seed).fit(one.values[known], one.targets[known])
+
+        def predict(of: LabelledSet, rows: np.ndarray) -> Labels:
+            if not hasattr(fitted, "predict_proba"):
+                return Labels(fitted.predict(of.values[rows]), None)
+            probabilities = np.zeros((len(rows), len(of.cells.classes)))
+            probabilities[:, fitted.classes_] = fitted.predict_proba(of.values[rows])
+            return Labels(probabilities.argmax(1), probabilities)
+
+        return predict
+
+    return fit
+
+
+def penalised(seed: int, last: Any, *between: Any) -> GridSearchCV:
+    """The classifier `last` behind standardised genes; cross-validated accuracy chooses its C."""
+    pipeline = make_pipeline(StandardScaler(), *between, last)
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    return GridSearchCV(pipeline, {f"{pipeline.steps[-1][0]}__C": PENALTIES}, cv=folds, scoring="accuracy")
+
+
+class AtMost(PCA):
+    """PCA with as many components as asked for, or as the cells of a fold allow."""
+
+    def fit_transform(self, X: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
+        self.n_components = min(self.n_components, *X.shape)
+        return super().fit_transform(X, y)
+
+
+def on_components(seed: int) -> GridSearchCV:
+    return penalised(seed, LogisticRegression(max_iter=1000), AtMost(50, random_state=seed))
+
+
+def fit_grn(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path) -> Predict:
+    """The reader fitted to all cells but those of the test, of which the rows `known` have labels."""
+    config, key = one.config, one.config.data.label_key
+    assert key is not None, "every set has labels"
+    rest = np.setdiff1d(np.arange(len(one.cells)), test)
+    train_on = one.adata[rest].copy()
+    train_on.obs[key] = train_on.obs[key].astype(object).where(np.isin(rest, known), None)
+    changed = config.model_dump()
+    changed["data"] |= {"test_fraction": 0.0, "validation_fraction": config.data.validation_fraction / (1 - TEST)}
+    changed["trainer"]["seed"] = seed
+    trained_as = Config.model_validate(changed)
+    training, split = load_cells(trained_as.data, seed=seed, adata=train_on)
+    mean, sd = mean_and_sd(training.multiplicity[split.train])
+    reader = fit_reader(trained_as, training, split, mean, sd, len(training.classes), silent)
+    model = build_model(trained_as, training, split, mean, sd, None, reader)
+    trained_model(trained_as, training, model).save(folder / "model")
+
+    def predict(of: LabelledSet, rows: np.ndarray) -> Labels:
+        found = grn.predict(of.adata[rows].copy(), folder / "model", counts="X", quiet=True)
+        positions = [of.cells.classes.index(name) for name in found.uns["grn"]["classes"]]
+        probabilities = np.zeros((len(rows), len(of.cells.classes)))
+        probabilities[:, positions] = found.obsm["grn_probabilities"]
+        return Labels(probabilities.argmax(1), probabilities)
+
+    return predict
+
+
+OURS = "grn"
+METHODS: dict[str, Fit] = {
+    OURS: fit_grn,
+    "logistic regression": by_classifier(lambda seed: penalised(seed, LogisticRegression(max_iter=1000))),
+    "on 50 components": by_classifier(on_components),
+    "linear SVM": by_classifier(lambda seed: penalised(seed, LinearSVC(dual="auto", random_state=seed))),
+    "random forest": by_classifier(lambda seed: RandomForestClassifier(500, random_state=seed)),
+}
