@@ -13,13 +13,15 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.errors import RunFolderError
+from grn.errors import DataError, RunFolderError, one_line
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what writing fails with on a disk that is full or broken
 SPARE = 1 << 16  # bytes for names and headers
+COPIED = 1 << 25  # bytes that are copied at a time
+SPARSE = ("data", "indices", "indptr")
 
 
 def refuse_too_little_room(path: Path, wanted: int) -> None:
@@ -59,6 +61,8 @@ def size_of(values: Any) -> int:
         ]
         raw = 0 if values.raw is None else size_of(values.raw.X)
         return sum(map(size_of, [values.X, *parts, dict(values.uns)])) + raw
+    if hasattr(values, "group"):  # sparse, in a file
+        return sum(values.group[part].nbytes for part in SPARSE)
     if hasattr(values, "indptr"):
         return sum(part.nbytes for part in (values.data, values.indices, values.indptr))
     if hasattr(values, "memory_usage"):
@@ -69,9 +73,12 @@ def size_of(values: Any) -> int:
 
 
 def write_h5ad_file(path: Path, adata: AnnData) -> None:
-    """Writes `adata` into the new file `path`, as AnnData's own write_h5ad does. Raises OSError."""
+    """Writes `adata` into the new file `path`, as AnnData's own write_h5ad does. Raises OSError.
+
+    Matrices that are in another file are copied a piece at a time (DataError, where they cannot be read).
+    """
     import h5py
-    from anndata.io import write_elem
+    from anndata.experimental import write_dispatched
 
     adata.strings_to_categoricals()
     if adata.raw is not None:
@@ -80,12 +87,44 @@ def write_h5ad_file(path: Path, adata: AnnData) -> None:
         remembering = RememberingFile(plain)
         try:
             with h5py.File(remembering, "w") as file:
-                write_elem(file, "/", adata)
+                write_dispatched(file, "/", adata, _write_part)
         except Exception:  # once a write has failed, whatever HDF5 reads back is none of its own
             if remembering.problem is None:
                 raise
         if remembering.problem is not None:
             raise remembering.problem
+
+
+def _write_part(write: Any, store: Any, key: str, part: Any, dataset_kwargs: Any, iospec: Any) -> None:
+    """Called by AnnData for every part: those in another file would be read whole."""
+    import h5py
+    from anndata.abc import CSCDataset, CSRDataset
+
+    if isinstance(part, h5py.Dataset):
+        _copy(store, key, part)
+    elif isinstance(part, (CSRDataset, CSCDataset)):
+        copy = store.create_group(key)
+        copy.attrs.update(part.group.attrs)
+        for name in SPARSE:
+            _copy(copy, name, part.group[name])
+    else:
+        write(store, key, part, dataset_kwargs=dataset_kwargs)
+
+
+def _copy(store: Any, key: str, source: Any) -> None:
+    """A dataset of HDF5 in a piece of COPIED bytes at a time, all of which are read: damage does not travel."""
+    copy = store.create_dataset(key, source.shape, source.dtype)
+    copy.attrs.update(source.attrs)
+    step = max(1, COPIED * len(source) // max(source.nbytes, 1)) if len(source) else 1
+    for first in range(0, len(source), step):
+        try:
+            piece = source[first : first + step]
+        except (OSError, RuntimeError) as problem:
+            raise DataError(
+                f"{source.name} of {source.file.filename} cannot be read ({one_line(problem)}); the file is damaged: "
+                "write it again."
+            ) from problem
+        copy[first : first + step] = piece
 
 
 class RememberingFile(io.RawIOBase):

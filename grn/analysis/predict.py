@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from anndata import AnnData
 from grn.analysis.labels import LabelMap, LabelScores, given_labels, merged, read_map, refuse_unused, score_labels
 from grn.config.files import load_config
 from grn.config.schema import DataConfig
-from grn.data.cells import Cells, cells_for_vocabulary
+from grn.data.cells import Cells, CellsInPieces, cells_in_pieces
 from grn.data.loading.batches import is_packed, plain_batches
-from grn.data.readers.registry import is_text, open_source
+from grn.data.readers.registry import is_text, source_in_file
 from grn.disk import refuse_too_little_room, size_of
 from grn.errors import ConfigError, RunFolderError
 from grn.files import write_anndata, write_text
@@ -30,7 +30,7 @@ from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 
 BATCH = 64  # cells at a time; more would take too much memory with bags of a whole transcriptome
-READ = 1024  # cells that the cell reader reads at a time
+READ = 1024  # cells that are read from a file, and by the cell reader, at a time; a multiple of BATCH
 UNASSIGNED = "unassigned"
 
 
@@ -74,12 +74,12 @@ def predict(
     trained = TrainedModel.load(model)
     refuse_error(error, trained)
     config = data_config(trained, model, data, counts=counts, gene_key=gene_key, orientation=orientation)
-    adata = open_source(config)
-    refuse_too_little_room(output, size_of(adata))  # again when it is written, with the predictions
-    replaced, scores = annotate(adata, trained, config, key_added, say, error=error, names=names, labels=labels)
-    if replaced:
-        say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
-    write_anndata(output, adata)
+    with source_in_file(config) as adata:
+        refuse_too_little_room(output, size_of(adata))  # again when it is written, with the predictions
+        replaced, scores = annotate(adata, trained, config, key_added, say, error=error, names=names, labels=labels)
+        if replaced:
+            say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
+        write_anndata(output, adata)
     if scores is not None:
         write_text(confusion, scores.confusion.to_csv())
         say(f"Cells by given and by predicted type are in {confusion}.")
@@ -109,10 +109,13 @@ def annotate(
         raise ConfigError("--map and --labels are about cell types, and the model was trained without labels.")
     given = None if labels is None else given_labels(adata, labels, {})
     refuse_unused(wanted, trained.classes, () if given is None else [name for name in given if name is not None])
-    cells = cells_of_model(adata, trained, config, say)
+    cells = _in_pieces(adata, trained, config, READ)
+    for line in (cells.counts_from, *cells.notes):
+        say(line)
     if not trained.classes:
         say("No cell types are predicted, because the model was trained without labels.")
-    predictions = predict_cells(trained, cells)
+    predictions, empty = _predict_pieces(trained, cells)
+    _say_empty(empty, len(cells), say)
     unsure = None
     if error is not None and predictions.probabilities is not None and trained.model.reader is not None:
         # Of the model's own types: renamed ones are sums, and no less often right.
@@ -137,10 +140,19 @@ def annotate(
 
 def cells_of_model(adata: AnnData, trained: TrainedModel, config: DataConfig, say: Say) -> Cells:
     """The cells with the model's genes and its transform; says what was found. Raises UserError."""
-    cells = cells_for_vocabulary(
+    (cells,) = _in_pieces(adata, trained, config, None).pieces()
+    for line in (cells.counts_from, *cells.notes):
+        say(line)
+    _say_empty(_empty(cells), len(cells), say)
+    return cells
+
+
+def _in_pieces(adata: AnnData, trained: TrainedModel, config: DataConfig, rows: int | None) -> CellsInPieces:
+    return cells_in_pieces(
         adata,
         config,
         trained.vocabulary,
+        rows=rows,
         regulators=trained.regulators,
         classes=trained.classes,
         target_total=trained.target_total,
@@ -148,11 +160,31 @@ def cells_of_model(adata: AnnData, trained: TrainedModel, config: DataConfig, sa
         measures_depth=trained.measures_depth,
         share_of_depth=trained.depth_share,
     )
-    for line in (cells.counts_from, *cells.notes):
-        say(line)
-    if empty := int((np.diff(cells.multiplicity.indptr) == 0).sum()):
-        say(f"{empty} of {len(cells)} cells have none of the model's genes: their predictions are meaningless.")
-    return cells
+
+
+def _predict_pieces(trained: TrainedModel, cells: CellsInPieces) -> tuple[Predictions, int]:
+    """Predictions for every cell, of which a piece at a time is in memory, and how many have no gene of the model."""
+    found: dict[str, Any] = {field.name: None for field in fields(Predictions)}
+    first = empty = 0
+    for piece in cells.pieces():
+        for name, values in vars(predict_cells(trained, piece)).items():
+            if values is None:
+                continue
+            if found[name] is None:  # one array for all: many small ones would keep freed memory from being returned
+                found[name] = np.empty((len(cells), *values.shape[1:]), values.dtype)
+            found[name][first : first + len(piece)] = values
+        first += len(piece)
+        empty += _empty(piece)
+    return Predictions(**found), empty
+
+
+def _empty(cells: Cells) -> int:
+    return int((np.diff(cells.multiplicity.indptr) == 0).sum())
+
+
+def _say_empty(empty: int, cells: int, say: Say) -> None:
+    if empty:
+        say(f"{empty} of {cells} cells have none of the model's genes: their predictions are meaningless.")
 
 
 def refuse_key(key: str) -> None:
@@ -202,7 +234,7 @@ def data_config(
         "regulators": list(trained.vocabulary),  # known gene names, by which a transposed text file is found
         "label_key": None,
         "group_key": None,
-        "backed": False,  # all of the file is needed, to write it again
+        "backed": False,  # of an .h5ad file, more than X stays in it (source_in_file)
     }
     return config.model_copy(update=changes)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from scipy import sparse
 from grn.config.schema import DataConfig
 from grn.data.digest import digest_of_cells
 from grn.data.preprocessing.counting import Counting
-from grn.data.preprocessing.counts import Expression, read_expression
+from grn.data.preprocessing.counts import Expression, expression_in_pieces, read_expression
 from grn.data.preprocessing.depth import (
     DepthScale,
     basal_multiplicity,
@@ -166,69 +167,112 @@ def load_cells(
     return cells, split
 
 
-def cells_for_vocabulary(
+@dataclass(frozen=True)
+class CellsInPieces:
+    """Cells of which a piece at a time is in memory.
+
+    pieces: makes them, each time anew, one after the other.   counts_from, notes: see Cells.
+    """
+
+    number: int
+    pieces: Callable[[], Iterator[Cells]]
+    counts_from: str
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return self.number
+
+
+def cells_for_vocabulary(adata: AnnData, config: DataConfig, vocabulary: Sequence[str], **model: Any) -> Cells:
+    """The same as `cells_in_pieces`, with all cells in one piece."""
+    (cells,) = cells_in_pieces(adata, config, vocabulary, rows=None, **model).pieces()
+    return cells
+
+
+def cells_in_pieces(
     adata: AnnData,
     config: DataConfig,
     vocabulary: Sequence[str],
     *,
+    rows: int | None,
     regulators: np.ndarray | None = None,
     classes: Sequence[str] = (),
     target_total: float | None = None,
     depth: DepthScale | None = None,
     measures_depth: np.ndarray | None = None,
     share_of_depth: np.ndarray | None = None,
-) -> Cells:
+) -> CellsInPieces:
     """Cells of another AnnData for a trained model: with its genes, its transform and its classes.
 
     Genes that the data lack are absent (multiplicity 0); a cell's depth is then divided by the share of the training
     cells' depth in the other genes (share_of_depth: Cells.depth_share of the training cells). Labels that are not among
     the model's classes are missing.
+    rows: cells of a piece; None: all. All values are checked before the first piece is made.
     Raises VocabularyMismatch where the data have fewer than half of the genes, DataError, ConfigError.
     """
-    expression = read_expression(adata, config)
-    values, names = _named_genes(expression, config)
-    column = {name: position for position, name in enumerate(names)}
-    shared = np.array([gene in column for gene in vocabulary])
-    if 2 * shared.sum() < len(vocabulary):
-        where = "The AnnData" if config.path == MEMORY else config.path
-        raise VocabularyMismatch(_mismatch(where, expression.var, names, vocabulary, int(shared.sum())))
-    to_vocabulary = sparse.csr_matrix(
-        (
-            np.ones(shared.sum(), np.float32),
-            ([column[gene] for gene in np.asarray(vocabulary, object)[shared]], np.flatnonzero(shared)),
-        ),
-        shape=(len(names), len(vocabulary)),
-    )
-    values = (values @ to_vocabulary).tocsr()
-    values.sort_indices()
+    expression = expression_in_pieces(adata, config, rows)
+    to_vocabulary, shared = _to_vocabulary(expression.var, config, vocabulary)
     measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
-    total = totals(values if config.values == "counts" else detected(values), measures)
-    note = f"{shared.sum()} of the model's {len(vocabulary)} genes are in the data; the others count as absent."
     share = np.zeros(len(vocabulary)) if share_of_depth is None else share_of_depth
+    note = f"{shared.sum()} of the model's {len(vocabulary)} genes are in the data; the others count as absent."
     lost = float(share[~shared].sum())
     if 0 < lost < 1:
-        total = total / (1 - lost)
         note += f" They held {lost:.0%} of the training cells' depth; the depth of each cell is corrected for that."
     labels, label_names = read_labels(adata.obs, config.label_key)
     position_of = {label: position for position, label in enumerate(classes)}
     translate = np.array([position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64)
-    return Cells(
-        multiplicity=to_multiplicity(values, _transform(config), total, target_total),
-        vocabulary=tuple(vocabulary),
-        regulators=regulators,
-        labels=translate[labels],  # -1 reads the last entry: missing
-        classes=tuple(classes),
-        property=_read_property(adata.obs, None),
-        obs_names=adata.obs_names.to_numpy(str),
-        basal=basal_multiplicity(total, depth),
-        depth=depth,
-        measures_depth=measures,
-        depth_share=share,
-        target_total=target_total,
-        counts_from=expression.origin,
-        counting=counting_of(_transform(config), total, target_total) if config.values == "counts" else None,
-        notes=(*_left_out(adata), note),
-    )
+    obs_names, no_property = adata.obs_names.to_numpy(str), _read_property(adata.obs, None)
+    transform, counted = _transform(config), config.values == "counts"
+    notes = (*_left_out(adata), note)
+
+    def pieces() -> Iterator[Cells]:
+        first = 0
+        for piece in expression.pieces():
+            here = slice(first, first := first + piece.shape[0])
+            values = (piece @ to_vocabulary).tocsr()
+            values.sort_indices()
+            total = totals(values if counted else detected(values), measures)
+            if 0 < lost < 1:
+                total = total / (1 - lost)
+            yield Cells(
+                multiplicity=to_multiplicity(values, transform, total, target_total),
+                vocabulary=tuple(vocabulary),
+                regulators=regulators,
+                labels=translate[labels[here]],  # -1 reads the last entry: missing
+                classes=tuple(classes),
+                property=no_property[here],
+                obs_names=obs_names[here],
+                basal=basal_multiplicity(total, depth),
+                depth=depth,
+                measures_depth=measures,
+                depth_share=share,
+                target_total=target_total,
+                counts_from=expression.origin,
+                counting=counting_of(transform, total, target_total) if counted else None,
+                notes=notes,
+            )
+
+    return CellsInPieces(adata.n_obs, pieces, expression.origin, notes)
+
+
+def _to_vocabulary(
+    var: pd.DataFrame, config: DataConfig, vocabulary: Sequence[str]
+) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """What takes values with the genes of `var` to those of the vocabulary, CSR float32 [genes, N], and which of the
+    latter are there, bool [N]. Raises VocabularyMismatch, DataError, ConfigError.
+    """
+    names, column = _columns(var, config)
+    position = {name: place for place, name in enumerate(names)}
+    shared = np.array([gene in position for gene in vocabulary])
+    if 2 * shared.sum() < len(vocabulary):
+        where = "The AnnData" if config.path == MEMORY else config.path
+        raise VocabularyMismatch(_mismatch(where, var, names, vocabulary, int(shared.sum())))
+    place = np.full(len(names), MISSING)
+    place[[position[gene] for gene in np.asarray(vocabulary, object)[shared]]] = np.flatnonzero(shared)
+    place = place[column]
+    known = place != MISSING
+    entries = (np.ones(known.sum(), np.float32), (np.flatnonzero(known), place[known]))
+    return sparse.csr_matrix(entries, shape=(len(place), len(vocabulary))), shared
 
 
 def read_labels(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -323,12 +367,24 @@ def _read_number(obs: pd.DataFrame, key: str | None, option: str) -> np.ndarray 
 
 
 def _named_genes(expression: Expression, config: DataConfig) -> tuple[sparse.csr_matrix, list[str]]:
+    _refuse_sums(config)
+    return merge_duplicates(expression.values, gene_names(expression.var, config.gene_key), config.duplicates)
+
+
+def _columns(var: pd.DataFrame, config: DataConfig) -> tuple[list[str], np.ndarray]:
+    """The names of the genes, each once, and to which of them each row of var belongs (see merge_duplicates)."""
+    _refuse_sums(config)
+    own = gene_names(var, config.gene_key)
+    _, names = merge_duplicates(sparse.csr_matrix((0, len(own)), dtype=np.float32), own, config.duplicates)
+    position = {name: place for place, name in enumerate(names)}
+    return names, np.array([position[name] for name in own], np.int64)
+
+
+def _refuse_sums(config: DataConfig) -> None:
     if config.values == "expression" and config.duplicates == "sum":
         raise ConfigError(
             "data.duplicates: sum adds counts, but data.values is expression; set data.duplicates: refuse."
         )
-    names = gene_names(expression.var, config.gene_key)
-    return merge_duplicates(expression.values, names, config.duplicates)
 
 
 def _var_names(expression: Expression, config: DataConfig, vocabulary: Sequence[str]) -> tuple[str, ...] | None:

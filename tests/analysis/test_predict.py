@@ -3,17 +3,23 @@
 import shutil
 
 import anndata
+import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import sparse
 
-from grn.analysis.predict import data_config, predict, predict_cells
+from grn import disk
+from grn.analysis import predict as prediction
+from grn.analysis.predict import add_predictions, data_config, predict, predict_cells
 from grn.bags import Bags
 from grn.config.files import load_config
 from grn.data.cells import cells_for_vocabulary, load_cells
-from grn.data.readers.registry import open_source
+from grn.data.readers import matrix
+from grn.data.readers.registry import open_source, source_in_file
 from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
+from grn.files import write_anndata
 from grn.model.saved import TrainedModel
 
 ALL = np.ones(16, dtype=bool)
@@ -263,3 +269,128 @@ def test_mistakes_are_one_sentence_and_write_nothing(tiny_run, data, tmp_path, c
         write_predictions(*paths.values(), **options)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]
+
+
+def in_pieces(monkeypatch):
+    """Pieces of 16 of the 80 cells, few values at a time from the disk."""
+    monkeypatch.setattr(prediction, "READ", 16)
+    monkeypatch.setattr(matrix, "STORED", 600)
+    monkeypatch.setattr(disk, "COPIED", 1000)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
+@pytest.mark.parametrize("counts", ["X", "raw", "layer:umi", "recover"])
+def test_a_file_read_in_pieces_gives_what_the_cells_in_memory_give(
+    tiny_run, simulated, tmp_path, monkeypatch, form, counts
+):
+    """Every array of the file that is written, to the last bit."""
+    in_pieces(monkeypatch)
+    dense = simulated.X.toarray()
+    dense[:, 0] = 1  # by which counts are recovered
+    umi, log = form(dense), form(np.log1p(dense))
+    simulated.X = {"X": umi, "recover": log}.get(counts, form(0.5 * dense))
+    if counts == "raw":
+        simulated.raw = anndata.AnnData(umi, obs=simulated.obs, var=simulated.var)
+    simulated.layers["umi"], simulated.obs["text"] = umi, ["a", "b"] * 40
+    simulated.obsp["near"], simulated.obsm["X_pca"] = sparse.identity(80, format="csr"), np.ones((80, 3))
+    simulated.obsm["table"], simulated.uns["kept"] = pd.DataFrame({"x": range(80)}, simulated.obs_names), {"a": [1]}
+    cells = tmp_path / "cells.h5ad"
+    simulated.write_h5ad(cells)
+    found, messages = write_predictions(tiny_run, cells, tmp_path / "out.h5ad", counts=counts)
+    assert found.isbacked is False and messages[-1].startswith("80 cells")
+
+    trained = TrainedModel.load(tiny_run)
+    config = data_config(trained, tiny_run, cells, counts=counts)
+    expected = open_source(config)
+    whole = cells_for_vocabulary(
+        expected,
+        config,
+        trained.vocabulary,
+        target_total=trained.target_total,
+        depth=trained.depth,
+        measures_depth=trained.measures_depth,
+        share_of_depth=trained.depth_share,
+    )
+    add_predictions(expected, predict_cells(trained, whole), trained, "grn", classes=trained.classes)
+    write_anndata(tmp_path / "expected.h5ad", expected)
+    with h5py.File(tmp_path / "expected.h5ad") as one, h5py.File(tmp_path / "out.h5ad") as other:
+        names, others = [], []
+        one.visit(names.append)
+        other.visit(others.append)
+        assert set(names) == set(others)
+        for name in names:
+            assert dict(one[name].attrs).keys() == dict(other[name].attrs).keys(), name
+            if isinstance(one[name], h5py.Dataset):
+                np.testing.assert_array_equal(one[name][()], other[name][()], err_msg=name)
+                assert one[name].dtype == other[name].dtype, name
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+def test_matrices_stay_in_the_file_and_a_piece_of_them_is_read_at_a_time(
+    tiny_run, simulated, tmp_path, monkeypatch, form
+):
+    in_pieces(monkeypatch)
+    simulated.X = form(simulated.X.toarray())
+    simulated.layers["umi"], simulated.obsm["X_pca"], simulated.raw = simulated.X, np.ones((80, 3)), simulated.copy()
+    simulated.write_h5ad(tmp_path / "cells.h5ad")
+    config = data_config(TrainedModel.load(tiny_run), tiny_run, tmp_path / "cells.h5ad")
+    with source_in_file(config) as adata:
+        for values in (adata.X, adata.layers["umi"], adata.raw.X, adata.obsm["X_pca"]):
+            assert isinstance(values, h5py.Dataset) or hasattr(values, "group")
+        sizes = [piece.shape[0] for piece in matrix.csr_pieces(adata.X, "X", 16)]
+        assert sizes == [16] * 5
+    read = []
+    clean = matrix._clean
+    monkeypatch.setattr(matrix, "_clean", lambda block, where: read.append(block.shape[0]) or clean(block, where))
+    write_predictions(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
+    assert sum(read) == 160 and max(read) < 80, "once for the check, once for the predictions"
+
+
+@pytest.mark.parametrize(
+    ("values", "wrong"),
+    [(values, wrong) for values in ("counts", "expression") for wrong in (np.nan, -2.0, 1e13, None)]
+    + [("counts", 0.5)],
+)
+def test_a_bad_value_in_the_last_piece_is_refused_as_in_memory(
+    tiny_run, simulated, tmp_path, monkeypatch, values, wrong
+):
+    """With the same sentence, and nothing left behind. None: nothing but zeros."""
+    in_pieces(monkeypatch)
+    counts = simulated.X.tolil()
+    if wrong is None:
+        counts[:] = 0
+    else:
+        counts[78, 3], counts[2, 1] = wrong, 0.25 if wrong == -2.0 and values == "counts" else 1.0
+    simulated.X = counts.tocsr()
+    simulated.layers["other"] = simulated.X * 1.5
+    simulated.write_h5ad(tmp_path / "cells.h5ad")
+    trained = TrainedModel.load(tiny_run)
+    own = data_config(trained, tiny_run, tmp_path / "cells.h5ad").model_copy(update={"values": values})
+    monkeypatch.setattr(prediction, "data_config", lambda *_, **__: own)
+    with pytest.raises(DataError) as expected:
+        cells_for_vocabulary(open_source(own), own, trained.vocabulary)
+    with pytest.raises(DataError) as found:
+        write_predictions(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
+    assert str(found.value) == str(expected.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]
+
+
+def test_damage_in_a_matrix_that_is_only_copied_is_refused(tiny_run, simulated, tmp_path):
+    simulated.layers["other"] = simulated.X.toarray()
+    simulated.write_h5ad(tmp_path / "cells.h5ad", compression="gzip")
+    with h5py.File(tmp_path / "cells.h5ad") as file:
+        place = file["layers/other"].id.get_chunk_info(0)
+    with (tmp_path / "cells.h5ad").open("r+b") as file:
+        file.seek(place.byte_offset + place.size // 2)
+        file.write(b"damage" * 5)
+    with pytest.raises(DataError, match=r"layers/other of \S*cells\.h5ad cannot be read"):
+        write_predictions(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
+    assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]
+
+
+def test_a_file_of_an_old_anndata_is_read_whole(tiny_run, data, tmp_path):
+    expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
+    with h5py.File(data, "r+") as file:
+        del file.attrs["encoding-type"], file.attrs["encoding-version"]
+    found, _ = write_predictions(tiny_run, data, tmp_path / "out.h5ad")
+    np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])

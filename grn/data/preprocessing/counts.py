@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,12 +12,15 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.config.schema import DataConfig
-from grn.data.preprocessing.recover import recover_counts
-from grn.data.readers.matrix import locate, to_csr
+from grn.data.preprocessing.recover import recover_counts, recovery
+from grn.data.readers.matrix import csr_pieces, locate, to_csr
 from grn.errors import ConfigError, DataError
 
 LARGEST = 1e9  # count: far above any cell's total
 SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # expression: sums of squares of such values are exact enough in float32
+
+
+Pieces = Callable[[], Iterable[sparse.csr_matrix]]  # clean CSR [<= rows, N] of consecutive cells, each time anew
 
 
 @dataclass(frozen=True)
@@ -27,8 +32,27 @@ class Expression:
     origin: str
 
 
+@dataclass(frozen=True)
+class ExpressionInPieces:
+    """The same with values in pieces of cells, each clean CSR float32 [<= rows, N]."""
+
+    pieces: Pieces
+    var: pd.DataFrame
+    origin: str
+
+
 def read_expression(adata: AnnData, config: DataConfig) -> Expression:
     """The values that `data.counts` names, checked. Raises DataError, ConfigError."""
+    found = expression_in_pieces(adata, config, None)
+    (values,) = found.pieces()
+    return Expression(values, found.var, found.origin)
+
+
+def expression_in_pieces(adata: AnnData, config: DataConfig, rows: int | None) -> ExpressionInPieces:
+    """The same values in pieces of so many cells (None: one), all of them checked. Raises DataError, ConfigError.
+
+    A matrix on disk is read once for the check, and again whenever its pieces are asked for.
+    """
     if adata.n_obs == 0:
         raise DataError("The data hold no cells; set data.path to other data.")
     if config.values == "expression":
@@ -36,35 +60,47 @@ def read_expression(adata: AnnData, config: DataConfig) -> Expression:
             raise ConfigError(
                 "data.counts: recover computes counts, but data.values is expression; set data.values: counts."
             )
-        values, var, name = _matrix(adata, config.counts)
-        _check_expression(values, adata.obs_names, var.index, name)
-        values = values.astype(np.float32, copy=False)
-        return Expression(values, var, f"Expression values are read from {name} and used as they are.")
+        pieces, var, name = _matrix(adata, config.counts, rows)
+        _check_expression(pieces(), adata.obs_names, var.index, name)
+        return ExpressionInPieces(_single(pieces), var, f"Expression values are read from {name} and used as they are.")
     if config.counts == "recover":
-        return _recovered(adata)
-    values, var, name = _matrix(adata, config.counts)
-    problem = _count_problem(values, adata.obs_names, var.index, name)
+        return _recovered(adata, rows)
+    pieces, var, name = _matrix(adata, config.counts, rows)
+    problem = _count_problem(pieces(), adata.obs_names, var.index, name)
     if problem:
-        raise DataError(f"{problem}; {_alternatives(adata, config.counts)}")
-    return Expression(values.astype(np.float32, copy=False), var, f"Counts are read from {name}.")
+        raise DataError(f"{problem}; {_alternatives(adata, config.counts, rows)}")
+    return ExpressionInPieces(_single(pieces), var, f"Counts are read from {name}.")
 
 
-def _matrix(adata: AnnData, choice: str) -> tuple[sparse.csr_matrix, pd.DataFrame, str]:
+def _single(pieces: Pieces) -> Pieces:
+    """In single precision."""
+    return lambda: (piece.astype(np.float32, copy=False) for piece in pieces())
+
+
+def _matrix(adata: AnnData, choice: str, rows: int | None) -> tuple[Pieces, pd.DataFrame, str]:
     """The matrix that a choice of `data.counts` names, its genes, and its name in messages."""
     if choice == "X":
         if not _has_x(adata):
             raise DataError(f"The AnnData has no X{_instead(adata)}.")
-        return to_csr(adata.X, "X"), adata.var, "X"
+        return _pieces(adata.X, "X", rows), adata.var, "X"
     if choice == "raw":
         if adata.raw is None:
             raise DataError(f"The AnnData has no .raw{_instead(adata)}.")
-        return to_csr(adata.raw.X, ".raw"), adata.raw.var, ".raw"
+        return _pieces(adata.raw.X, ".raw", rows), adata.raw.var, ".raw"
     kind, _, layer = choice.partition(":")
     if kind != "layer" or not layer:
         raise ConfigError(f"data.counts is {choice!r}; it must be X, raw, layer:NAME or recover.")
     if layer not in adata.layers:
         raise DataError(f"The AnnData has no layer {layer!r}{_instead(adata)}.")
-    return to_csr(adata.layers[layer], f"layer {layer!r}"), adata.var, f"layer {layer!r}"
+    name = f"layer {layer!r}"
+    return _pieces(adata.layers[layer], name, rows), adata.var, name
+
+
+def _pieces(values, name: str, rows: int | None) -> Pieces:
+    if rows is not None:
+        return partial(csr_pieces, values, name, rows)
+    whole = to_csr(values, name)
+    return lambda: (whole,)
 
 
 def _has_x(adata: AnnData) -> bool:
@@ -74,18 +110,25 @@ def _has_x(adata: AnnData) -> bool:
     return "X" in adata.file if adata.isbacked else adata.X is not None
 
 
-def _recovered(adata: AnnData) -> Expression:
+def _recovered(adata: AnnData, rows: int | None) -> ExpressionInPieces:
     if not _has_x(adata) and adata.raw is None:
         raise DataError(
             f"The AnnData has no X or .raw, from which data.counts: recover would compute counts{_instead(adata)}."
         )
-    values, var, name = _matrix(adata, "X" if adata.raw is None else "raw")
-    recovered = recover_counts(values, adata.obs_names, name)
+    pieces, var, name = _matrix(adata, "X" if adata.raw is None else "raw", rows)
+    counts: Pieces
+    if rows is None:
+        (values,) = pieces()
+        whole = recover_counts(values, adata.obs_names, name)
+        counts, error = (lambda: (whole.counts,)), whole.error
+    else:
+        how = recovery(pieces, adata.obs_names, name)
+        counts, error = (lambda: map(how.counts, pieces())), how.error
     origin = (
         f"Counts are recovered from the log1p values in {name}; log1p of the counts, scaled per cell, "
-        f"gives those values back within {recovered.error:.1e}."
+        f"gives those values back within {error:.1e}."
     )
-    return Expression(recovered.counts, var, origin)
+    return ExpressionInPieces(counts, var, origin)
 
 
 def _matrices(adata: AnnData) -> list[str]:
@@ -105,44 +148,56 @@ def _instead(adata: AnnData) -> str:
     return f"; set data.counts to one of: {', '.join(found)}"
 
 
-def _count_problem(values: sparse.csr_matrix, cells, genes, name: str) -> str | None:
+def _count_problem(pieces: Iterable[sparse.csr_matrix], cells, genes, name: str) -> str | None:
     """The beginning of a sentence about the first value that cannot be a count; None where there is no such value."""
-    if values.nnz == 0:
-        return f"{name} holds no value above 0" if values.shape[1] else f"{name} holds no genes"
-    data = values.data
-    for wrong, reason in (
-        (~np.isfinite(data), "which is not finite"),
-        (data < 0, "which is negative, as in scaled data"),
-        (data != np.rint(data), "which is not a whole number"),
-        (data > LARGEST, "which is too large for a count"),
-    ):
-        if wrong.any():
-            entry = int(wrong.argmax())
-            logged = " (it looks log-normalised)" if "whole" in reason and data.max() < 25 else ""
-            return f"{name} does not hold counts: it has {_named(values, entry, cells, genes)}, {reason}{logged}"
-    return None
+    wrong = {
+        "which is not finite": lambda data: ~np.isfinite(data),
+        "which is negative, as in scaled data": lambda data: data < 0,
+        "which is not a whole number": lambda data: data != np.rint(data),
+        "which is too large for a count": lambda data: data > LARGEST,
+    }
+    found: dict[str, str] = {}
+    largest, stored, first = -np.inf, 0, 0
+    for values in pieces:
+        data = values.data
+        for reason, test in wrong.items():
+            if reason not in found and (at := test(data)).any():
+                found[reason] = _named(values, int(at.argmax()), cells[first:], genes)
+        largest, stored, first = data.max(initial=largest), stored + values.nnz, first + values.shape[0]
+    if stored == 0:
+        return f"{name} holds no value above 0" if len(genes) else f"{name} holds no genes"
+    if not found:
+        return None
+    reason = next(reason for reason in wrong if reason in found)
+    logged = " (it looks log-normalised)" if "whole" in reason and largest < 25 else ""
+    return f"{name} does not hold counts: it has {found[reason]}, {reason}{logged}"
 
 
-def _check_expression(values: sparse.csr_matrix, cells, genes, name: str) -> None:
+def _check_expression(pieces: Iterable[sparse.csr_matrix], cells, genes, name: str) -> None:
     """Raises DataError for values that cannot be multiplicities, which are finite and not negative."""
-    if values.nnz == 0:
-        raise DataError(f"{name} holds only zeros; set data.counts to the matrix that holds the values.")
-    finite, negative = np.isfinite(values.data), values.data < 0
-    if not finite.all():
+    infinite = negative = most = None
+    largest, first = -np.inf, 0
+    for values in pieces:
+        data, own = values.data, cells[first:]
+        if infinite is None and not (finite := np.isfinite(data)).all():
+            infinite = _named(values, int(finite.argmin()), own, genes)
+        if negative is None and (below := data < 0).any():
+            negative = _named(values, int(below.argmax()), own, genes)
+        if data.size and data.max() > largest:
+            largest, most = data.max(), _named(values, int(data.argmax()), own, genes)
+        first += values.shape[0]
+    if infinite is not None:
+        raise DataError(f"{name} has {infinite}, which is not finite; fill in or remove missing values first.")
+    if negative is not None:
         raise DataError(
-            f"{name} has {_named(values, int(finite.argmin()), cells, genes)}, which is not finite; "
-            "fill in or remove missing values first."
-        )
-    if negative.any():
-        raise DataError(
-            f"{name} has {_named(values, int(negative.argmax()), cells, genes)}, but multiplicities cannot be "
+            f"{name} has {negative}, but multiplicities cannot be "
             "negative; use values from before scaling and centring (data.counts: raw or layer:NAME)."
         )
-    largest = int(values.data.argmax())
-    if not SMALLEST_VALUE < values.data[largest] < LARGEST_VALUE:
+    if most is None:
+        raise DataError(f"{name} holds only zeros; set data.counts to the matrix that holds the values.")
+    if not SMALLEST_VALUE < largest < LARGEST_VALUE:
         raise DataError(
-            f"The largest value of {name} is {_named(values, largest, cells, genes)}, too far from 1 to compute with; "
-            "divide all values by one number."
+            f"The largest value of {name} is {most}, too far from 1 to compute with; divide all values by one number."
         )
 
 
@@ -151,15 +206,18 @@ def _named(values: sparse.csr_matrix, entry: int, cells, genes) -> str:
     return f"{values.data[entry]:g} for gene {genes[gene]} in cell {cells[cell]}"
 
 
-def _alternatives(adata: AnnData, tried: str) -> str:
+def _alternatives(adata: AnnData, tried: str, rows: int | None) -> str:
     """Advice: the other choices of `data.counts` that do hold counts; each is read to see whether it does."""
-    found = [choice for choice in choices_that_hold_counts(adata) if choice != tried]
+    found = [choice for choice in choices_that_hold_counts(adata, rows) if choice != tried]
     if "recover" in found:
         found[found.index("recover")] = "recover (computes the integers from its log1p values)"
     if found:
         return f"set data.counts: {' or '.join(found)}."
-    values = to_csr(_matrix(adata, tried)[0], tried).data
-    if values.size == 0 or not np.isfinite(values).all() or (values < 0).any():
+    usable, stored = True, 0
+    for values in _matrix(adata, tried, rows)[0]():
+        usable = usable and bool(np.isfinite(values.data).all()) and not (values.data < 0).any()
+        stored += values.nnz
+    if not usable or not stored:
         return "no other matrix of the AnnData holds counts; correct this one, or add one."
     return (
         "no other matrix of the AnnData holds counts; add one, or set data.values: expression to use the values as "
@@ -167,10 +225,13 @@ def _alternatives(adata: AnnData, tried: str) -> str:
     )
 
 
-def choices_that_hold_counts(adata: AnnData) -> list[str]:
-    """The values of `data.counts` with which `adata` gives counts; each is read to see whether it does."""
-    found = [choice for choice in _matrices(adata) if _works(lambda choice=choice: _whole(_matrix(adata, choice)[0]))]
-    return [*found, "recover"] if _works(lambda: _recovered(adata)) else found
+def choices_that_hold_counts(adata: AnnData, rows: int | None = None) -> list[str]:
+    """The values of `data.counts` with which `adata` gives counts; each is read to see whether it does.
+
+    rows: cells that are read at a time; None: all.
+    """
+    found = [choice for choice in _matrices(adata) if _works(lambda choice=choice: _whole(adata, choice, rows))]
+    return [*found, "recover"] if _works(lambda: _recovered(adata, rows)) else found
 
 
 def _works(attempt) -> bool:
@@ -180,6 +241,11 @@ def _works(attempt) -> bool:
         return False
 
 
-def _whole(values: sparse.csr_matrix) -> bool:
-    data = values.data
-    return data.size > 0 and bool(np.all((data > 0) & (data == np.rint(data))))
+def _whole(adata: AnnData, choice: str, rows: int | None) -> bool:
+    """Whether a matrix holds whole numbers above 0, besides zeros."""
+    stored = 0
+    for values in _matrix(adata, choice, rows)[0]():
+        if not np.all((values.data > 0) & (values.data == np.rint(values.data))):
+            return False
+        stored += values.nnz
+    return stored > 0

@@ -9,6 +9,7 @@ counts are multiples of the smallest, which cannot be detected.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,20 +28,53 @@ class Recovered:
     error: float
 
 
+@dataclass(frozen=True)
+class Recovery:
+    """How the counts of a matrix are recovered, for any of its cells. rounding, error: of all its values."""
+
+    rounding: float
+    error: float
+
+    def counts(self, values: sparse.csr_matrix) -> sparse.csr_matrix:
+        return _fit(values, self.rounding).counts
+
+
 def recover_counts(values: sparse.csr_matrix, cells, name: str) -> Recovered:
     """Counts whose log1p gives `values`, CSR [C, N], within their stored precision in every cell. Raises DataError.
 
     cells [C]: names of the cells.   name: of the matrix, for messages.
     """
+    rounding = _rounding([values], name)
+    fit = _fit(values, rounding)
+    return Recovered(fit.counts, _checked([fit], rounding, cells, name).error)
+
+
+def recovery(pieces: Callable[[], Iterable[sparse.csr_matrix]], cells, name: str) -> Recovery:
+    """The same for a matrix in pieces of cells, which are read twice. Raises DataError."""
+    rounding = _rounding(pieces(), name)
+    return _checked((_fit(piece, rounding) for piece in pieces()), rounding, cells, name)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """gap [C]: least unit that is compatible with the cell's values minus the largest one; above 0: none is; -inf for
+    cells without values.   misses [C]: the cell's largest |log1p(u c) - v|.   chances: see _chances.
+    """
+
+    counts: sparse.csr_matrix
+    gap: np.ndarray
+    misses: np.ndarray
+    chances: np.ndarray
+
+
+def _fit(values: sparse.csr_matrix, rounding: float) -> _Fit:
     stored = values.data.astype(np.float64)
-    if not stored.size or not np.isfinite(stored).all() or stored.min() < 0 or stored.max() > 50:
-        raise DataError(
-            f"{name} is not log1p of counts, which lie between 0 and 50, are finite and not all 0; {ADVICE}"
-        )
     filled = np.diff(values.indptr) > 0
+    gap, misses = np.full(len(filled), -np.inf), np.zeros(len(filled))
+    if not stored.size:
+        return _Fit(values.astype(np.float32), gap, misses, np.empty(0))
     starts = values.indptr[:-1][filled]
     row = np.repeat(np.arange(starts.size), np.diff(values.indptr)[filled])
-    rounding = _rounding(values.data)
     low, value, high = (np.expm1(stored + shift) for shift in (-rounding, 0, rounding))
 
     unit = np.minimum.reduceat(value, starts)
@@ -52,33 +86,63 @@ def recover_counts(values: sparse.csr_matrix, cells, name: str) -> Recovered:
         most = np.minimum.reduceat(np.where(used, high / count, np.inf), starts)
         unit = (least + most) / 2
 
-    error = np.abs(np.log1p(count * unit[row]) - stored)
-    if (least > most).any():
-        worst = int(np.argmax(least - most))
-        cell = cells[np.flatnonzero(filled)[worst]]
-        raise DataError(
-            f"{name} is not log1p of scaled counts: in cell {cell} a value differs from every whole multiple of the "
-            f"smallest value by {error[row == worst].max():.1g} (rounding: {rounding:.1g}); {ADVICE}"
-        )
-    if _chance(count, unit[row], rounding) > 0.5:
-        raise DataError(f"{name} is rounded so coarsely that any numbers could be log1p of counts; {ADVICE}")
+    gap[filled] = least - most
+    misses[filled] = np.maximum.reduceat(np.abs(np.log1p(count * unit[row]) - stored), starts)
     counts = sparse.csr_matrix((count.astype(np.float32), values.indices, values.indptr), shape=values.shape)
-    return Recovered(counts, float(error.max()))
+    return _Fit(counts, gap, misses, _chances(count, unit[row], rounding))
 
 
-def _rounding(stored: np.ndarray) -> float:
-    """Largest error of a stored value: half of its last decimal digit, or the rounding of single precision."""
-    loss = 4 * float(np.finfo(stored.dtype).eps) * max(float(stored.max()), 1)
-    for decimals in range(1, 6):
-        if np.abs(stored - np.round(stored, decimals)).max() <= loss:
-            return 0.5 * 10.0**-decimals + loss
+def _checked(fits: Iterable[_Fit], rounding: float, cells, name: str) -> Recovery:
+    """Raises DataError where some cell's values are not log1p of counts, or could be by chance."""
+    gap, miss, worst, largest, before = -np.inf, 0.0, 0, 0.0, 0
+    chances, values = 0.0, 0
+    for fit in fits:
+        first = int(fit.gap.argmax())
+        if fit.gap[first] > gap:
+            gap, miss, worst = fit.gap[first], fit.misses[first], before + first
+        largest = max(largest, float(fit.misses.max()))
+        chances, values = chances + float(fit.chances.sum()), values + fit.chances.size
+        before += len(fit.gap)
+    if gap > 0:
+        raise DataError(
+            f"{name} is not log1p of scaled counts: in cell {cells[worst]} a value differs from every whole multiple "
+            f"of the smallest value by {miss:.1g} (rounding: {rounding:.1g}); {ADVICE}"
+        )
+    if chances > 0.5 * values:
+        raise DataError(f"{name} is rounded so coarsely that any numbers could be log1p of counts; {ADVICE}")
+    return Recovery(rounding, largest)
+
+
+def _rounding(pieces: Iterable[sparse.csr_matrix], name: str) -> float:
+    """Largest error of a stored value: half of its last decimal digit, or the rounding of single precision.
+
+    Raises DataError for values that cannot be log1p of counts.
+    """
+    decimals = np.arange(1, 6)
+    largest, off, eps, fits = -np.inf, np.zeros(len(decimals)), 0.0, True
+    for piece in pieces:
+        stored, eps = piece.data.astype(np.float64), float(np.finfo(piece.data.dtype).eps)
+        if stored.size:
+            fits = fits and bool(np.isfinite(stored).all()) and stored.min() >= 0
+            largest = max(largest, float(stored.max()))
+        if not fits or largest > 50:
+            break
+        rests = [float(np.abs(piece.data - np.round(piece.data, each)).max(initial=0)) for each in decimals]
+        off = np.maximum(off, rests)
+    if not fits or not 0 <= largest <= 50:
+        raise DataError(
+            f"{name} is not log1p of counts, which lie between 0 and 50, are finite and not all 0; {ADVICE}"
+        )
+    loss = 4 * eps * max(largest, 1)
+    for each, rest in zip(decimals, off, strict=True):
+        if rest <= loss:
+            return float(0.5 * 10.0**-each + loss)
     return 5e-6  # for any dtype: values that were normalised in float32 are wrong by a few units in the last place
 
 
-def _chance(count: np.ndarray, unit: np.ndarray, rounding: float) -> float:
-    """Mean probability that an arbitrary value lies within `rounding` of a whole count."""
+def _chances(count: np.ndarray, unit: np.ndarray, rounding: float) -> np.ndarray:
+    """Probability that an arbitrary value lies within `rounding` of a whole count, for each count above 1."""
     above_one = count > 1
-    if not above_one.any():
-        return 0.0
     gap = np.log1p((count + 1) * unit) - np.log1p(count * unit)
-    return float(np.minimum(1, 2 * rounding / gap[above_one]).mean())
+    with np.errstate(divide="ignore"):  # of huge counts, which are refused anyway
+        return np.minimum(1, 2 * rounding / gap[above_one])

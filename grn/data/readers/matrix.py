@@ -12,6 +12,7 @@ from scipy import sparse
 from grn.errors import DataError
 
 ROWS = 4096  # cells that are read from disk at a time
+STORED = 4_000_000  # numbers that are read from disk at a time where cells are wanted in pieces, if a piece has fewer
 
 
 def to_csr(values, where: str) -> sparse.csr_matrix:
@@ -19,11 +20,25 @@ def to_csr(values, where: str) -> sparse.csr_matrix:
 
     where: the matrix's name in messages. Raises DataError for indices outside the matrix, as in damaged files.
     """
+    blocks = list(csr_pieces(values, where))
+    return blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
+
+
+def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.csr_matrix]:
+    """The same as consecutive pieces of `rows` cells, the last one shorter; None: of any size.
+
+    No more than a piece and what is read from the disk at a time is in memory, except that a column-wise matrix on disk
+    is read whole. Raises DataError, as to_csr.
+    """
     try:
-        blocks = [_clean(block, where) for block in _blocks(values)]
+        for block in _blocks(values, rows):
+            clean = _clean(block, where)
+            if rows is None or clean.shape[0] <= rows:
+                yield clean
+            else:
+                yield from (clean[start : start + rows] for start in range(0, clean.shape[0], rows))
     except (OSError, ValueError, IndexError, KeyError, RuntimeError, TypeError) as problem:
         raise DataError(f"{where} cannot be read ({problem}); the file is damaged: write it again.") from problem
-    return blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
 
 
 def locate(values: sparse.csr_matrix, entry: int) -> tuple[int, int]:
@@ -31,31 +46,54 @@ def locate(values: sparse.csr_matrix, entry: int) -> tuple[int, int]:
     return int(np.searchsorted(values.indptr, entry, side="right")) - 1, int(values.indices[entry])
 
 
-def _blocks(values) -> Iterator:
-    """A dense matrix, or one on disk, in blocks of rows, so that no copy is ever whole; any other as one block."""
+def _blocks(values, rows: int | None) -> Iterator:
+    """A dense matrix, or one on disk, in blocks of rows, so that no copy is ever whole; any other as one block.
+
+    rows: blocks have a multiple of so many, except the last one; None: any number.
+    """
     if isinstance(values, CSCDataset):  # in a column-wise file, the values of a cell are scattered over all of it
         yield values.to_memory()
     elif isinstance(values, CSRDataset):
-        yield from _rows_of(values)
+        yield from _rows_of(values, rows)
     elif isinstance(values, (h5py.Dataset, np.ndarray)) and values.ndim == 2:
-        for start in range(0, max(values.shape[0], 1), ROWS):
-            yield values[start : start + ROWS]
+        step = ROWS if rows is None else rows * max(1, STORED // (rows * max(values.shape[1], 1)))
+        for start in range(0, max(values.shape[0], 1), step):
+            yield values[start : start + step]
+    elif rows is not None and sparse.issparse(values) and values.format == "csr":
+        _refuse_bad_format(values)
+        for start in range(0, max(values.shape[0], 1), rows):
+            yield values[start : start + rows]
     else:
         yield values
 
 
-def _rows_of(values: CSRDataset) -> Iterator[sparse.csr_matrix]:
+def _rows_of(values: CSRDataset, rows: int | None) -> Iterator[sparse.csr_matrix]:
     """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they are checked."""
-    data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
+    data, indices = (values.group[name] for name in ("data", "indices"))
     cells, genes = values.shape
-    refuse_no_positions(indices, indptr)
-    ends = indptr[:]
-    if ends.size != cells + 1 or ends[0] != 0 or ends[-1] > data.size or (np.diff(ends) < 0).any():
-        raise ValueError("its row pointers do not match its shape")
-    for start in range(0, max(cells, 1), ROWS):
-        own = ends[start : start + ROWS + 1]
+    ends = refuse_wrong_pointers(values)
+    start = 0
+    while start < max(cells, 1):
+        stop = start + ROWS
+        if rows is not None:
+            fitting = int(np.searchsorted(ends, ends[start] + STORED, side="right")) - 1 - start
+            stop = start + rows * max(1, fitting // rows)
+        own = ends[start : stop + 1]
         stored = slice(own[0], own[-1])
         yield sparse.csr_matrix((data[stored], indices[stored], own - own[0]), shape=(own.size - 1, genes))
+        start = stop
+
+
+def refuse_wrong_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
+    """The row (or column) pointers of a matrix on disk. Raises ValueError where they or the indices are impossible."""
+    data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
+    refuse_no_positions(indices, indptr)
+    rows = values.shape[isinstance(values, CSCDataset)]
+    ends = indptr[:]
+    wrong = ends.size != rows + 1 or ends[0] != 0 or ends[-1] > min(data.size, indices.size)
+    if wrong or (np.diff(ends) < 0).any():
+        raise ValueError("its row pointers do not match its shape")
+    return ends
 
 
 def refuse_no_positions(*arrays) -> None:
@@ -63,6 +101,12 @@ def refuse_no_positions(*arrays) -> None:
     for array in arrays:
         if array.dtype.kind not in "iu":
             raise ValueError(f"its indices are of type {array.dtype}, not whole numbers")
+
+
+def _refuse_bad_format(block) -> None:
+    """Raises ValueError for positions outside a CSR or CSC matrix in memory."""
+    refuse_no_positions(block.indices, block.indptr)
+    block.check_format(full_check=True)
 
 
 def _clean(block, where: str) -> sparse.csr_matrix:
@@ -76,8 +120,7 @@ def _clean(block, where: str) -> sparse.csr_matrix:
             "to another matrix."
         )
     if sparse.issparse(block) and block.format in ("csr", "csc"):
-        refuse_no_positions(block.indices, block.indptr)
-        block.check_format(full_check=True)  # before a conversion uses these indices
+        _refuse_bad_format(block)  # before a conversion uses these indices
     matrix = sparse.csr_matrix(block, copy=True, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()

@@ -8,14 +8,15 @@ To add a file format:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from anndata import AnnData
 
 from grn.config.schema import DataConfig
-from grn.data.readers.h5ad import read_h5ad
+from grn.data.readers.h5ad import h5ad_in_file, read_h5ad
 from grn.data.readers.memory import refuse_memory
 from grn.data.readers.mtx_folder import is_mtx_folder, read_mtx_folder
 from grn.data.readers.scanpy_datasets import DATASETS, open_scanpy_dataset
@@ -47,6 +48,17 @@ SCHEMES: dict[str, Callable[[str, DataConfig], AnnData]] = {
 def open_source(config: DataConfig) -> AnnData:
     """The AnnData behind `data.path`; its values, genes and labels are checked later. Raises DataError, ConfigError."""
     return find_source(config)()
+
+
+@contextmanager
+def source_in_file(config: DataConfig) -> Iterator[AnnData]:
+    """The same; the matrices of an .h5ad file stay in it (see h5ad_in_file) and can be read within the context."""
+    read = find_source(config)
+    if isinstance(read, partial) and read.func is read_h5ad:
+        with h5ad_in_file(*read.args) as adata:
+            yield adata
+    else:
+        yield read()
 
 
 def find_source(config: DataConfig) -> Callable[[], AnnData]:

@@ -10,7 +10,7 @@ from scipy import sparse
 from grn.config.schema import DataConfig
 from grn.data.cells import load_cells
 from grn.data.preprocessing.counts import read_expression
-from grn.data.preprocessing.recover import recover_counts
+from grn.data.preprocessing.recover import recover_counts, recovery
 from grn.errors import DataError
 
 
@@ -109,3 +109,23 @@ def test_recovered_cells_load_like_the_counts_themselves(write):
     stored = sparse.csr_matrix(logged(counts, 1e4).astype(np.float32))
     recovered, _ = load_cells(DataConfig(path=write(AnnData(stored), "log.h5ad"), counts="recover"))
     np.testing.assert_array_equal(recovered.multiplicity.toarray(), as_counts.multiplicity.toarray())
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.01])
+def test_pieces_of_cells_are_recovered_as_all_of_them(wrong):
+    """Counts, error and the sentence about a cell that is wrong are the same to the last bit."""
+    values = logged(np.random.default_rng(3).poisson(1.5, (50, 30)).astype(float), 1e4)
+    values[41, values[41].argmax()] += wrong
+    values[:10] = 0  # a piece without any value
+    whole, cells = sparse.csr_matrix(values), [f"c{i}" for i in range(50)]
+    pieces = [whole[first : first + 10] for first in range(0, 50, 10)]
+    if wrong:
+        with pytest.raises(DataError, match="in cell c41") as expected:
+            recover_counts(whole, cells, "X")
+        with pytest.raises(DataError) as found:
+            recovery(lambda: pieces, cells, "X")
+        assert str(found.value) == str(expected.value)
+        return
+    expected, found = recover_counts(whole, cells, "X"), recovery(lambda: pieces, cells, "X")
+    counts = sparse.vstack([found.counts(piece) for piece in pieces])
+    assert found.error == expected.error and (counts != expected.counts).nnz == 0
