@@ -6,16 +6,18 @@
 Each split puts a fifth of the cells, stratified by type, aside for the test. Of the others a fraction keeps its labels.
 grn's cell reader is fitted to all of the others as `grn train` does it, which needs no label for predicting genes, and
 labels the test cells as `grn predict` does; what `grn train` does besides, the network and the transformer's training,
-has no part in cell types and is left out. The other methods read the labelled cells
-only, as grn's own multiplicities of every gene (log1p of normalised counts), in units of each gene's sd. Their
-penalties are chosen by cross-validated accuracy.
+has no part in cell types and is left out. The other methods read the labelled cells only, as grn's own multiplicities
+of every gene (log1p of normalised counts), in units of each gene's sd; their penalties are chosen by cross-validated
+accuracy. CellTypist has its own normalisation and settings, and runs in a Python of its own, if there is one
+(`classification_parts/celltypist.py`).
 
 Columns: accuracy; macro F1 over the types of the test cells; calibration error (expected difference of confidence and
 accuracy, in 15 bins of confidence); its floor (the mean calibration error of so many cells whose labels are drawn from
 the very probabilities, so that these are right: few cells in many bins differ by chance); mean confidence minus
-accuracy; log loss (probabilities below 1e-6 count as 1e-6); CPU seconds of fit and prediction. A linear SVM has no
-probabilities. Writes `classification.csv`, and F1 by type to `classification_by_type.csv`, after every fit; rows of
-other sets, methods, fractions and splits stay. At the end, draws accuracy and macro F1 of all rows.
+accuracy; log loss (probabilities below 1e-6 count as 1e-6); CPU seconds of fit and prediction, those of CellTypist with
+the start of its Python. A linear SVM has no probabilities. Writes `classification.csv`, and F1 by type to
+`classification_by_type.csv`, after every fit; rows of other sets, methods, fractions and splits stay. At the end, draws
+accuracy and macro F1 of all rows.
 """
 
 from __future__ import annotations
@@ -23,13 +25,12 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from classification_parts.methods import METHODS, OURS, TEST, Labels, labelled_set
+from classification_parts.methods import METHODS, OURS, TEST, Labels, available, labelled_set
 from results_file import merged, ordered, write
 from sklearn.metrics import f1_score
 
@@ -109,7 +110,7 @@ def main() -> None:
     chosen = {n: c for n, c in configurations().items() if any(fnmatchcase(n, each) for each in arguments.sets)}
     if not chosen:
         raise SystemExit(f"No set is called {' or '.join(arguments.sets)}; there are {', '.join(configurations())}.")
-    methods = [method for method in METHODS if method not in arguments.without]
+    methods = available([method for method in METHODS if method not in arguments.without])
     for name, config in chosen.items():
         if arguments.max_steps:
             config = config.model_copy(
@@ -137,10 +138,10 @@ def measure(name: str, config: Config, methods: list[str], arguments: argparse.N
         for fraction in arguments.fractions:
             known = labelled_rows(targets, rest, fraction, split)
             for method in methods:
-                started = time.process_time()
+                started = cpu_seconds()
                 with tempfile.TemporaryDirectory() as folder:
                     found = METHODS[method](one, known, test, split, Path(folder))(one, test)
-                seconds = time.process_time() - started
+                seconds = cpu_seconds() - started
                 keys = {"set": name, "method": method, "labels": fraction, "split": split}
                 scored = scores(found, targets[test])
                 print(
@@ -155,6 +156,11 @@ def measure(name: str, config: Config, methods: list[str], arguments: argparse.N
                     for label, score in zip(types, each, strict=True)
                 ]
                 add(arguments.output / "classification_by_type.csv", by_type, [*keys, "type"])
+
+
+def cpu_seconds() -> float:
+    """Of this process and those that it started."""
+    return sum(os.times()[:4])
 
 
 def add(path: Path, rows: list[dict], keys: list[str]) -> None:

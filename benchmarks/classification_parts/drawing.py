@@ -17,6 +17,7 @@ COLOURS = {
     "linear SVM": "#009e73",
     "random forest": "#cc79a7",
     "CellTypist": "#e69f00",
+    "grn, not thinned": "#999999",
 }
 SCORES = {"accuracy": "Accuracy", "macro_f1": "Macro F1"}
 APART = 0.08  # of the distance of two ticks: between the methods
@@ -31,8 +32,9 @@ def by_share(table: pd.DataFrame, along: str, *, ours: str, label: str, shares: 
     sets = list(dict.fromkeys(table["set"]))
     # Ours last, so that it is on top; at the tick, with the peers beside it.
     methods = sorted(dict.fromkeys(table["method"]), key=lambda name: name == ours)
-    beside = sorted(range(-len(methods), len(methods) + 1), key=abs)[1 : len(methods)]
-    shifts = {ours: 0.0} | dict(zip(methods[:-1], (APART * place for place in sorted(beside)), strict=True))
+    peers = [method for method in methods if method != ours]
+    places = sorted(sorted(range(-len(peers), len(peers) + 1), key=abs)[1 : len(peers) + 1])
+    shifts = {ours: 0.0} | {method: APART * place for method, place in zip(peers, places, strict=True)}
     picture = figure(1.2 + 3.6 * len(sets), 6.4)
     panels = picture.subplots(len(SCORES), len(sets), sharex=True, squeeze=False)
     for panel, name in zip(panels[0], sets, strict=True):

@@ -6,7 +6,7 @@ Letters: C cells, N genes, K cell types.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 import grn
+from classification_parts import celltypist
 from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
 from grn.data.preprocessing.counts import read_expression
@@ -139,6 +140,17 @@ def fit_grn(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, fo
     return predict
 
 
+def fit_celltypist(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path) -> Predict:
+    """CellTypist, which is trained anew whenever it labels, in a tenth of a second."""
+
+    def predict(of: LabelledSet, rows: np.ndarray) -> Labels:
+        counts, asked = one.adata.X[known], of.adata.X[rows]
+        found = celltypist.probabilities(counts, one.targets[known], asked, len(of.cells.classes), folder)
+        return Labels(found.argmax(1), found)
+
+    return predict
+
+
 OURS = "grn"
 METHODS: dict[str, Fit] = {
     OURS: fit_grn,
@@ -146,4 +158,14 @@ METHODS: dict[str, Fit] = {
     "on 50 components": by_classifier(on_components),
     "linear SVM": by_classifier(lambda seed: penalised(seed, LinearSVC(dual="auto", random_state=seed))),
     "random forest": by_classifier(lambda seed: RandomForestClassifier(500, random_state=seed)),
+    "CellTypist": fit_celltypist,
 }
+
+
+def available(methods: Sequence[str]) -> list[str]:
+    """Those of the methods that can run here; prints why the others cannot."""
+    reasons = {"CellTypist": celltypist.unavailable()}
+    for method in methods:
+        if reasons.get(method):
+            print(f"{method}: {reasons[method]}")
+    return [method for method in methods if not reasons.get(method)]

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from classification import labelled_rows, main, scores
+from classification_parts import celltypist
 from classification_parts.drawing import SCORES, by_share
-from classification_parts.methods import Labels
+from classification_parts.methods import METHODS, Labels, available
+from scipy import sparse
 
 from grn.config.schema import Config
 
@@ -55,20 +57,38 @@ def test_every_method_labels_test_cells_that_it_was_not_fitted_on(tmp_path, monk
     found = make_config(max_steps=4).model_dump()
     found["data"]["simulated"] |= {"cells": 120, "cell_types": 3}
     monkeypatch.setattr(classification, "configurations", lambda: {"small": Config.model_validate(found)})
+    monkeypatch.delenv(celltypist.VARIABLE, raising=False)
+    methods = set(METHODS) - {"CellTypist"}
     command = ["classification.py", "--splits", "1", "--fractions", "1", "0.3", "--output", str(tmp_path)]
     command += ["--picture", str(tmp_path / "picture.png")]
     for arguments in (command, [*command, "--without", "grn"]):
         monkeypatch.setattr(sys, "argv", arguments)
         main()
         table = pd.read_csv(tmp_path / "classification.csv")
-        assert len(table) == 2 * len(classification.METHODS), "rows of a second run replace those of the first"
-    assert set(table["method"]) == set(classification.METHODS) and table["accuracy"].between(0, 1).all()
+        assert len(table) == 2 * len(methods), "rows of a second run replace those of the first"
+    assert set(table["method"]) == methods and table["accuracy"].between(0, 1).all()
     assert table.loc[table["method"] != "linear SVM", "log_loss"].notna().all()
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     by_type = pd.read_csv(tmp_path / "classification_by_type.csv")
     of_regression = by_type.query("method == 'logistic regression' and labels == 1")
     expected = table.query("method == 'logistic regression' and labels == 1")["macro_f1"].item()
     assert of_regression["f1"].mean() == pytest.approx(expected, abs=1e-5)
+
+
+def test_celltypist_is_left_out_where_no_python_has_it(monkeypatch, capsys):
+    monkeypatch.delenv(celltypist.VARIABLE, raising=False)
+    assert available(["grn", "CellTypist"]) == ["grn"]
+    assert f"CellTypist: left out: {celltypist.VARIABLE} is not set" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(celltypist.unavailable() is not None, reason="no Python with celltypist")
+def test_celltypist_tells_planted_types(tmp_path):
+    generator = np.random.default_rng(0)
+    targets = np.repeat([0, 2, 3], 30)  # no cell of type 1 is known
+    counts = sparse.csr_matrix(generator.poisson(np.where(targets[:, None] == np.arange(20) % 4, 9, 1)))
+    found = celltypist.probabilities(counts[::2], targets[::2], counts[1::2], 4, tmp_path)
+    assert found.argmax(1).tolist() == targets[1::2].tolist() and (found[:, 1] == 0).all()
+    np.testing.assert_allclose(found.sum(1), 1)
 
 
 def test_a_set_that_does_not_exist_is_refused_with_those_that_do(monkeypatch):

@@ -1,0 +1,116 @@
+"""How much worse are cells labelled that were sequenced less deeply than those that a method learned from?
+
+    python benchmarks/depth.py                                     # two sets, five splits: ten minutes of a core
+    python benchmarks/depth.py --sets pbmc68k_reduced --splits 1   # half a minute
+
+The splits of `classification.py` with all labels. Each method is fitted once to the training cells as they are, and
+labels the test cells with all of their counts and with fewer: each count stays with the same probability (binomial
+thinning; the counts that are left at 50 % are among those at 70 %). Multiplicities are made from the counts that are
+left, as those of the training cells from theirs. grn's reader, and no other method, takes counts away from half of the
+training cells of each batch by default (`cell_reader.thinned`); "grn, not thinned" is grn without that.
+
+Columns: as of `classification.py`; depth: share of the counts. Writes `depth.csv` after every fit; rows of other sets,
+methods, depths and splits stay. At the end, draws accuracy and macro F1 of all rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from classification import configurations, scores
+from classification_parts.methods import METHODS, OURS, TEST, Fit, LabelledSet, Predict, fit_grn, labelled_set
+from results_file import merged, ordered, write
+
+from grn.data.cells import cells_for_vocabulary
+from grn.data.preprocessing.split import split_cells
+
+HERE = Path(__file__).parent
+SETS = ("pbmc68k_reduced", "pbmc3k")
+DEPTHS = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1)
+KEYS = ["set", "method", "depth", "split"]
+
+
+def fit_not_thinned(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path) -> Predict:
+    """grn, all of whose training cells keep their counts."""
+    reader = one.config.cell_reader.model_copy(update={"thinned": 1.0})
+    changed = replace(one, config=one.config.model_copy(update={"cell_reader": reader}))
+    return fit_grn(changed, known, test, seed, folder)
+
+
+COMPARED: dict[str, Fit] = {
+    **{name: METHODS[name] for name in (OURS, "logistic regression", "on 50 components")},
+    "grn, not thinned": fit_not_thinned,
+}
+
+
+def thinned(one: LabelledSet, rows: np.ndarray, depths: tuple[float, ...], seed: int) -> Iterator[LabelledSet]:
+    """The cells of the rows with a share of their counts, for each of the depths, which decrease."""
+    generator, before = np.random.default_rng(seed), 1.0
+    few, config, cells = one.adata[rows].copy(), one.config.data, one.cells
+    for depth in depths:
+        few = few.copy()
+        few.X.data[:] = generator.binomial(np.rint(few.X.data).astype(np.int64), depth / before)
+        few.X.eliminate_zeros()
+        before = depth
+        read = cells_for_vocabulary(
+            few,
+            config,
+            cells.vocabulary,
+            classes=cells.classes,
+            target_total=cells.target_total,
+            depth=cells.depth,
+            measures_depth=cells.measures_depth,
+        )
+        yield LabelledSet(one.config, read, few, read.multiplicity.toarray())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", nargs="+", default=SETS, metavar="NAME", help=f"default: {' '.join(SETS)}")
+    parser.add_argument("--methods", nargs="+", default=list(COMPARED), choices=COMPARED, metavar="METHOD")
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--first-split", type=int, default=0, help="number of the first split, which is its seed")
+    parser.add_argument("--output", type=Path, default=HERE / "results", metavar="DIR")
+    parser.add_argument("--picture", type=Path, default=HERE.parent / "docs/img/depth.png", metavar="FILE")
+    arguments = parser.parse_args()
+
+    chosen = {n: c for n, c in configurations().items() if any(fnmatchcase(n, each) for each in arguments.sets)}
+    if not chosen:
+        raise SystemExit(f"No set is called {' or '.join(arguments.sets)}; there are {', '.join(configurations())}.")
+    path = arguments.output / "depth.csv"
+    for name, config in chosen.items():
+        one = labelled_set(config)
+        for split in range(arguments.first_split, arguments.first_split + arguments.splits):
+            test = split_cells(one.targets, None, 0.0, TEST, split).test
+            known = np.setdiff1d(np.flatnonzero(one.targets >= 0), test)
+            cells = list(thinned(one, test, DEPTHS, split))
+            for method in arguments.methods:
+                with tempfile.TemporaryDirectory() as folder:
+                    predict = COMPARED[method](one, known, test, split, Path(folder))
+                    found = [predict(each, np.arange(len(test))) for each in cells]
+                rows = [
+                    {"set": name, "method": method, "depth": depth, "split": split} | scores(each, one.targets[test])
+                    for depth, each in zip(DEPTHS, found, strict=True)
+                ]
+                print(f"{name}  {method}  {split} ", *(f"{row['accuracy']:.3f}" for row in rows), flush=True)
+                table = merged(path, pd.DataFrame(rows), KEYS)
+                write(path, ordered(table, set=list(configurations()), depth=DEPTHS, method=list(COMPARED)))
+
+    from classification_parts.drawing import by_share
+
+    from grn.plots.style import save
+
+    table = pd.read_csv(path)
+    save(by_share(table, "depth", ours=OURS, label="counts of the test cells", shares=DEPTHS), arguments.picture)
+    print(f"wrote {path} and {arguments.picture}")
+
+
+if __name__ == "__main__":
+    main()
