@@ -42,14 +42,13 @@ from draws import Draw, cascades, composition, sergio_like, sergio_noise, shuffl
 from networks import HERE, score
 from peers_by_type import by_label, pearson_each, ridge_each, ridge_shared, ridge_within
 from results_file import merged, ordered, write
-from scipy.stats import rankdata
+from scipy.stats import false_discovery_control, rankdata
 from scipy.stats import t as student
 from sets import NetworkSet, sergio
 from threadpoolctl import threadpool_limits
 
 from grn.analysis.evaluation.ranking import rank, ranking_scores
 from grn.network.baselines import pearson, ridge, spearman
-from grn.network.evidence.false_discovery import benjamini_hochberg
 
 KEYS = ["kind", "draw", "seed", "method"]
 SIZES = [(depth, cells) for depth in (4, 1) for cells in (600, 150)]
@@ -133,7 +132,7 @@ def abundance(matrix: np.ndarray, genes: list[str], regulators: list[str]) -> pd
 def correlation_q(table: pd.DataFrame, freedom: int) -> np.ndarray:
     """q-values of correlations, by Student's t and Benjamini and Hochberg."""
     r = np.clip(table["weight"].to_numpy(), -1 + 1e-15, 1 - 1e-15)
-    return benjamini_hochberg(2 * student.sf(np.abs(r) * np.sqrt(freedom / (1 - r**2)), freedom), 1.0)
+    return false_discovery_control(2 * student.sf(np.abs(r) * np.sqrt(freedom / (1 - r**2)), freedom))
 
 
 # ----------------------------------------------------------------------------------------------------------- the scores

@@ -84,7 +84,7 @@ def fitted(one: NetworkSet, seed: int, device: str, say: Say) -> tuple[Cells, St
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
     states = states_of(cells, seed)
     fit = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say)
-    regulation = fit(np.arange(len(cells)), earlier=fit(split.train)).regulation.to(device)
+    regulation = fit(np.arange(len(cells)), penalties=fit(split.train).penalties).regulation.to(device)
     return cells, states, regulation, {"mean": mean, "sd": sd}
 
 

@@ -78,10 +78,9 @@ def paths_between(
         among = of_regulators[:, None] * slopes.to(unit)[own]
         of_counting = torch.as_tensor(noise.T @ cells.cpu().numpy(), device=unit.device).to(unit) / unit.square()
         copied = share_of_counting(measured / unit, cells, of_counting, among)
-        certain = torch.as_tensor(of_states[k] if of_states else together, device=unit.device)
-        found.append(Paths(certain, copied, own, of_regulators))
+        found.append(Paths(of_states[k] if of_states else together, copied, own, of_regulators))
     mean = sum(part * each.by_counting for part, each in zip(fit.share.to(unit), found, strict=True))
-    return PathsByState(Paths(torch.as_tensor(together, device=unit.device), mean, own, of_regulators), found)
+    return PathsByState(Paths(together, mean, own, of_regulators), found)
 
 
 def summary(network: Network) -> list[str]:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import scipy.sparse as sp
+import torch
+from torch import Tensor
 
+Table = TypeVar("Table", np.ndarray, Tensor)
 SORTED = 2**22  # most numbers that are ordered at once
 
 
@@ -57,21 +61,21 @@ class Network:
         return Network(weight, {}, confidence, within, self.between, indirect=indirect, q=q)
 
 
-def balanced(weight: np.ndarray) -> np.ndarray:
-    """Effects [N, R], each row divided by the square root of its norm, in units of the rows' typical norm.
+def balanced(weight: Tensor) -> Tensor:
+    """Effects [N, R], float32, each row divided by the square root of its norm, in units of the rows' typical norm.
 
     Raw effects rank all edges of well-predicted targets before those of the others. Effects divided by the norm itself
     rank the best edge of a target that cannot be predicted as high as any. The square root, half way between the two,
     ranked planted edges best (docs/log.md). The typical norm (root mean square) keeps the sum of squares, so that
     effects which are nearly zero everywhere stay nearly zero.
     """
-    weight = np.asarray(weight, dtype=np.float64)
-    norm = np.sqrt(np.square(weight).sum(1, keepdims=True))
-    typical = np.sqrt(np.square(norm).mean())
+    weight = weight.double()
+    norm = weight.square().sum(1, keepdim=True).sqrt()
+    typical = norm.square().mean().sqrt()
     if typical == 0:
-        return np.zeros(weight.shape, dtype=np.float32)
-    scaled = weight / np.sqrt(np.where(norm > 0, norm, 1))
-    return (scaled * (typical / np.sqrt(np.square(scaled).sum() / len(weight)))).astype(np.float32)
+        return torch.zeros_like(weight, dtype=torch.float32)
+    scaled = weight / torch.where(norm > 0, norm, 1).sqrt()
+    return (scaled * (typical / (scaled.square().sum() / len(weight)).sqrt())).float()
 
 
 def strongest(weight: np.ndarray, top_k: int | None) -> np.ndarray:
@@ -89,7 +93,7 @@ def strongest(weight: np.ndarray, top_k: int | None) -> np.ndarray:
     return keep
 
 
-def without_self(weight: np.ndarray, regulators: np.ndarray) -> np.ndarray:
+def without_self(weight: Table, regulators: np.ndarray) -> Table:
     """`weight` [N, R], set to 0 in place where a gene meets itself. regulators [R]: the row of each column's gene."""
     weight[regulators, np.arange(len(regulators))] = 0
     return weight

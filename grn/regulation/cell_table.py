@@ -31,17 +31,19 @@ SORTED, SORTED_ON_GPU = 2**17, 2**26  # values whose ranks are computed at the s
 
 
 class CellTable:
-    """inputs [C, R + 1] in units, states [C, K] and standardised targets of the fitted cells, all within LIMIT."""
+    """inputs [C, R + 1] in units, states [C, K] and standardised targets of the fitted cells, all within LIMIT.
 
-    def __init__(self, layer: RegulationLayer, cells: TrainingCells):
-        device, fitted = layer.unit.device, cells.only_fitted()
-        regulators = torch.as_tensor(fitted.multiplicity[:, layer.regulators.cpu().numpy()].toarray(), device=device)
-        self.states = torch.as_tensor(fitted.memberships(), device=device)
-        inputs = layer.inputs(regulators, torch.as_tensor(fitted.basal, device=device))
+    targets: those of an earlier table of the same cells; None: they are computed.
+    """
+
+    def __init__(self, layer: RegulationLayer, cells: TrainingCells, targets: BothTargets | None = None):
+        device = layer.unit.device
+        self.values, self.ranks = both_targets(cells, device) if targets is None else targets
+        regulators = dense(self.values.table[:, layer.regulators.cpu().numpy()], device)
+        basal, states = cells.basal[cells.rows], cells.memberships()[cells.rows]
+        self.states = torch.as_tensor(states, device=device)
+        inputs = layer.inputs(regulators, torch.as_tensor(basal, device=device))
         self.inputs = torch.minimum(inputs, self.states @ layer.centre + LIMIT)
-        self.values = Targets(fitted.multiplicity, cells.mean, cells.sd, device)
-        ranks = cell_ranks(fitted.multiplicity, device)
-        self.ranks = Targets(ranks, *mean_and_sd(ranks), device)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -131,8 +133,27 @@ class Targets:
         return dense
 
     def _standardised(self, table: sp.spmatrix, genes: Tensor | slice = slice(None)) -> Tensor:
-        values = torch.as_tensor(table.toarray(), device=self.mean.device)  # changed in place, as it may be large
+        values = dense(table, self.mean.device)  # changed in place, as it may be large
         return values.sub_(self.mean[genes]).div_(self.sd[genes]).clamp_(max=LIMIT)
+
+
+BothTargets = tuple[Targets, Targets]  # of multiplicities and of ranks
+
+
+def both_targets(cells: TrainingCells, device: torch.device) -> BothTargets:
+    """Multiplicities and ranks of the fitted cells."""
+    fitted = cells.only_fitted().multiplicity
+    ranks = cell_ranks(fitted, device)
+    return Targets(fitted, cells.mean, cells.sd, device), Targets(ranks, *mean_and_sd(ranks), device)
+
+
+def dense(table: sp.csr_matrix | sp.csc_matrix, device: torch.device) -> Tensor:
+    """The table with its zeros. A GPU adds them itself, so that only the other values travel there."""
+    if device.type != "cuda" or table.format != "csr":
+        return torch.as_tensor(table.toarray(), device=device)
+    starts, columns = (torch.as_tensor(each, device=device) for each in (table.indptr, table.indices))
+    values = torch.as_tensor(table.data, device=device)
+    return torch.sparse_csr_tensor(starts, columns, values, table.shape).to_dense()
 
 
 def most_kept(device: torch.device) -> int:

@@ -25,7 +25,7 @@ from grn.messages import Say, silent
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.process_memory import give_back
-from grn.regulation.cell_table import CellTable, centred, sampled, set_units
+from grn.regulation.cell_table import BothTargets, CellTable, both_targets, centred, sampled, set_units
 from grn.regulation.folds import held_out_cells
 from grn.regulation.levels import level_error
 from grn.regulation.linear import FOLDS, Penalties, PriorError, choose_penalties, weigh_by_prior
@@ -89,6 +89,7 @@ def fit_ensemble(
     members: int | None = None,
     penalties: tuple[Penalties, Penalties] | None = None,
     prior: np.ndarray | None = None,
+    targets: BothTargets | None = None,
     seed: int,
     device: torch.device | str = "cpu",
     say: Say = silent,
@@ -97,7 +98,8 @@ def fit_ensemble(
 
     members: how many; None: config.members.   penalties: those of multiplicities and of ranks; None: held-out
     prediction chooses.   prior [N, R]: strength of the pairs that a prior network lists, 0 for others; held-out
-    prediction chooses how much it counts. Raises TrainingDiverged.
+    prediction chooses how much it counts.   targets: of an earlier fit to the same cells on the same device; None: they
+    are computed. Raises TrainingDiverged.
     """
     members = config.members if members is None else members
     if cells.groups is not None and cells.fitted_groups() is None:
@@ -108,7 +110,7 @@ def fit_ensemble(
     width = min(config.width, len(regulators) + 1)  # more would be of no use, as no scores need more
     layer = RegulationLayer(members, len(cells.mean), regulators, config.heads, width, states)
     set_units(layer, cells)
-    table = CellTable(layer.to(device), cells)
+    table = CellTable(layer.to(device), cells, targets)
     values, ranks = choose(config, layer, table, cells, seed, prior) if penalties is None else penalties
     give_back()
     if values.ratio:
@@ -212,7 +214,8 @@ def fit_regulation(
     settings, device, seed = config.regulation, own_device(config.trainer), config.trainer.seed
     refuse_too_many_scores(config, with_states)
     started = time.monotonic()
-    fit = partial(fit_ensemble, settings, prior=prior, seed=seed, device=device, say=say)
+    targets = both_targets(with_states, torch.device(device))
+    fit = partial(fit_ensemble, settings, prior=prior, targets=targets, seed=seed, device=device, say=say)
 
     def layer(cells: TrainingCells, penalties: tuple[Penalties, Penalties] | None) -> FittedLayer:
         found = fit(cells, penalties=penalties)

@@ -155,9 +155,10 @@ def in_order_of(drawn: np.ndarray, values: np.ndarray, cell_types: np.ndarray) -
     moved = np.empty_like(values)
     for cell_type in np.unique(cell_types):
         cells = np.flatnonzero(cell_types == cell_type)
-        own = np.empty_like(values[cells])
-        np.put_along_axis(own, drawn[cells].argsort(0, kind="stable"), np.sort(values[cells], axis=0), 0)
-        moved[cells] = own
+        # Rows of a contiguous table are sorted by several threads.
+        order = torch.as_tensor(np.ascontiguousarray(drawn[cells].T)).argsort(dim=1, stable=True)
+        ascending = torch.as_tensor(np.ascontiguousarray(values[cells].T)).sort(1)[0]
+        moved[cells] = torch.empty_like(ascending).scatter_(1, order, ascending).numpy().T
     return moved
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ def drawn(seed: int = 0) -> np.ndarray:
 
 def test_balanced_rows_are_to_each_other_as_the_roots_of_their_norms_and_keep_their_signs():
     weight = drawn()
-    found = balanced(weight)
+    found = balanced(torch.as_tensor(weight)).numpy()
     norm, root = np.linalg.norm(found, axis=1), np.linalg.norm(weight, axis=1) ** 0.5
     np.testing.assert_allclose(norm / norm[1], root / root[1], rtol=1e-5)
     np.testing.assert_array_equal(np.sign(found), np.sign(weight))
@@ -27,13 +28,13 @@ def test_balanced_rows_are_to_each_other_as_the_roots_of_their_norms_and_keep_th
 def test_balancing_keeps_the_sum_of_squares_and_the_unit(size):
     """So effects that are nearly zero everywhere stay nearly zero."""
     weight = drawn(1)
-    found = balanced(size * weight)
+    found = balanced(torch.as_tensor(size * weight)).numpy()
     assert np.square(found, dtype=float).sum() == pytest.approx(size**2 * np.square(weight).sum(), rel=1e-5)
-    np.testing.assert_allclose(found, size * balanced(weight), rtol=1e-5)
+    np.testing.assert_allclose(found, size * balanced(torch.as_tensor(weight)).numpy(), rtol=1e-5)
 
 
 def test_no_weights_are_balanced_to_none():
-    assert (balanced(np.zeros((3, 2))) == 0).all()
+    assert (balanced(torch.zeros(3, 2)) == 0).all()
 
 
 def test_the_network_of_a_type_has_what_is_known_of_the_type():

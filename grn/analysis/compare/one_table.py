@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy import sparse
-from scipy.stats import norm, t
+from scipy.stats import false_discovery_control, norm, t
 
 from grn.analysis.compare.conditions import Compared
 from grn.analysis.compare.divisions import Divisions
 from grn.analysis.compare.slopes import Differences, Sample, SlopeFit, without_levels
 from grn.data.cells import Cells
-from grn.network.evidence.false_discovery import benjamini_hochberg
 from grn.regulation.folds import held_out_cells
 from grn.regulation.linear import FOLDS, choose_penalties
 from grn.regulation.ridge import Features, Ridge
@@ -92,7 +91,7 @@ def compare_slopes(
             "low": (effect - half)[tested],
             "high": (effect + half)[tested],
             "p_value": p[tested],
-            "q_value": benjamini_hochberg(p[tested]),
+            "q_value": false_discovery_control(p[tested]),
             f"weight_{a}": (first * scale)[tested],
             f"weight_{b}": (second * scale)[tested],
             "level_source": level[genes.own][regulator],

@@ -10,18 +10,19 @@ Letters: N target genes, R regulators, M knock-off pairs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from grn.network.readouts.effect import presence
-from grn.network.weights import Network, balanced
+from grn.network.weights import Network, balanced, without_self
 from grn.regulation.knockoffs import KnockoffFit
 
 NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
-MANY = 2**20  # values, from which on a GPU sorts them, where there is one
 FEW, POWER = 0.1, 0.75  # of regulator_factor; chosen on simulated cells with 60 to 90 % zeros (docs/log.md)
 SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated from
 
@@ -44,48 +45,50 @@ def edge_evidence(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Evidence, l
     that all states share: how likely it is that the pair is an edge in any of them. It counts the more, the less the
     state's own weights stand out from its knock-offs'. regulators: vocabulary positions [R].
     """
-    usual = fit.usual.cpu().numpy()
-    slopes = (fit.slopes, fit.null_slopes)
-    mean, null_mean = (torch.einsum("k,kir->ir", fit.share, each).cpu().numpy() * usual for each in slopes)
-    together = _evidence(*_balanced(mean, null_mean, regulators))
+    together = _evidence(*_balanced(*_mean_weights(fit), regulators))
     together = replace(together, factor=together.confidence * regulator_factor(together.confidence))
     if len(fit.share) == 1:
         return together, []
-    size, null_size = (_root_mean_square(each, fit.share).cpu().numpy() * usual for each in slopes)
-    in_any, null_in_any, candidates = _balanced(size, null_size, regulators)
-    is_edge = np.zeros(candidates.shape, np.float32)
-    is_edge[candidates] = 1 - local_rates(in_any[candidates], null_in_any[candidates])
+    size, null_size = (_root_mean_square(each, fit.share) * fit.usual for each in (fit.slopes, fit.null_slopes))
+    is_edge = _certain(size, null_size, regulators).cpu().numpy()
     of_states = []
-    for real, null, unit in zip(*slopes, presence(fit.sds, fit.usual) * fit.usual, strict=True):
-        weight, null_weight = (real * unit).cpu().numpy(), (null * unit).cpu().numpy()
+    for weight, null_weight in _weights_by_state(fit):
         alone = signal_share(weight, null_weight)
         found = _evidence(*_balanced(weight, null_weight, regulators))
         of_states.append(replace(found, factor=found.confidence * (alone + (1 - alone) * is_edge)))
     return together, of_states
 
 
-def certain_pairs(fit: KnockoffFit, regulators: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def certain_pairs(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Tensor, list[Tensor]]:
     """How certain it is that each pair is associated, float32 [N, R], 0 to 1: over all states, and in each of several.
 
     regulators: vocabulary positions [R].
     """
-    usual = fit.usual.cpu().numpy()
-    slopes = (fit.slopes, fit.null_slopes)
-    mean, null_mean = (torch.einsum("k,kir->ir", fit.share, each).cpu().numpy() * usual for each in slopes)
-    together = _certain(mean, null_mean, regulators)
+    together = _certain(*_mean_weights(fit), regulators)
     if len(fit.share) == 1:
         return together, []
+    return together, [_certain(*weights, regulators) for weights in _weights_by_state(fit)]
+
+
+def _mean_weights(fit: KnockoffFit) -> tuple[Tensor, Tensor]:
+    """Effects over all states [N, R] of the regulators and of their knock-offs, for a usual sd of each regulator."""
+    slopes, null_slopes = (
+        torch.einsum("k,kir->ir", fit.share, each) * fit.usual for each in (fit.slopes, fit.null_slopes)
+    )
+    return slopes, null_slopes
+
+
+def _weights_by_state(fit: KnockoffFit) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same of each state, where regulators that hardly vary count less."""
     units = presence(fit.sds, fit.usual) * fit.usual
-    return together, [
-        _certain((real * unit).cpu().numpy(), (null * unit).cpu().numpy(), regulators)
-        for real, null, unit in zip(*slopes, units, strict=True)
-    ]
+    for real, null, unit in zip(fit.slopes, fit.null_slopes, units, strict=True):
+        yield real * unit, null * unit
 
 
-def _certain(weight: np.ndarray, null_weight: np.ndarray, regulators: np.ndarray) -> np.ndarray:
+def _certain(weight: Tensor, null_weight: Tensor, regulators: np.ndarray) -> Tensor:
     weight, null_weight, candidates = _balanced(weight, null_weight, regulators)
-    certain = np.zeros(weight.shape, np.float32)
-    certain[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates])
+    certain = torch.zeros_like(weight)
+    certain[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]).float()
     return certain
 
 
@@ -95,10 +98,10 @@ def regulator_factor(confidence: np.ndarray) -> np.ndarray:
     return ((share + FEW) / (1 + FEW)) ** POWER
 
 
-def signal_share(weight: np.ndarray, null_weight: np.ndarray) -> float:
+def signal_share(weight: Tensor, null_weight: Tensor) -> float:
     """S / (S + 2 n): S, the mean square of weights above that of knock-offs, n. The noise of both counts; 0 to 1."""
-    noise = float(np.square(null_weight).mean())
-    signal = max(float(np.square(weight).mean()) - noise, 0.0)
+    noise = float(null_weight.square().mean())
+    signal = max(float(weight.square().mean()) - noise, 0.0)
     return signal / max(signal + 2 * noise, 1e-30)
 
 
@@ -110,22 +113,21 @@ def _root_mean_square(values: Tensor, share: Tensor) -> Tensor:
     return total.sqrt()
 
 
-def _balanced(
-    weight: np.ndarray, null_weight: np.ndarray, regulators: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _balanced(weight: Tensor, null_weight: Tensor, regulators: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
     """The effects of the regulators and of their knock-offs, [N, R] each, with rows balanced together, and which pairs
     are candidates, bool [N, R]."""
-    candidates = np.ones(weight.shape, dtype=bool)
-    candidates[regulators, np.arange(len(regulators))] = False
-    both = balanced(np.concatenate([np.where(candidates, weight, 0), np.where(candidates, null_weight, 0)], axis=1))
-    return both[:, : weight.shape[1]], both[:, weight.shape[1] :], candidates
+    both = [without_self(each.clone(), regulators) for each in (weight, null_weight)]
+    candidates = without_self(torch.ones_like(weight, dtype=torch.bool), regulators)
+    weight, null_weight = balanced(torch.cat(both, 1)).tensor_split(2, 1)
+    return weight, null_weight, candidates
 
 
-def _evidence(weight: np.ndarray, null_weight: np.ndarray, candidates: np.ndarray) -> Evidence:
+def _evidence(weight: Tensor, null_weight: Tensor, candidates: Tensor) -> Evidence:
     """Of balanced effects [N, R]."""
-    confidence = np.full(weight.shape, 0.5, np.float32)
-    confidence[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]) / 2
-    return Evidence(q_values(weight, null_weight, candidates), confidence, confidence)
+    confidence = torch.full_like(weight, 0.5)
+    confidence[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]).float() / 2
+    of_sign = confidence.cpu().numpy()
+    return Evidence(q_values(weight, null_weight, candidates).cpu().numpy(), of_sign, of_sign)
 
 
 def with_evidence(network: Network, together: Evidence, of_states: list[Evidence]) -> Network:
@@ -148,8 +150,8 @@ def with_evidence(network: Network, together: Evidence, of_states: list[Evidence
     )
 
 
-def local_rates(weight: np.ndarray, null_weight: np.ndarray) -> np.ndarray:
-    """Probability that each weight [n] is false, 0 to 1, never larger for a larger |weight|.
+def local_rates(weight: Tensor, null_weight: Tensor) -> Tensor:
+    """Probability that each weight [n] is false, float64, 0 to 1, never larger for a larger |weight|.
 
     That is the share of false edges times the ratio of the densities of knock-offs [M] and of weights, as an isotonic
     regression of which of the two a value is. One knock-off more counts as the strongest value of all, so that no
@@ -157,26 +159,44 @@ def local_rates(weight: np.ndarray, null_weight: np.ndarray) -> np.ndarray:
     """
     from sklearn.isotonic import IsotonicRegression
 
-    size, null = np.abs(weight), np.abs(null_weight)
+    size, null = weight.abs().double(), null_weight.abs().double()
     if not len(size):
-        return np.zeros(0)
+        return size
     some, some_null = (_sample(each) for each in (size, null))
-    values = np.concatenate([some, some_null, [max(size.max(), null.max())]])
-    is_null = np.concatenate([np.zeros(len(some)), np.ones(len(some_null) + 1)])
-    importance = np.concatenate([np.full(len(some), 1 / len(some)), np.full(len(some_null) + 1, 1 / len(some_null))])
-    regression = IsotonicRegression(increasing=False).fit(values, is_null, importance)
-    share = np.interp(size, regression.X_thresholds_, regression.y_thresholds_)
-    ratio = share / np.maximum(1 - share, 1e-9)
-    return np.minimum(1, null_share(p_values(weight, null_weight)) * ratio)
+    values, order = torch.cat([some, some_null, torch.maximum(size.max(), null.max())[None]]).sort()
+    is_null = (order >= len(some)).double()
+    importance = torch.where(order < len(some), 1 / len(some), 1 / (len(some_null) + 1))
+    regression = IsotonicRegression(increasing=False)
+    regression.fit(*(each.double().cpu().numpy() for each in (values, is_null, importance)))
+    thresholds = (torch.as_tensor(each).to(size) for each in (regression.X_thresholds_, regression.y_thresholds_))
+    share = _interpolated(size, *thresholds)
+    ratio = share / (1 - share).clamp(min=1e-9)
+    return (null_share(p_values(weight, null_weight)) * ratio).clamp(max=1)
 
 
-def _sample(values: np.ndarray) -> np.ndarray:
+def _sample(values: Tensor) -> Tensor:
     """All values [n], or SMOOTHED of them where there are more."""
-    return values if len(values) <= SMOOTHED else np.random.default_rng(0).choice(values, SMOOTHED, replace=False)
+    if len(values) <= SMOOTHED:
+        return values
+    return values[torch.as_tensor(_chosen(len(values), SMOOTHED), device=values.device)]
 
 
-def q_values(weight: np.ndarray, null_weight: np.ndarray, candidates: np.ndarray | None = None) -> np.ndarray:
-    """q [N, R], 0 to 1, never larger for a larger |weight|; 1 for pairs that are not candidates.
+@lru_cache(maxsize=1)
+def _chosen(count: int, chosen: int) -> np.ndarray:
+    """The same numbers for all states, as to choose among millions takes a second."""
+    return np.random.default_rng(0).choice(count, chosen, replace=False)
+
+
+def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
+    """The piecewise linear function that has `values` [B] at `at` [B] (ascending), at x [n]; constant outside."""
+    after = torch.searchsorted(at, x).clamp(1, max(len(at) - 1, 1))
+    left, right = at[after - 1], at[after.clamp(max=len(at) - 1)]
+    share = ((x - left) / (right - left).clamp(min=1e-300)).clamp(0, 1)
+    return torch.lerp(values[after - 1], values[after.clamp(max=len(at) - 1)], share)
+
+
+def q_values(weight: Tensor, null_weight: Tensor, candidates: Tensor | None = None) -> Tensor:
+    """q [N, R], float64, 0 to 1, never larger for a larger |weight|; 1 for pairs that are not candidates.
 
     weight, null_weight [N, R]: of one fit, so that they are comparable as they are.   candidates bool [N, R]: pairs
     that may be edges (None: all); the knock-offs of the others are not part of the null either.
@@ -184,42 +204,40 @@ def q_values(weight: np.ndarray, null_weight: np.ndarray, candidates: np.ndarray
     Source: competition with the null (target-decoy search), Elias and Gygi 2007; the rate, Benjamini and Hochberg 1995;
     the share of false edges, Storey 2002 (and its finite-sample form of 2004, which counts one p-value more).
     """
-    candidates = np.ones(weight.shape, dtype=bool) if candidates is None else candidates
+    candidates = torch.ones_like(weight, dtype=torch.bool) if candidates is None else candidates
     if not weight.shape == null_weight.shape == candidates.shape:
-        shapes = f"weights {weight.shape}, knock-offs {null_weight.shape}, candidates {candidates.shape}"
+        shapes = ", ".join(
+            f"{name} {tuple(each.shape)}"
+            for name, each in {"weights": weight, "knock-offs": null_weight, "candidates": candidates}.items()
+        )
         raise ValueError(f"The shapes must be equal, and they are: {shapes}.")
     p = p_values(weight[candidates], null_weight[candidates])
-    q = np.ones(weight.shape)
+    q = torch.ones_like(weight, dtype=torch.float64)
     q[candidates] = benjamini_hochberg(p, null_share(p))
     return q
 
 
-def p_values(weight: np.ndarray, null_weight: np.ndarray) -> np.ndarray:
-    """Share of knock-offs [M] that are at least as strong as each weight [n], the weight itself counted: never 0."""
-    if not (np.isfinite(weight).all() and np.isfinite(null_weight).all()):
+def p_values(weight: Tensor, null_weight: Tensor) -> Tensor:
+    """Share of knock-offs [M] that are at least as strong as each weight [n], the weight itself counted: never 0.
+    float64."""
+    if not (weight.isfinite().all() and null_weight.isfinite().all()):
         raise ValueError("A weight is not finite.")
-    device = _device(len(null_weight))
-    null = torch.as_tensor(np.abs(null_weight), device=device).sort()[0]
-    size, order = torch.as_tensor(np.abs(weight), device=device).to(null.dtype).sort()  # in order, they are found soon
-    p = torch.empty(len(size), dtype=torch.float64, device=device)
+    null = null_weight.abs().sort()[0]
+    size, order = weight.abs().sort()  # in order, they are found soon
+    p = torch.empty_like(size, dtype=torch.float64)
     p[order] = (1 + len(null) - torch.searchsorted(null, size)).double() / (1 + len(null))
-    return p.cpu().numpy()
+    return p
 
 
-def null_share(p: np.ndarray) -> float:
+def null_share(p: Tensor) -> float:
     """Estimated share of false edges among all, at most 1."""
-    return float(min(1.0, (1 + (p > NULL_FROM).sum()) / (max(len(p), 1) * (1 - NULL_FROM))))
+    return float(min(1.0, (1 + int((p > NULL_FROM).sum())) / (max(len(p), 1) * (1 - NULL_FROM))))
 
 
-def benjamini_hochberg(p: np.ndarray, null_share: float = 1.0) -> np.ndarray:
+def benjamini_hochberg(p: Tensor, null_share: float = 1.0) -> Tensor:
     """q [n] of p-values [n]; equal p-values have equal q-values."""
-    rates, order = torch.as_tensor(p, device=_device(len(p))).sort()
+    rates, order = p.sort()
     rates = null_share * len(p) * rates / torch.arange(1, len(p) + 1, device=rates.device)
     q = torch.empty_like(rates)
     q[order] = rates.flip(0).cummin(0)[0].flip(0).clamp(max=1)
-    return q.cpu().numpy()
-
-
-def _device(count: int) -> str:
-    """A GPU, where there is one, sorts millions of values in an instant."""
-    return "cuda" if count > MANY and torch.cuda.is_available() else "cpu"
+    return q

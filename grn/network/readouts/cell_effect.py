@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from grn.model.signed.regulation import Regulation
-from grn.network.readouts.effect import effect
+from grn.network.readouts.effect import balanced_weights, effect
 from grn.network.readouts.layer_means import state_means, state_sds
-from grn.network.weights import balanced, without_self
 
 
 @torch.no_grad()
@@ -37,5 +36,4 @@ def cell_effects(
     own = slice(cell, cell + 1)
     slopes = state_means(layer, m[own], states[own], effect)
     slope = np.einsum("k,kir->ir", states[cell].cpu().numpy(), slopes)
-    unit = (usual * (multiplicity[cell] > 0)).cpu().numpy()
-    return without_self(balanced(without_self(slope * unit, regulators)), regulators)
+    return balanced_weights(slope, usual * (multiplicity[cell] > 0), regulators)

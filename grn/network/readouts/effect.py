@@ -105,10 +105,10 @@ class Effects:
 
     def weight(self, unit: Tensor, regulators: np.ndarray) -> np.ndarray:
         """The direct effects of `unit` [R] units of each regulator, balanced."""
-        return _weights(self.direct, unit, regulators)
+        return balanced_weights(self.direct, unit, regulators)
 
     def total_weight(self, unit: Tensor, regulators: np.ndarray) -> np.ndarray | None:
-        return None if self.direct is self.total else _weights(self.total, unit, regulators)
+        return None if self.direct is self.total else balanced_weights(self.total, unit, regulators)
 
     @property
     def indirect(self) -> np.ndarray | None:
@@ -118,9 +118,10 @@ class Effects:
         return 1 - np.divide(self.direct, self.total, out=np.ones_like(self.total), where=self.total != 0)
 
 
-def _weights(slopes: np.ndarray, unit: Tensor, regulators: np.ndarray) -> np.ndarray:
-    slopes = without_self(slopes * unit.cpu().numpy(), regulators)
-    return without_self(balanced(slopes), regulators)
+def balanced_weights(slopes: np.ndarray, unit: Tensor, regulators: np.ndarray) -> np.ndarray:
+    """Slopes [N, R] times units [R], `balanced`, float32; 0 where a gene meets itself. On the device of the units."""
+    weights = torch.as_tensor(slopes, device=unit.device) * unit
+    return balanced(without_self(weights, regulators)).cpu().numpy()
 
 
 def effect(scores: Scores, m: Tensor, share: Tensor) -> Tensor:

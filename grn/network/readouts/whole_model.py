@@ -107,7 +107,7 @@ def average(means: dict[int, PairMean], cells: dict[int, int], unit: np.ndarray,
     agreement = 0.5 + 0.5 * sum(mean.sign for mean in means.values()) * np.sign(overall) / bags
 
     def finished(weight: np.ndarray) -> np.ndarray:
-        return balanced(without_self(weight * unit, regulators))
+        return balanced(torch.as_tensor(without_self(weight * unit, regulators))).numpy()
 
     by_type = {
         str(cell_type): finished(weight) for cell_type, weight in zip(types, stack, strict=True) if cell_type >= 0

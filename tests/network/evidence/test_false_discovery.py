@@ -36,13 +36,14 @@ def weights():
     generator = np.random.default_rng(2)
     weight = generator.standard_normal(TARGETS * REGULATORS)
     weight[:EDGES] = np.sign(weight[:EDGES]) * (6 + np.abs(weight[:EDGES]))
-    return weight.reshape(TARGETS, REGULATORS), generator.standard_normal((TARGETS, REGULATORS))
+    weights = weight.reshape(TARGETS, REGULATORS), generator.standard_normal((TARGETS, REGULATORS))
+    return tuple(map(torch.as_tensor, weights))
 
 
 def test_q_falls_as_weights_grow_and_lies_in_0_1(weights):
     q = q_values(*weights)
-    in_order = q.ravel()[np.argsort(np.abs(weights[0]).ravel())]
-    assert (np.diff(in_order) <= 0).all()
+    in_order = q.ravel()[weights[0].abs().ravel().argsort()]
+    assert (in_order.diff() <= 0).all()
     assert q.min() > 0 and q.max() <= 1
 
 
@@ -54,21 +55,22 @@ def test_strong_edges_are_found_and_hardly_anything_else(weights):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_without_true_edges_hardly_anything_is_found(seed):
-    weight, null = np.random.default_rng(seed).standard_normal((2, TARGETS, REGULATORS))
-    assert (q_values(weight, null) < 0.1).mean() < 0.005
+    weight, null = torch.as_tensor(np.random.default_rng(seed).standard_normal((2, TARGETS, REGULATORS)))
+    assert (q_values(weight, null) < 0.1).double().mean() < 0.005
 
 
 def test_neither_signs_nor_order_nor_unit_matter(weights):
     weight, null = weights
     generator = np.random.default_rng(3)
     rows, columns = generator.permutation(TARGETS), generator.permutation(REGULATORS)
-    moved = q_values(-3 * weight[rows][:, columns], 3 * generator.permutation(null.ravel()).reshape(null.shape))
+    shuffled = torch.as_tensor(generator.permutation(null.ravel())).reshape(null.shape)
+    moved = q_values(-3 * weight[rows][:, columns], 3 * shuffled)
     np.testing.assert_allclose(moved, q_values(weight, null)[rows][:, columns], rtol=1e-12)
 
 
 def test_pairs_that_are_no_candidates_change_nothing(weights):
     weight, null = weights
-    candidates = np.ones(weight.shape, dtype=bool)
+    candidates = torch.ones(weight.shape, dtype=torch.bool)
     candidates[:5] = False
     q = q_values(weight, null, candidates)
     assert (q[:5] == 1).all()
@@ -76,7 +78,7 @@ def test_pairs_that_are_no_candidates_change_nothing(weights):
 
 
 def test_a_weight_without_effect_is_never_found():
-    weight = np.zeros((4, 3))
+    weight = torch.zeros(4, 3)
     assert (q_values(weight, weight) == 1).all()
 
 
@@ -85,8 +87,8 @@ def test_the_rate_is_that_of_scipy(weights):
 
     p = p_values(weights[0].ravel(), weights[1].ravel())
     np.testing.assert_allclose(benjamini_hochberg(p), false_discovery_control(p), rtol=1e-12)
-    assert null_share(p) == pytest.approx(1 - EDGES / weights[0].size, abs=0.06)
-    assert null_share(np.ones(10)) == 1
+    assert null_share(p) == pytest.approx(1 - EDGES / weights[0].numel(), abs=0.06)
+    assert null_share(torch.ones(10)) == 1
 
 
 def test_weights_that_cannot_be_compared_are_refused(weights):
@@ -94,25 +96,25 @@ def test_weights_that_cannot_be_compared_are_refused(weights):
     with pytest.raises(ValueError, match="must be equal"):
         q_values(weight, null[1:])
     with pytest.raises(ValueError, match="finite"):
-        q_values(np.where(weight > 6, np.nan, weight), null)
+        q_values(torch.where(weight > 6, torch.nan, weight), null)
 
 
-WEIGHTS = arrays(np.float64, st.integers(1, 40), elements=st.floats(-100, 100, width=16))
+WEIGHTS = arrays(np.float64, st.integers(1, 40), elements=st.floats(-100, 100, width=16)).map(torch.as_tensor)
 
 
 @given(WEIGHTS, WEIGHTS)
 def test_local_rates_fall_as_weights_grow_and_lie_in_0_1(weight, null):
     rate = local_rates(weight, null)
     assert rate.shape == weight.shape and (rate >= 0).all() and (rate <= 1).all()
-    assert (np.diff(rate[np.argsort(np.abs(weight), kind="stable")]) <= 1e-9).all()
+    assert (rate[weight.abs().argsort(stable=True)].diff() <= 1e-9).all()
     assert (rate > 0).all(), "no weight is certain"
 
 
 @given(WEIGHTS, st.randoms(use_true_random=False))
 def test_weights_that_are_distributed_as_knock_offs_are_all_false(weight, random):
-    null = [random.choice((-1, 1)) * value for value in weight]
+    null = [random.choice((-1, 1)) * value for value in weight.tolist()]
     random.shuffle(null)
-    np.testing.assert_allclose(local_rates(weight, np.array(null)), 1, rtol=1e-6)
+    np.testing.assert_allclose(local_rates(weight, torch.tensor(null, dtype=weight.dtype)), 1, rtol=1e-6)
 
 
 @given(WEIGHTS, WEIGHTS, st.sampled_from([-8.0, 0.25, 4.0]))
@@ -125,7 +127,7 @@ def test_local_rates_are_the_share_of_false_edges_around_a_weight():
     generator = np.random.default_rng(4)
     true = np.arange(40_000) < 10_000
     weight = generator.standard_normal(len(true)) * np.where(true, 6, 1)
-    rate = local_rates(weight, generator.standard_normal(len(true)))
+    rate = local_rates(*map(torch.as_tensor, (weight, generator.standard_normal(len(true))))).numpy()
     for low, high in ((0, 1), (1, 2), (2, 3), (3, 100)):
         own = (np.abs(weight) >= low) & (np.abs(weight) < high)
         assert rate[own].mean() == pytest.approx((~true)[own].mean(), abs=0.1), (low, high)
@@ -133,13 +135,13 @@ def test_local_rates_are_the_share_of_false_edges_around_a_weight():
 
 
 def test_a_sample_of_many_weights_gives_about_the_same_rates(monkeypatch):
-    weight, null = np.random.default_rng(5).standard_normal((2, 20_000))
+    weight, null = torch.as_tensor(np.random.default_rng(5).standard_normal((2, 20_000)))
     weight[::5] *= 8
     whole = local_rates(weight, null)
     monkeypatch.setattr(false_discovery, "SMOOTHED", 5_000)
     sampled = local_rates(weight, null)
-    assert 0 < np.abs(sampled - whole).mean() < 0.05
-    assert len(local_rates(np.zeros(0), null)) == 0
+    assert 0 < (sampled - whole).abs().mean() < 0.05
+    assert len(local_rates(torch.zeros(0), null)) == 0
 
 
 def evidence(seed: int) -> Evidence:
@@ -200,11 +202,11 @@ def test_an_edge_of_other_states_counts_for_more_than_a_pair_without_any_edge():
 
 def test_states_whose_weights_are_no_stronger_than_knockoffs_have_no_signal():
     generator = np.random.default_rng(4)
-    null = generator.standard_normal((TARGETS, REGULATORS))
+    null = torch.as_tensor(generator.standard_normal((TARGETS, REGULATORS)))
     assert signal_share(0.9 * null, null) == 0
-    assert signal_share(np.zeros((2, 2)), np.zeros((2, 2))) == 0
+    assert signal_share(torch.zeros(2, 2), torch.zeros(2, 2)) == 0
     # Mean squares 9 and 1: 8 / (8 + 2).
-    assert signal_share(np.full((2, 2), 3.0), np.ones((2, 2))) == pytest.approx(0.8)
+    assert signal_share(torch.full((2, 2), 3.0), torch.ones(2, 2)) == pytest.approx(0.8)
 
 
 def test_a_regulator_with_many_certain_edges_counts_for_more_and_none_for_nothing():

@@ -50,7 +50,7 @@ def test_effect_is_the_slope_of_the_prediction_where_the_basal_gene_dominates(ma
     change is of the order of a millionth: equal to 1e-4, with the depth."""
     layer = with_small_scores(make_regulation(), 1e-3)
     found = effect_network(Regulation(layer), *cells, ONE, LEVELS[:1])
-    expected = balanced(slopes(layer, cells) * sds_in(layer, cells, ONE[:, 0]))
+    expected = balanced(torch.as_tensor(slopes(layer, cells) * sds_in(layer, cells, ONE[:, 0])))
     np.testing.assert_allclose(found.weight, expected, rtol=1e-4, atol=1e-7)
     assert np.abs(found.weight).max() > 1e-3
     assert found.within is found.weight and not found.by_type and (found.between == 0).all()
@@ -67,8 +67,10 @@ def test_a_state_has_the_slopes_of_its_own_predictions(make_regulation, cells):
     of_states = [slopes(layer, cells, k) for k in (0, 1)]
     for k in (0, 1):
         unit = np.minimum(2 * sds[k], usual)
-        np.testing.assert_allclose(found.by_type[str(k)], balanced(of_states[k] * unit), rtol=1e-4, atol=1e-7)
-    within = balanced((share[0] * of_states[0] + share[1] * of_states[1]) * usual)
+        np.testing.assert_allclose(
+            found.by_type[str(k)], balanced(torch.as_tensor(of_states[k] * unit)), rtol=1e-4, atol=1e-7
+        )
+    within = balanced(torch.as_tensor((share[0] * of_states[0] + share[1] * of_states[1]) * usual))
     np.testing.assert_allclose(found.within, within, rtol=1e-4, atol=1e-7)
     assert np.abs(found.by_type["0"] - found.by_type["1"]).max() > 1e-3
 

@@ -84,7 +84,7 @@ def test_the_network_is_the_mean_of_differences_over_readable_bags(make_model, c
     expected /= np.where(shares > 0, shares, 1)
 
     found = jacobian_network(model, multiplicity, chosen, CELLS_OF_TYPE, REGULATORS, basal)
-    np.testing.assert_allclose(found.weight, balanced(expected), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.weight, balanced(torch.as_tensor(expected)), rtol=1e-5, atol=1e-7)
     assert sorted(found.by_type) == ["0", "1"], "cells without a label are no type"
     assert (found.weight[REGULATORS, np.arange(3)] == 0).all(), "no gene regulates itself"
     assert (np.delete(found.weight, REGULATORS, axis=0) != 0).all()

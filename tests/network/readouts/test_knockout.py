@@ -80,7 +80,7 @@ def test_the_network_is_the_mean_effect_in_units_of_the_slope(make_model):
     unit = np.where(mean[REGULATORS] > 0, sd[REGULATORS] / np.where(mean[REGULATORS] > 0, mean[REGULATORS], 1), 0)
     expected = effects * unit / sd[:, None]
     expected[REGULATORS] = 0  # they read themselves here
-    np.testing.assert_allclose(network.weight, balanced(expected), rtol=1e-5)
+    np.testing.assert_allclose(network.weight, balanced(torch.as_tensor(expected)), rtol=1e-5)
     assert np.abs(network.weight).max() > 0
 
 
