@@ -71,9 +71,11 @@ def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
     """
     if isinstance(given, Mapping):
         found = dict(given)
-        if wrong := [name for pair in found.items() for name in pair if not isinstance(name, str)]:
-            raise ConfigError(f"map has {wrong[0]!r}, which is no text; give names of cell types.")
+        if wrong := [name for pair in found.items() for name in pair if not (isinstance(name, str) and name.strip())]:
+            raise ConfigError(f"--map has {wrong[0]!r}, which is no name; give names of cell types.")
         return found
+    if not isinstance(given, (str, os.PathLike)):
+        raise ConfigError(f"--map is of the type {type(given).__name__}; give names, as {{'CD8 T': 'T'}}, or a file.")
     path = Path(given)
     try:
         separator = "\t" if path.suffix == ".tsv" else ","

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,10 @@ from anndata import AnnData
 
 from grn.analysis.labels import LabelMap, LabelScores, given_labels, merged, read_map, refuse_unused, score_labels
 from grn.config.files import load_config
-from grn.config.schema import DataConfig
+from grn.config.schema import DataConfig, Orientation
 from grn.data.cells import Cells, CellsInPieces, cells_in_pieces
 from grn.data.loading.batches import is_packed, plain_batches
+from grn.data.readers.memory import MEMORY
 from grn.data.readers.registry import is_text, source_in_file
 from grn.disk import refuse_too_little_room, size_of
 from grn.errors import ConfigError, RunFolderError
@@ -219,6 +220,10 @@ def data_config(
     orientation: str | None = None,
 ) -> DataConfig:
     """The configuration by which to read `data`: as the training data were read, by the run's config.yaml if any."""
+    if orientation not in (None, *get_args(Orientation)):
+        raise ConfigError(f"data.orientation is {orientation!r}; it must be {' or '.join(get_args(Orientation))}.")
+    if orientation is not None and str(data) == MEMORY:
+        raise ConfigError("data.orientation is of text files, and these cells are an AnnData; leave it out.")
     folder = (model / "model" if (model / "model").is_dir() else model).resolve()
     of_run = folder.parent / "config.yaml"
     in_run = folder.name == "model" and of_run.is_file()  # else the model folder was copied out of its run

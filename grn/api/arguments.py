@@ -13,21 +13,32 @@ TEXT, WHOLE, NUMBER = "a text", "a whole number", "a number"
 KINDS: dict[str, type] = {TEXT: str, WHOLE: Integral, NUMBER: Real}
 
 
-def check(kind: str, *, least: float | None = None, **given: object) -> None:
-    """Raises ConfigError for a value that is not of this kind, or is below `least`. None: it was not given."""
+def check(kind: str, *, least: float | None = None, needed: bool = False, **given: object) -> None:
+    """Raises ConfigError for a value that is not of this kind, or is below `least`.
+
+    None: it was not given, which is refused where it is `needed`.
+    """
     for name, value in given.items():
-        if value is None:
+        if value is None and not needed:
             continue
         if not isinstance(value, KINDS[kind]) or isinstance(value, bool) or value != value:
-            raise ConfigError(f"{name} is {value!r}; it must be {kind}.")
+            raise ConfigError(f"{name} is {shown(value)}; it must be {kind}.")
         if least is not None and value < least:  # type: ignore[operator]
             raise ConfigError(f"{name} is {value!r}; it must be at least {least:g}.")
+
+
+def shown(value: object) -> str:
+    """A value in a sentence: as Python writes it, or by its type where that would be long."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"of the type {type(value).__name__}"
 
 
 def as_path(value: object, name: str) -> Path:
     """`value`, if it can be a path. name: of the argument, in messages. Raises DataError."""
     if not isinstance(value, (str, os.PathLike)):
         raise DataError(f"{name} takes a path, not {type(value).__name__}; give it as a text.")
+    if not os.fspath(value):
+        raise DataError(f"{name} is empty; give a path.")
     return Path(value)
 
 
@@ -37,4 +48,7 @@ def names_or_file(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[st
         return os.fspath(choice)
     if not isinstance(choice, Iterable):
         raise DataError(f"Genes are given as a list of names or a file, not as {type(choice).__name__}.")
-    return [str(name) for name in choice]
+    names = [str(name) for name in choice]
+    if not names:
+        raise DataError("A list of genes is empty; give names, or leave it out.")
+    return names

@@ -17,6 +17,15 @@ def is_anndata(value: object) -> TypeGuard[AnnData]:
     return isinstance(value, anndata.AnnData)
 
 
+def cells_of_caller(data: object) -> AnnData | None:
+    """`data=`: the cells of a run that was trained on an AnnData; None where they are not given. Raises DataError."""
+    if data is None:
+        return None
+    if not is_anndata(data):
+        raise DataError(f"data must be an AnnData, not {type(data).__name__}.")
+    return checked_anndata(data)
+
+
 def checked_anndata(adata: AnnData) -> AnnData:
     """`adata`, if it has cells and genes and every cell has a name of its own. Raises DataError."""
     if adata.isbacked and not Path(str(adata.filename)).is_file():

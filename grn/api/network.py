@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.api.cells import checked_anndata, is_anndata
+from grn.api.cells import cells_of_caller
 from grn.api.run import Run, load
 from grn.api.train import WORDS, changed_fields, random_states_kept, run_settings
 from grn.errors import ConfigError, DataError, RunFolderError, reworded
@@ -140,6 +140,8 @@ def _is_run_folder(source: object) -> bool:
 def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | None) -> pd.DataFrame:
     if cell is not None:
         return _of_run_cell(run, cell, adata)
+    if adata is not None:
+        raise ConfigError("data= is read for the network of one cell alone; give cell=, too, or leave data= out.")
     if cell_type is None:
         return run.edges
     from grn.files import read_edge_table
@@ -157,8 +159,7 @@ def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | 
 def _of_run_cell(run: Run, cell: str, adata: AnnData | None) -> pd.DataFrame:
     from grn.network.cells_of_run import cells_of_run, states_of_run
 
-    if adata is not None and not is_anndata(adata):
-        raise DataError(f"data must be an AnnData, not {type(adata).__name__}.")
+    adata = cells_of_caller(adata)
     settings, trained = run.config, run._trained
     regulation = trained.model.regulation
     if regulation is None:
@@ -167,7 +168,7 @@ def _of_run_cell(run: Run, cell: str, adata: AnnData | None) -> pd.DataFrame:
         )
     advice = "write it with adata.write_h5ad(FILE) and set data.path to FILE in config.yaml"
     with reworded({advice: "give it again as data="}):
-        cells = cells_of_run(run.folder, settings, trained, None if adata is None else checked_anndata(adata))
+        cells = cells_of_run(run.folder, settings, trained, adata)
     return _of_cell(regulation, cells, states_of_run(run.folder, cells, settings.trainer.seed, trained), cell)
 
 

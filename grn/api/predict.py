@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from grn.api.arguments import TEXT, check
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.run import Run, as_run
 from grn.errors import DataError, reworded
@@ -99,8 +100,8 @@ def predict(
     from grn.data.readers.registry import open_source
 
     with reworded(WORDS):
-        if not isinstance(key_added, str):
-            raise DataError(f"key_added is a name, as 'grn', not {type(key_added).__name__}; give a text.")
+        check(TEXT, key_added=key_added, needed=True)
+        check(TEXT, counts=counts, gene_key=gene_key, labels=labels)
         refuse_key(key_added)
         in_memory = is_anndata(adata)
         if not in_memory and not isinstance(adata, (str, os.PathLike)):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from grn.api.arguments import as_path
-from grn.api.cells import checked_anndata, is_anndata
+from grn.api.cells import cells_of_caller, is_anndata
 from grn.api.run import Run
 from grn.errors import ConfigError, DataError, reworded
 from grn.messages import silent
@@ -138,7 +138,7 @@ def layer_of_run(
     if cells is not None and cells != "all" and (isinstance(cells, bool) or not isinstance(cells, int) or cells < 1):
         raise ConfigError(f"cells is {cells!r}; it must be 'all' or a number of cells, 1 or more.")
     with reworded(WORDS):
-        adata = None if data is None else checked_anndata(data)
+        adata = cells_of_caller(data)
         changes = {} if cells is None else {"cells": cells}
         choice = LayerChoice(layer, head, "absolute" if value is None else value)
         edges, genes, about = layer_edges(Path(folder), choice, cell_type, changes, silent, adata)
@@ -154,12 +154,16 @@ def refuse_without_layer(**given: object) -> None:
 
 def _anndata_of(network: Run | AnnData | str | os.PathLike[str]) -> AnnData:
     """The AnnData of a run's network, which has those of its cell types."""
+    import pandas as pd
+
     from grn.files import read_anndata
 
     if isinstance(network, Run):
         return network.network
     if is_anndata(network):
         return network
+    if isinstance(network, pd.DataFrame):
+        raise DataError("cell_type= chooses a network of a run; of a table, choose rows by its column cell_type.")
     path = as_path(network, "read_network")
     if path.is_dir():
         path = path / "network.h5ad"

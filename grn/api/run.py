@@ -248,7 +248,7 @@ def load(run: str | os.PathLike[str]) -> Run:
     """
     if not isinstance(run, (str, os.PathLike)):
         raise DataError(f"grn.load takes the path of a run folder, not {type(run).__name__}; give run.folder.")
-    return Run(run)
+    return Run(as_path(run, "The folder of the run"))
 
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:
@@ -266,6 +266,8 @@ def _find(folder: Path) -> Path:
     if (folder / "card.json").is_file():
         above = folder.resolve().parent
         return above if folder.resolve().name == "model" and (above / CONFIG).is_file() else folder
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder} is a file; give the folder of a run.")
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     if CONFIG in missing:
         raise RunFolderError(f"{folder} holds no run: it lacks {CONFIG}; give the folder of a run.")

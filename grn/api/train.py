@@ -169,8 +169,8 @@ def run_settings(
         return change_config(data, changes), None, "run"
     if not isinstance(data, (str, os.PathLike)):
         raise DataError(
-            f"grn.train takes an AnnData, a path to cells or a configuration, not {type(data).__name__}; make an "
-            "AnnData of it (anndata.AnnData(counts), cells x genes)."
+            f"Cells are an AnnData, a path or a configuration, not {type(data).__name__}; make an AnnData of it "
+            "(anndata.AnnData(counts), cells x genes)."
         )
     path = os.fspath(data)
     if is_configuration(path):

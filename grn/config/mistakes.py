@@ -24,7 +24,7 @@ def sentences(error: ValidationError, origins: Origins, name: str) -> str:
 def shown(value: Any) -> str:
     """A value as messages show it: as Python writes it, null for None, cut after 60 characters."""
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= 60 else f"{text[:57]} …"
 
 
 def _origin(field: str, problem: str, origins: Origins, name: str) -> str:

@@ -360,7 +360,10 @@ def _read_number(obs: pd.DataFrame, key: str | None, option: str) -> np.ndarray 
         return None
     column = column_of(obs, key, option, "obs")
     try:
-        values = pd.to_numeric(column.astype(object)).to_numpy(np.float32)
+        numbers = pd.to_numeric(column.astype(object))
+        if numbers.dtype.kind == "c":
+            raise TypeError("complex numbers have no order")
+        values = numbers.to_numpy(np.float32)
     except (ValueError, TypeError):
         raise DataError(f"Column {key!r} of obs is not numeric; set {option} to a numeric column.") from None
     return np.where(np.isfinite(values), values, np.float32(np.nan))

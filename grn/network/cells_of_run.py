@@ -20,7 +20,7 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
     different: a count, a label, the split, a setting of the data section.
     """
     cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
-    where = config.data.path if adata is None else "The AnnData"
+    where = config.data.path if adata is None else "the AnnData"
     if cells.vocabulary != trained.vocabulary:
         raise VocabularyMismatch(
             f"{where} no longer has the {len(trained.vocabulary)} genes that {run} was trained on; restore the data, "

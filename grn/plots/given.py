@@ -131,3 +131,12 @@ def _refuse_without(table: pd.DataFrame, columns: tuple[str, ...]) -> None:
             f"This picture draws edges (run, run.network or run.edges), and the table has no column {missing[0]!r}; "
             "give one that has it."
         )
+    if "weight" in columns:
+        weights = table["weight"]
+        wrong = ~np.isfinite(pd.to_numeric(weights, errors="coerce").to_numpy(float))
+        if wrong.any() or weights.dtype.kind not in "fiu":
+            row = int(wrong.argmax())
+            raise UserError(
+                f"The table, row {row + 1}: weight is {str(weights.iloc[row])!r}, which is not a finite number; "
+                "correct or remove the row."
+            )

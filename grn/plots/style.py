@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 
 import matplotlib
@@ -110,6 +111,20 @@ def refuse_other(value: object, wanted: str, columns: Sequence[str] = ()) -> Non
         raise UserError(
             f"This picture draws {wanted}, and the table has no column {missing[0]!r}; give one that has it."
         )
+
+
+def refuse_no_count(**counts: object) -> None:
+    """Raises UserError for an argument that says how many are drawn and is no whole number above 0."""
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+            raise UserError(f"{name} is {count!r}; it must be a whole number, 1 or more.")
+
+
+def refuse_words(table: pd.DataFrame) -> None:
+    """Raises UserError where a column of a table holds no numbers."""
+    for name, column in table.items():
+        if column.dtype.kind not in "fiu":
+            raise UserError(f"The column {str(name)!r} of the table holds no numbers, which this picture draws.")
 
 
 def whole(picture: Figure | Axes) -> Figure:

@@ -35,6 +35,34 @@ CALLS = {
     "format is 5; it must be a text": lambda run: grn.export(run, "x.csv", format=5),
     "key_added is 'a/b'; give a name without": lambda run: grn.activity(cells(), run, key_added="a/b"),
     "targets is 'x'; it must be a whole number": lambda run: grn.activity(cells(), run, targets="x"),
+    "counts is 1; it must be a text": lambda run: grn.predict(cells(), run, counts=1),
+    "labels is of the type Series; it must be a text": lambda run: grn.predict(cells(), run, labels=PAIR["source"]),
+    "orientation is 'cells'; it must be cells_by_genes": lambda run: grn.predict(cells(), run, orientation="cells"),
+    "orientation is of text files": lambda run: grn.predict(cells(), run, orientation="genes_by_cells"),
+    "map is of the type list; give names": lambda run: grn.predict(cells(), run, map=["a"]),
+    "map has '', which is no name": lambda run: grn.predict(cells(), run, map={"type 1": ""}),
+    "cell_type is 5; it must be a text": lambda run: grn.explain(cells(), run, cell_type=5),
+    "regulators= is 5; give a list of names": lambda run: grn.export(run, "x.csv", format="csv", regulators=5),
+    "min_confidence is -1; it must be at least 0": lambda run: grn.export(
+        run, "x.csv", format="csv", min_confidence=-1
+    ),
+    "output= is empty; give a path": lambda run: grn.export(run, "", format="csv"),
+    "The folder of the run is empty": lambda run: grn.load(""),
+    "knockout is None; give the name of a regulator": lambda run: grn.perturb(run, knockout=None),
+    "where is 'condition=stim'; give columns": lambda run: grn.perturb(run, knockout="R1", where="condition=stim"),
+    "cell_type is None; it must be a text": lambda run: grn.screen(run, None, "type 2"),
+    "conditions= is 'ctrl'; give two values": lambda run: grn.compare(run, by="cell_type", conditions="ctrl"),
+    "seed is None; it must be a whole number": lambda run: grn.compare(run, by="cell_type", seed=None),
+    "permutations is None; it must be a whole number": lambda run: grn.evaluate(run, PAIR, permutations=None),
+    "A list of genes is empty": lambda run: grn.evaluate(run, PAIR, genes=[]),
+    "networks is a mapping from names": lambda run: grn.benchmark(run, PAIR, networks=[PAIR]),
+    "label_key is of cells": lambda run: grn.benchmark(run, PAIR, label_key="cell_type"),
+    "data must be an AnnData, not str": lambda run: grn.read_network(run, layer=0, data="x.h5ad"),
+    "data= is read for the network of one cell": lambda run: grn.network(run, data=cells()),
+    "cell_type= chooses a network of a run": lambda run: grn.read_network(PAIR, cell_type="type 1"),
+    "Column 'age' of obs is not numeric": lambda run: grn.train(
+        anndata.AnnData(np.ones((5, 3), np.float32), pd.DataFrame({"age": np.arange(5) * 1j})), state_key="age"
+    ),
 }
 
 

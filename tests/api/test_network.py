@@ -170,7 +170,7 @@ def test_a_configuration_is_fitted_as_it_says(make_config):
         (lambda run: grn.train("simulated:", config=5), "config is a Config, a path or the name of .*, not int"),
         (lambda run: grn.load(5), r"grn\.load takes the path of a run folder, not int"),
         (lambda run: grn.train("simulated:", set=["a"]), "set is a mapping from fields to values, not list"),
-        (lambda run: grn.predict("simulated:", run, key_added=5), "key_added is a name, as 'grn', not int"),
+        (lambda run: grn.predict("simulated:", run, key_added=5), "key_added is 5; it must be a text"),
         (lambda run: grn.plots.strongest_regulations(5), r"run\.network"),
         (lambda run: grn.plots.cell_type_regulators(5), r"run\.network"),
         (lambda run: grn.network(3), "not int"),

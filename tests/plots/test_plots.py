@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import numpy as np
@@ -13,6 +14,8 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 from grn.errors import UserError
+from grn.plots.network.cell_types import cell_type_regulators
+from grn.plots.network.difference import network_difference
 from grn.plots.network.edges import strongest_regulations
 from grn.plots.network.heatmap import network_heatmaps
 from grn.plots.network.within_between import within_and_between
@@ -234,3 +237,24 @@ def test_anything_else_than_what_is_drawn_is_one_sentence(draw, wanted):
 def test_a_table_without_its_columns_is_one_sentence(edges):
     with pytest.raises(UserError, match=r"has no column 'within'"):
         within_and_between(edges)
+
+
+REFUSED = {
+    "count is 0; it must be a whole number": lambda edges: strongest_regulations(edges, 0),
+    "types is 'a'; it must be a whole number": lambda edges: cell_type_regulators(edges, types="a"),
+    "The table, row 2: weight is 'a'": lambda edges: strongest_regulations(edges.assign(weight=[1.0, "a", "b", 1.0])),
+    "The table, row 1: weight is 'nan'": lambda edges: strongest_regulations(edges.assign(weight=np.nan)),
+    "The column 'A' of the table holds no numbers": lambda edges: confusion_matrix(pd.DataFrame({"A": ["x"]})),
+    "the table has 2 rows and 3 columns": lambda edges: confusion_matrix(pd.DataFrame(np.ones((2, 3)))),
+    "the table has no column 'recall'": lambda edges: precision_recall_curves({"ours": edges}, 0.1),
+    "density is 'a'; it must be a share": lambda edges: precision_recall_curves({}, "a"),
+    "This picture draws tables of weights": lambda edges: network_heatmaps({"all": 5}),
+    "first and second are both 'T'": lambda edges: network_difference(edges, "T", "T"),
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_what_cannot_be_drawn_is_one_sentence(edges, sentence):
+    with pytest.raises(UserError, match=re.escape(sentence)) as caught:
+        REFUSED[sentence](edges)
+    assert "\n" not in str(caught.value)

@@ -80,8 +80,10 @@ def activity(
 
     if not is_anndata(adata):
         raise DataError(f"grn.activity takes an AnnData first, and not {type(adata).__name__}; then the network.")
-    check(WHOLE, targets=targets, min_targets=min_targets, least=1)
-    check(TEXT, key_added=key_added, layer=layer)
+    check(WHOLE, targets=targets, least=1)
+    check(WHOLE, min_targets=min_targets, least=1, needed=True)
+    check(TEXT, key_added=key_added, method=method, needed=True)
+    check(TEXT, layer=layer, cell_type=cell_type)
     with reworded({"--key-added": "key_added"}):
         refuse_key(key_added)
     found = predicted_network(network)

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.api.arguments import names_or_file
+from grn.api.arguments import WHOLE, check, names_or_file
 from grn.api.cells import is_anndata
 from grn.api.network import network
 from grn.api.read_network import predicted_network
 from grn.api.results.evaluate import expression_of, reference_of
 from grn.api.run import Run, load
-from grn.errors import DataError, reworded
+from grn.errors import ConfigError, DataError, reworded
 from grn.run_folder import CONFIG
 
 if TYPE_CHECKING:
@@ -95,12 +95,17 @@ def benchmark(
         if not quiet:
             print(line, flush=True)
 
+    if networks is not None and not isinstance(networks, Mapping):
+        raise DataError(f"networks is a mapping from names to networks, not {type(networks).__name__}; give a dict.")
+    check(WHOLE, seed=seed, least=0, needed=True)
     given = dict(networks or {})
     taken = sorted({OURS, "pearson", "spearman", "ridge"} & set(given))
     if taken:
         raise DataError(f"A network is called {taken[0]!r}, which is a method of its own here; give it another name.")
     if isinstance(cells, (str, os.PathLike)) and (Path(cells) / CONFIG).is_file():
         cells = load(cells)
+    if label_key is not None and not (is_anndata(cells) or isinstance(cells, (str, os.PathLike))):
+        raise ConfigError("label_key is of cells, and a run or a configuration names its own; leave label_key out.")
     with reworded(WORDS):
         truth = reference_of(reference)
         expression = expression_of(cells, cells)

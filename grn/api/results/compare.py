@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from grn.api.arguments import TEXT, WHOLE, check
-from grn.api.cells import checked_anndata, is_anndata
+from grn.api.arguments import TEXT, WHOLE, check, shown
+from grn.api.cells import cells_of_caller
 from grn.api.run import Run, as_run
-from grn.errors import DataError, reworded
+from grn.errors import ConfigError, reworded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,8 +85,9 @@ def compare(
     """
     from grn.analysis.compare.compare import compare_run
 
-    check(TEXT, by=by, group=group)
-    check(WHOLE, seed=seed, least=0)
+    check(TEXT, by=by, needed=True)
+    check(TEXT, group=group, cell_type=cell_type)
+    check(WHOLE, seed=seed, least=0, needed=True)
     notes: list[str] = []
 
     def say(line: str) -> None:
@@ -95,8 +97,9 @@ def compare(
         if not quiet:
             print(line, flush=True)
 
-    if data is not None and not is_anndata(data):
-        raise DataError(f"data must be an AnnData, not {type(data).__name__}.")
+    adata = cells_of_caller(data)
+    if conditions is not None and (isinstance(conditions, str) or not isinstance(conditions, Sequence)):
+        raise ConfigError(f"conditions= is {shown(conditions)}; give two values of the column, as ('ctrl', 'stim').")
     with reworded(WORDS):
         table = compare_run(
             as_run(run).folder,
@@ -106,7 +109,7 @@ def compare(
             cell_type=cell_type,
             permutations=permutations,
             seed=seed,
-            adata=None if data is None else checked_anndata(data),
+            adata=adata,
             say=say,
         )
     table.attrs["notes"] = notes

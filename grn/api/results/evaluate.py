@@ -102,8 +102,9 @@ def evaluate(
         score_table,
     )
 
-    check(WHOLE, permutations=permutations, seed=seed, least=0)
-    check(TEXT, key=key)
+    check(WHOLE, permutations=permutations, seed=seed, least=0, needed=True)
+    check(TEXT, key=key, needed=True)
+    check(TEXT, cell_type=cell_type)
     if permutations > MOST_PERMUTATIONS:
         raise DataError(f"permutations is {permutations}; a million are the most.")
     notes: list[str] = []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.arguments import WHOLE, check
+from grn.api.arguments import TEXT, WHOLE, check
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.predict import WORDS
 from grn.api.run import Run, as_run
@@ -82,7 +82,8 @@ def explain(
             raise DataError(
                 f"grn.explain takes cells first, an AnnData or a path, and not {type(adata).__name__}; then the run."
             )
-        check(WHOLE, cells=cells, least=1)
+        check(WHOLE, cells=cells, least=1, needed=True)
+        check(TEXT, cell_type=cell_type, cell=cell, counts=counts, gene_key=gene_key)
         trained, folder = as_run(run)._trained, as_run(run).folder
         names = {} if map is None else read_map(map)
         refuse_unused(names, trained.classes)

@@ -96,7 +96,8 @@ def export(
         raise ConfigError(f"sign is {sign!r}; it must be 'up', 'down' or None.")
     check(TEXT, format=format)
     check(WHOLE, top_k=top_k, least=1)
-    check(NUMBER, min_weight=min_weight, min_confidence=min_confidence, max_q_value=max_q_value)
+    check(NUMBER, min_weight=min_weight, min_confidence=min_confidence, max_q_value=max_q_value, least=0)
+    check(TEXT, cell_type=cell_type)
     if layer is None:
         refuse_without_layer(head=head, value=value, cells=cells, data=data)
     path = as_path(output, "output=")

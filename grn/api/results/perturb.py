@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.arguments import NUMBER, TEXT, check
-from grn.api.cells import checked_anndata, is_anndata
+from grn.api.arguments import NUMBER, TEXT, check, shown
+from grn.api.cells import cells_of_caller
 from grn.api.run import Run, as_run
-from grn.errors import DataError, reworded
+from grn.errors import ConfigError, reworded
 from grn.messages import silent
 
 if TYPE_CHECKING:
@@ -109,11 +109,17 @@ def perturb(
     from grn.analysis.perturbation.perturb import perturb_cells, perturbed_anndata
     from grn.analysis.perturbation.what_is_done import Plan
 
-    check(NUMBER, remaining=remaining, quantile=quantile)
-    check(TEXT, basis=basis)
+    check(NUMBER, remaining=remaining, quantile=quantile, needed=True)
+    check(TEXT, basis=basis, cell_type=cell_type)
+    if where is not None and not isinstance(where, Mapping):
+        raise ConfigError(f"where is {shown(where)}; give columns and their values, as {{'condition': 'stim'}}.")
+    chosen = {
+        name: _names(genes, name)
+        for name, genes in (("knockout", knockout), ("knockdown", knockdown), ("overexpress", overexpress))
+    }
 
     with reworded(WORDS):
-        plan = Plan(_names(knockout), _names(knockdown), _names(overexpress), remaining, quantile)
+        plan = Plan(**chosen, remaining=remaining, quantile=quantile)
         subject = _subject(run, data)
         found = perturb_cells(subject, plan, subject.rows(cell_type, where), steps)
         return perturbed_anndata(subject, plan, found, steps, basis)
@@ -165,18 +171,19 @@ def screen(
     """
     from grn.analysis.perturbation.screen import screen_regulators
 
+    check(TEXT, cell_type=cell_type, towards=towards, needed=True)
     with reworded(WORDS):
         subject = _subject(run, data)
         return screen_regulators(subject, cell_type, towards, kind=kind, steps=steps, say=silent if quiet else print)
 
 
-def _names(genes: Genes) -> tuple[str, ...]:
+def _names(genes: Genes, argument: str) -> tuple[str, ...]:
+    if not isinstance(genes, Iterable) or isinstance(genes, Mapping):
+        raise ConfigError(f"{argument} is {shown(genes)}; give the name of a regulator, or a list of names.")
     return (genes,) if isinstance(genes, str) else tuple(map(str, genes))
 
 
 def _subject(run: Run | str | os.PathLike[str], data: AnnData | None) -> Subject:
     from grn.analysis.perturbation.subject import Subject
 
-    if data is not None and not is_anndata(data):
-        raise DataError(f"data must be an AnnData, not {type(data).__name__}.")
-    return Subject.of_run(as_run(run).folder, None if data is None else checked_anndata(data))
+    return Subject.of_run(as_run(run).folder, cells_of_caller(data))

@@ -200,6 +200,8 @@ def chosen_regulators(choice: Sequence[str] | str | os.PathLike[str] | None) -> 
         if Path(text).is_file():
             return read_gene_list(text, "--regulators")
         choice = text.split(",")
+    if not isinstance(choice, Iterable):
+        raise DataError(f"--regulators is {choice!r}; give a list of names, or a file with one a line.")
     names = [str(name).strip() for name in choice if str(name).strip()]
     if not names:
         raise DataError("--regulators names no gene; give names with commas between them, or a file with one a line.")

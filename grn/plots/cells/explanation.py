@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from grn.errors import UserError
-from grn.plots.style import DOWN, UP, canvas, plain, refuse_other, short, shorten, shown
+from grn.plots.style import DOWN, UP, canvas, plain, refuse_no_count, refuse_other, short, shorten, shown
 
 
 def cell_type_genes(
@@ -23,6 +23,7 @@ def cell_type_genes(
     table: of `grn.explain`.   cell_type: which of its types; None: its only one.   ax, show: as in grn.plots.
     Raises UserError for another table, a type that it does not have, and several types without a choice.
     """
+    refuse_no_count(top=top)
     refuse_other(table, "the table that grn.explain returns", ["cell_type", "gene", "effect"])
     types = list(dict.fromkeys(table["cell_type"]))
     if cell_type is None and len(types) > 1:

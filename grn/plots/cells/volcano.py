@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from grn.errors import UserError
-from grn.plots.style import DOWN, INK, UP, canvas, note, plain, short, shown
+from grn.plots.style import DOWN, INK, UP, canvas, note, plain, refuse_no_count, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -29,6 +29,7 @@ def perturbation_volcano(
     cells: what grn.perturb returns, or the table that grn perturb writes.   named: how many of the largest changes have
     their names.   ax, show: as in grn.plots. Raises UserError.
     """
+    refuse_no_count(named=named)
     table = _table(cells)
     table = table[~table["perturbed"]]
     axes = canvas(ax, 6.2, 4.8)

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 
 from grn.network.signed_network import SignedNetwork, edge_list, open_network
 from grn.plots.given import RunLike, as_network
-from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, figure, note, save, short
+from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, figure, note, refuse_no_count, save, short
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -37,6 +37,7 @@ def cell_type_regulators(
     |weight| in the bar (unit: uns["grn"]["sign"]); all panels have one scale. Raises UserError where the
     AnnData holds no network.
     """
+    refuse_no_count(types=types, regulators=regulators)
     network = as_network(network)
     chosen = list(network.by_type.items())[:types] or [("all cells", network.weights)]
     tables = {title: strongest_of_each(edge_list(weights, network.genes), regulators) for title, weights in chosen}

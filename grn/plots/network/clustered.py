@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from grn.network.signed_network import SignedNetwork, block, edge_list
 from grn.plots.given import RunLike, as_network, weights_of
-from grn.plots.style import SIGNED, canvas, note, short, shorten, shown
+from grn.plots.style import SIGNED, canvas, note, refuse_no_count, short, shorten, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -34,6 +34,9 @@ def clustered_heatmap(
     regulators, targets: names, or how many, those of the strongest edges first, so that each regulator has a place for
     some targets of its own.   ax, show: as in grn.plots. Raises UserError.
     """
+    for argument, choice in (("regulators", regulators), ("targets", targets)):
+        if np.ndim(choice) == 0 and not isinstance(choice, str):
+            refuse_no_count(**{argument: choice})
     found = as_network(network)
     weights = weights_of(found, cell_type)
     edges = edge_list(weights, found.genes)

@@ -12,7 +12,7 @@ from grn.errors import UserError
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_network, weights_of
 from grn.plots.names import name_edges
-from grn.plots.style import LINES, canvas, note, plain, short, shown
+from grn.plots.style import LINES, canvas, note, plain, refuse_no_count, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -37,6 +37,9 @@ def network_difference(
     first, second: the types, or conditions.   named: edges with the largest differences, with their names.
     ax, show: as in grn.plots. Raises UserError.
     """
+    refuse_no_count(named=named)
+    if first == second:
+        raise UserError(f"first and second are both {first!r}; name two that are compared.")
     edges = _both(network, first, second)
     edges = edges[(edges["first"] != 0) | (edges["second"] != 0)]
     axes = canvas(ax, 5.6, 5.4)

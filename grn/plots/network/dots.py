@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_typed_edges
-from grn.plots.style import SIGNED, canvas, note, plain, short, shorten, shown
+from grn.plots.style import SIGNED, canvas, note, plain, refuse_no_count, short, shorten, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -37,6 +37,7 @@ def regulator_dots(
     edges: a run (its edges_by_type.parquet), a network, or a table with a column cell_type.   regulators: of each type.
     types: the first ones of the table.   ax, show: as in grn.plots. Raises UserError.
     """
+    refuse_no_count(regulators=regulators, types=types)
     table = as_typed_edges(edges)
     names = list(dict.fromkeys(table["cell_type"].astype(str)))[:types]
     rows: list[tuple[str, str]] = []

@@ -11,7 +11,20 @@ from matplotlib.ticker import MaxNLocator
 from grn.network.file_formats import strongest_edges
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
-from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, canvas, note, paler, plain, short, shown
+from grn.plots.style import (
+    DOWN,
+    INK,
+    MEANING,
+    UP,
+    WITHOUT_MEANING,
+    canvas,
+    note,
+    paler,
+    plain,
+    refuse_no_count,
+    short,
+    shown,
+)
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -30,6 +43,7 @@ def strongest_regulations(
     edges: a run, its network, or a table with source, target, weight and, where it is known, confidence.
     signed: the sign says whether the regulator raises or lowers its target.   ax, show: as in grn.plots.
     """
+    refuse_no_count(count=count)
     table = as_edges(edges)
     up, down = strongest_edges(table, count)
     axes = canvas(ax, 7, max(2.2, 0.24 * (len(up) + len(down)) + 1.2))

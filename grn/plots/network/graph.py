@@ -12,7 +12,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from grn.network.signed_network import SignedNetwork, edge_list
 from grn.plots.given import RunLike, as_network, weights_of
-from grn.plots.style import DOWN, INK, UP, canvas, legend_of_signs, note, short, shown
+from grn.plots.style import DOWN, INK, UP, canvas, legend_of_signs, note, refuse_no_count, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -36,6 +36,7 @@ def network_graph(
     strongest edges.   cell_type: the network of this type; None: over all cells.   edges: of each gene, at most.
     ax, show: as in grn.plots. Raises UserError.
     """
+    refuse_no_count(edges=edges)
     found = as_network(network)
     every = edge_list(weights_of(found, cell_type), found.genes)
     chosen = [genes] if isinstance(genes, str) else list(genes or dict.fromkeys(every["source"]))

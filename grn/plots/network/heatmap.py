@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from grn.network.signed_network import SignedNetwork, heatmap_blocks
 from grn.plots.given import RunLike, as_network
-from grn.plots.style import SIGNED, figure, note, plain, short, shorten
+from grn.plots.style import SIGNED, figure, note, plain, refuse_other, refuse_words, short, shorten
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -29,6 +29,9 @@ def network_heatmaps(
     if not isinstance(weights, Mapping):
         network = as_network(weights)
         weights, signed = heatmap_blocks(network), network.signed
+    for table in weights.values():
+        refuse_other(table, "tables of weights, regulators x targets, by title")
+        refuse_words(table)
     first = next(iter(weights.values()), pd.DataFrame())
     if first.empty:
         picture = figure(6, 2)

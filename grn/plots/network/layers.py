@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from grn.errors import UserError
 from grn.network.signed_network import edge_list, similarity_order
 from grn.plots.given import RunLike, is_run
-from grn.plots.style import figure, plain, shorten
+from grn.plots.style import figure, plain, refuse_no_count, shorten
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -31,6 +31,7 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
     """
     from scipy import sparse
 
+    refuse_no_count(regulators=regulators, targets=targets)
     adata = network.network if is_run(network) else network  # type: ignore[union-attr]
     keys = [key for key in getattr(adata, "varp", {}) if LAYER.fullmatch(key)]
     keys.sort(key=lambda key: int(key.removeprefix("grn_attention_layer")))

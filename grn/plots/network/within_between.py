@@ -12,7 +12,7 @@ from grn.errors import UserError
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
 from grn.plots.names import name_edges
-from grn.plots.style import canvas, note, plain, refuse_other, shown
+from grn.plots.style import canvas, note, plain, refuse_no_count, refuse_other, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -35,6 +35,7 @@ def within_and_between(
     explain them. Where a dot is in a corner, both kinds of evidence agree; where their signs differ, states differ
     against what their own cells say.   ax, show: as in grn.plots.
     """
+    refuse_no_count(count=count)
     table = as_edges(edges)
     if not isinstance(edges, pd.DataFrame) and "within" not in table:
         raise UserError(

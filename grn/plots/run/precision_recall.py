@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from grn.errors import UserError
-from grn.plots.style import INK, LINES, canvas, note, plain, short, shown
+from grn.plots.style import INK, LINES, canvas, note, plain, refuse_other, refuse_words, short, shown
 
 
 def precision_recall_curves(
@@ -24,6 +25,11 @@ def precision_recall_curves(
         raise UserError(
             f"This picture draws a curve for each method, by name, not {type(curves).__name__}; give a dict."
         )
+    for curve in curves.values():
+        refuse_other(curve, "the curves of methods", ("recall", "precision"))
+        refuse_words(curve[["recall", "precision"]])
+    if isinstance(density, bool) or not isinstance(density, Real) or not 0 <= density <= 1:
+        raise UserError(f"density is {density!r}; it must be a share, from 0 to 1.")
     axes = canvas(ax, 6.2, 4.6)
     draw_precision_recall(axes, curves, density)
     return shown(axes, ax, show)
