@@ -272,14 +272,22 @@ def test_mistakes_are_one_sentence_and_write_nothing(tiny_run, data, tmp_path, c
 
 
 def in_pieces(monkeypatch):
-    """Pieces of 16 of the 80 cells, few values at a time from the disk."""
-    monkeypatch.setattr(prediction, "READ", 16)
+    """Pieces of 64 of the 80 cells, the batch of the blocks, and few values at a time from the disk."""
+    monkeypatch.setattr(prediction, "READ", 64)
     monkeypatch.setattr(matrix, "STORED", 600)
     monkeypatch.setattr(disk, "COPIED", 1000)
 
 
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
-@pytest.mark.parametrize("counts", ["X", "raw", "layer:umi", "recover"])
+@pytest.mark.parametrize(
+    ("form", "counts"),
+    [
+        (np.asarray, "X"),
+        (sparse.csr_matrix, "X"),
+        (sparse.csc_matrix, "layer:umi"),
+        (sparse.csr_matrix, "raw"),
+        (np.asarray, "recover"),
+    ],
+)
 def test_a_file_read_in_pieces_gives_what_the_cells_in_memory_give(
     tiny_run, simulated, tmp_path, monkeypatch, form, counts
 ):
