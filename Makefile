@@ -25,9 +25,10 @@ test: install-dev
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 # What compares floats, again with other instruction sets than the processor's own choice: their order of sums differs.
-# The search for block sizes and the compiled model take as long as all others together, and have no bars of their own.
+# Compilers, caches and the search for block sizes take as long as all others together, and have no bars of their own.
 NUMERICAL_TESTS := tests/flashsign tests/model tests/network tests/regulation \
-  --ignore=tests/flashsign/autotune/test_search.py --ignore=tests/model/test_compile.py
+  --ignore=tests/flashsign/autotune --ignore=tests/flashsign/tuning --ignore=tests/model/test_compile.py \
+  --ignore=tests/flashsign/operators/test_verify.py
 # OpenBLAS does as it is told, so its AVX-512 code is asked for only where the processor has AVX-512.
 CORE := $(shell grep -qs avx512f /proc/cpuinfo && echo SkylakeX || echo Haswell)
 

@@ -182,23 +182,21 @@ def test_results_are_remembered_by_gpu_driver_triton_and_source(planted, monkeyp
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"%s": 3}', '{"%s": {"triton_stream float32 16": 1}}'])
-def test_a_cache_that_says_nothing_is_as_none(content, planted, monkeypatch):
+def test_a_cache_that_says_nothing_is_as_none(content, monkeypatch):
     monkeypatch.setenv(verify.VARIABLE, "once")
     monkeypatch.setattr(verify, "_seen", lambda device: False)
     verify.cache_file().parent.mkdir(parents=True)
     verify.cache_file().write_text(content.replace("%s", verify.describe_pair(DEVICE)))
-    calls = planted("triton_stream", "nothing")
-    *tensors, _ = draw(queries=9, keys=9)
-    attend("triton_stream")(*tensors)
-    assert len(calls) > 2
+    checks = []
+    assert verify.is_right("triton_stream", torch.zeros(1, 1, 3, 16, device=DEVICE), lambda: checks.append(1) or "")
+    assert checks
     assert json.loads(verify.cache_file().read_text())[verify.describe_pair(DEVICE)] == {"triton_stream float32 16": ""}
 
 
-def test_a_cache_that_cannot_be_written_stops_nothing(planted, monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written_stops_nothing(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    *tensors, _ = draw(queries=9, keys=9)
-    attend("triton_stream")(*tensors)
+    assert verify.is_right("triton_stream", torch.zeros(1, 1, 3, 16, device=DEVICE), lambda: "")
 
 
 @pytest.mark.parametrize(("wanted", "seen", "checked"), [("never", False, 0), ("once", True, 0), ("once", False, 1)])
