@@ -23,6 +23,8 @@ def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
     """The configuration file in a run folder. Raises RunFolderError where a `needed` file is missing."""
     if not run.exists():
         raise RunFolderError(f"{run} does not exist; give a run folder.")
+    if (run / "card.json").is_file():
+        raise RunFolderError(f"{run} is the model folder of a run; give the folder of the run.")
     missing = [name for name in needed if not (run / name).is_file()]
     if missing:
         raise RunFolderError(f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made.")

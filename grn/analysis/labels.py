@@ -6,6 +6,7 @@ Letters: C cells, K cell types of the model.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,14 +80,25 @@ def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
     path = Path(given)
     try:
         separator = "\t" if path.suffix == ".tsv" else ","
-        table = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True)
+        # index_col=False: a third field in a line is an error, and not a column before the others.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            table = pd.read_csv(
+                path, sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True, index_col=False
+            )
     except FileNotFoundError:
         raise ConfigError(f"--map names {path}, which does not exist; give a file with the columns from,to.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--map {path} is not text in UTF-8; save it as UTF-8, with the columns from,to.") from None
+    except pd.errors.ParserWarning:
+        raise ConfigError(f"--map {path} has a line of more than two fields; give two, from,to.") from None
     except (OSError, ValueError) as problem:
         raise ConfigError(f"--map {path} is no table ({one_line(problem)}); give the columns from,to.") from None
     if list(table.columns) != COLUMNS:
         columns = ", ".join(map(str, table.columns))
         raise ConfigError(f"--map {path} has the columns {columns}; its first line must be from,to.")
+    if table.empty:
+        raise ConfigError(f"--map {path} has no line below from,to; name a cell type and its other name in each.")
     table = table.drop_duplicates()
     if (twice := table["from"].duplicated()).any():
         raise ConfigError(f"--map {path} maps {table['from'][twice].iloc[0]!r} to two names; keep one of the lines.")

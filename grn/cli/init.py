@@ -26,11 +26,13 @@ def command(
 ) -> None:
     """Write a configuration for these cells: every field with its default and reason, and what was found in them."""
     from grn.cli.console import console, plain
-    from grn.errors import RunFolderError, reworded
+    from grn.errors import ConfigError, RunFolderError, reworded
     from grn.files import refuse_unwritable, write_text
 
     stem = re.sub(r"[^\w.-]+", "_", Path(data).stem).strip("_") or "cells"
     output = output or Path(f"{stem}.yaml")
+    if output.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"--output is {output}, but a configuration is a .yaml file; give a name that ends so.")
     if output.exists():
         raise RunFolderError(f"{output} already exists and is not overwritten; give --output another name.")
     refuse_unwritable(output)
@@ -44,6 +46,8 @@ def command(
             "set data.path to a file or to": "give a file or",
             "set data.path to": "give",
             "set data.orientation to": "give --orientation",
+            "set data.orientation: null": "leave it out",
+            "data.orientation": "--orientation",
         }
     ):
         found = describe(data, orientation)

@@ -12,6 +12,7 @@ import grn
 from grn.cli import data, doctor, init, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
 from grn.cli.results import benchmark, compare, evaluate, explain, export, perturb, report
+from grn.errors import ConfigError
 
 app = typer.Typer(
     name="grn",
@@ -49,9 +50,20 @@ app.command("benchmark")(benchmark.command)
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code."""
-    return exit_code_of(
-        lambda: app(args=list(arguments), prog_name="grn", standalone_mode=False), debug="--debug" in arguments
-    )
+
+    def command() -> int | None:
+        _refuse_empty(arguments)
+        return app(args=list(arguments), prog_name="grn", standalone_mode=False)
+
+    return exit_code_of(command, debug="--debug" in arguments)
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Raises ConfigError for an empty argument, as from a variable of the shell that is not set."""
+    for place, argument in enumerate(arguments):
+        if not argument.strip() or (argument.startswith("--") and argument.endswith("=")):
+            before = argument.rstrip("=") if argument.strip() else " ".join(arguments[:place][-1:])
+            raise ConfigError(f"What follows {before or 'grn'} is empty; give a value, or leave it out.")
 
 
 def run(arguments: Sequence[str] | None = None) -> NoReturn:

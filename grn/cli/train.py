@@ -120,13 +120,18 @@ def loaded_config(
     data: str | None, config: str | None, label: str | None, regulators: str | None, overrides: list[str] | None
 ) -> Config:
     """The configuration of a run: `config` (None: the defaults) with `overrides` and what the options say."""
-    from grn.config.files import change_config, load_config
+    from grn.config.files import change_config, load_config, parse_override
+    from grn.errors import ConfigError
 
     if is_configuration(data):
         config, data = data, None
     loaded = load_config(config or DEFAULTS, overrides or [])
     given = {"data.path": data, "data.label_key": label, "data.regulators": regulators}
-    return change_config(loaded, {field: value for field, value in given.items() if value is not None})
+    given = {field: value for field, value in given.items() if value is not None}
+    for override in overrides or []:
+        if (field := parse_override(override)[0]) in given:
+            raise ConfigError(f"--set {override} sets {field}, which is {given[field]!r} already; give one of the two.")
+    return change_config(loaded, given)
 
 
 def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:

@@ -74,7 +74,9 @@ def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], Origins,
     path = find_config(name)
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text in UTF-8; save it as UTF-8, or give a YAML file.") from None
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read as text ({one_line(error)}); give a YAML file.") from error
     title = path.name if path.parent == shipped_configs() else str(path)
     values, lines = parse_yaml(text, title)
@@ -121,7 +123,7 @@ def _set_field(values: dict[str, Any], origins: Origins, field: str, value: Any,
             values[section] = {}
         values = values[section]
         if not isinstance(values, dict):
-            raise ConfigError(f"{origin}{'.'.join(sections[:depth])} is not a section and has no fields.")
+            raise ConfigError(f"{origin}{'.'.join(sections[:depth])} is not a section and has no fields; set it alone.")
     values[last] = value
 
 

@@ -41,7 +41,8 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark and "\n" in text else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"{name}{where}: this is not valid YAML ({problem}); correct it.") from error
+        advice = "write \\ twice, or use single quotes" if "escape" in problem else "correct it"
+        raise ConfigError(f"{name}{where}: this is not valid YAML ({problem}); {advice}.") from error
     finally:
         if loader is not None:
             loader.dispose()
@@ -97,6 +98,8 @@ def _keys(node: Node, name: str, seen_nodes: list[None], prefix: str = "") -> It
             raise ConstructorError(
                 problem=f"the key {key.value or 'null'!r} is not the name of a field", problem_mark=key.start_mark
             )
+        if not key.value.isprintable() or key.value != key.value.strip():
+            raise ConfigError(f"{name}, line {line}: the key {key.value!a} has unusual spaces in it; type it again.")
         field = f"{prefix}{key.value}"
         if field in seen:
             raise ConfigError(

@@ -197,7 +197,7 @@ def test_the_last_override_of_a_field_holds():
         ),
         ("trainer.devices=two", "trainer.devices must be a whole number or auto, not 'two'."),
         ("trainer=5", "trainer is a section, not 5; set its fields, for example trainer.max_epochs."),
-        ("data.path.x=1", "data.path is not a section and has no fields."),
+        ("data.path.x=1", "data.path is not a section and has no fields; set it alone."),
         ("regulation.penalties=[]", "regulation.penalties must be a list that is not empty, not []."),
         ("regulation.penalties=[0]", "item 1 of regulation.penalties must be above 0, not 0."),
         ("model.width=31", "model: width 31 is not a multiple of query_heads 2; change one of them."),

@@ -16,7 +16,7 @@ from grn.analysis.compare.one_table import comparable_genes, compare_slopes
 from grn.config.files import load_config
 from grn.data.cells import Cells, read_columns
 from grn.data.preprocessing.scale import mean_and_sd
-from grn.errors import DataError, RunFolderError
+from grn.errors import ConfigError, DataError, RunFolderError
 from grn.messages import Say
 from grn.network.cells_of_run import cells_of_run
 from grn.run_folder import CONFIG, config_of
@@ -53,6 +53,8 @@ def compare_run(
     options, group = {by: "--by"}, group or config.data.group_key
     if group is not None:
         options.setdefault(group, "--group")
+    if group == by:
+        raise ConfigError(f"--by and --group are both {by!r}; give --group the column with the donors.")
     columns = read_columns(config.data, cells, options, adata)
     return compare_cells(
         cells,

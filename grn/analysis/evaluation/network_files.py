@@ -137,6 +137,8 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
         # Where a read-out does not tell within from between, our tables have columns without numbers.
         if found and table[found[0]].notna().any():
             edges[name] = numbers(where, table[found[0]])
+    if not ((edges["source"] != edges["target"]) & (edges["weight"] != 0)).any():
+        raise DataError(f"{where} has no edge between two genes whose weight is not 0; give a network with such edges.")
     genes = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
     labels = cell_types(where, table)
     if labels is None:

@@ -80,6 +80,9 @@ def names(where: Path | str, column: pd.Series) -> np.ndarray:
         raise DataError(
             f"{where}, row {int(missing.argmax()) + 1}: {column.name} is empty; name the gene, or remove the row."
         )
+    nested = column.map(lambda name: isinstance(name, (list, dict, np.ndarray))).to_numpy(bool)
+    if nested.any():
+        raise DataError(f"{where}, row {int(nested.argmax()) + 1}: {column.name} holds a list; write one gene there.")
     return column.astype(str).to_numpy(dtype=object)
 
 

@@ -50,6 +50,10 @@ class Plan:
         for name, value in (("--remaining", self.remaining), ("--quantile", self.quantile)):
             if not 0 <= value <= 1:
                 raise ConfigError(f"{name} is {value}; it is a share from 0 to 1.")
+        if self.remaining != KNOCKDOWN and not self.knockdown:
+            raise ConfigError(f"--remaining is {self.remaining}, but no gene is knocked down; leave it out.")
+        if self.quantile != OVEREXPRESSION and not self.overexpress:
+            raise ConfigError(f"--quantile is {self.quantile}, but no gene is overexpressed; leave it out.")
 
     @classmethod
     def of_one(cls, kind: str, gene: str) -> Plan:

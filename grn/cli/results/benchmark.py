@@ -41,13 +41,14 @@ def command(
         str,
         typer.Option("--regulators", metavar="reference|all|FILE", help="The regulators whose edges are scored."),
     ] = "reference",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of grn's fit.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of grn's fit.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", help="The csv to write the table to.")] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Infer networks by grn, Pearson, Spearman and ridge from your cells, and score all of them against known edges."""
-    from grn.errors import ConfigError
+    from grn.cli.results.tables import refuse_output
+    from grn.errors import ConfigError, reworded
     from grn.files import refuse_unwritable, write_text
 
     named = {}
@@ -55,8 +56,11 @@ def command(
         name, equals, file = each.partition("=")
         if not (name and equals and file):
             raise ConfigError(f"--network is {each!r}; give a name and a file, as --network GENIE3=genie3.csv.")
+        if name in named:
+            raise ConfigError(f"--network names {name!r} twice; give each network a name of its own.")
         named[name] = file
     if output is not None:
+        refuse_output(output, "benchmark", (".csv",))
         refuse_unwritable(output)
 
     import math
@@ -67,7 +71,10 @@ def command(
 
     to = console(quiet)
     source = load_config(cells) if cells.lower().endswith((".yaml", ".yml")) else cells
-    table = benchmark(source, reference, networks=named, regulators=regulators, label_key=label, seed=seed, quiet=True)
+    with reworded({"label_key": "--label", "regulators=": "--regulators"}):
+        table = benchmark(
+            source, reference, networks=named, regulators=regulators, label_key=label, seed=seed, quiet=True
+        )
     for line in table.attrs["notes"]:
         plain(to)(line)
     rows = [

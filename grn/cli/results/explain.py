@@ -9,6 +9,20 @@ import typer
 
 from grn.cli.options import Debug, Quiet
 
+WORDS = {
+    "cells is": "--cells is",
+    "cell_type is": "--cell-type is",
+    "map names": "--map names",
+    "set counts to": "give --counts",
+    "set counts:": "give --counts",
+    "counts is": "--counts is",
+    "set gene_key to": "give --gene-key",
+    "give gene_key": "give --gene-key",
+    "gene_key is": "--gene-key is",
+    "orientation is": "the run's data.orientation is",
+}
+"""What messages say to a caller of `grn.explain` -> what they say of options."""
+
 
 def command(
     run: Annotated[Path, typer.Argument(help="A run folder, or the model folder inside one.", show_default=False)],
@@ -41,7 +55,6 @@ def command(
 ) -> None:
     """Tell which genes speak for the cell types that cells are called, and which against."""
     from grn.cli.console import console, plain, print_table
-    from grn.cli.predict import OPTIONS
     from grn.cli.results.tables import refuse_output, write
     from grn.errors import reworded
     from grn.files import refuse_unwritable
@@ -53,7 +66,7 @@ def command(
     from grn.api.results.explain import explain
 
     to = console(quiet)
-    with reworded({"cells is": "--cells is", "cell_type is": "--cell-type is"} | OPTIONS):
+    with reworded(WORDS | {f"map {names}": f"--map {names}"}):
         say = plain(to)
         table = explain(
             data,

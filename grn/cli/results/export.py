@@ -31,6 +31,9 @@ class Readout(StrEnum):
     jacobian = "jacobian"
 
 
+FILES = {Path(f"name{each.ending}").suffix for each in FORMATS.values()}  # how files of edges are named
+
+
 def number_or_all(value: str) -> str:
     if value != "all" and not (value.isascii() and value.isdigit() and int(value)):
         raise typer.BadParameter(f"{value!r} is neither 'all' nor a number of cells, 1 or more")
@@ -132,6 +135,12 @@ def command(
     if format is None and given:
         option = "--" + given[0].replace("_", "-")
         raise ConfigError(f"{option} chooses the edges of one file; name its format with --format, as --format csv.")
+
+    if format is None and output.suffix.lower() in FILES:
+        raise ConfigError(
+            f"--output is {output}, named like a file, but without --format a folder is made; give one, as --format "
+            "csv, or another name."
+        )
 
     if format == "huggingface":
         others = {"readout": readout, "top_k": top_k, "cells": cells, "cell_type": cell_type, "by": by, "layer": layer}

@@ -85,6 +85,10 @@ def command(
         )
     if screen and (cell_type is None or towards is None):
         raise ConfigError("A screen goes from one cell type to another; give both --cell-type and --towards.")
+    if screen and (remaining, quantile) != (0.5, 0.95):
+        raise ConfigError(
+            "A screen leaves half of the counts, or raises to the quantile 0.95; leave out --remaining and --quantile."
+        )
     if towards is not None and not screen:
         raise ConfigError("--towards belongs to a screen; add --screen knockout, or leave it out.")
     if basis is not None and (output is None or output.suffix != ".h5ad"):
@@ -126,7 +130,12 @@ def _conditions(where: list[str]) -> dict[str, str]:
     """COLUMN=VALUE, each of them, as a mapping. Raises ConfigError."""
     from grn.errors import ConfigError
 
+    chosen: dict[str, str] = {}
     for text in where:
-        if "=" not in text:
+        column, equals, value = text.partition("=")
+        if not equals:
             raise ConfigError(f"--where is {text!r}; write COLUMN=VALUE, as --where condition=stim.")
-    return {text.split("=", 1)[0]: text.split("=", 1)[1] for text in where}
+        if column in chosen:
+            raise ConfigError(f"--where names the column {column!r} twice; a cell has one value in it, so give one.")
+        chosen[column] = value
+    return chosen

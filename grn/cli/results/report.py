@@ -21,5 +21,6 @@ def command(
     from grn.errors import reworded
 
     with reworded({"load the folder of the run": "give the folder of the run"}):
-        path = load(run)._write_report(run)
+        opened = load(run)
+        path = opened._write_report(opened.folder)
     plain(console(quiet))(f"Report: {path}")

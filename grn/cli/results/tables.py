@@ -17,7 +17,7 @@ def refuse_output(output: Path, command: str, endings: Sequence[str] = (".csv", 
     if output.exists():
         raise RunFolderError(f"{output} already exists and is not overwritten; give --output another name.")
     if output.suffix not in endings:
-        listed = f"{', '.join(endings[:-1])} and {endings[-1]}"
+        listed = " and ".join(filter(None, [", ".join(endings[:-1]), endings[-1]]))
         raise ConfigError(f"--output is {output}, but {command} writes {listed}; give a name that ends so.")
 
 

@@ -47,7 +47,10 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
 
 
 def refuse_control_characters(names: Sequence[str]) -> None:
-    """Raises DataError for a name that tables, lists with one name a line, or XML could not hold."""
+    """Raises DataError for a name that tables, lists with one name a line, or XML could not hold, or that is empty."""
+    empty = next((place for place, name in enumerate(names) if not name.strip()), None)
+    if empty is not None:
+        raise DataError(f"Gene {empty + 1} of {len(names)} has an empty name; name it, or remove it.")
     if CONTROL.search("".join(names)):
         gene = next(name for name in names if CONTROL.search(name))
         raise DataError(f"The gene {gene!r} has a tab or another control character in its name; rename it first.")
@@ -136,7 +139,7 @@ def read_gene_list(name: str, field: str) -> list[str]:
         if path.exists():
             what = "a folder" if path.is_dir() else "a pipe or device"
             raise DataError(f"{field} is {name!r}, which is {what}; give a file with one gene a line.")
-        or_genes = "" if field.startswith("-") else f", or the genes themselves, as [{name}]"
+        or_genes = "" if field != "data.regulators" else f", or the genes themselves, as [{name}]"
         raise DataError(f"{field} is {name!r}, but there is no such file; give a file with one gene a line{or_genes}.")
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]

@@ -73,6 +73,8 @@ def _read_small(read: Any, name: str, stored: Any, iospec: Any) -> Any:
 
 def _refuse_damaged_tables(path: Path, file: h5py.File) -> None:
     """Raises DataError for what AnnData reads without complaint."""
+    if "varp/grn" in file and "uns/grn/sign" in file:
+        raise DataError(f"{path} is a network that grn wrote, and not cells; give a file with cells.")
     if "var" not in file:  # AnnData numbers the genes
         raise DataError(f"{path} has no table var, which names the genes; it is damaged: copy or write it again.")
     for table in (file[name] for name in ("obs", "var") if name in file):

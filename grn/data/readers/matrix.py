@@ -114,7 +114,9 @@ def _clean(block, where: str) -> sparse.csr_matrix:
         raise DataError(f"{where} has masked values, which are neither counts nor zeros; fill them in first.")
     if not sparse.issparse(block):
         block = np.asarray(block)
-    if block.dtype.kind not in "fiub":
+    if block.dtype.kind == "b":
+        raise DataError(f"{where} holds true and false, which are neither counts nor expression; give numbers.")
+    if block.dtype.kind not in "fiu":
         raise DataError(
             f"{where} holds values of type {block.dtype}; expression must be numbers: convert them, or set data.counts "
             "to another matrix."

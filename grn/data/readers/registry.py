@@ -8,6 +8,7 @@ To add a file format:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -73,6 +74,8 @@ def find_source(config: DataConfig) -> Callable[[], AnnData]:
     if not config.path.strip():
         raise DataError(f"data.path is empty; set data.path to a file or to {_known_sources()}.")
     if "://" in config.path:
+        if scheme == "file":
+            raise DataError(f"{config.path} is an address; give the path alone, as {name.removeprefix('//')}.")
         raise DataError(f"{config.path} is an address, and grn reads files; download it first.")
     path = Path(config.path)
     if path.is_symlink() and not path.exists():
@@ -80,6 +83,9 @@ def find_source(config: DataConfig) -> Callable[[], AnnData]:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise DataError(f"{path} is neither a file nor a folder but a pipe or device; write the cells to a file first.")
     if not path.exists():
+        whole = os.path.expandvars(path.expanduser())
+        if whole != str(path) and os.path.exists(whole):
+            raise DataError(f"{path} does not exist: only a shell reads ~ and $ in it; give the whole path, {whole}.")
         near = nearest_file(path)
         hint = f" (did you mean {near}?)" if near else ""
         raise DataError(f"{path} does not exist{hint}; set data.path to a file or to {_known_sources()}.")

@@ -56,8 +56,8 @@ def read_text_matrix(path: Path, orientation: Orientation, known_genes: Collecti
     The header may lack the corner, as R writes it. Genes may repeat, cells may not. Raises DataError.
     """
     try:
-        with unpacked(path) as file:
-            rows, columns, values = _read(path, io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
+        with unpacked(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            rows, columns, values = _read(path, text)
     except UnicodeDecodeError:
         raise DataError(
             f"{path} is not text in UTF-8; save it as UTF-8, or rename it with the ending of its format."
@@ -114,6 +114,8 @@ def _header(path: Path, file: TextIO) -> tuple[str, list[str], int]:
     number, text = next(((number, line.rstrip("\r\n")) for number, line in enumerate(file, 1) if line.strip()), (0, ""))
     if not text:
         raise DataError(f"{path} is empty; give a matrix with a header and row names.")
+    if text.lstrip().startswith("<"):
+        raise DataError(f"{path} begins with {text.strip()[:30]!r}, as a web page does; download the table again.")
     separator = "\t" if "\t" in text else max(",; ", key=text.count)
     if separator not in text:
         raise DataError(
@@ -143,6 +145,8 @@ def _rows(path: Path, reader, above: int) -> Iterator[list[str]]:
 def _columns(path: Path, header: Sequence[str], fields: Sequence[str], line: int) -> list[str]:
     """Names of the columns: the header without its corner, or all of it where rows have one field more."""
     if len(fields) not in (len(header), len(header) + 1):
+        if header[0].startswith("#"):
+            raise DataError(f"{path} begins with a comment ({header[0][:30]!r}); remove the lines above the header.")
         raise DataError(
             f"{path}, line {line} has {len(fields)} fields, but the header has {len(header)}; give every line a name "
             "and one number per column."

@@ -23,6 +23,13 @@ def read_zarr_folder(path: Path, config: DataConfig) -> AnnData:
             raise DataError(f"{path} holds {strange}, which is no file; copy or write the folder again.")
     try:
         store = zarr.open_group(path, mode="r")
+    except PermissionError:
+        raise
+    except Exception:  # of many types, by Zarr's version
+        raise DataError(
+            f"{path} cannot be read as an AnnData .zarr folder: it is none; copy or write it again."
+        ) from None
+    try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
             adata = anndata.read_zarr(store)

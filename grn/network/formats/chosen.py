@@ -21,13 +21,15 @@ class ChosenEdges:
     """edges: source, target, weight and those of NUMBERS that are known, by falling |weight|, without weights of 0.
 
     genes: all genes of the network, those without an edge too.   about: uns["grn"] of the network, of which `sign` says
-    what the signs mean.   cells: which cells the network is of, in words.
+    what the signs mean.   cells: which cells the network is of, in words.   absent: regulators that were asked for and
+    have no edge in the network.
     """
 
     edges: pd.DataFrame
     genes: tuple[str, ...]
     about: dict
     cells: str = "all cells"
+    absent: tuple[str, ...] = ()
 
     @property
     def signed(self) -> bool:
@@ -88,7 +90,8 @@ def choose(
     chosen = chosen.iloc[np.argsort(-chosen["weight"].abs().to_numpy(), kind="stable")]
     if filters.top_k is not None:
         chosen = chosen[chosen.groupby("target", sort=False, observed=True).cumcount() < filters.top_k]
-    return ChosenEdges(chosen.reset_index(drop=True), everything.genes, about, cells)
+    absent = sorted(set(filters.regulators or ()) - set(edges["source"].astype(str)))
+    return ChosenEdges(chosen.reset_index(drop=True), everything.genes, about, cells, tuple(absent))
 
 
 def _none_left(option: str, value: object, column: str, edges: pd.DataFrame) -> str:

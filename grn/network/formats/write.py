@@ -85,6 +85,9 @@ def write_file(chosen: ChosenEdges, output: Path, name: str, say: Say = silent) 
         writer(name)(chosen, beside)
     edges = chosen.edges
     up = int((edges["weight"] > 0).sum())
+    if chosen.absent:
+        named = ", ".join(map(repr, chosen.absent[:3])) + (", ..." if len(chosen.absent) > 3 else "")
+        say(f"{len(chosen.absent)} of the regulators that were asked for have no edge in this network: {named}.")
     signs = f", {up} up and {len(edges) - up} down" if chosen.signed else ""
     say(
         f"Wrote {len(edges)} edges{signs}, from {edges['source'].nunique()} regulators to "

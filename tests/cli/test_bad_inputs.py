@@ -1,0 +1,121 @@
+"""Inputs that earlier versions took in silence, or refused with another cause: one sentence, and nothing is left."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+
+import anndata
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from grn.cli.main import main
+
+COUNTS = np.random.default_rng(0).poisson(4.0, (12, 6)).astype(np.float32)
+GENES = [f"g{place}" for place in range(6)]
+TABLE = "".join(
+    ",".join(map(str, row)) + "\n" for row in [["cell", *GENES], *([f"c{i}", *row] for i, row in enumerate(COUNTS))]
+)
+EDGES = "source,target,weight\n"
+
+
+def cells(**change) -> anndata.AnnData:
+    parts = {"X": COUNTS, "obs": pd.DataFrame({"condition": ["a", "b"] * 6}, index=[f"c{i}" for i in range(12)])}
+    return anndata.AnnData(**{**parts, "var": pd.DataFrame(index=GENES), **change})
+
+
+FILES = {
+    "cells.h5ad": lambda path: cells().write_h5ad(path),
+    "bool.h5ad": lambda path: cells(X=COUNTS > 3).write_h5ad(path),
+    "unnamed.h5ad": lambda path: cells(var=pd.DataFrame(index=["", *GENES[1:]])).write_h5ad(path),
+    "other.h5ad": lambda path: h5py.File(path, "w").create_group("foo").file.close(),
+    "notes.csv": lambda path: path.write_text(f"# written by a tool\n{TABLE}"),
+    "page.csv": lambda path: path.write_text("<!DOCTYPE html>\n<html>404</html>\n"),
+    "spaces.yaml": lambda path: path.write_text("data:\n\u00a0\u00a0path: x.h5ad\n"),
+    "latin.yaml": lambda path: path.write_bytes("data:\n  path: é.h5ad\n".encode("latin-1")),
+    "escape.yaml": lambda path: path.write_text('data:\n  path: "C:\\Users\\x.h5ad"\n'),
+    "three.csv": lambda path: path.write_text("from,to\ntype 1,A,B\n"),
+    "none.csv": lambda path: path.write_text("from,to\n"),
+    "wide.csv": lambda path: path.write_bytes("from,to\ntype 1,A\n".encode("utf-16")),
+    "self.csv": lambda path: path.write_text(f"{EDGES}R1,R1,1\n"),
+    "zero.csv": lambda path: path.write_text(f"{EDGES}R1,G1,0\n"),
+    "nested.parquet": lambda path: pd.DataFrame({"source": [["R1"]], "target": ["G1"], "weight": [1.0]}).to_parquet(
+        path
+    ),
+    "table.csv": lambda path: path.write_text("x"),
+}
+
+
+TEXT = "--set data.orientation=cells_by_genes"
+SENTENCES = {
+    "train cells.h5ad --output ''": "What follows --output is empty",
+    "train cells.h5ad --label=": "What follows --label is empty",
+    "train cells.h5ad --label a --set data.label_key=b": "data.label_key, which is 'a' already",
+    "train cells.h5ad --set data.path=b.h5ad": "data.path, which is 'cells.h5ad' already",
+    "train bool.h5ad": "X holds true and false, which are neither counts nor expression",
+    "train unnamed.h5ad": "Gene 1 of 6 has an empty name",
+    "train other.h5ad": "other.h5ad is no AnnData: it holds 'foo', and neither obs nor var",
+    "train RUN/network.h5ad": "is a network that grn wrote, and not cells",
+    f"train notes.csv {TEXT}": "notes.csv begins with a comment ('#')",
+    f"train page.csv {TEXT}": "page.csv begins with '<!DOCTYPE html>', as a web page does",
+    "train file:///x.h5ad": "file:///x.h5ad is an address; give the path alone, as /x.h5ad",
+    "train $HOME/cells.h5ad": "only a shell reads ~ and $ in it",
+    "train ~/cells.h5ad": "only a shell reads ~ and $ in it",
+    "train cells.h5ad --set data.genes=most": "there is no such file; give a file with one gene a line.\n",
+    "train spaces.yaml": r"line 2: the key '\xa0\xa0path' has unusual spaces in it",
+    "train latin.yaml": "latin.yaml is not text in UTF-8; save it as UTF-8",
+    "train escape.yaml": "write \\ twice, or use single quotes",
+    "init cells.h5ad --output c.txt": "--output is c.txt, but a configuration is a .yaml file",
+    "init cells.h5ad --orientation genes_by_cells": "--orientation is genes_by_cells, but cells.h5ad is not",
+    "report cells.h5ad": "cells.h5ad is a file; give the folder of a run",
+    "export RUN --output edges.csv": "--output is edges.csv, named like a file, but without",
+    "export RUN/model --output out": "is the model folder of a run; give the folder of the run",
+    "perturb RUN/model --knock-out R1": "is the model folder of a run; give the folder of the run",
+    "compare RUN/model --by condition": "is the model folder of a run; give the folder of the run",
+    "compare RUN --by condition --group condition": "--by and --group are both 'condition'",
+    "perturb RUN --knock-out R1 --remaining 0.2": "--remaining is 0.2, but no gene is knocked down",
+    "perturb RUN --knock-out R1 --quantile 0.2": "--quantile is 0.2, but no gene is overexpressed",
+    "perturb RUN --knock-out R1 --where a=1 --where a=2": "--where names the column 'a' twice",
+    "perturb RUN --screen knockdown --cell-type 'type 1' --towards 'type 2' --remaining 0.1": "A screen leaves half",
+    "predict RUN cells.h5ad --output y.h5ad --map three.csv": "--map three.csv has a line of more than two fields",
+    "predict RUN cells.h5ad --output y.h5ad --map none.csv": "--map none.csv has no line below from,to",
+    "predict RUN cells.h5ad --output y.h5ad --map wide.csv": "--map wide.csv is not text in UTF-8",
+    "explain RUN cells.h5ad --map nowhere.csv": "--map names nowhere.csv, which does not exist",
+    "evaluate self.csv RUN/truth.csv": "self.csv has no edge between two genes whose weight is not 0",
+    "evaluate zero.csv RUN/truth.csv": "zero.csv has no edge between two genes whose weight is not 0",
+    "evaluate nested.parquet RUN/truth.csv": "nested.parquet, row 1: source holds a list",
+    "benchmark cells.h5ad RUN/truth.csv --output table.csv": "table.csv already exists and is not overwritten",
+    "benchmark cells.h5ad RUN/truth.csv --output t.xlsx": "--output is t.xlsx, but benchmark writes .csv; give a name",
+    "benchmark cells.h5ad RUN/truth.csv --network A=a --network A=b": "--network names 'A' twice",
+    "benchmark RUN RUN/truth.csv --label cell_type": "--label is of cells, and a run or a configuration names its own",
+}
+
+
+@pytest.mark.parametrize("command", SENTENCES)
+def test_a_bad_input_is_one_sentence_that_names_the_cause(command, tiny_run, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, write in FILES.items():
+        if name in command:
+            write(tmp_path / name)
+    before = sorted(tmp_path.rglob("*"))
+    assert main([part.replace("RUN", str(tiny_run)) for part in shlex.split(command)]) == 2
+    printed = capfd.readouterr().err
+    assert printed.startswith("error: ") and printed.count("\n") == 1
+    assert SENTENCES[command] in printed
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_report_of_a_model_folder_is_that_of_its_run(tiny_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    assert main(["report", str(run / "model")]) == 0
+    assert (run / "report.html").is_file() and not (run / "model" / "report.html").exists()
+
+
+def test_regulators_without_an_edge_are_named(tiny_run, tmp_path, capsys):
+    command = ["export", str(tiny_run), "--output", str(tmp_path / "x.csv"), "--format", "csv"]
+    assert main([*command, "--regulators", "R1,FOO"]) == 0
+    assert "1 of the regulators that were asked for have no edge in this network: 'FOO'." in capsys.readouterr().out
