@@ -13,6 +13,7 @@ SETTINGS = {
     "data.simulated.regulators": 8,
     "regulation.members": 1,
     "regulation.steps": 0,
+    "cell_reader.steps": 10,
     "network.false_discovery": False,
     "trainer.max_steps": 150,
     "trainer.validate_every": 75,

@@ -54,6 +54,8 @@ def test_a_whole_run_prints_our_lines_only(tmp_path):
         "data.simulated.cells": 80,
         "model.width": 16,
         "network.cells": 10,
+        "regulation.steps": 20,
+        "cell_reader.steps": 10,
     }
     changes = [part for name, value in fields.items() for part in ("--set", f"{name}={value}")]
     command = [sys.executable, "-m", "grn", "train", "--config", "simulated.yaml", "--output", str(tmp_path), *changes]
