@@ -33,6 +33,7 @@ def refuse_used_folder(output: Path | None) -> None:
     """Raises RunFolderError where `output` exists and is not an empty folder. Called before anything is read."""
     if output is None:
         return
+    output = Path(os.path.normpath(output))  # a folder that `..` leads back out of need not exist
     refuse_unwritable_name(output)
     if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
         raise RunFolderError(f"{output} already exists and is not an empty folder; choose another output folder.")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.arguments import as_path
+from grn.api.arguments import TEXT, as_path, check
 from grn.api.cells import cells_of_caller, is_anndata
 from grn.api.run import Run
 from grn.errors import ConfigError, DataError, reworded
@@ -82,6 +82,7 @@ def read_network(
           source target  weight
         0   SPI1   CST3     2.5
     """
+    check(TEXT, cell_type=cell_type)
     if layer is not None:
         return layer_of_run(network, layer, head, value, cells, cell_type, data)[0]
     refuse_without_layer(head=head, value=value, cells=cells, data=data)

@@ -51,7 +51,7 @@ class Run:
 
         Raises RunFolderError where the folder holds neither, or a run that was cut off.
         """
-        self._folder = _find(Path(folder))
+        self._folder = _find(as_path(folder, "The folder of the run"))
         self._temporary = weakref.finalize(self, _remove, self._folder, os.getpid()) if temporary else None
 
     @property

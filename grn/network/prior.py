@@ -130,6 +130,8 @@ def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
 
 def _table(path: str) -> pd.DataFrame:
     file = Path(path)
+    if file.is_dir():
+        raise DataError(f"network.prior is {path!r}, which is a folder; give a table of source and target.")
     if not file.is_file():
         raise DataError(f"network.prior is {path!r}, but there is no such file; give a table of source and target.")
     try:
@@ -140,7 +142,9 @@ def _table(path: str) -> pd.DataFrame:
         separator = "\t" if ".tsv" in file.suffixes or ".txt" in file.suffixes else ","
         return pd.read_csv(file, sep=separator, keep_default_na=False, na_values=[""])
     except Exception as problem:
-        raise DataError(f"{path} (network.prior) cannot be read as a table ({one_line(problem)}).") from None
+        raise DataError(
+            f"{path} (network.prior) cannot be read as a table ({one_line(problem)}); give one of source and target."
+        ) from None
 
 
 def held_out(prior: Prior, cells: Cells, regulators: np.ndarray, seed: int) -> dict[str, float]:

@@ -36,6 +36,8 @@ def figure(width: float, height: float) -> Figure:
 
 def canvas(ax: Axes | None, width: float, height: float) -> Axes:
     """`ax`, or the axes of a new figure of this size, in inches."""
+    if ax is not None and not isinstance(ax, Axes):
+        raise UserError(f"ax is of the type {type(ax).__name__}; give axes of matplotlib, or leave it out.")
     return figure(width, height).subplots() if ax is None else ax
 
 

@@ -23,6 +23,7 @@ from grn.analysis.evaluation.tables import (
     names,
     numbers,
     read_table,
+    refuse_twin_columns,
     unknown_columns,
 )
 from grn.errors import DataError
@@ -120,6 +121,7 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
 
     With a column cell_type, a pair may be listed once for each type; the strongest of them is its weight over all.
     """
+    refuse_twin_columns(where, table)
     table = table.rename(columns=str)
     columns = find_columns(table, (*WEIGHTED, BARE))
     if columns is None:

@@ -16,6 +16,7 @@ from grn.analysis.evaluation.tables import (
     names,
     numbers,
     read_table,
+    refuse_twin_columns,
     unknown_columns,
 )
 from grn.analysis.evaluation.universe import unique_edges
@@ -64,6 +65,7 @@ def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwo
     A pair that is listed with both signs has sign 0; with one sign and as unknown, it has that sign. A column cell_type
     gives each label edges of its own. Raises DataError.
     """
+    refuse_twin_columns(where, table)
     table = table.rename(columns=str)
     found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
     name, columns = next((each for each in found if each[1]), ("", None))

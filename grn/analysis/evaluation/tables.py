@@ -58,6 +58,12 @@ def _is_counting(row: Sequence[str]) -> bool:
     return list(row) == [str(number) for number in range(len(row))]
 
 
+def refuse_twin_columns(where: Path | str, table: pd.DataFrame) -> None:
+    """Raises DataError where a table from Python has two columns of one name; text files keep the first."""
+    if (twice := table.columns.duplicated()).any():
+        raise DataError(f"{where} has two columns called {str(table.columns[twice][0])!r}; keep one of them.")
+
+
 def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | None:
     """The first set of columns that the table has, in the table's own spelling; upper and lower case are the same."""
     own = {str(column).casefold(): str(column) for column in reversed(list(table.columns))}

@@ -31,6 +31,8 @@ def regulator_activity(
     label_key: column of obs whose labels are written at the middle of their cells.   ax, show: as in grn.plots.
     Raises UserError where the cells have no such embedding, activity, regulator or column.
     """
+    if not hasattr(adata, "obsm"):
+        raise UserError(f"This picture draws cells (an AnnData), not {type(adata).__name__}; give that.")
     for name, made in ((basis, "compute it with scanpy (sc.tl.umap)"), (key, "compute it with grn.activity")):
         if name not in adata.obsm:
             raise UserError(f"The cells have no obsm[{name!r}]; {made}, or name another.")

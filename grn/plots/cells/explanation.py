@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from grn.errors import UserError
-from grn.plots.style import DOWN, UP, canvas, plain, refuse_no_count, refuse_other, short, shorten, shown
+from grn.plots.style import DOWN, UP, canvas, plain, refuse_no_count, refuse_other, refuse_words, short, shorten, shown
 
 
 def cell_type_genes(
@@ -25,6 +25,7 @@ def cell_type_genes(
     """
     refuse_no_count(top=top)
     refuse_other(table, "the table that grn.explain returns", ["cell_type", "gene", "effect"])
+    refuse_words(table[["effect"]])
     types = list(dict.fromkeys(table["cell_type"]))
     if cell_type is None and len(types) > 1:
         raise UserError(f"The table has {len(types)} cell types; give cell_type one of them, as {types[0]!r}.")

@@ -38,6 +38,9 @@ def network_difference(
     ax, show: as in grn.plots. Raises UserError.
     """
     refuse_no_count(named=named)
+    for argument, name in (("first", first), ("second", second)):
+        if not isinstance(name, str):
+            raise UserError(f"{argument} is {name!r}; it must be the name of a cell type or condition.")
     if first == second:
         raise UserError(f"first and second are both {first!r}; name two that are compared.")
     edges = _both(network, first, second)

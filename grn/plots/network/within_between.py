@@ -12,7 +12,7 @@ from grn.errors import UserError
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
 from grn.plots.names import name_edges
-from grn.plots.style import canvas, note, plain, refuse_no_count, refuse_other, shown
+from grn.plots.style import canvas, note, plain, refuse_no_count, refuse_other, refuse_words, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -43,6 +43,7 @@ def within_and_between(
             "it; give the run, or its table (run.edges)."
         )
     refuse_other(table, "a table of edges (run.edges)", ("source", "target", "within", "between"))
+    refuse_words(table[["within", "between"]])
     axes = canvas(ax, 6.4, 5.0)
     draw_within_between(axes, table, count)
     return shown(axes, ax, show)

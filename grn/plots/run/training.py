@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grn.plots.style import LINES, figure, note, plain, refuse_other
+from grn.plots.style import LINES, figure, note, plain, refuse_other, refuse_words
 
 STAGES = {"train": LINES[1], "validation": LINES[0]}
 LOSSES = {
@@ -27,6 +27,7 @@ def training_curves(metrics: pd.DataFrame) -> Figure:
     metrics: columns `step` and `<stage>/<name>`, with gaps, as in a run's metrics.csv.
     """
     refuse_other(metrics, "a table of metrics (run.history)", ("step",))
+    refuse_words(metrics)
     losses = [name for name in LOSSES if f"validation/{name}" in metrics or f"train/{name}" in metrics]
     if len(losses) == 2:  # one objective: the total loss is its loss, times a weight
         losses = losses[1:]
