@@ -10,6 +10,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+PIECE = 2**22  # values whose deviations are in memory at once
+
 
 def mean_and_sd(multiplicity: sp.csr_matrix) -> tuple[Tensor, Tensor]:
     """Mean and sd of each gene over cells, float32 [N]; the sd of a constant gene is 1. multiplicity: CSR [C, N]."""
@@ -29,6 +31,13 @@ def _varies(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
 
 
 def _moments(multiplicity: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd of each gene, float64 [N]. Deviations are squared, and not values: the difference of the mean square
+    and the squared mean would leave an sd of 3e-4 of the mean to a gene that is the same in every cell."""
+    cells, genes = multiplicity.shape
     mean = np.asarray(multiplicity.mean(0, dtype=np.float64)).ravel()
-    square = np.asarray(multiplicity.multiply(multiplicity).mean(0, dtype=np.float64)).ravel()
-    return mean, np.sqrt(np.maximum(square - mean**2, 0))
+    total, stored = np.zeros(genes), np.zeros(genes)
+    for first in range(0, multiplicity.nnz, PIECE):
+        values, gene = (each[first : first + PIECE] for each in (multiplicity.data, multiplicity.indices))
+        total += np.bincount(gene, np.square(values - mean[gene]), genes)
+        stored += np.bincount(gene, minlength=genes)
+    return mean, np.sqrt((total + (cells - stored) * mean**2) / cells)
