@@ -136,12 +136,6 @@ def command(
         option = "--" + given[0].replace("_", "-")
         raise ConfigError(f"{option} chooses the edges of one file; name its format with --format, as --format csv.")
 
-    if format is None and output.suffix.lower() in FILES:
-        raise ConfigError(
-            f"--output is {output}, named like a file, but without --format a folder is made; give one, as --format "
-            "csv, or another name."
-        )
-
     if format == "huggingface":
         others = {"readout": readout, "top_k": top_k, "cells": cells, "cell_type": cell_type, "by": by, "layer": layer}
         if given := [*given, *(name for name, value in others.items() if value is not None)]:
@@ -159,6 +153,11 @@ def command(
     if layer is not None and (format is None or readout is not None or by is not None):
         raise ConfigError(
             "--layer writes the attention of one layer as one file; give --format, and leave out --readout and --by."
+        )
+    if format is None and output.suffix.lower() in FILES:
+        raise ConfigError(
+            f"--output is {output}, named like a file, but without --format a folder is made; give one, as --format "
+            "csv, or another name."
         )
 
     from grn.cli.console import console, plain
