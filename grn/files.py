@@ -295,7 +295,7 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
     """The error for a damaged file, on which HDF5, NumPy, pandas or AnnData fail with exceptions of their own."""
     import h5py
 
-    with suppress(OSError), h5py.File(path, "r") as file:
+    with suppress(OSError, RuntimeError), h5py.File(path, "r") as file:
         if "obs" not in file and "var" not in file:
             held = ", ".join(map(repr, list(file)[:5])) or "nothing"
             return DataError(f"{path} is no AnnData: it holds {held}, and neither obs nor var; give another file.")

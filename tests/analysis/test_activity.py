@@ -110,7 +110,11 @@ def test_a_network_of_a_run_and_of_its_cell_types_is_taken_as_it_is(tiny_run, ma
         (lambda cells, net: {"min_targets": 0}, ConfigError, "min_targets is 0; it must be at least 1"),
         (lambda cells, net: {"targets": 0}, ConfigError, "targets is 0; it must be at least 1"),
         (lambda cells, net: {"layer": "lognorm"}, DataError, "The AnnData has no layer 'lognorm'; it has none"),
-        (lambda cells, net: {"network": net.assign(weight=0.0)}, DataError, "no edge whose weight is not 0"),
+        (
+            lambda cells, net: {"network": net.assign(weight=0.0)},
+            DataError,
+            "no edge between two genes whose weight is not 0",
+        ),
         (
             lambda cells, net: {"network": net.assign(target="ENS" + net["target"])},
             VocabularyMismatch,

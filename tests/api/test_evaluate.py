@@ -113,7 +113,7 @@ def test_what_the_scores_rest_on_is_printed_and_kept(capsys):
             r"The network has the columns source, target, w;",
         ),
         ({"network": NETWORK.assign(weight=float("nan"))}, r"The network, row 1 \(and 3 more\): weight is 'nan'"),
-        ({"network": NETWORK[:0]}, r"The network has no edges"),
+        ({"network": NETWORK[:0]}, r"The network has no edge between two genes"),
         ({"reference": TRUTH.drop(columns="Gene2")}, r"The reference has the columns Gene1, Type"),
         ({"reference": TRUTH.assign(Type="up")}, r"The reference, row 1: Type is 'up'"),
         (

@@ -74,7 +74,8 @@ def config_of(**changes) -> Config:
     return Config.model_validate({"data": {"path": "cells.h5ad", **changes}})
 
 
-def test_the_estimate_grows_with_what_takes_memory():
+def test_the_estimate_grows_with_what_takes_memory(monkeypatch):
+    monkeypatch.setattr(memory_estimate, "in_use", lambda: 5e8)  # whatever the tests before this one left in memory
     few = Size(10_000, 4000, 1_000_000)
     listed = ["a"] * 100
     base = memory_wanted(config_of(regulators=listed), few)

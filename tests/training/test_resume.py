@@ -371,7 +371,7 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tm
     assert state(cut_off) == before
     for arguments, message in (
         (["--resume", "nowhere"], "error: nowhere does not exist; give a run folder.\n"),
-        (["--resume", "run/model"], "error: run/model is not a run folder: it has no log.txt; give a folder that"),
+        (["--resume", "run/model"], "error: run/model is the model folder of a run; give the folder of the run."),
         (["--resume", "run", "--set", "trainer.max_steps=9"], "leave out everything else."),
         (["--resume", "run", "--config", "pbmc.yaml"], "leave out everything else."),
     ):

@@ -22,8 +22,13 @@ LARGE = ("/X", "/raw/X", "/layers/", "/obsm/", "/obsp/")  # what grows with the 
 def read_h5ad(path: Path, config: DataConfig) -> AnnData:
     """The AnnData in an .h5ad file; with data.backed its X stays in the file. Raises DataError for a damaged file."""
     adata = read_anndata(path, backed=config.backed)
-    with h5py.File(path) as file:
-        _refuse_damaged_tables(path, file)
+    try:
+        with h5py.File(path) as file:
+            _refuse_damaged_tables(path, file)
+    except (MemoryError, DataError):
+        raise
+    except Exception as problem:
+        raise damaged_h5ad(path, problem) from problem
     return adata
 
 
