@@ -12,9 +12,9 @@ LARGE_PIECE, KEPT = 8 * 2**20, 64 * 2**20  # bytes
 def return_large_pieces() -> None:
     """Has the allocator return pieces of LARGE_PIECE bytes and more as soon as they are freed.
 
-    glibc raises this limit to 32 MiB by itself, and what lies below it is kept: several hundred megabytes of a fit. Once
-    one limit is set, glibc no longer raises the other, 128 KiB of free memory at the end of the heap: then nearly every
-    tensor would be asked of the system anew, and operations on 6 MB take 1.6 times as long.
+    glibc raises this limit to 32 MiB by itself, and what lies below it is kept: several hundred megabytes of a fit.
+    Once one limit is set, glibc no longer raises the other, 128 KiB of free memory at the end of the heap: then nearly
+    every tensor would be asked of the system anew, and operations on 6 MB take 1.6 times as long.
     """
     try:
         libc = ctypes.CDLL(None)
