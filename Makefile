@@ -12,8 +12,9 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CONSTRAIN := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
-# Several test processes with a thread pool each would fight for the same cores.
-ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# Several test processes with a thread pool each would fight for the same cores. Numba (under decoupler and scanpy) sets
+# the number of threads of torch, too, once it runs.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 
 .PHONY: train test test-numerics lint lock notebooks gallery docs wheel install install-dev clean
 .DELETE_ON_ERROR:

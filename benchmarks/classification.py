@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def configurations() -> dict[str, Config]:
     shared = {"genes": "all", "label_key": "cell_type"}
     found = {"pbmc68k_reduced": load_config("pbmc.yaml")}
     return found | {name: Config.model_validate({"data": shared | data}) for name, data in of_files.items()}
+
+
+def chosen_configurations(patterns: Sequence[str]) -> dict[str, Config]:
+    """Those whose names match one of the patterns. Raises SystemExit where there are none."""
+    known = configurations()
+    chosen = {name: config for name, config in known.items() if any(fnmatchcase(name, each) for each in patterns)}
+    if not chosen:
+        raise SystemExit(f"No set is called {' or '.join(patterns)}; there are {', '.join(known)}.")
+    return chosen
 
 
 def labelled_rows(targets: np.ndarray, rest: np.ndarray, fraction: float, seed: int) -> np.ndarray:
@@ -107,11 +117,8 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, default=HERE.parent / "docs/img/cell_types.png", metavar="FILE")
     arguments = parser.parse_args()
 
-    chosen = {n: c for n, c in configurations().items() if any(fnmatchcase(n, each) for each in arguments.sets)}
-    if not chosen:
-        raise SystemExit(f"No set is called {' or '.join(arguments.sets)}; there are {', '.join(configurations())}.")
     methods = available([method for method in METHODS if method not in arguments.without])
-    for name, config in chosen.items():
+    for name, config in chosen_configurations(arguments.sets).items():
         if arguments.max_steps:
             config = config.model_copy(
                 update={"trainer": config.trainer.model_copy(update={"max_steps": arguments.max_steps})}

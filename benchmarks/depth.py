@@ -19,12 +19,11 @@ import argparse
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from classification import configurations, scores
+from classification import chosen_configurations, configurations, scores
 from classification_parts.methods import METHODS, OURS, TEST, Fit, LabelledSet, Predict, fit_grn, labelled_set
 from results_file import merged, ordered, write
 
@@ -81,11 +80,8 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, default=HERE.parent / "docs/img/depth.png", metavar="FILE")
     arguments = parser.parse_args()
 
-    chosen = {n: c for n, c in configurations().items() if any(fnmatchcase(n, each) for each in arguments.sets)}
-    if not chosen:
-        raise SystemExit(f"No set is called {' or '.join(arguments.sets)}; there are {', '.join(configurations())}.")
     path = arguments.output / "depth.csv"
-    for name, config in chosen.items():
+    for name, config in chosen_configurations(arguments.sets).items():
         one = labelled_set(config)
         for split in range(arguments.first_split, arguments.first_split + arguments.splits):
             test = split_cells(one.targets, None, 0.0, TEST, split).test

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from grn import disk
 from grn.analysis import predict as prediction
-from grn.analysis.predict import add_predictions, data_config, predict, predict_cells
+from grn.analysis.predict import add_predictions, cells_of_model, data_config, predict, predict_cells
 from grn.bags import Bags
 from grn.config.files import load_config
 from grn.data.cells import cells_for_vocabulary, load_cells
@@ -310,15 +310,7 @@ def test_a_file_read_in_pieces_gives_what_the_cells_in_memory_give(
     trained = TrainedModel.load(tiny_run)
     config = data_config(trained, tiny_run, cells, counts=counts)
     expected = open_source(config)
-    whole = cells_for_vocabulary(
-        expected,
-        config,
-        trained.vocabulary,
-        target_total=trained.target_total,
-        depth=trained.depth,
-        measures_depth=trained.measures_depth,
-        share_of_depth=trained.depth_share,
-    )
+    whole = cells_of_model(expected, trained, config, lambda line: None)
     add_predictions(expected, predict_cells(trained, whole), trained, "grn", classes=trained.classes)
     write_anndata(tmp_path / "expected.h5ad", expected)
     with h5py.File(tmp_path / "expected.h5ad") as one, h5py.File(tmp_path / "out.h5ad") as other:

@@ -38,7 +38,8 @@ def test_cells_keep_a_share_of_their_counts_and_of_those_of_the_depth_before(sma
 
 
 def test_every_method_labels_the_cells_at_every_depth(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(depth, "configurations", lambda: {"small": small})
+    for module in (classification, depth):
+        monkeypatch.setattr(module, "configurations", lambda: {"small": small})
     command = ["depth.py", "--sets", "*", "--splits", "1", "--output", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*command, "--picture", str(tmp_path / "picture.png")])
     depth.main()
@@ -47,7 +48,6 @@ def test_every_method_labels_the_cells_at_every_depth(small, tmp_path, monkeypat
     assert table["accuracy"].between(0, 1).all() and (tmp_path / "picture.png").exists()
 
     # With all counts, what the benchmark of cell types says.
-    monkeypatch.setattr(classification, "configurations", lambda: {"small": small})
     others = [name for name in classification.METHODS if name != "logistic regression"]
     command = ["classification.py", "--splits", "1", "--fractions", "1", "--without", *others]
     monkeypatch.setattr(sys, "argv", [*command, "--output", str(tmp_path), "--picture", str(tmp_path / "another.png")])
