@@ -29,7 +29,7 @@ from torch import Tensor
 
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation.cell_table import LIMIT, CellTable, centred, sampled, set_units
-from grn.regulation.linear import Penalties, fit_linear
+from grn.regulation.linear import Penalties, fits_of_blocks
 from grn.regulation.training_cells import TrainingCells
 
 STRATA = 20  # of depth in each cell type, where each has at least SMALLEST_STRATUM cells
@@ -88,12 +88,12 @@ def fit_with_knockoffs(
     knockoff = knockoff.clamp(max=LIMIT)  # as the regulators are
     both = torch.cat([x, knockoff], 1)
     count = x.shape[1]
-    total = x.new_zeros(())
+    total = x.new_zeros(states.shape[1], len(cells.mean), both.shape[1])
     reads_depth = depth if bool(depth.std() > 0) else None
     for targets, penalties in ((table.values, values), (table.ranks, ranks)):
         y = targets.columns(rows, like=x)
-        fit = fit_linear(both, y, of_states, reads_depth, layer.regulators, penalties, copies=2)
-        total = total + (fit.slopes + fit.deviations)[..., :-1] / 2
+        for some, fit in fits_of_blocks(both, y, of_states, reads_depth, layer.regulators, penalties, copies=2):
+            total[:, some] += (fit.slopes + fit.deviations)[..., :-1] / 2
     share = of_states.sum(0) / of_states.sum()
     squares = (of_states / of_states.sum(0).clamp(min=1e-9)).mT @ x.square()
     return KnockoffFit(total[..., :count], total[..., count:], share, squares.sqrt(), (share @ squares).sqrt())

@@ -15,7 +15,7 @@ Letters: C cells, N genes, R regulators, K states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -242,9 +242,28 @@ def fit_linear(
     x and the depth: centred in each state, so that the levels are the states' means of y [C, N].
     copies: see Features.
     """
+    genes, count = y.shape[1], states.shape[1]
+    slopes, deviations = x.new_empty(genes, x.shape[1] + 1), x.new_empty(count, genes, x.shape[1] + 1)
+    bias = x.new_empty(count, genes)
+    for some, part in fits_of_blocks(x, y, states, depth, own, found, copies=copies):
+        slopes[some], deviations[:, some], bias[:, some] = part.slopes, part.deviations, part.bias
+    return LinearFit(slopes, deviations, bias)
+
+
+def fits_of_blocks(
+    x: Tensor,
+    y: Tensor | Columns,
+    states: Tensor,
+    depth: Tensor | None,
+    own: Tensor,
+    found: Penalties,
+    *,
+    copies: int = 1,
+) -> Iterator[tuple[slice, LinearFit]]:
+    """`fit_linear` for some targets after the other: which ones, and their fit. That of all can be a large table."""
     covariates = states if depth is None else torch.cat([states, depth[:, None]], 1)
     rest, y, inverse = without(covariates), Columns.of(y), torch.linalg.pinv(covariates)
-    genes, count = y.shape[1], states.shape[1]
+    count = states.shape[1]
     freedom = FREEDOM if found.ratio else (1.0,)
     # Of these, rho multiplies some: their products with the targets are computed once for all ratios.
     plain = Features(rest(x), states, 1.0 if found.ratio else 0.0, own, copies)
@@ -255,9 +274,9 @@ def fit_linear(
         features = replace(plain, ratio=factor * found.ratio)
         parts.append((factor, features, Ridge.without_targets(features)))
 
-    slopes, deviations = x.new_zeros(genes, x.shape[1] + 1), x.new_zeros(count, genes, x.shape[1] + 1)
-    bias = x.new_zeros(count, genes)
     for some, targets in y.blocks():
+        slopes = x.new_zeros(targets.shape[1], x.shape[1] + 1)
+        deviations = x.new_zeros(count, *slopes.shape)
         level, targets = inverse @ targets, rest(targets)
         here = ((own >= some.start) & (own < some.stop)).nonzero()[:, 0]
         products = None if parts[0][2].dual else plain.products(targets)
@@ -272,14 +291,13 @@ def fit_linear(
                 of_pairs = found.factor[some].to(x).mT.repeat(copies * features.blocks, 1)
                 coefficients = solved.weighed(penalty, of_pairs) / len(freedom)
             shared, of_states = features.slopes(coefficients)
-            slopes[some, :-1] += shared
+            slopes[:, :-1] += shared
             if len(of_states):
-                deviations[:, some, :-1] += of_states
+                deviations[..., :-1] += of_states
             level = level - (on_plain * scale) @ coefficients
-        bias[:, some] = level[:count]
         if depth is not None:
-            slopes[some, -1] = level[count]
-    return LinearFit(slopes, deviations, bias)
+            slopes[:, -1] = level[count]
+        yield some, LinearFit(slopes, deviations, level[:count])
 
 
 def taken_out(values: Tensor, covariates: Tensor) -> Tensor:

@@ -182,14 +182,14 @@ def test_levels_of_states_pass_for_regulation_only_without_the_states():
 
 def test_knockoffs_change_no_target_and_no_regulator(monkeypatch):
     """Regulators and knock-offs side by side, centred within states; targets are multiplicities, then ranks."""
-    seen, real_fit = [], knockoffs.fit_linear
+    seen, real_fit = [], knockoffs.fits_of_blocks
 
     def recorded(x, y, *rest, **options):
         seen.append((x, y))
         assert options == {"copies": 2}
         return real_fit(x, y, *rest, **options)
 
-    monkeypatch.setattr(knockoffs, "fit_linear", recorded)
+    monkeypatch.setattr(knockoffs, "fits_of_blocks", recorded)
     fitted(True)
     known = known_cells(True)
     values, states = known.multiplicity.toarray()[FITTED], known.states[FITTED]
@@ -219,17 +219,15 @@ def test_slopes_are_the_mean_of_those_of_multiplicities_and_ranks(monkeypatch):
     def fit(x, y, states, depth, own, penalties, *, copies):
         size = next(calls)
         slopes = size * torch.arange(wide).double().expand(GENES, wide)
-        return LinearFit(
-            slopes,
-            torch.arange(STATES).double()[:, None, None].expand(STATES, GENES, wide),
-            y.read(slice(None))[:STATES],
-        )
+        deviations = torch.arange(STATES).double()[:, None, None].expand(STATES, GENES, wide)
+        yield slice(1), LinearFit(slopes[:1], deviations[:, :1], y.read(slice(1))[:STATES])
+        yield slice(1, GENES), LinearFit(slopes[1:], deviations[:, 1:], y.read(slice(1, GENES))[:STATES])
 
-    monkeypatch.setattr(knockoffs, "fit_linear", fit)
+    monkeypatch.setattr(knockoffs, "fits_of_blocks", fit)
     found = fitted(True)
     for state in range(STATES):
-        both = torch.cat([found.slopes[state, 0], found.null_slopes[state, 0]])
-        torch.testing.assert_close(both, 2 * torch.arange(2 * count).double() + state)
+        both = torch.cat([found.slopes[state], found.null_slopes[state]], 1)
+        torch.testing.assert_close(both, (2 * torch.arange(2 * count).double() + state).expand(GENES, -1))
 
 
 def test_shares_and_sds_are_those_of_the_states():
