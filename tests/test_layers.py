@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 # Groups on one level are separated by |. A group is a module or a whole folder of the package, and may hold several.
 LEVELS = {
     "grn": (
-        "__init__ errors messages bags files disk process_memory devices run_folder config",
+        "__init__ errors arguments messages bags files disk process_memory devices run_folder config",
         "data | model",
         "regulation",
         "network",

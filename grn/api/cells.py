@@ -17,13 +17,9 @@ def is_anndata(value: object) -> TypeGuard[AnnData]:
     return isinstance(value, anndata.AnnData)
 
 
-def cells_of_caller(data: object) -> AnnData | None:
+def cells_of_caller(data: AnnData | None) -> AnnData | None:
     """`data=`: the cells of a run that was trained on an AnnData; None where they are not given. Raises DataError."""
-    if data is None:
-        return None
-    if not is_anndata(data):
-        raise DataError(f"data must be an AnnData, not {type(data).__name__}.")
-    return checked_anndata(data)
+    return None if data is None else checked_anndata(data)
 
 
 def checked_anndata(adata: AnnData) -> AnnData:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grn.api.cells import cells_of_caller
 from grn.api.run import Run, load
 from grn.api.train import WORDS, changed_fields, random_states_kept, run_settings
+from grn.arguments import SEED, Bound, checked
 from grn.errors import ConfigError, DataError, RunFolderError, reworded
 from grn.run_folder import CONFIG
 
@@ -29,6 +30,7 @@ BY_TYPE = "edges_by_type.parquet"
 STEPS = "regulation.steps"  # after the linear start
 
 
+@checked(seed=SEED, genes=Bound(1))
 def network(
     source: AnnData | Run | Config | str | os.PathLike[str],
     *,
@@ -99,9 +101,6 @@ def network(
     """
     from grn.config.schema import Config
 
-    for name, given in (("cell", cell), ("cell_type", cell_type)):
-        if given is not None and not isinstance(given, str):
-            raise ConfigError(f"{name} is {given!r}, of type {type(given).__name__}; give the name as a string.")
     if cell is not None and cell_type is not None:
         raise ConfigError("Both cell and cell_type are given, and a network is of one of them; leave the other out.")
     keywords = {

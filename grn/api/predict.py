@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.arguments import TEXT, check
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.run import Run, as_run
-from grn.errors import DataError, reworded
+from grn.arguments import Bound, checked
+from grn.errors import reworded
 from grn.messages import silent
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ WORDS = {
 """What messages say of fields -> what they say to a caller of `predict`."""
 
 
+@checked(error=Bound(0, 1))
 def predict(
     adata: AnnData | str | os.PathLike[str],
     run: Run | str | os.PathLike[str],
@@ -100,14 +101,8 @@ def predict(
     from grn.data.readers.registry import open_source
 
     with reworded(WORDS):
-        check(TEXT, key_added=key_added, needed=True)
-        check(TEXT, counts=counts, gene_key=gene_key, labels=labels)
         refuse_key(key_added)
         in_memory = is_anndata(adata)
-        if not in_memory and not isinstance(adata, (str, os.PathLike)):
-            raise DataError(
-                f"grn.predict takes cells first, an AnnData or a path, and not {type(adata).__name__}; then the run."
-            )
         opened = as_run(run)
         refuse_error(error, opened._trained)
         path = Path(MEMORY if in_memory else adata)  # type: ignore[arg-type]

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.arguments import TEXT, as_path, check
 from grn.api.cells import cells_of_caller, is_anndata
 from grn.api.run import Run
+from grn.arguments import Bound, as_path, checked
 from grn.errors import ConfigError, DataError, reworded
 from grn.messages import silent
 
@@ -38,8 +38,9 @@ WORDS = {
 """What messages say of options -> what they say to a caller who reads a layer."""
 
 
+@checked(layer=Bound(0), head=Bound(0), cells=Bound(1))
 def read_network(
-    network: Run | AnnData | str | os.PathLike[str],
+    network: Run | AnnData | pd.DataFrame | str | os.PathLike[str],
     *,
     cell_type: str | None = None,
     layer: int | None = None,
@@ -82,7 +83,6 @@ def read_network(
           source target  weight
         0   SPI1   CST3     2.5
     """
-    check(TEXT, cell_type=cell_type)
     if layer is not None:
         return layer_of_run(network, layer, head, value, cells, cell_type, data)[0]
     refuse_without_layer(head=head, value=value, cells=cells, data=data)
@@ -136,8 +136,6 @@ def layer_of_run(
     folder = network.folder if isinstance(network, Run) else network
     if not isinstance(folder, (str, os.PathLike)) or not Path(folder).is_dir():
         raise DataError("layer= reads the model of a run; give the run or its folder.")
-    if cells is not None and cells != "all" and (isinstance(cells, bool) or not isinstance(cells, int) or cells < 1):
-        raise ConfigError(f"cells is {cells!r}; it must be 'all' or a number of cells, 1 or more.")
     with reworded(WORDS):
         adata = cells_of_caller(data)
         changes = {} if cells is None else {"cells": cells}
@@ -153,7 +151,7 @@ def refuse_without_layer(**given: object) -> None:
             raise ConfigError(f"{name} is of one layer of the transformer; give layer=, too.")
 
 
-def _anndata_of(network: Run | AnnData | str | os.PathLike[str]) -> AnnData:
+def _anndata_of(network: Run | AnnData | pd.DataFrame | str | os.PathLike[str]) -> AnnData:
     """The AnnData of a run's network, which has those of its cell types."""
     import pandas as pd
 

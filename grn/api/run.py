@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.api.arguments import as_path
-from grn.errors import DataError, RunFolderError, reworded
+from grn.arguments import checked
+from grn.errors import RunFolderError, reworded
 from grn.files import refuse_unwritable, replacing_folder
 from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in
 
@@ -46,12 +46,13 @@ class Run:
         (30, 30)
     """
 
+    @checked()
     def __init__(self, folder: str | os.PathLike[str], *, temporary: bool = False) -> None:
         """folder: of a run that is complete, or a model folder.   temporary: the folder is removed with this object.
 
         Raises RunFolderError where the folder holds neither, or a run that was cut off.
         """
-        self._folder = _find(as_path(folder, "The folder of the run"))
+        self._folder = _find(Path(folder))
         self._temporary = weakref.finalize(self, _remove, self._folder, os.getpid()) if temporary else None
 
     @property
@@ -127,6 +128,7 @@ class Run:
 
         return read_model_folder(self._model).classes
 
+    @checked()
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Copies the run to a new folder, which is its folder from then on, whole or not at all, and returns that.
 
@@ -141,7 +143,7 @@ class Run:
             ...     grn.load(kept).edges.equals(run.edges)
             True
         """
-        folder = as_path(folder, "save()")
+        folder = Path(folder)
         if os.path.lexists(folder):
             raise RunFolderError(f"{folder} already exists and is never overwritten; give save() another name.")
         refuse_unwritable(folder)
@@ -223,6 +225,7 @@ class Run:
         return self._folder / name
 
 
+@checked()
 def load(run: str | os.PathLike[str]) -> Run:
     """Opens a run that `grn train` or `grn.train` has left.
 
@@ -246,17 +249,11 @@ def load(run: str | os.PathLike[str]) -> Run:
         ...     run.edges.columns.tolist()
         ['source', 'target', 'weight', 'within', 'between', 'indirect', 'confidence', 'q_value']
     """
-    if not isinstance(run, (str, os.PathLike)):
-        raise DataError(f"grn.load takes the path of a run folder, not {type(run).__name__}; give run.folder.")
-    return Run(as_path(run, "The folder of the run"))
+    return Run(run)
 
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:
-    if isinstance(run, Run):
-        return run
-    if isinstance(run, (str, os.PathLike)):
-        return load(run)
-    raise DataError(f"a run is a Run or the path of one, not {type(run).__name__}; give what grn.train returned.")
+    return run if isinstance(run, Run) else load(run)
 
 
 def _find(folder: Path) -> Path:

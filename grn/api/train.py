@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from grn.api.arguments import as_path
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.run import Run
-from grn.errors import ConfigError, DataError, Interrupted, reworded
+from grn.arguments import SEED, Bound, checked
+from grn.errors import ConfigError, Interrupted, reworded
 from grn.messages import Say, silent
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ WORDS = {
 """What messages say of fields -> what they say to a caller of `train`."""
 
 
+@checked(seed=SEED, max_steps=Bound(1), genes=Bound(1))
 def train(
     data: AnnData | Config | str | os.PathLike[str],
     *,
@@ -121,7 +122,7 @@ def train(
     with reworded(WORDS), _python_handles_signals():
         settings, adata, name = run_settings(data, config, changes)
         if output is not None:
-            run = Run(_train(settings, as_path(output, "output="), adata, silent if quiet else _print))
+            run = Run(_train(settings, Path(output), adata, silent if quiet else _print))
             run._write_report(run.folder)
             return run
         home = Path(tempfile.mkdtemp(prefix="grn-"))
@@ -132,13 +133,8 @@ def train(
             raise
 
 
-def changed_fields(keywords: Mapping[str, Any], others: object) -> dict[str, Any]:
+def changed_fields(keywords: Mapping[str, Any], others: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields that a call changes: keywords by name (KEYWORDS), None for those that are not given, and `set`."""
-    if others is not None and not isinstance(others, Mapping):
-        raise ConfigError(
-            f"set is a mapping from fields to values, not {type(others).__name__}; write for example "
-            'set={"trainer.max_steps": 200}.'
-        )
     changes = {KEYWORDS[name]: _plain(value) for name, value in keywords.items() if value is not None}
     for field, value in (others or {}).items():
         if field in changes:
@@ -157,8 +153,6 @@ def run_settings(
     from grn.config.schema import Config
     from grn.data.readers.memory import MEMORY
 
-    if config is not None and not isinstance(config, (Config, str, os.PathLike)):
-        raise ConfigError(f"config is a Config, a path or the name of a configuration, not {type(config).__name__}.")
     if is_anndata(data):
         _refuse_path(changes)
         # What describes a file is not for cells in memory, whatever the configuration says of its own.
@@ -167,11 +161,6 @@ def run_settings(
     if isinstance(data, Config):
         _refuse_config(config)
         return change_config(data, changes), None, "run"
-    if not isinstance(data, (str, os.PathLike)):
-        raise DataError(
-            f"Cells are an AnnData, a path or a configuration, not {type(data).__name__}; make an AnnData of it "
-            "(anndata.AnnData(counts), cells x genes)."
-        )
     path = os.fspath(data)
     if is_configuration(path):
         _refuse_config(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,16 +10,26 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.errors import UserError
+from grn.arguments import Bound, nearest
+from grn.errors import DataError
 from grn.files import read_edge_table
 from grn.network.readouts.effect import level_correlation
 from grn.network.signed_network import SignedNetwork, edge_list, signed_network
+from grn.plots.tables import FINITE, Table
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 BY_TYPE = "edges_by_type.parquet"
-EDGE = ("source", "target", "weight")
+EDGES = Table(
+    "edges (run, run.network or run.edges)",
+    texts=("source", "target"),
+    numbers={"weight": FINITE},
+    known={"confidence": Bound(0, 1), "within": FINITE, "between": Bound(-1, 1)},
+    once=("source", "target", "cell_type"),
+)
+ONLY_TYPES = "only_types"
+"""In SignedNetwork.about: a table had edges of several cell types, and none over all cells."""
 
 
 class RunLike(Protocol):
@@ -42,8 +53,15 @@ def as_network(value: SignedNetwork | AnnData | RunLike | pd.DataFrame) -> Signe
     if isinstance(value, SignedNetwork):
         return value
     if isinstance(value, pd.DataFrame):
-        return _network_of_table(value)
-    return signed_network(value.network if is_run(value) else value)  # type: ignore[union-attr, arg-type]
+        return _network_of_table(_edges_of_table(value))
+    found = signed_network(value.network if is_run(value) else value)  # type: ignore[union-attr, arg-type]
+    if not found.genes.is_unique:
+        twice = found.genes[found.genes.duplicated()][0]
+        raise DataError(f"The network has the gene {twice!r} twice; give the network of a run as it was written.")
+    for weights in found.by_title().values():
+        if not np.isfinite(weights.data).all():
+            raise DataError("The network has weights that are not finite; give the network of a run as it was written.")
+    return found
 
 
 def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.DataFrame:
@@ -52,10 +70,15 @@ def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.Data
     A Run has all; of a network, within and between are had where differences between types have no part in the weights.
     """
     if isinstance(value, pd.DataFrame):
-        _refuse_without(value, EDGE)
-        overall = value[~_of_types(value)] if "cell_type" in value else value
-        table = overall if len(overall) else value
-        return table.iloc[np.argsort(-table["weight"].abs().to_numpy(), kind="stable")]
+        table = _edges_of_table(value)
+        typed = _of_types(table)
+        if typed.all() and len(types := _type_names(table)) > 1:
+            raise DataError(
+                f"The table has edges of cell types alone ({', '.join(map(repr, types[:5]))}), which this picture "
+                "would mix; choose the rows of one."
+            )
+        table = table[~typed] if not typed.all() else table
+        return table.iloc[np.argsort(-table["weight"].abs().to_numpy(), kind="stable")].reset_index(drop=True)
     if is_run(value):
         return value.edges  # type: ignore[union-attr]
     network = as_network(value)  # type: ignore[arg-type]
@@ -72,8 +95,14 @@ def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.Data
 def as_typed_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.DataFrame:
     """Edges of every cell type: source, target, weight, cell_type and, where it is known, confidence. UserError."""
     if isinstance(value, pd.DataFrame):
-        _refuse_without(value, (*EDGE, "cell_type"))
-        return value
+        table = _edges_of_table(value)
+        if "cell_type" not in table:
+            raise DataError(
+                f"This picture draws {EDGES.wanted} of cell types, and the table has no column 'cell_type'; give one "
+                "that has it."
+            )
+        table = table[_of_types(table)]
+        return table.assign(cell_type=table["cell_type"].astype(str)).reset_index(drop=True)
     if is_run(value):
         path = Path(value.folder) / BY_TYPE  # type: ignore[union-attr]
         if path.is_file():
@@ -83,36 +112,68 @@ def as_typed_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> p
     return pd.concat(tables, ignore_index=True) if tables else edge_list(network.weights, network.genes).head(0)
 
 
-def weights_of(network: SignedNetwork, cell_type: str | None) -> sparse.csr_matrix:
-    """The weights over all cells, or of a type. Raises UserError where there is none of that name."""
+def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.csr_matrix, str]:
+    """The weights over all cells, or of a type, and whose they are. Raises UserError where there is no such type."""
     if cell_type is None:
-        return network.weights
+        if not network.about.get(ONLY_TYPES):
+            return network.weights, "all cells"
+        if len(network.by_type) > 1:
+            known = ", ".join(map(repr, network.by_type))
+            raise DataError(f"The table has edges of cell types alone; give cell_type= one of them: {known}.")
+        cell_type = next(iter(network.by_type))
     if cell_type not in network.by_type:
         known = ", ".join(map(repr, network.by_type)) or "none"
-        raise UserError(f"The network has no cell type {cell_type!r}; its types are {known}.")
-    return network.by_type[cell_type]
+        raise DataError(f"The network has no cell type {cell_type!r}; its types are {known}.")
+    return network.by_type[cell_type], cell_type
+
+
+def genes_of(network: SignedNetwork, names: Iterable[str]) -> list[str]:
+    """The names, each once. Raises DataError where one is no gene of the network."""
+    names = list(dict.fromkeys(names))
+    for name in names:
+        if name not in network.genes:
+            near = nearest(name, network.genes)
+            hint = f"did you mean {near!r}?" if near else f"its genes are like {str(network.genes[0])!r}."
+            if not len(network.genes):
+                hint = "it has no edges at all."
+            raise DataError(f"The network has no gene {name!r}; {hint}")
+    return names
+
+
+def _edges_of_table(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of edges in one form; edges that are 0 are none."""
+    found = EDGES("edges", table)
+    return found[found["weight"] != 0].reset_index(drop=True)
 
 
 def _network_of_table(table: pd.DataFrame) -> SignedNetwork:
-    _refuse_without(table, EDGE)
-    genes = pd.Index(pd.unique(pd.concat([table["source"], table["target"]]).astype(str)))
-    typed = _of_types(table) if "cell_type" in table else np.zeros(len(table), dtype=bool)
+    genes = pd.Index(pd.unique(pd.concat([table["source"], table["target"]])), dtype=object)
+    typed = _of_types(table)
     names = table["cell_type"].astype(str)[typed] if typed.any() else pd.Series(dtype=object)
     by_type = {str(name): _matrix(table[typed][names == name], genes) for name in names.unique()}
-    overall = table[~typed] if (~typed).any() else table.drop_duplicates(["source", "target"])
-    return SignedNetwork(genes, _matrix(overall, genes), by_type, {"sign": "positive: as the table says"})
+    about = {"sign": "positive: as the table says"}
+    if len(table) and typed.all():
+        return SignedNetwork(
+            genes, _matrix(table.drop_duplicates(["source", "target"]), genes), by_type, about | {ONLY_TYPES: True}
+        )
+    return SignedNetwork(genes, _matrix(table[~typed], genes), by_type, about)
+
+
+def _type_names(table: pd.DataFrame) -> list[str]:
+    return list(dict.fromkeys(table.loc[_of_types(table), "cell_type"].astype(str))) if "cell_type" in table else []
 
 
 def _of_types(table: pd.DataFrame) -> np.ndarray:
     """Which rows are edges of a cell type; those of all cells together have none, or `all`."""
+    if "cell_type" not in table:
+        return np.zeros(len(table), dtype=bool)
     names = table["cell_type"].astype(object)
     return (names.notna() & ~names.astype(str).isin(["", "all"])).to_numpy()
 
 
 def _matrix(edges: pd.DataFrame, genes: pd.Index) -> sparse.csr_matrix:
-    once = edges.drop_duplicates(["source", "target"])
-    rows, columns = (genes.get_indexer(once[end].astype(str)) for end in ("target", "source"))
-    values = once["weight"].to_numpy(np.float32)
+    rows, columns = (genes.get_indexer(edges[end]) for end in ("target", "source"))
+    values = edges["weight"].to_numpy(np.float32)
     return sparse.csr_matrix((values, (rows, columns)), shape=(len(genes), len(genes)))
 
 
@@ -122,21 +183,3 @@ def _levels(value: object) -> tuple[np.ndarray, np.ndarray] | None:
         return None
     cells = value.obs["cells"].to_numpy(float)  # type: ignore[attr-defined]
     return np.asarray(value.X, dtype=np.float64), cells / cells.sum()  # type: ignore[attr-defined]
-
-
-def _refuse_without(table: pd.DataFrame, columns: tuple[str, ...]) -> None:
-    missing = [column for column in columns if column not in table]
-    if missing:
-        raise UserError(
-            f"This picture draws edges (run, run.network or run.edges), and the table has no column {missing[0]!r}; "
-            "give one that has it."
-        )
-    if "weight" in columns:
-        weights = table["weight"]
-        wrong = ~np.isfinite(pd.to_numeric(weights, errors="coerce").to_numpy(float))
-        if wrong.any() or weights.dtype.kind not in "fiu":
-            row = int(wrong.argmax())
-            raise UserError(
-                f"The table, row {row + 1}: weight is {str(weights.iloc[row])!r}, which is not a finite number; "
-                "correct or remove the row."
-            )

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from numbers import Integral
+from collections.abc import Callable, Iterable
+from inspect import signature
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import matplotlib
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from grn.errors import UserError
+from grn.arguments import Bound, Rule, checked
+from grn.errors import DataError, UserError
 from grn.files import replacing_file
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Blue and red differ in lightness as well as hue, so they stay apart for colour-blind readers.
 UP, DOWN = "#2166ac", "#b2182b"
@@ -34,10 +38,40 @@ def figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=RASTER, layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
 
 
+def draws(**rules: Bound | Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """`grn.arguments.checked` for a function that draws, whose `ax` and `show` have rules of their own."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        own: dict[str, Rule] = {"ax": _plain_axes, "show": _displayable}
+        taken = {name: rule for name, rule in own.items() if name in signature(function).parameters}
+        return checked(**rules, **taken)(function)
+
+    return decorate
+
+
+def _plain_axes(_: str, ax: Axes) -> Axes:
+    if ax.figure is None:
+        raise DataError("ax was removed from its figure; give other axes, or leave ax out.")
+    if ax.name != "rectilinear":
+        raise DataError(f"ax has the projection {ax.name}, which this picture cannot be drawn on; give plain axes.")
+    for letter, scale in (("x", ax.get_xscale()), ("y", ax.get_yscale())):
+        if scale != "linear":
+            raise DataError(f"ax has a {scale} scale in {letter}, on which this picture misleads; give plain axes.")
+    return ax
+
+
+def _displayable(_: str, show: bool) -> bool:
+    if show and not _in_notebook():
+        raise UserError("show=True displays a picture in a notebook; elsewhere, write it: ax.figure.savefig(PATH).")
+    return show
+
+
+def _in_notebook() -> bool:
+    return "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None
+
+
 def canvas(ax: Axes | None, width: float, height: float) -> Axes:
     """`ax`, or the axes of a new figure of this size, in inches."""
-    if ax is not None and not isinstance(ax, Axes):
-        raise UserError(f"ax is of the type {type(ax).__name__}; give axes of matplotlib, or leave it out.")
     return figure(width, height).subplots() if ax is None else ax
 
 
@@ -46,10 +80,7 @@ def shown(axes: Axes, ax: Axes | None, show: bool | None) -> Axes:
 
     ax: what the caller gave.   show: whether to display it; None: in a notebook, where the figure is our own.
     """
-    notebook = "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None
-    if show and not notebook:
-        raise UserError("show=True displays a picture in a notebook; elsewhere, write it: ax.figure.savefig(PATH).")
-    if notebook and (show or (show is None and ax is None)):
+    if _in_notebook() and (show or (show is None and ax is None)):
         sys.modules["IPython"].display.display(axes.figure)
     return axes
 
@@ -102,31 +133,6 @@ def note(axes: Axes, text: str) -> None:
     """Writes a sentence instead of a picture, for data that are empty."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, ha="center", va="center", color=INK, transform=axes.transAxes)
-
-
-def refuse_other(value: object, wanted: str, columns: Sequence[str] = ()) -> None:
-    """Raises UserError where a picture is given anything but a table with these columns. wanted: what it draws."""
-    if not isinstance(value, pd.DataFrame):
-        raise UserError(f"This picture draws {wanted}, not {type(value).__name__}; give that.")
-    missing = [column for column in columns if column not in value]
-    if missing:
-        raise UserError(
-            f"This picture draws {wanted}, and the table has no column {missing[0]!r}; give one that has it."
-        )
-
-
-def refuse_no_count(**counts: object) -> None:
-    """Raises UserError for an argument that says how many are drawn and is no whole number above 0."""
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
-            raise UserError(f"{name} is {count!r}; it must be a whole number, 1 or more.")
-
-
-def refuse_words(table: pd.DataFrame) -> None:
-    """Raises UserError where a column of a table holds no numbers."""
-    for name, column in table.items():
-        if column.dtype.kind not in "fiu":
-            raise UserError(f"The column {str(name)!r} of the table holds no numbers, which this picture draws.")
 
 
 def whole(picture: Figure | Axes) -> Figure:

@@ -82,7 +82,7 @@ def test_mistakes_are_sentences(marked, tiny_run):
     adata, run = marked
     with pytest.raises(DataError, match="No cell is called 'cell150'; the first is 'cell0'"):
         grn.explain(adata, run, cell="cell150", quiet=True)
-    with pytest.raises(ConfigError, match="cells is 0; it must be at least 1"):
+    with pytest.raises(ConfigError, match="cells is 0; it must be a whole number of at least 1"):
         grn.explain(adata, run, cells=0, quiet=True)
     table = grn.explain(adata, run, cells=2, quiet=True)
     with pytest.raises(UserError, match="has 3 cell types; give cell_type"):

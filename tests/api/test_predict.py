@@ -162,9 +162,9 @@ def test_what_cannot_be_used_is_one_sentence_and_nothing_is_written(case, adata,
 
 
 def test_the_run_comes_second(adata, run):
-    with pytest.raises(DataError, match="takes cells first, an AnnData or a path, and not Run"):
+    with pytest.raises(DataError, match="adata is of the type Run; it must be an AnnData or a path"):
         grn.predict(run, adata)
-    with pytest.raises(DataError, match="a run is a Run or the path of one, not AnnData"):
+    with pytest.raises(DataError, match="run is of the type AnnData; it must be a run or a path, as in "):
         grn.predict(adata, adata)
 
 

@@ -167,7 +167,7 @@ assert callable(grn.network)
 try:
     grn.network(5)
 except grn.errors.DataError as error:
-    assert "not int" in str(error), error
+    assert "source is 5" in str(error), error
 import inspect
 assert inspect.signature(grn.network) == inspect.signature(grn.api.network.network)
 """

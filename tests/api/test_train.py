@@ -297,7 +297,12 @@ def negative(adata):
 
 
 WRONG = {
-    "a table": (lambda adata: adata.to_df(), {}, DataError, r"not DataFrame; make an AnnData of it"),
+    "a table": (
+        lambda adata: adata.to_df(),
+        {},
+        DataError,
+        r"is of the type DataFrame; .*AnnData\(counts\)",
+    ),
     "no cells": (lambda adata: adata[:0].copy(), {}, DataError, r"has 0 cells x 16 genes"),
     "a column that is missing": (
         lambda adata: adata,
@@ -341,7 +346,7 @@ WRONG = {
         lambda adata: adata,
         {"max_steps": "many"},
         ConfigError,
-        r"trainer\.max_steps must be a whole number, not 'many'",
+        r"max_steps is 'many'; it must be a whole number of at least 1\.",
     ),
     "a field given twice": (
         lambda adata: adata,

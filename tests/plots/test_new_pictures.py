@@ -54,7 +54,8 @@ def typed():
 @pytest.mark.parametrize("form", ["run", "network", "signed network", "edges"])
 def test_a_network_is_drawn_from_whatever_holds_it(run, name, form):
     typed = pd.read_parquet(run.folder / "edges_by_type.parquet")
-    given = {"run": run, "network": run.network, "signed network": signed_network(run.network), "edges": typed}[form]
+    both = pd.concat([run.edges, typed.assign(cell_type=typed["cell_type"].astype(str))], ignore_index=True)
+    given = {"run": run, "network": run.network, "signed network": signed_network(run.network), "edges": both}[form]
     picture = getattr(grn.plots, name)(given)
     axes = picture.axes if isinstance(picture, Figure) else [picture]
     assert axes and not any("has no edges" in text for text in texts(axes[0]))
@@ -182,7 +183,7 @@ def test_a_volcano_colours_what_the_members_agree_on_and_leaves_out_what_was_per
 
 def test_a_picture_is_drawn_into_the_axes_that_are_given(typed, run):
     ax = figure(4, 4).subplots()
-    assert grn.plots.network_graph(typed, ax=ax) is ax and ax.texts
+    assert grn.plots.network_graph(typed, cell_type="T1", ax=ax) is ax and ax.texts
     ax = figure(4, 4).subplots()
     assert grn.plots.confusion_matrix(run.confusion, ax=ax) is ax and ax.images
 
@@ -192,7 +193,19 @@ def test_showing_outside_of_a_notebook_is_refused(typed):
         grn.plots.network_graph(typed, show=True)
 
 
-def test_genes_that_are_not_there_say_so(typed):
-    assert "The network has no edges of Z." in texts(grn.plots.network_graph(typed, "Z"))
-    nothing = grn.plots.clustered_heatmap(typed, regulators=["Z"])
-    assert "The network has no edges between these genes." in texts(nothing)
+def test_genes_that_are_not_there_are_refused(typed):
+    for draw in (
+        lambda: grn.plots.network_graph(typed, "a", cell_type="T1"),
+        lambda: grn.plots.clustered_heatmap(typed, cell_type="T1", regulators=["A", "a"]),
+    ):
+        with pytest.raises(UserError, match="The network has no gene 'a'; did you mean 'A'"):
+            draw()
+
+
+def test_networks_of_several_types_are_not_drawn_as_one(typed, run):
+    for draw in (grn.plots.strongest_regulations, grn.plots.network_graph, grn.plots.clustered_heatmap):
+        with pytest.raises(UserError, match="edges of cell types alone"):
+            draw(typed)
+        assert draw(typed[typed["cell_type"] == "T1"])
+    titles = [axes.get_title(loc="left") for axes in grn.plots.network_heatmaps(typed).axes if axes.images]
+    assert titles == ["T1", "T2"]

@@ -76,7 +76,8 @@ def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | 
 def unknown_columns(where: Path | str, table: pd.DataFrame, accepted: Iterable[Columns]) -> DataError:
     found = ", ".join(map(str, table.columns[:8])) + (", ..." if len(table.columns) > 8 else "")
     sets = " or ".join(f"({', '.join(names)})" for names in accepted)
-    return DataError(f"{where} has the columns {found}; name them as one of these formats does: {sets}.")
+    own = f"the columns {found}" if found else "no columns"
+    return DataError(f"{where} has {own}; name them as one of these formats does: {sets}.")
 
 
 def names(where: Path | str, column: pd.Series) -> np.ndarray:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.arguments import TEXT, WHOLE, check
-from grn.api.cells import checked_anndata, is_anndata
+from grn.api.cells import checked_anndata
 from grn.api.read_network import predicted_network
 from grn.api.run import Run
+from grn.arguments import Bound, checked
 from grn.errors import DataError, reworded
 from grn.messages import silent
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
+@checked(targets=Bound(1), min_targets=Bound(1))
 def activity(
     adata: AnnData,
     network: Run | pd.DataFrame | AnnData | str | os.PathLike[str],
@@ -78,12 +79,6 @@ def activity(
     from grn.analysis.activity import regulon_activity
     from grn.analysis.predict import refuse_key
 
-    if not is_anndata(adata):
-        raise DataError(f"grn.activity takes an AnnData first, and not {type(adata).__name__}; then the network.")
-    check(WHOLE, targets=targets, least=1)
-    check(WHOLE, min_targets=min_targets, least=1, needed=True)
-    check(TEXT, key_added=key_added, method=method, needed=True)
-    check(TEXT, layer=layer, cell_type=cell_type)
     with reworded({"--key-added": "key_added"}):
         refuse_key(key_added)
     found = predicted_network(network)

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.api.arguments import WHOLE, check, names_or_file
 from grn.api.cells import is_anndata
 from grn.api.network import network
 from grn.api.read_network import predicted_network
 from grn.api.results.evaluate import expression_of, reference_of
 from grn.api.run import Run, load
+from grn.arguments import SEED, checked
 from grn.errors import ConfigError, DataError, reworded
 from grn.run_folder import CONFIG
 
@@ -37,12 +37,13 @@ WORDS = {
 """What messages say of options -> what they say to a caller of `benchmark`."""
 
 
+@checked(seed=SEED)
 def benchmark(
     cells: AnnData | Run | Config | str | os.PathLike[str],
     reference: pd.DataFrame | str | os.PathLike[str],
     *,
     networks: Mapping[str, pd.DataFrame | Run | str | os.PathLike[str]] | None = None,
-    regulators: Sequence[str] | str = "reference",
+    regulators: Sequence[str] | str | os.PathLike[str] = "reference",
     label_key: str | None = None,
     seed: int = 0,
     quiet: bool = False,
@@ -95,9 +96,6 @@ def benchmark(
         if not quiet:
             print(line, flush=True)
 
-    if networks is not None and not isinstance(networks, Mapping):
-        raise DataError(f"networks is a mapping from names to networks, not {type(networks).__name__}; give a dict.")
-    check(WHOLE, seed=seed, least=0, needed=True)
     given = dict(networks or {})
     taken = sorted({OURS, "pearson", "spearman", "ridge"} & set(given))
     if taken:
@@ -161,7 +159,7 @@ def _simple(
     return found
 
 
-def _regulators(choice: Sequence[str] | str) -> Sequence[str] | str | None:
+def _regulators(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[str] | str | None:
     from grn.analysis.evaluation.comparison import chosen_regulators
 
-    return chosen_regulators(names_or_file(choice))
+    return chosen_regulators(os.fspath(choice) if isinstance(choice, os.PathLike) else choice)

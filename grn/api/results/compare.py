@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from grn.api.arguments import TEXT, WHOLE, check, shown
 from grn.api.cells import cells_of_caller
 from grn.api.run import Run, as_run
-from grn.errors import ConfigError, reworded
+from grn.arguments import SEED, Bound, checked
+from grn.errors import reworded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +24,7 @@ WORDS = {
 """What messages say of options -> what they say to a caller of `compare`."""
 
 
+@checked(permutations=Bound(1), seed=SEED)
 def compare(
     run: Run | str | os.PathLike[str],
     by: str,
@@ -85,9 +85,6 @@ def compare(
     """
     from grn.analysis.compare.compare import compare_run
 
-    check(TEXT, by=by, needed=True)
-    check(TEXT, group=group, cell_type=cell_type)
-    check(WHOLE, seed=seed, least=0, needed=True)
     notes: list[str] = []
 
     def say(line: str) -> None:
@@ -98,8 +95,6 @@ def compare(
             print(line, flush=True)
 
     adata = cells_of_caller(data)
-    if conditions is not None and (isinstance(conditions, str) or not isinstance(conditions, Sequence)):
-        raise ConfigError(f"conditions= is {shown(conditions)}; give two values of the column, as ('ctrl', 'stim').")
     with reworded(WORDS):
         table = compare_run(
             as_run(run).folder,

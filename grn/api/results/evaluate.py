@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grn.api.arguments import TEXT, WHOLE, check, names_or_file
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.read_network import predicted_network
 from grn.api.run import Run
+from grn.arguments import SEED, Bound, checked
 from grn.errors import DataError, reworded
 
 if TYPE_CHECKING:
@@ -35,12 +35,13 @@ WORDS = {
 """What messages say of options -> what they say to a caller of `evaluate`."""
 
 
+@checked(permutations=Bound(0, MOST_PERMUTATIONS), seed=SEED)
 def evaluate(
     network: pd.DataFrame | Run | AnnData | str | os.PathLike[str],
     reference: pd.DataFrame | str | os.PathLike[str],
     *,
-    regulators: Sequence[str] | str = "reference",
-    genes: Sequence[str] | str | None = None,
+    regulators: Sequence[str] | str | os.PathLike[str] = "reference",
+    genes: Sequence[str] | str | os.PathLike[str] | None = None,
     data: AnnData | Run | Config | str | os.PathLike[str] | None = None,
     cell_type: str | None = None,
     key: str = "grn",
@@ -102,11 +103,6 @@ def evaluate(
         score_table,
     )
 
-    check(WHOLE, permutations=permutations, seed=seed, least=0, needed=True)
-    check(TEXT, key=key, needed=True)
-    check(TEXT, cell_type=cell_type)
-    if permutations > MOST_PERMUTATIONS:
-        raise DataError(f"permutations is {permutations}; a million are the most.")
     notes: list[str] = []
 
     def say(line: str) -> None:
@@ -123,8 +119,8 @@ def evaluate(
             predicted,
             truth,
             expression,
-            regulators=names_or_file(regulators),
-            genes=default_genes(predicted, expression) if genes is None else names_or_file(genes),
+            regulators=_as_text(regulators),
+            genes=default_genes(predicted, expression) if genes is None else _as_text(genes),
             cell_type=cell_type,
             permutations=permutations,
             seed=seed,
@@ -172,6 +168,10 @@ def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network
     if isinstance(data, (str, os.PathLike)):
         return read_expression(data_config(os.fspath(data)))
     raise DataError(f"data must be an AnnData, a Run, a configuration or a path, not {type(data).__name__}.")
+
+
+def _as_text(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[str] | str:
+    return os.fspath(choice) if isinstance(choice, os.PathLike) else choice
 
 
 def _in_words(line: str) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.arguments import TEXT, WHOLE, check
 from grn.api.cells import checked_anndata, is_anndata
 from grn.api.predict import WORDS
 from grn.api.run import Run, as_run
-from grn.errors import DataError, reworded
+from grn.arguments import Bound, checked
+from grn.errors import reworded
 from grn.messages import silent
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
+@checked(cells=Bound(1))
 def explain(
     adata: AnnData | str | os.PathLike[str],
     run: Run | str | os.PathLike[str],
@@ -78,12 +79,6 @@ def explain(
     from grn.data.readers.registry import open_source
 
     with reworded(WORDS | {"--cell-type": "cell_type"}):
-        if not is_anndata(adata) and not isinstance(adata, (str, os.PathLike)):
-            raise DataError(
-                f"grn.explain takes cells first, an AnnData or a path, and not {type(adata).__name__}; then the run."
-            )
-        check(WHOLE, cells=cells, least=1, needed=True)
-        check(TEXT, cell_type=cell_type, cell=cell, counts=counts, gene_key=gene_key)
         trained, folder = as_run(run)._trained, as_run(run).folder
         names = {} if map is None else read_map(map)
         refuse_unused(names, trained.classes)

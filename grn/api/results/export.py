@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.arguments import NUMBER, TEXT, WHOLE, as_path, check
 from grn.api.read_network import layer_of_run, refuse_without_layer
 from grn.api.run import Run
-from grn.errors import ConfigError, DataError, reworded
+from grn.arguments import Bound, checked
+from grn.errors import DataError, reworded
 from grn.messages import silent
 
 if TYPE_CHECKING:
@@ -31,6 +31,15 @@ WORDS = {
 """What messages say of options -> what they say to a caller of `export`."""
 
 
+@checked(
+    min_weight=Bound(0),
+    min_confidence=Bound(0, 1),
+    max_q_value=Bound(0, 1),
+    top_k=Bound(1),
+    layer=Bound(0),
+    head=Bound(0),
+    cells=Bound(1),
+)
 def export(
     network: Run | pd.DataFrame | AnnData | str | os.PathLike[str],
     output: str | os.PathLike[str],
@@ -92,15 +101,9 @@ def export(
     from grn.network.formats.chosen import Filters, choose
     from grn.network.formats.write import chosen_regulators, read_edges, refuse_output, write_file
 
-    if sign not in (None, "up", "down"):
-        raise ConfigError(f"sign is {sign!r}; it must be 'up', 'down' or None.")
-    check(TEXT, format=format)
-    check(WHOLE, top_k=top_k, least=1)
-    check(NUMBER, min_weight=min_weight, min_confidence=min_confidence, max_q_value=max_q_value, least=0)
-    check(TEXT, cell_type=cell_type)
     if layer is None:
         refuse_without_layer(head=head, value=value, cells=cells, data=data)
-    path = as_path(output, "output=")
+    path = Path(output)
     with reworded(WORDS):
         refuse_output(format, path)
         filters = Filters(min_weight, min_confidence, max_q_value, sign, chosen_regulators(regulators), top_k)

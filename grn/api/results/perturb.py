@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.arguments import NUMBER, TEXT, check, shown
 from grn.api.cells import cells_of_caller
 from grn.api.run import Run, as_run
-from grn.errors import ConfigError, reworded
+from grn.arguments import Bound, checked
+from grn.errors import reworded
 from grn.messages import silent
 
 if TYPE_CHECKING:
@@ -31,15 +31,16 @@ WORDS = {
 }
 """What messages say of options -> what they say to a caller of `perturb` and `screen`."""
 
-Genes = str | Sequence[str]
+STEPS = Bound(1, 1000)
 
 
+@checked(steps=STEPS, remaining=Bound(0, 1), quantile=Bound(0, 1))
 def perturb(
     run: Run | str | os.PathLike[str],
     *,
-    knockout: Genes = (),
-    knockdown: Genes = (),
-    overexpress: Genes = (),
+    knockout: str | Sequence[str] = (),
+    knockdown: str | Sequence[str] = (),
+    overexpress: str | Sequence[str] = (),
     cell_type: str | None = None,
     where: Mapping[str, str] | None = None,
     steps: int = 1,
@@ -109,12 +110,8 @@ def perturb(
     from grn.analysis.perturbation.perturb import perturb_cells, perturbed_anndata
     from grn.analysis.perturbation.what_is_done import Plan
 
-    check(NUMBER, remaining=remaining, quantile=quantile, needed=True)
-    check(TEXT, basis=basis, cell_type=cell_type)
-    if where is not None and not isinstance(where, Mapping):
-        raise ConfigError(f"where is {shown(where)}; give columns and their values, as {{'condition': 'stim'}}.")
     chosen = {
-        name: _names(genes, name)
+        name: (genes,) if isinstance(genes, str) else tuple(genes)
         for name, genes in (("knockout", knockout), ("knockdown", knockdown), ("overexpress", overexpress))
     }
 
@@ -125,6 +122,7 @@ def perturb(
         return perturbed_anndata(subject, plan, found, steps, basis)
 
 
+@checked(steps=STEPS)
 def screen(
     run: Run | str | os.PathLike[str],
     cell_type: str,
@@ -171,16 +169,9 @@ def screen(
     """
     from grn.analysis.perturbation.screen import screen_regulators
 
-    check(TEXT, cell_type=cell_type, towards=towards, needed=True)
     with reworded(WORDS):
         subject = _subject(run, data)
         return screen_regulators(subject, cell_type, towards, kind=kind, steps=steps, say=silent if quiet else print)
-
-
-def _names(genes: Genes, argument: str) -> tuple[str, ...]:
-    if not isinstance(genes, Iterable) or isinstance(genes, Mapping):
-        raise ConfigError(f"{argument} is {shown(genes)}; give the name of a regulator, or a list of names.")
-    return (genes,) if isinstance(genes, str) else tuple(map(str, genes))
 
 
 def _subject(run: Run | str | os.PathLike[str], data: AnnData | None) -> Subject:

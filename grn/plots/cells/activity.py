@@ -8,13 +8,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import UserError
-from grn.plots.style import SIGNED, canvas, plain, short, shown
+from grn.arguments import nearest
+from grn.errors import DataError
+from grn.plots.style import SIGNED, canvas, draws, plain, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
+MOST_LABELS = 100  # written into the picture
 
+
+@draws()
 def regulator_activity(
     adata: AnnData,
     regulator: str,
@@ -31,19 +35,32 @@ def regulator_activity(
     label_key: column of obs whose labels are written at the middle of their cells.   ax, show: as in grn.plots.
     Raises UserError where the cells have no such embedding, activity, regulator or column.
     """
-    if not hasattr(adata, "obsm"):
-        raise UserError(f"This picture draws cells (an AnnData), not {type(adata).__name__}; give that.")
+    if basis not in adata.obsm and f"X_{basis}" in adata.obsm:  # as scanpy names it
+        basis = f"X_{basis}"
     for name, made in ((basis, "compute it with scanpy (sc.tl.umap)"), (key, "compute it with grn.activity")):
         if name not in adata.obsm:
-            raise UserError(f"The cells have no obsm[{name!r}]; {made}, or name another.")
+            raise DataError(f"The cells have no obsm[{name!r}]; {made}, or name another.")
     activity = adata.obsm[key]
-    if not isinstance(activity, pd.DataFrame) or regulator not in activity:
-        raise UserError(
-            f"obsm[{key!r}] has no regulator {regulator!r}; grn.activity leaves out those with few targets."
-        )
+    if not isinstance(activity, pd.DataFrame):
+        raise DataError(f"obsm[{key!r}] is of the type {type(activity).__name__}; compute it with grn.activity.")
+    if list(activity.columns).count(regulator) != 1:
+        near = nearest(regulator, activity.columns)
+        hint = f"did you mean {near!r}?" if near else "grn.activity leaves out those with few targets."
+        raise DataError(f"obsm[{key!r}] has no regulator {regulator!r}; {hint}")
     if label_key is not None and label_key not in adata.obs:
-        raise UserError(f"Column {label_key!r} is not in obs; leave out label_key, or give a column that is there.")
-    values, place = activity[regulator].to_numpy(float), np.asarray(adata.obsm[basis], dtype=float)
+        raise DataError(f"Column {label_key!r} is not in obs; leave out label_key, or give a column that is there.")
+    values, place = _finite(activity[regulator], key), _finite(adata.obsm[basis], basis)
+    if not len(values):
+        raise DataError("The AnnData has no cells; give one that has.")
+    if place.ndim != 2 or place.shape[1] < 2:
+        raise DataError(f"obsm[{basis!r}] has one dimension, and this picture needs two; name another basis.")
+    labels = None if label_key is None else adata.obs[label_key].astype(object)
+    names = [] if labels is None else list(labels.dropna().unique())
+    if len(names) > MOST_LABELS:
+        raise DataError(
+            f"Column {label_key!r} of obs has {len(names)} labels, and at most {MOST_LABELS} are written into a "
+            "picture; give the column of the cell types."
+        )
     axes = canvas(ax, 5.4, 4.6)
     limit = float(np.nanquantile(np.abs(values), 0.98)) or 1.0
     order = np.argsort(np.abs(values), kind="stable")  # the most active on top
@@ -59,9 +76,7 @@ def regulator_activity(
         linewidths=0.2,
         rasterized=len(values) > 5000,
     )
-    if label_key is not None:
-        labels = adata.obs[label_key].astype(object)
-        names = list(labels.dropna().unique())
+    if labels is not None and names:
         middles = np.array([np.median(place[(labels == name).to_numpy()], axis=0) for name in names])
         for name, (x, y) in zip(names, _apart(middles, np.ptp(place, axis=0)), strict=True):
             box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
@@ -77,6 +92,17 @@ def regulator_activity(
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8)
     return shown(axes, ax, show)
+
+
+def _finite(values: object, key: str) -> np.ndarray:
+    """What obsm holds, as float64. Raises DataError."""
+    try:
+        found = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"obsm[{key!r}] holds no numbers; compute it again.") from None
+    if not np.isfinite(found).all():
+        raise DataError(f"obsm[{key!r}] has values that are not finite; compute it again.")
+    return found
 
 
 def _apart(middles: np.ndarray, size: np.ndarray) -> np.ndarray:

@@ -6,10 +6,20 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import UserError
-from grn.plots.style import DOWN, UP, canvas, plain, refuse_no_count, refuse_other, refuse_words, short, shorten, shown
+from grn.arguments import Bound, nearest
+from grn.errors import DataError
+from grn.plots.style import DOWN, UP, canvas, draws, note, plain, short, shorten, shown
+from grn.plots.tables import FINITE, Table
+
+EXPLANATION = Table(
+    "the table that grn.explain returns",
+    texts=("cell_type", "gene"),
+    numbers={"effect": FINITE},
+    once=("cell_type", "gene"),
+)
 
 
+@draws(table=EXPLANATION, top=Bound(1))
 def cell_type_genes(
     table: pd.DataFrame,
     cell_type: str | None = None,
@@ -23,18 +33,22 @@ def cell_type_genes(
     table: of `grn.explain`.   cell_type: which of its types; None: its only one.   ax, show: as in grn.plots.
     Raises UserError for another table, a type that it does not have, and several types without a choice.
     """
-    refuse_no_count(top=top)
-    refuse_other(table, "the table that grn.explain returns", ["cell_type", "gene", "effect"])
-    refuse_words(table[["effect"]])
     types = list(dict.fromkeys(table["cell_type"]))
     if cell_type is None and len(types) > 1:
-        raise UserError(f"The table has {len(types)} cell types; give cell_type one of them, as {types[0]!r}.")
-    chosen = types[0] if cell_type is None and types else cell_type
+        raise DataError(f"The table has {len(types)} cell types; give cell_type one of them, as {types[0]!r}.")
+    if not types:
+        raise DataError("The table has no rows; give what grn.explain returned.")
+    chosen = types[0] if cell_type is None else cell_type
     if chosen not in types:
-        raise UserError(f"The table has no cell type {chosen!r}; it has {', '.join(map(repr, types))}.")
+        near = nearest(chosen, types)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(map(repr, types))}."
+        raise DataError(f"The table has no cell type {chosen!r}; {hint}")
     own = table[table["cell_type"] == chosen].sort_values("effect", ascending=False, kind="stable")
     speaking = pd.concat([own[own["effect"] > 0].head(top), own[own["effect"] < 0].tail(top)])
     axes = canvas(ax, 4.6, 0.21 * max(len(speaking), 4) + 0.9)
+    if speaking.empty:
+        note(axes, f"No gene speaks for {short(chosen)} or against it.")
+        return shown(axes, ax, show)
     places, effects = np.arange(len(speaking)), speaking["effect"].to_numpy(float)
     axes.barh(places, effects, color=np.where(effects > 0, UP, DOWN), height=0.72)
     axes.set_yticks(places, shorten(speaking["gene"], 20), fontsize=8.5)

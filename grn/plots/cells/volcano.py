@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import UserError
-from grn.plots.style import DOWN, INK, UP, canvas, note, plain, refuse_no_count, short, shown
+from grn.arguments import Bound
+from grn.errors import DataError
+from grn.plots.style import DOWN, INK, UP, canvas, draws, note, plain, short, shown
+from grn.plots.tables import FINITE, Table
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -18,7 +20,15 @@ MOST = 20.0  # agreement beyond which dots are drawn at the edge
 CERTAIN = 2.0  # sds of the members from which on a change is coloured
 SMALL = 0.05  # sds of the gene
 
+PERTURBATION = Table(
+    "what grn.perturb returns, or the table of grn perturb",
+    texts=("gene",),
+    numbers={"effect": FINITE, "sd": Bound(0)},
+    gaps=("sd",),
+)
 
+
+@draws(named=Bound(1))
 def perturbation_volcano(
     cells: AnnData | pd.DataFrame, *, named: int = 14, ax: Axes | None = None, show: bool | None = None
 ) -> Axes:
@@ -29,7 +39,6 @@ def perturbation_volcano(
     cells: what grn.perturb returns, or the table that grn perturb writes.   named: how many of the largest changes have
     their names.   ax, show: as in grn.plots. Raises UserError.
     """
-    refuse_no_count(named=named)
     table = _table(cells)
     table = table[~table["perturbed"]]
     axes = canvas(ax, 6.2, 4.8)
@@ -81,12 +90,17 @@ def perturbation_volcano(
 
 def _table(cells: AnnData | pd.DataFrame) -> pd.DataFrame:
     """Columns gene, effect, sd, perturbed."""
-    table = cells if isinstance(cells, pd.DataFrame) else getattr(cells, "var", None)
-    if isinstance(table, pd.DataFrame) and "grn_effect" in table:
-        table = table.rename(columns=lambda name: name.removeprefix("grn_")).rename_axis("gene").reset_index()
-    if not isinstance(table, pd.DataFrame) or not {"gene", "effect", "sd", "perturbed"} <= set(table):
-        raise UserError(
-            "This picture draws a perturbation (what grn.perturb returns, or the table of grn perturb), not "
-            f"{type(cells).__name__}; give that."
+    table = cells if isinstance(cells, pd.DataFrame) else cells.var
+    if "grn_effect" in table:
+        columns = {name.removeprefix("grn_"): table[name] for name in table if str(name).startswith("grn_")}
+        table = pd.DataFrame(columns).assign(gene=table.index.astype(str))
+    if not {"gene", "effect", "sd", "perturbed"} <= set(table):
+        raise DataError(
+            f"This picture draws a perturbation ({PERTURBATION.wanted}), and cells is of the type "
+            f"{type(cells).__name__} without its columns; give that."
         )
-    return table
+    table = PERTURBATION("cells", table)
+    perturbed = table["perturbed"]
+    if not perturbed.isin([True, False]).all():
+        raise DataError("The column 'perturbed' holds other values than true and false; give what grn.perturb returns.")
+    return table.assign(perturbed=perturbed.astype(bool))

@@ -14,9 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from grn.arguments import Bound
 from grn.network.signed_network import SignedNetwork, edge_list, open_network
 from grn.plots.given import RunLike, as_network
-from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, figure, note, refuse_no_count, save, short
+from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, draws, figure, note, save, short
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 LONGEST_GENE = 12  # characters of a gene's name before it is cut in the middle
 
 
+@draws(types=Bound(1), regulators=Bound(1))
 def cell_type_regulators(
     network: SignedNetwork | AnnData | RunLike | pd.DataFrame, *, types: int = 6, regulators: int = 5
 ) -> Figure:
@@ -37,7 +39,6 @@ def cell_type_regulators(
     |weight| in the bar (unit: uns["grn"]["sign"]); all panels have one scale. Raises UserError where the
     AnnData holds no network.
     """
-    refuse_no_count(types=types, regulators=regulators)
     network = as_network(network)
     chosen = list(network.by_type.items())[:types] or [("all cells", network.weights)]
     tables = {title: strongest_of_each(edge_list(weights, network.genes), regulators) for title, weights in chosen}

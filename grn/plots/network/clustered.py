@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from grn.arguments import Bound
 from grn.network.signed_network import SignedNetwork, block, edge_list
-from grn.plots.given import RunLike, as_network, weights_of
-from grn.plots.style import SIGNED, canvas, note, refuse_no_count, short, shorten, shown
+from grn.plots.given import RunLike, as_network, genes_of, weights_of
+from grn.plots.style import SIGNED, canvas, draws, note, short, shorten, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 TREE = "#999999"
 
 
+@draws(regulators=Bound(1), targets=Bound(1))
 def clustered_heatmap(
     network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
     *,
@@ -34,16 +36,12 @@ def clustered_heatmap(
     regulators, targets: names, or how many, those of the strongest edges first, so that each regulator has a place for
     some targets of its own.   ax, show: as in grn.plots. Raises UserError.
     """
-    for argument, choice in (("regulators", regulators), ("targets", targets)):
-        if np.ndim(choice) == 0 and not isinstance(choice, str):
-            refuse_no_count(**{argument: choice})
     found = as_network(network)
-    weights = weights_of(found, cell_type)
+    weights, whose = weights_of(found, cell_type)
     edges = edge_list(weights, found.genes)
-    rows = list(regulators) if not isinstance(regulators, int) else list(dict.fromkeys(edges["source"]))[:regulators]
-    rows = [name for name in rows if name in found.genes]
-    columns = list(targets) if not isinstance(targets, int) else _targets(edges, rows, targets)
-    columns = [name for name in columns if name in found.genes]
+    strongest = list(dict.fromkeys(edges["source"]))
+    rows = strongest[:regulators] if isinstance(regulators, int) else genes_of(found, regulators)
+    columns = _targets(edges, rows, targets) if isinstance(targets, int) else genes_of(found, targets)
     axes = canvas(ax, 1.9 + 0.21 * len(columns), 1.9 + 0.21 * len(rows))
     if not rows or not columns:
         note(axes, "The network has no edges between these genes.")
@@ -64,7 +62,7 @@ def clustered_heatmap(
     axes.tick_params(which="minor", length=0)
     _draw_tree(axes.inset_axes((0, 1.01, 1, 0.12)), column_tree, len(columns), "top")
     _draw_tree(axes.inset_axes((-0.09, 0, 0.085, 1)), row_tree, len(rows), "left")
-    title = short(cell_type) if cell_type is not None else "All cells"
+    title = "All cells" if whose == "all cells" else short(whose)
     axes.set_title(f"{title}: regulators (rows) and their targets", fontsize=10, fontweight="bold", y=1.13)
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.5, aspect=14, pad=0.02, extend="both")
     meaning = "weight: red lowers, blue raises" if found.signed else "weight (the sign has no meaning)"

@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import UserError
+from grn.arguments import Bound
+from grn.errors import DataError, UserError
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_network, weights_of
 from grn.plots.names import name_edges
-from grn.plots.style import LINES, canvas, note, plain, refuse_no_count, short, shown
+from grn.plots.style import LINES, canvas, draws, note, plain, short, shown
+from grn.plots.tables import FINITE, Table
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -21,6 +23,7 @@ SIGNIFICANT = 0.05
 REST = "#c4c4c4"
 
 
+@draws(named=Bound(1))
 def network_difference(
     network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
     first: str,
@@ -37,10 +40,6 @@ def network_difference(
     first, second: the types, or conditions.   named: edges with the largest differences, with their names.
     ax, show: as in grn.plots. Raises UserError.
     """
-    refuse_no_count(named=named)
-    for argument, name in (("first", first), ("second", second)):
-        if not isinstance(name, str):
-            raise UserError(f"{argument} is {name!r}; it must be the name of a cell type or condition.")
     if first == second:
         raise UserError(f"first and second are both {first!r}; name two that are compared.")
     edges = _both(network, first, second)
@@ -98,13 +97,30 @@ def _both(network: object, first: str, second: str) -> pd.DataFrame:
         missing = [name for name in (first, second) if f"weight_{name}" not in network]
         if missing:
             raise UserError(f"The table compares no condition {missing[0]!r}; it has no column 'weight_{missing[0]}'.")
-        of_all = network[network["cell_type"].astype(str) == "all"] if "cell_type" in network else network
-        table = of_all if len(of_all) else network
+        table = _comparison(first, second)("network", network)
+        types = table["cell_type"].astype(str) if "cell_type" in table else pd.Series("all", index=table.index)
+        of_all = table[types == "all"] if (types == "all").any() else table
+        if of_all is table and types.nunique() > 1:
+            raise DataError(
+                f"The table compares several cell types ({', '.join(map(repr, types.unique()[:5]))}), which this "
+                "picture would mix; choose the rows of one."
+            )
         names = {f"weight_{first}": "first", f"weight_{second}": "second"}
-        return table.rename(columns=names)[["source", "target", "first", "second", "q_value"]]
+        return of_all[["source", "target", *names, "q_value"]].rename(columns=names)
     found = as_network(network)  # type: ignore[arg-type]
-    one, two = (weights_of(found, name) for name in (first, second))
+    one, two = (weights_of(found, name)[0] for name in (first, second))
     either = (abs(one) + abs(two)).tocoo()
     values = {"first": one, "second": two}
     ends = {"source": found.genes[either.col], "target": found.genes[either.row]}
     return pd.DataFrame(ends | {name: np.asarray(w[either.row, either.col]).ravel() for name, w in values.items()})
+
+
+def _comparison(first: str, second: str) -> Table:
+    """What the table of grn.compare holds of two conditions."""
+    return Table(
+        "the table that grn.compare returns",
+        texts=("source", "target"),
+        numbers={f"weight_{first}": FINITE, f"weight_{second}": FINITE, "q_value": Bound(0, 1)},
+        gaps=("q_value",),
+        once=("cell_type", "source", "target"),
+    )

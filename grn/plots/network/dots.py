@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 
+from grn.arguments import Bound
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_typed_edges
-from grn.plots.style import SIGNED, canvas, note, plain, refuse_no_count, short, shorten, shown
+from grn.plots.style import SIGNED, canvas, draws, note, plain, short, shorten, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SIZES = (0.5, 0.75, 1.0)  # confidences in the legend
 
 
+@draws(regulators=Bound(1), types=Bound(1))
 def regulator_dots(
     edges: RunLike | pd.DataFrame | SignedNetwork | AnnData,
     *,
@@ -37,7 +39,6 @@ def regulator_dots(
     edges: a run (its edges_by_type.parquet), a network, or a table with a column cell_type.   regulators: of each type.
     types: the first ones of the table.   ax, show: as in grn.plots. Raises UserError.
     """
-    refuse_no_count(regulators=regulators, types=types)
     table = as_typed_edges(edges)
     names = list(dict.fromkeys(table["cell_type"].astype(str)))[:types]
     rows: list[tuple[str, str]] = []
@@ -57,7 +58,7 @@ def regulator_dots(
     y = [place[pair] for pair in zip(shown_edges["source"], shown_edges["target"], strict=True)]
     x = shown_edges["cell_type"].astype(str).map(names.index)
     known = "confidence" in shown_edges
-    confidence = shown_edges["confidence"].to_numpy() if known else np.ones(len(shown_edges))
+    confidence = shown_edges["confidence"].fillna(0.5).to_numpy() if known else np.ones(len(shown_edges))
     limit = float(np.quantile(shown_edges["weight"].abs(), 0.95)) or 1.0
     axes.set_axisbelow(True)
     axes.grid(color="#eeeeee", linewidth=0.7)

@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from grn.arguments import Bound
 from grn.network.file_formats import strongest_edges
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
@@ -18,10 +19,10 @@ from grn.plots.style import (
     UP,
     WITHOUT_MEANING,
     canvas,
+    draws,
     note,
     paler,
     plain,
-    refuse_no_count,
     short,
     shown,
 )
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
+@draws(count=Bound(1))
 def strongest_regulations(
     edges: pd.DataFrame | SignedNetwork | AnnData | RunLike,
     count: int = 15,
@@ -43,7 +45,6 @@ def strongest_regulations(
     edges: a run, its network, or a table with source, target, weight and, where it is known, confidence.
     signed: the sign says whether the regulator raises or lowers its target.   ax, show: as in grn.plots.
     """
-    refuse_no_count(count=count)
     table = as_edges(edges)
     up, down = strongest_edges(table, count)
     axes = canvas(ax, 7, max(2.2, 0.24 * (len(up) + len(down)) + 1.2))

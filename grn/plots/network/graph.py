@@ -10,9 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
+from grn.arguments import Bound
 from grn.network.signed_network import SignedNetwork, edge_list
-from grn.plots.given import RunLike, as_network, weights_of
-from grn.plots.style import DOWN, INK, UP, canvas, legend_of_signs, note, refuse_no_count, short, shown
+from grn.plots.given import RunLike, as_network, genes_of, weights_of
+from grn.plots.style import DOWN, INK, UP, canvas, draws, legend_of_signs, note, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -21,6 +22,7 @@ CROWDED = 20  # genes on the circle, from which on every other one stands furthe
 REGULATOR, TARGET = "#f3e3b3", "#eeeeee"
 
 
+@draws(edges=Bound(1))
 def network_graph(
     network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
     genes: str | Sequence[str] | None = None,
@@ -36,11 +38,13 @@ def network_graph(
     strongest edges.   cell_type: the network of this type; None: over all cells.   edges: of each gene, at most.
     ax, show: as in grn.plots. Raises UserError.
     """
-    refuse_no_count(edges=edges)
     found = as_network(network)
-    every = edge_list(weights_of(found, cell_type), found.genes)
-    chosen = [genes] if isinstance(genes, str) else list(genes or dict.fromkeys(every["source"]))
-    chosen = chosen if genes is not None else chosen[:3]
+    weights, whose = weights_of(found, cell_type)
+    every = edge_list(weights, found.genes)
+    if genes is None:
+        chosen = list(dict.fromkeys(every["source"]))[:3]
+    else:
+        chosen = genes_of(found, [genes] if isinstance(genes, str) else genes)
     around = [every[(every["source"] == gene) | (every["target"] == gene)].head(edges) for gene in chosen]
     table = pd.concat([every.head(0), *around]).drop_duplicates(["source", "target"])
     axes = canvas(ax, 6.4, 5.6)
@@ -93,7 +97,7 @@ def network_graph(
     axes.set_ylim(-1.12, 1.12)
     axes.set_axis_off()
     title = f"Network around {', '.join(short(gene, 14) for gene in chosen[:4])}"
-    axes.set_title(f"{title}: {short(cell_type) if cell_type else 'all cells'}", fontsize=11, fontweight="bold")
+    axes.set_title(f"{title}: {short(whose)}", fontsize=11, fontweight="bold")
     legend_of_signs(axes, found.signed)
     return shown(axes, ax, show)
 

@@ -9,14 +9,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from grn.errors import DataError
 from grn.network.signed_network import SignedNetwork, heatmap_blocks
-from grn.plots.given import RunLike, as_network
-from grn.plots.style import SIGNED, figure, note, plain, refuse_other, refuse_words, short, shorten
+from grn.plots.given import ONLY_TYPES, RunLike, as_network
+from grn.plots.style import SIGNED, draws, figure, note, plain, short, shorten
+from grn.plots.tables import EachOf, weights_alone
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 
+@draws(weights=EachOf("tables of weights, regulators x targets, by title, or a run or run.network", weights_alone))
 def network_heatmaps(
     weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnData | RunLike | pd.DataFrame, *, signed: bool = True
 ) -> Figure:
@@ -29,10 +32,14 @@ def network_heatmaps(
     if not isinstance(weights, Mapping):
         network = as_network(weights)
         weights, signed = heatmap_blocks(network), network.signed
-    for table in weights.values():
-        refuse_other(table, "tables of weights, regulators x targets, by title")
-        refuse_words(table)
+        if network.about.get(ONLY_TYPES):
+            weights.pop("all cells", None)
     first = next(iter(weights.values()), pd.DataFrame())
+    for title, table in weights.items():
+        if not (table.index.equals(first.index) and table.columns.equals(first.columns)):
+            raise DataError(
+                f"The table {title!r} has other rows or columns than the first one; give all the same, in one order."
+            )
     if first.empty:
         picture = figure(6, 2)
         note(picture.subplots(), "The network has no edges.")

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from grn.errors import UserError
+from grn.arguments import Bound
+from grn.errors import DataError, UserError
 from grn.network.signed_network import edge_list, similarity_order
 from grn.plots.given import RunLike, is_run
-from grn.plots.style import figure, plain, refuse_no_count, shorten
+from grn.plots.style import draws, figure, plain, shorten
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -21,6 +22,7 @@ LAYER = re.compile(r"grn_attention_layer\d+")
 STRENGTH = "Purples"  # neither red nor blue: no sign is claimed
 
 
+@draws(regulators=Bound(1), targets=Bound(1))
 def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, targets: int = 18) -> Figure:
     """A heat map for each layer, with the same regulators (rows) and targets (columns), on one scale.
 
@@ -31,7 +33,6 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
     """
     from scipy import sparse
 
-    refuse_no_count(regulators=regulators, targets=targets)
     adata = network.network if is_run(network) else network  # type: ignore[union-attr]
     keys = [key for key in getattr(adata, "varp", {}) if LAYER.fullmatch(key)]
     keys.sort(key=lambda key: int(key.removeprefix("grn_attention_layer")))
@@ -39,6 +40,11 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
         raise UserError("This picture draws the layers' attention (run, or run.network), and none is in this object.")
     layers = [abs(sparse.csr_matrix(adata.varp[key])) for key in keys]  # type: ignore[union-attr]
     genes: pd.Index = adata.var_names  # type: ignore[union-attr]
+    if not genes.is_unique or not all(np.isfinite(layer.data).all() for layer in layers):
+        raise DataError(
+            "The layers' attention has a gene twice, or weights that are not finite; give the network of a run as it "
+            "was written."
+        )
     total = sum(layer / max(float(layer.max()), 1e-12) for layer in layers)
     edges = edge_list(sparse.csr_matrix(total), genes)
     rows = list(dict.fromkeys(edges["source"]))[:regulators]

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import UserError
+from grn.arguments import Bound
+from grn.errors import DataError, UserError
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
 from grn.plots.names import name_edges
-from grn.plots.style import canvas, note, plain, refuse_no_count, refuse_other, refuse_words, shown
+from grn.plots.style import canvas, draws, note, plain, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 NAMED = 10  # edges with their names beside them
 
 
+@draws(count=Bound(1))
 def within_and_between(
     edges: pd.DataFrame | SignedNetwork | AnnData | RunLike,
     count: int = 400,
@@ -35,15 +37,18 @@ def within_and_between(
     explain them. Where a dot is in a corner, both kinds of evidence agree; where their signs differ, states differ
     against what their own cells say.   ax, show: as in grn.plots.
     """
-    refuse_no_count(count=count)
     table = as_edges(edges)
     if not isinstance(edges, pd.DataFrame) and "within" not in table:
         raise UserError(
             "The weights of this network count differences between states, too, so that those within states are not in "
             "it; give the run, or its table (run.edges)."
         )
-    refuse_other(table, "a table of edges (run.edges)", ("source", "target", "within", "between"))
-    refuse_words(table[["within", "between"]])
+    for column in ("within", "between"):
+        if column not in table:
+            raise DataError(
+                f"This picture draws a table of edges (run.edges), and the table has no column {column!r}; give one "
+                "that has it."
+            )
     axes = canvas(ax, 6.4, 5.0)
     draw_within_between(axes, table, count)
     return shown(axes, ax, show)
@@ -54,7 +59,7 @@ def draw_within_between(axes: Axes, edges: pd.DataFrame, count: int) -> None:
     if shown.empty or not (shown["between"] != 0).any():
         note(axes, "The cells have one state, so nothing is between states.")
         return
-    confidence = shown["confidence"].to_numpy() if "confidence" in shown else np.ones(len(shown))
+    confidence = shown["confidence"].fillna(0.5).to_numpy() if "confidence" in shown else np.ones(len(shown))
     order = np.argsort(confidence, kind="stable")  # the most confident on top
     axes.axhline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
     axes.axvline(0, color="#bbbbbb", linewidth=0.8, zorder=1)

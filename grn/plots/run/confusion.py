@@ -7,22 +7,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import UserError
-from grn.plots.style import SHARE, canvas, ink_on, note, plain, refuse_other, refuse_words, shorten, shown
+from grn.plots.style import SHARE, canvas, draws, ink_on, note, plain, shorten, shown
+from grn.plots.tables import Counts
 
 
+@draws(confusion=Counts())
 def confusion_matrix(confusion: pd.DataFrame, *, ax: Axes | None = None, show: bool | None = None) -> Axes:
     """Rows: true cell types, columns: predicted ones. Colour: share of the row; number: cells.
 
     confusion: numbers of cells, with the cell types as index and columns (run.confusion).   ax, show: as in grn.plots.
     """
-    refuse_other(confusion, "a table of counts (run.confusion)")
-    refuse_words(confusion)
-    if confusion.shape[0] != confusion.shape[1]:
-        raise UserError(
-            f"This picture draws counts of the same types in rows and columns, and the table has {confusion.shape[0]} "
-            f"rows and {confusion.shape[1]} columns; give run.confusion."
-        )
     side = max(4.5, 0.48 * len(confusion) + 2.6)
     axes = canvas(ax, side + 0.6, side)
     draw_confusion(axes, confusion)

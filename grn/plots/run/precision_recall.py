@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Real
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import UserError
-from grn.plots.style import INK, LINES, canvas, note, plain, refuse_other, refuse_words, short, shown
+from grn.arguments import Bound
+from grn.errors import DataError
+from grn.plots.style import INK, LINES, canvas, draws, note, plain, short, shown
+from grn.plots.tables import EachOf, Table
+
+STYLES = ("-", "--", ":", "-.")  # of curves that share a colour
+SHARE = Bound(0, 1)
+CURVE = Table("a curve for each method", numbers={"recall": SHARE, "precision": SHARE})
 
 
+@draws(curves=EachOf("a curve for each method, by name", CURVE), density=SHARE)
 def precision_recall_curves(
     curves: Mapping[str, pd.DataFrame], density: float, *, ax: Axes | None = None, show: bool | None = None
 ) -> Axes:
@@ -21,15 +27,16 @@ def precision_recall_curves(
     curves: method -> columns recall, precision, at the end of each group of equal weights; the first is drawn on top.
     density: share of true edges among all pairs, which is the precision of guessing.   ax, show: as in grn.plots.
     """
-    if not isinstance(curves, Mapping):
-        raise UserError(
-            f"This picture draws a curve for each method, by name, not {type(curves).__name__}; give a dict."
-        )
-    for curve in curves.values():
-        refuse_other(curve, "the curves of methods", ("recall", "precision"))
-        refuse_words(curve[["recall", "precision"]])
-    if isinstance(density, bool) or not isinstance(density, Real) or not 0 <= density <= 1:
-        raise UserError(f"density is {density!r}; it must be a share, from 0 to 1.")
+    for name, curve in curves.items():
+        falls = curve["recall"].diff() < 0
+        if falls.any():
+            raise DataError(
+                f"The curve {name!r} has a recall that falls in row {int(falls.to_numpy().argmax()) + 1}; sort it by "
+                "rising recall."
+            )
+    empty = [name for name, curve in curves.items() if not len(curve)]
+    if 0 < len(empty) < len(curves):
+        raise DataError(f"The curve {empty[0]!r} has no points; leave it out.")
     axes = canvas(ax, 6.2, 4.6)
     draw_precision_recall(axes, curves, density)
     return shown(axes, ax, show)
@@ -49,6 +56,7 @@ def draw_precision_recall(axes: Axes, curves: Mapping[str, pd.DataFrame], densit
             precision,
             drawstyle="steps-pre",
             color=LINES[number % len(LINES)],
+            linestyle=STYLES[number // len(LINES) % len(STYLES)],
             linewidth=1.9 if number == 0 else 1.2,
             zorder=3 if number == 0 else 2,
             label=f"{short(name)}, {area:.3f}",

@@ -7,7 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grn.plots.style import LINES, figure, note, plain, refuse_other, refuse_words
+from grn.arguments import Bound
+from grn.plots.style import LINES, draws, figure, note, plain
+from grn.plots.tables import FINITE, Table
 
 STAGES = {"train": LINES[1], "validation": LINES[0]}
 LOSSES = {
@@ -20,14 +22,21 @@ LOSSES = {
 }
 SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R² of masked multiplicities"}
 
+METRICS = Table(
+    "a table of metrics (run.history)",
+    numbers={"step": Bound(0)},
+    known={f"{stage}/{name}": FINITE for stage in STAGES for name in (*LOSSES, *SCORES)},
+)
 
+
+@draws(metrics=METRICS)
 def training_curves(metrics: pd.DataFrame) -> Figure:
     """A panel for each loss, and one for the metrics of the validation cells.
 
     metrics: columns `step` and `<stage>/<name>`, with gaps, as in a run's metrics.csv.
     """
-    refuse_other(metrics, "a table of metrics (run.history)", ("step",))
-    refuse_words(metrics)
+    known = [name for name in metrics if name == "step" or metrics[name].notna().any()]
+    metrics = metrics[known].sort_values("step", kind="stable")
     losses = [name for name in LOSSES if f"validation/{name}" in metrics or f"train/{name}" in metrics]
     if len(losses) == 2:  # one objective: the total loss is its loss, times a weight
         losses = losses[1:]
