@@ -41,12 +41,22 @@ def refuse_used_folder(output: Path | None) -> None:
 
 
 def refuse_unwritable_name(path: Path) -> None:
-    """Raises RunFolderError for a name that no text in UTF-8 can hold: logs and reports say where they lie."""
+    """Raises RunFolderError for a name that no text in UTF-8 can hold, and for one that some library reads otherwise.
+
+    Logs and reports say where they lie. Lightning reads ~ and addresses in names of files; nobody else here does.
+    """
+    if str(path).startswith("~") and (whole := os.path.expanduser(path)) != str(path):
+        raise RunFolderError(f"{path} begins with ~, which only a shell reads; give the whole path, {whole}.")
+    if address := ADDRESS.match(str(path)):
+        raise RunFolderError(f"{path} is an address ({address[0]}), and grn writes files; choose another output.")
     try:
         str(path).encode()
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode("utf-8", "replace")
         raise RunFolderError(f"The name {shown} is not text in UTF-8; choose another output.") from None
+
+
+ADDRESS = re.compile(r"\w[\w+.-]+:(/|:)")  # s3://bucket, as a Path has it, and fsspec's chains; but not C:/folder
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -75,8 +85,10 @@ def refuse_unwritable(path: Path) -> None:
 def replacing_file(path: Path) -> Iterator[Path]:
     """Yields a temporary file beside `path`; at the end it replaces `path`, after an exception it is removed.
 
-    Raises RunFolderError where the disk is full.
+    Raises RunFolderError where the disk is full, or `path` is a folder.
     """
+    if path.is_dir():
+        raise RunFolderError(f"{path} is a folder, where a file is to be written; rename or remove it.")
     path.parent.mkdir(parents=True, exist_ok=True)
     # The suffix is kept, because writers choose the format by it.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
@@ -134,19 +146,57 @@ def remove_leftovers(folder: Path, names: Collection[str]) -> None:
 
 def nearest_file(path: Path) -> Path | None:
     """The file or folder beside `path` whose name is most like that of `path`, for messages; None where none is."""
-    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    names: list[str] = []
+    with suppress(OSError):
+        names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
     near = difflib.get_close_matches(path.name, names, n=1)
     return path.parent / near[0] if near else None
+
+
+def does_not_exist(path: Path, otherwise: str) -> str:
+    """The sentence about a path that does not exist, and what to do: the path that a shell would have read, the nearest
+    name, or `otherwise`."""
+    whole = os.path.expandvars(os.path.expanduser(path))
+    if whole != str(path) and os.path.exists(whole):
+        return f"{path} does not exist: only a shell reads ~ and $ in it; give the whole path, {whole}."
+    near = nearest_file(path)
+    return f"{path} does not exist; " + (f"did you mean {near}?" if near else otherwise)
+
+
+# How files begin that often have the name of another kind, what they are, and what to do.
+DISGUISED = {
+    b"\x1f\x8b": "is packed by gzip, which its name does not say; unpack it first (gunzip)",
+    b"PK\x03\x04": "is an Excel file or a zip archive; save its sheet as .csv, or unpack it first",
+    b"\xd0\xcf\x11\xe0": "is an Excel file; save its sheet as .csv",
+    b"\x89HDF": "is an HDF5 file, where a text is expected; give a text file, or AnnData a name that ends in .h5ad",
+    b"PAR1": "is a parquet file; give it the ending .parquet",
+    b"version https://git-lfs": "is a pointer of Git LFS and not the file itself; get that with git lfs pull",
+}
+
+
+def disguised(path: Path) -> str | None:
+    """What a file is, by how it begins, and what to do, where that is not what its name says; None for any other."""
+    with suppress(OSError), path.open("rb") as file:
+        begins = file.read(32)
+        return next((what for magic, what in DISGUISED.items() if begins.startswith(magic)), None)
+    return None
 
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[IO[bytes]]:
     """`path` opened for reading, decompressed where its name ends in .gz.
 
-    Raises DataError for a folder and for a damaged .gz file; some damage is found only at the end of the file.
+    Raises DataError for a folder, a file of another kind and a damaged .gz file; some damage is found only at the end
+    of the file.
     """
+    packed = path.name.lower().endswith(".gz")
+    found = disguised(path)
+    if found and not packed:
+        raise DataError(f"{path} {found}.")
+    if packed and found != DISGUISED[b"\x1f\x8b"] and path.is_file() and path.stat().st_size:
+        raise DataError(f"{path} is not packed by gzip, though its name ends in .gz; remove that ending from its name.")
     try:
-        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
+        with gzip.open(path) if packed else path.open("rb") as file:
             yield cast(IO[bytes], file)
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
         raise DataError(f"{path} is damaged or truncated ({one_line(problem)}); copy or write it again.") from None
@@ -258,6 +308,13 @@ def _read_texts(found: Any) -> None:
                 found[first : first + (1 << 16)]
 
 
+def number_advice(text: str) -> str | None:
+    """What to do about a number that only people of some countries can read, as 0,5 and 1,000; None for other texts."""
+    if re.fullmatch(r"[-+]?\d*(,\d+)+(\.\d*)?([eE][-+]?\d+)?", text.strip()):
+        return "write numbers with a decimal point, and no comma in them"
+    return None
+
+
 @contextmanager
 def table_of_run(path: Path) -> Iterator[None]:
     """Within it, what pandas and pyarrow raise for a damaged table of a run becomes a DataError about `path`."""
@@ -295,6 +352,8 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
     """The error for a damaged file, on which HDF5, NumPy, pandas or AnnData fail with exceptions of their own."""
     import h5py
 
+    if (found := disguised(path)) and found != DISGUISED[b"\x89HDF"]:
+        return DataError(f"{path} {found}.")
     with suppress(OSError, RuntimeError), h5py.File(path, "r") as file:
         if "obs" not in file and "var" not in file:
             held = ", ".join(map(repr, list(file)[:5])) or "nothing"

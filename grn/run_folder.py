@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grn.errors import RunFolderError
-from grn.files import refuse_used_folder
+from grn.files import does_not_exist, refuse_used_folder
 
 RUNS = Path("runs")
 CELLS = re.compile(r"  (\d+) cells x \d+ genes \(")  # how a run's log begins
@@ -22,7 +22,7 @@ WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "ed
 def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
     """The configuration file in a run folder. Raises RunFolderError where a `needed` file is missing."""
     if not run.exists():
-        raise RunFolderError(f"{run} does not exist; give a run folder.")
+        raise RunFolderError(does_not_exist(run, "give a run folder."))
     if (run / "card.json").is_file():
         raise RunFolderError(f"{run} is the model folder of a run; give the folder of the run.")
     missing = [name for name in needed if not (run / name).is_file()]

@@ -86,7 +86,7 @@ SAME_NAME = {
     "run.py": "the run, and the object that a Python call returns",
     "split_keys.py": "the plan, and the kernel that adds the splits",
     "sums.py": "sums as monoids, and sums of moments in kernels",
-    "tables.py": "tables of an evaluation, tables of block sizes",
+    "tables.py": "tables of results, tables of block sizes",
     "train.py": "its Python call, its command, and the script that torchrun starts",
 }
 """File names that occur more than once, and what the one idea is at each level."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grn.arguments import checked
 from grn.errors import RunFolderError, reworded
-from grn.files import refuse_unwritable, replacing_folder
+from grn.files import does_not_exist, refuse_unwritable, replacing_folder
 from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def as_run(run: Run | str | os.PathLike[str]) -> Run:
 def _find(folder: Path) -> Path:
     """The folder of the run, given it or its model folder; a model folder alone as it is."""
     if not folder.exists():
-        raise RunFolderError(f"{folder} does not exist; give the folder of a run.")
+        raise RunFolderError(does_not_exist(folder, "give the folder of a run."))
     if (folder / "card.json").is_file():
         above = folder.resolve().parent
         return above if folder.resolve().name == "model" and (above / CONFIG).is_file() else folder

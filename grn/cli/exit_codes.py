@@ -32,12 +32,17 @@ REPHRASED = {
     r"did you mean one of (\S+)$": r"did you mean \1",
     "Value error, ": "",
     "Input should be": "it must be",
+    r"requires (\d) arguments": r"takes \1 values, with a space between them",
+    r"requires an argument": "takes a value",
     r"^Got unexpected extra argument(?:s|\(s\))? \((.+)\)": r"there are more arguments than the command takes (\1)",
 }
 
 
-def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
-    """Runs `command` and returns its exit code; an exception is printed as one sentence, with `debug` in full."""
+def exit_code_of(command: Callable[[], int | None], debug: bool = False, program: str = "grn") -> int:
+    """Runs `command` and returns its exit code; an exception is printed as one sentence, with `debug` in full.
+
+    program: with its command, as `grn train`: whose --help is named where an error of typer does not say.
+    """
     from typer import Abort
 
     try:
@@ -54,14 +59,14 @@ def exit_code_of(command: Callable[[], int | None], debug: bool = False) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        code, sentence = explain(error)
+        code, sentence = explain(error, program)
         print_error(sentence)
     if code == INTERRUPTED:  # Ctrl-C inside a command: typer itself returns this code
         print_error("interrupted.")
     return code
 
 
-def explain(error: Exception) -> tuple[int, str]:
+def explain(error: Exception, program: str = "grn") -> tuple[int, str]:
     """The exit code for an exception, and the sentence that explains it to the user."""
     if isinstance(error, UserError) or type(error).__name__ == "UnusableTiles":  # flashsign's: no import of torch here
         return USER_ERROR, str(error)
@@ -69,7 +74,7 @@ def explain(error: Exception) -> tuple[int, str]:
         message = " ".join(error.format_message().split()).rstrip(".?")
         for old, new in REPHRASED.items():
             message = re.sub(old, new, message)
-        return USER_ERROR, f"{message[:1].lower()}{message[1:]}; see {_command_path(error)} --help."
+        return USER_ERROR, f"{message[:1].lower()}{message[1:]}; see {_command_path(error, program)} --help."
     if isinstance(error, OSError) and error.errno in REFUSALS:
         return USER_ERROR, f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}."
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or out_of_memory(str(error)):
@@ -135,9 +140,9 @@ def _terminate(number: int, frame: object) -> None:
     raise _Terminated(signal.Signals(number).name)
 
 
-def _command_path(error: Exception) -> str:
+def _command_path(error: Exception, program: str) -> str:
     context = getattr(error, "ctx", None)
-    return context.command_path if context else "grn"
+    return context.command_path if context else program
 
 
 def _short(error: Exception) -> str:

@@ -55,7 +55,9 @@ def main(arguments: Sequence[str]) -> int:
         _refuse_empty(arguments)
         return app(args=list(arguments), prog_name="grn", standalone_mode=False)
 
-    return exit_code_of(command, debug="--debug" in arguments)
+    known = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
+    program = " ".join(["grn", *(each for each in arguments[:1] if each in known)])
+    return exit_code_of(command, debug="--debug" in arguments, program=program)
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:

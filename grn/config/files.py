@@ -14,6 +14,7 @@ from grn.config.mistakes import Origins, sentences, shown
 from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
 from grn.errors import ConfigError, one_line
+from grn.files import does_not_exist, nearest_file
 
 
 def shipped_configs() -> Path:
@@ -38,7 +39,12 @@ def find_config(name: str | os.PathLike[str]) -> Path:
         what = "a folder" if wanted.is_dir() else "a link to nothing" if wanted.is_symlink() else "a pipe or device"
         raise ConfigError(f"{str(name)!r} is {what}, and a configuration is a text file (YAML); give one.")
     shipped = sorted(path.name for path in shipped_configs().glob("*.yaml"))
-    near = nearest(wanted.name, shipped) or nearest(f"{wanted.name}.yaml", shipped)
+    whole = os.path.expandvars(os.path.expanduser(name))
+    if whole != str(name) and os.path.isfile(whole):
+        raise ConfigError(does_not_exist(wanted, ""))
+    here = nearest_file(wanted) or nearest_file(Path(f"{wanted}.yaml"))
+    near = str(here) if here and here.suffix in {".yaml", ".yml"} else nearest(wanted.name, shipped)
+    near = near or nearest(f"{wanted.name}.yaml", shipped)
     hint = f"did you mean {near}?" if near else f"those are {', '.join(shipped)}."
     raise ConfigError(f"There is no configuration {str(name)!r} in this folder or among the shipped ones; {hint}")
 

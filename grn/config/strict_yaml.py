@@ -17,6 +17,14 @@ MOST = 200_000  # values of a whole file: a list of genes may be long
 DEEPEST = 20  # levels of sections and lists; ours has three
 KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")  # what a key may be: a name, or << for the keys of another
 
+# Parts of PyYAML's messages, and what to do.
+ADVICE = {
+    "escape": "write \\ twice, or use single quotes",
+    "mapping values": "indent the fields of a section alike, and put a text with a colon in quotes",
+    "\\t": "indent with spaces, not with tabs",
+    "another document": "keep one configuration, without lines of ---",
+}
+
 
 def dump_yaml(values: dict[str, Any]) -> str:
     """YAML text that `parse_yaml`, and any other reader of YAML, reads as the same values."""
@@ -41,7 +49,7 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark and "\n" in text else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        advice = "write \\ twice, or use single quotes" if "escape" in problem else "correct it"
+        advice = next((advice for part, advice in ADVICE.items() if part in problem), "correct it")
         raise ConfigError(f"{name}{where}: this is not valid YAML ({problem}); {advice}.") from error
     finally:
         if loader is not None:
@@ -100,6 +108,12 @@ def _keys(node: Node, name: str, seen_nodes: list[None], prefix: str = "") -> It
             )
         if not key.value.isprintable() or key.value != key.value.strip():
             raise ConfigError(f"{name}, line {line}: the key {key.value!a} has unusual spaces in it; type it again.")
+        if "." in key.value and not prefix and name.endswith((".yaml", ".yml")):
+            section, _, last = key.value.partition(".")
+            raise ConfigError(
+                f"{name}, line {line}: {key.value} has a dot in it; write a line `{section}:` and, indented below it, "
+                f"`{last}: ...`."
+            )
         field = f"{prefix}{key.value}"
         if field in seen:
             raise ConfigError(

@@ -31,7 +31,9 @@ from grn.data.preprocessing.genes import (
     choose_regulators,
     column_of,
     gene_names,
+    genes_note,
     merge_duplicates,
+    near_miss,
 )
 from grn.data.preprocessing.multiplicity import counting_of, median_total, to_multiplicity
 from grn.data.preprocessing.scale import varying
@@ -149,7 +151,9 @@ def load_cells(
             *_left_out(adata),
             *_empty_cells(values),
             *_without_group(groups, config.group_key),
+            *_without_state(state, config.state_key),
             f"{chosen.size} of {len(names)} genes are used{used}.",
+            *genes_note(names, config.genes),
             regulators_note,
             *_dropped_regulators(names, named, chosen, config.genes),
             *_constant_regulators(vocabulary, regulators, multiplicity[split.train]),
@@ -327,6 +331,12 @@ def _without_group(groups: np.ndarray | None, key: str | None) -> tuple[str, ...
     return (f"{alone} cells have nothing in the column {key!r} of obs; they stay together as one group.",) * bool(alone)
 
 
+def _without_state(state: np.ndarray | None, key: str | None) -> tuple[str, ...]:
+    """A sentence about cells without a finite number along which regulation may change, where there are any."""
+    absent = 0 if state is None else int(np.isnan(state).sum())
+    return (f"{absent} cells have no finite number in the column {key!r} of obs (data.state_key).",) * bool(absent)
+
+
 def _read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     """The number of each cell's group, [C]; cells without a group form one group together (-1)."""
     if key is None:
@@ -452,6 +462,8 @@ def _mismatch(path: str, var: pd.DataFrame, names: Sequence[str], vocabulary: Se
         looks = f"like Ensembl ids ({names[0]!r})"
     if overlap[best] > shared:
         advice = f"Its names look {looks}; set data.gene_key: {best}."
+    elif near := near_miss(names, vocabulary) if shared == 0 else None:
+        advice = f"Of its names and the model's, {near}."
     elif shared == 0:
         advice = (
             f"Its names look {looks}; the model's are like {vocabulary[0]!r}: "

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from grn.errors import DataError, one_line
+from grn.errors import DataError, one_line, reworded
 from grn.files import refuse_unwritable, write_text
 
 TIMEOUT_S = 30
@@ -137,7 +137,8 @@ def get_list(name: str, file: Path | None = None, download: Callable[[str], byte
     """
     wanted = known(name)
     path = path_of(name)
-    refuse_unwritable(path)
+    with reworded({"choose another output": "set GRN_CACHE to a folder that can be written to"}):
+        refuse_unwritable(path)
     if file is None:
         where, content = wanted.url, (download or _downloaded)(wanted.url)
     else:

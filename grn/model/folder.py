@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
+from grn.files import does_not_exist
 
 FORMAT = 7
 READABLE = (6, FORMAT)  # 6 has no cell reader
@@ -100,7 +101,7 @@ class ModelFiles(BaseModel):
 def read_model_folder(folder: Path) -> ModelFiles:
     """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
     if not folder.exists():
-        raise RunFolderError(f"{folder} does not exist; give a run folder or its model/.")
+        raise RunFolderError(does_not_exist(folder, "give a run folder or its model/."))
     folder = folder / "model" if (folder / "model").is_dir() else folder
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:

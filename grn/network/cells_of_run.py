@@ -9,6 +9,7 @@ from anndata import AnnData
 from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
 from grn.errors import DataError, RunFolderError, VocabularyMismatch
+from grn.files import nearest_file
 from grn.model.saved import TrainedModel
 from grn.regulation.states import States, states_of
 
@@ -19,6 +20,8 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
     Raises VocabularyMismatch where they have other genes, DataError where anything else that training read from them is
     different: a count, a label, the split, a setting of the data section.
     """
+    if adata is None:
+        refuse_lost_cells(run, config)
     cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
     where = config.data.path if adata is None else "the AnnData"
     if cells.vocabulary != trained.vocabulary:
@@ -32,6 +35,20 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
             f"that {run} was trained on, so its network would be another; restore them, or train again."
         )
     return cells
+
+
+def refuse_lost_cells(run: Path, config: Config) -> None:
+    """Raises DataError where the file that a run was trained on is not where its configuration says."""
+    path = Path(config.data.path)
+    if ":" in config.data.path or path.exists():
+        return
+    seen = "" if path.is_absolute() else ", seen from the folder in which this command was started"
+    near = nearest_file(path)
+    moved = f"{near}, if that is it" if near else "where it is now"
+    raise DataError(
+        f"The cells that {run} was trained on, {path}, do not exist{seen}; put the file back there, or set "
+        f"data.path in {run / 'config.yaml'} to {moved}."
+    )
 
 
 def states_of_run(run: Path, cells: Cells, seed: int, trained: TrainedModel) -> States:

@@ -21,7 +21,10 @@ import scipy.sparse as sp
 
 from grn.config.schema import NetworkConfig
 from grn.data.cells import Cells
-from grn.errors import DataError, one_line
+from grn.data.preprocessing.genes import near_miss
+from grn.errors import DataError
+from grn.files import does_not_exist
+from grn.network.edge_tables import find_columns, numbers, read_table
 from grn.network.weights import Network
 
 COLUMNS = (("source", "target"), ("TF", "target"), ("Gene1", "Gene2"), ("regulatoryGene", "targetGene"))
@@ -90,27 +93,27 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarr
     regulators [R]: positions among `genes`. Raises DataError where it cannot be read, or no pair is among the genes.
     """
     table = _table(path)
-    names = next((pair for pair in COLUMNS if set(pair) <= set(table)), None)
-    if names is None:
+    columns = find_columns(table, COLUMNS)
+    if columns is None:
         found = ", ".join(map(str, table.columns[:8]))
         raise DataError(f"{path} (network.prior) has the columns {found}; name them source, target and weight.")
-    known = table.dropna(subset=list(names))
-    row = pd.Index(genes, dtype=object).get_indexer(known[names[1]].astype(str))
+    source, target = (table[name].astype(object).where(table[name].notna(), "").astype(str) for name in columns)
+    row = pd.Index(genes, dtype=object).get_indexer(target)
     of_regulators = pd.Index(np.asarray(genes, dtype=object)[regulators])
-    column = of_regulators.get_indexer(known[names[0]].astype(str))
-    here = (row >= 0) & (column >= 0)
-    here &= np.where(here, regulators[np.maximum(column, 0)] != row, False)
-    size = np.ones(len(known))
-    if "weight" in known:
-        size = pd.to_numeric(known["weight"], errors="coerce").abs().to_numpy(np.float64)
-        if not np.isfinite(size).all():
-            raise DataError(f"{path} (network.prior) has weights that are no finite numbers; correct or remove them.")
-        here &= size > 0
-    if not here.any():
+    column = of_regulators.get_indexer(source)
+    pairs = (row >= 0) & (column >= 0)
+    here = pairs & np.where(pairs, regulators[np.maximum(column, 0)] != row, False)
+    size = np.ones(len(table))
+    if weight := find_columns(table, [("weight",)]):
+        size = np.abs(numbers(f"{path} (network.prior)", table[weight[0]]))
+    if not (here & (size > 0)).any():
+        swapped = (of_regulators.get_indexer(target) >= 0) & (pd.Index(genes, dtype=object).get_indexer(source) >= 0)
         raise DataError(
-            f"None of the {len(known)} edges of {path} (network.prior) is from a regulator to a gene of these cells, "
-            f"whose regulators are named like {str(of_regulators[0])!r}; use the same kind of names."
+            f"None of the {len(table)} edges of {path} (network.prior) is from a regulator to another gene of these "
+            f"cells, whose regulators are named like {str(of_regulators[0])!r}; "
+            + _why_none(pairs.any(), here.any(), swapped.any(), [*source, *target], genes)
         )
+    here &= size > 0
     strength = np.zeros((len(genes), len(regulators)), np.float32)
     np.maximum.at(strength, (row[here], column[here]), size[here] / size[here].max())
     listed = int((strength > 0).sum())
@@ -118,7 +121,21 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarr
         factor = (strength > 0).astype(np.float32)  # a candidate is one, whatever its weight
     else:
         factor = np.where(strength > 0, UNLISTED + (1 - UNLISTED) * strength, UNLISTED).astype(np.float32)
-    return Prior(factor, listed, len(known), use, path)
+    return Prior(factor, listed, len(table), use, path)
+
+
+def _why_none(pairs: bool, edges: bool, swapped: bool, names: list[str], genes: tuple[str, ...]) -> str:
+    """Why no edge of a prior is of use: the end of a sentence.
+
+    pairs: some are of genes of the cells.   edges: and of two.   swapped: some would be, the other way round.
+    """
+    if edges:
+        return "every weight of such an edge is 0: give weights, or leave that column out."
+    if pairs:
+        return "all of them are from a gene to itself: give edges between two genes."
+    if swapped:
+        return "its targets are regulators here and its sources are genes: swap the two columns."
+    return f"{near_miss(names, genes) or 'use the same kind of names'}."
 
 
 def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
@@ -133,18 +150,8 @@ def _table(path: str) -> pd.DataFrame:
     if file.is_dir():
         raise DataError(f"network.prior is {path!r}, which is a folder; give a table of source and target.")
     if not file.is_file():
-        raise DataError(f"network.prior is {path!r}, but there is no such file; give a table of source and target.")
-    try:
-        if file.suffix == ".parquet":
-            return pd.read_parquet(file)
-        if b"\0" in file.read_bytes():
-            raise ValueError("it holds null characters, which text has not")
-        separator = "\t" if ".tsv" in file.suffixes or ".txt" in file.suffixes else ","
-        return pd.read_csv(file, sep=separator, keep_default_na=False, na_values=[""])
-    except Exception as problem:
-        raise DataError(
-            f"{path} (network.prior) cannot be read as a table ({one_line(problem)}); give one of source and target."
-        ) from None
+        raise DataError(does_not_exist(file, "give network.prior a table of source and target."))
+    return read_table(file)
 
 
 def held_out(prior: Prior, cells: Cells, regulators: np.ndarray, seed: int) -> dict[str, float]:

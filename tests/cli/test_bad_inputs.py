@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import re
 import shlex
 import shutil
 
@@ -26,6 +28,12 @@ def cells(**change) -> anndata.AnnData:
     return anndata.AnnData(**{**parts, "var": pd.DataFrame(index=GENES), **change})
 
 
+def mtx_folder(path) -> None:
+    path.mkdir()
+    for name in ("matrix.mtx", "barcodes.tsv", "features.tsv"):
+        (path / name).write_text("x")
+
+
 FILES = {
     "cells.h5ad": lambda path: cells().write_h5ad(path),
     "bool.h5ad": lambda path: cells(X=COUNTS > 3).write_h5ad(path),
@@ -45,6 +53,26 @@ FILES = {
         path
     ),
     "table.csv": lambda path: path.write_text("x"),
+    "packed.csv": lambda path: path.write_bytes(gzip.compress(TABLE.encode())),
+    "plain.csv.gz": lambda path: path.write_text(TABLE),
+    "sheet.csv": lambda path: path.write_bytes(b"PK\3\4 of a sheet"),
+    "pointer.h5ad": lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+    "comma.csv": lambda path: path.write_text("cell;g0;g1\nc0;1,5;2\n"),
+    "dates.csv": lambda path: path.write_text(TABLE.replace("g0,g1", "1-Mar,1-Mar")),
+    "names.h5ad": lambda path: cells(
+        obs=pd.DataFrame({"name": list("abcdefghijkl") * 2}, index=[f"c{i}" for i in range(24)]).assign(
+            name=lambda obs: obs.name + obs.index
+        ),
+        X=np.concatenate([COUNTS, COUNTS]),
+    ).write_h5ad(path),
+    "line.txt": lambda path: path.write_text("g0, g1, g2\n"),
+    "upper.txt": lambda path: path.write_text("G0\nG1\n"),
+    "dotted.yaml": lambda path: path.write_text("data.path: x.h5ad\n"),
+    "flat.yaml": lambda path: path.write_text("path: x.h5ad\n"),
+    "colon.yaml": lambda path: path.write_text("data:\n  path: a.h5ad\n  label_key: cell type: fine\n"),
+    "back.csv": lambda path: path.write_text(f"{EDGES}G1,R1,1\n"),
+    "tens.csv": lambda path: path.write_text("source;target;weight\nR1;G1;0,5\n"),
+    "m": lambda path: mtx_folder(path),
 }
 
 
@@ -59,11 +87,34 @@ SENTENCES = {
     "train other.h5ad": "other.h5ad is no AnnData: it holds 'foo', and neither obs nor var",
     "train RUN/network.h5ad": "is a network that grn wrote, and not cells",
     f"train notes.csv {TEXT}": "notes.csv begins with a comment ('#')",
+    f"train packed.csv {TEXT}": "packed.csv is packed by gzip, which its name does not say",
+    f"train plain.csv.gz {TEXT}": "is not packed by gzip, though its name ends in .gz",
+    f"train sheet.csv {TEXT}": "sheet.csv is an Excel file or a zip archive",
+    f"train comma.csv {TEXT}": "write numbers with a decimal point, and no comma in them",
+    f"train dates.csv {TEXT}": "look like dates ('1-Mar'), which spreadsheets make of names",
+    "train pointer.h5ad": "pointer.h5ad is a pointer of Git LFS and not the file itself",
+    "train m/matrix.mtx": "is one of the three files of a 10x folder; give the folder, m.",
+    "train names.h5ad --label name": "has 24 labels for 24 cells, which are no cell types",
+    "train cells.h5ad --regulators line.txt": "line.txt has more than a gene on a line ('g0, g1, g2')",
+    "train cells.h5ad --regulators upper.txt": "differ only in upper and lower case ('G0' and 'g0')",
+    "train cells.h5ad --regulators human_tf": "did you mean human_tfs?",
+    "train cells.h5ad --output=~/run": "~/run begins with ~, which only a shell reads; give the whole path, /",
+    "train cells.h5ad --output s3://bucket/run": "is an address (s3:/), and grn writes files",
+    "train cells.h5ad --label": "takes a value; see grn train --help",
+    "train --config=~/flat.yaml": "only a shell reads ~ and $ in it",
+    "train dotted.yaml": "line 1: data.path has a dot in it; write a line `data:` and, indented below it, `path: ...`",
+    "train flat.yaml": "line 1: path is not a field; did you mean data.path?",
+    "train colon.yaml": "indent the fields of a section alike, and put a text with a colon in quotes",
+    "evaluate back.csv RUN/truth.csv": "are the other way round ('G1' to 'R1'); swap its columns source and target",
+    "evaluate tens.csv RUN/truth.csv": "row 1: weight is '0,5', which is not a finite number; write numbers with a",
+    "evaluate RUN RUN/truth.csv --regulators refrence": "there is no such file; did you mean reference?",
+    "export RUN --output e.csv --format csv --cells 20": "--cells is of read-outs that average over cells, and effect",
+    "compare RUN --by condition --conditions a": "takes 2 values, with a space between them; see grn compare --help",
     f"train page.csv {TEXT}": "page.csv begins with '<!DOCTYPE html>', as a web page does",
     "train file:///x.h5ad": "file:///x.h5ad is an address; give the path alone, as /x.h5ad",
     "train $HOME/cells.h5ad": "only a shell reads ~ and $ in it",
     "train ~/cells.h5ad": "only a shell reads ~ and $ in it",
-    "train cells.h5ad --set data.genes=most": "there is no such file; give a file with one gene a line.\n",
+    "train cells.h5ad --set data.genes=most": "give all, a whole number or a file with one gene a line.\n",
     "train spaces.yaml": r"line 2: the key '\xa0\xa0path' has unusual spaces in it",
     "train latin.yaml": "latin.yaml is not text in UTF-8; save it as UTF-8",
     "train escape.yaml": "write \\ twice, or use single quotes",
@@ -98,7 +149,7 @@ def test_a_bad_input_is_one_sentence_that_names_the_cause(command, tiny_run, tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name, write in FILES.items():
-        if name in command:
+        if name in re.split(r"[ =/]", command):
             write(tmp_path / name)
     before = sorted(tmp_path.rglob("*"))
     assert main([part.replace("RUN", str(tiny_run)) for part in shlex.split(command)]) == 2

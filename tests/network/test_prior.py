@@ -77,7 +77,15 @@ def test_weighing_keeps_every_pair_and_is_for_the_fit_to_do(pairs, tmp_path):
             "has the columns gene, target, weight; name them source",
         ),
         (lambda table: table.assign(source="ENSG1"), "None of the 6 edges of .* whose regulators are named like 'R1'"),
-        (lambda table: table.assign(weight="high"), "has weights that are no finite numbers"),
+        (
+            lambda table: table.assign(weight="high"),
+            "row 1 .*: weight is 'high', which is not a finite number; correct or",
+        ),
+        (lambda table: table.assign(weight="0,5"), "with a decimal point, and no comma"),
+        (lambda table: table.assign(weight=0), "every weight of such an edge is 0"),
+        (lambda table: table.assign(target=table["source"]), "all of them are from a gene to itself"),
+        (lambda table: table.rename(columns={"source": "target", "target": "source"})[1:2], "swap the two columns"),
+        (lambda table: table.assign(source=table["source"].str.lower()), "differ only in upper and lower case"),
     ],
 )
 def test_a_prior_that_cannot_be_used_is_one_sentence(change, sentence, pairs, tmp_path):
@@ -86,7 +94,7 @@ def test_a_prior_that_cannot_be_used_is_one_sentence(change, sentence, pairs, tm
 
 
 def test_a_missing_file_is_one_sentence():
-    with pytest.raises(DataError, match=r"network\.prior is 'none\.csv', but there is no such file"):
+    with pytest.raises(DataError, match=r"none\.csv does not exist; give network\.prior a table"):
         read_prior("none.csv", "restrict", GENES, REGULATORS)
 
 
@@ -150,7 +158,7 @@ def test_a_wrong_prior_is_refused_before_anything_is_trained(make_config, tmp_pa
     config = change_config(make_config(), {"network.prior": "none.csv"})
     (tmp_path / "run.yaml").write_text(dump_config(config))
     assert main(["train", str(tmp_path / "run.yaml"), "--output", str(tmp_path / "run")]) == 2
-    assert "there is no such file" in capsys.readouterr().err and not (tmp_path / "run").exists()
+    assert "none.csv does not exist" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
 def test_networks_without_a_run_take_a_prior_too(tmp_path):

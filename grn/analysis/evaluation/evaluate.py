@@ -14,6 +14,7 @@ import pandas as pd
 from grn.analysis.evaluation.ranking import Ranking, precision_recall, rank, ranking_scores
 from grn.analysis.evaluation.signs import majority_share, sign_scores, signed_early_precision
 from grn.analysis.evaluation.universe import Universe, make_universe
+from grn.data.preprocessing.genes import near_miss
 from grn.errors import DataError
 
 SCORES = {
@@ -160,18 +161,20 @@ def checked(predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_names(table: pd.DataFrame, universe: Universe) -> None:
-    """Raises DataError where a network shares no gene with the universe."""
+    """Raises DataError where a network shares no gene with the universe, or has its columns swapped."""
     named = pd.Index(pd.unique(pd.concat([table["source"], table["target"]])))
     if named.isin(universe.genes).any():
+        turned = table.rename(columns={"source": "target", "target": "source"})
+        if (universe.codes(table) < 0).all() and (back := universe.codes(turned) >= 0).any():
+            first = table[back].iloc[0]
+            raise DataError(
+                f"No edge of the network is from a regulator to a gene of the reference, and {int(back.sum())} are the "
+                f"other way round ({first['source']!r} to {first['target']!r}); swap its columns source and target."
+            )
         return
     in_network, in_reference = str(named[0]), str(universe.genes[0])
-    twin = {str(gene).casefold(): str(gene) for gene in universe.genes}
-    pair = next(((str(gene), twin[str(gene).casefold()]) for gene in named if str(gene).casefold() in twin), None)
-    if pair:
-        raise DataError(
-            f"The network and the reference share no gene, but some differ only in upper and lower case ({pair[0]!r} "
-            f"and {pair[1]!r}), as mouse and human symbols do; use the names of one species in both."
-        )
+    if near := near_miss(map(str, named), map(str, universe.genes)):
+        raise DataError(f"The network and the reference share no gene, but {near}.")
     raise DataError(
         f"The network and the reference share no gene: those of the network are named like {in_network!r}, those of "
         f"the reference like {in_reference!r}; use the same kind of names in both."

@@ -16,7 +16,9 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.analysis.evaluation.tables import (
+from grn.errors import DataError
+from grn.files import read_anndata
+from grn.network.edge_tables import (
     cell_types,
     check_exists,
     find_columns,
@@ -26,8 +28,6 @@ from grn.analysis.evaluation.tables import (
     refuse_twin_columns,
     unknown_columns,
 )
-from grn.errors import DataError
-from grn.files import read_anndata
 from grn.network.signed_network import edge_list, read_sign, sign_has_meaning, signed_network
 from grn.run_folder import CONFIG
 

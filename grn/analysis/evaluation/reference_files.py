@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from grn.analysis.evaluation.tables import (
+from grn.analysis.evaluation.universe import unique_edges
+from grn.errors import DataError
+from grn.network.edge_tables import (
     Columns,
     cell_types,
     find_columns,
@@ -19,8 +21,6 @@ from grn.analysis.evaluation.tables import (
     refuse_twin_columns,
     unknown_columns,
 )
-from grn.analysis.evaluation.universe import unique_edges
-from grn.errors import DataError
 
 WORDS = {"+": 1, "activation": 1, "-": -1, "repression": -1, "unknown": 0, "?": 0, "": 0}
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from grn.data.preprocessing.genes import near_miss
 from grn.errors import DataError
 
 
@@ -87,9 +88,10 @@ def make_universe(
         chosen = named[named.isin(listed)]
         kept = edges["source"].isin(chosen)
         if not kept.any():
+            near = near_miss(map(str, listed), map(str, pd.unique(edges["source"])))
             raise DataError(
                 f"None of the {len(listed)} regulators has an edge in the reference, whose regulators are named like "
-                f"{edges['source'].iloc[0]!r}; give names as they are in the reference."
+                f"{edges['source'].iloc[0]!r}; {near or 'give names as they are in the reference'}."
             )
         edges = edges[kept]
     return Universe(chosen, named, edges.reset_index(drop=True), left_out)
@@ -106,6 +108,8 @@ def _no_edge_between(measured: pd.Index, named: pd.Index) -> DataError:
         return DataError(
             f"{found}; the reference names {len(shared)} of them ({str(shared[0])!r}, for example): score more genes."
         )
+    if near := near_miss(map(str, named), map(str, measured)):
+        return DataError(f"{found}, but {near}.")
     example = str(measured[0]) if len(measured) else ""
     return DataError(
         f"{found}; the scored genes are named like {example!r}, those of the reference like {str(named[0])!r}: use the "

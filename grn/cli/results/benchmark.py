@@ -71,7 +71,10 @@ def command(
 
     to = console(quiet)
     source = load_config(cells) if cells.lower().endswith((".yaml", ".yml")) else cells
-    with reworded({"label_key": "--label", "regulators=": "--regulators"}):
+    words = {"label_key": "--label", "regulators=": "--regulators"}
+    if isinstance(source, str):  # cells alone have no fields to set
+        words["set data."] = "give a configuration with data."
+    with reworded(words):
         table = benchmark(
             source, reference, networks=named, regulators=regulators, label_key=label, seed=seed, quiet=True
         )

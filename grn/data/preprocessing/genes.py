@@ -6,9 +6,10 @@ Names are plain strings throughout: "NA" and "nan" are genes.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,20 @@ from scipy import sparse
 from grn.data.gene_lists import LISTS, read_list
 from grn.data.preprocessing.variable import residual_variance, variance
 from grn.errors import DataError
+from grn.files import nearest_file
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
+SEPARATED = re.compile(r"[,;\t]")
+DATE = re.compile(
+    r"\d{1,2}-(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)|(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)-\d{1,2}|\d{4}-\d\d-\d\d.*", re.I
+)
+CHOICES: dict[str, tuple[str, ...]] = {  # words that a field takes in place of a file
+    "data.regulators": ("all",),
+    "data.genes": ("all",),
+    "regulators": ("reference", "all"),
+    "genes": ("reference", "network", "data"),
+}
 ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
 
 
@@ -68,6 +81,11 @@ def merge_duplicates(
     if len(position) == len(names):
         return values, list(names)
     repeated = [name for name, times in Counter(names).items() if times > 1]
+    if duplicates == "refuse" and (dates := dates_among(repeated)):
+        raise DataError(
+            f"Some gene names occur more than once and look like dates ({_examples(dates)}), which spreadsheets "
+            "make of names such as MARCH1 and MARC1; export the data again, with the names as text."
+        )
     if duplicates == "refuse":
         raise DataError(
             f"Some gene names occur more than once ({len(repeated)}: {_examples(repeated)}); set data.duplicates: sum "
@@ -78,6 +96,27 @@ def merge_duplicates(
     merged = (values @ gather).tocsr()
     merged.sort_indices()
     return merged, list(position)
+
+
+def dates_among(names: Iterable[str]) -> list[str]:
+    """Names that a spreadsheet has turned into dates, as 1-Mar of MARCH1."""
+    return [name for name in names if DATE.fullmatch(name)]
+
+
+def genes_note(names: Sequence[str], choice: int | str) -> tuple[str, ...]:
+    """Sentences about genes of a list (`data.genes`) that the data [N] lack, and about names that look like dates."""
+    notes = []
+    if isinstance(choice, str) and choice != "all":
+        listed = read_gene_list(choice, "data.genes")
+        absent = sorted(set(listed) - set(names))
+        if absent:
+            notes.append(f"{len(absent)} of {len(listed)} genes of {choice} are not in the data ({_examples(absent)}).")
+    if dates := dates_among(names):
+        notes.append(
+            f"{len(dates)} gene names look like dates ({_examples(dates)}), which spreadsheets make of names such as "
+            "MARCH1; if that was not meant, export the data again, with the names as text."
+        )
+    return tuple(notes)
 
 
 def choose_genes(
@@ -139,22 +178,64 @@ def read_gene_list(name: str, field: str) -> list[str]:
         if path.exists():
             what = "a folder" if path.is_dir() else "a pipe or device"
             raise DataError(f"{field} is {name!r}, which is {what}; give a file with one gene a line.")
-        or_genes = "" if field != "data.regulators" else f", or the genes themselves, as [{name}]"
-        raise DataError(f"{field} is {name!r}, but there is no such file; give a file with one gene a line{or_genes}.")
+        raise DataError(f"{field} is {name!r}, but there is no such file; {_instead(path, field)}")
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
         raise DataError(f"{path} is not text in UTF-8; set {field} to a text file with one gene a line.") from None
-    genes = list(dict.fromkeys(line for line in lines if line and not line.startswith("#")))
+    genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))
     if not genes:
         raise DataError(f"{path} lists no genes; write one gene a line.")
+    if genes[0].startswith("<"):
+        raise DataError(f"{path} begins with {genes[0][:30]!r}, as a web page does; download the list again.")
+    several = [line for line in genes if SEPARATED.search(line)]
+    if 2 * len(several) > len(genes):
+        raise DataError(
+            f"{path} has more than a gene on a line ({several[0][:40]!r}); write one gene a line, and nothing beside "
+            "it."
+        )
     return genes
 
 
+def _instead(path: Path, field: str) -> str:
+    """What to give in place of a list of genes that does not exist: the end of a sentence."""
+    whole = os.path.expandvars(os.path.expanduser(path))
+    if whole != str(path) and os.path.isfile(whole):
+        return f"only a shell reads ~ and $ in it: give the whole path, {whole}."
+    words = CHOICES.get(field.lstrip("-").removesuffix("="), ())
+    if near := difflib.get_close_matches(str(path), [*words, *LISTS], n=1, cutoff=0.7) or nearest_file(path):
+        return f"did you mean {near[0] if isinstance(near, list) else near}?"
+    given = [*words, *(["a whole number"] if field == "data.genes" else []), "a file with one gene a line"]
+    if field == "data.regulators" and not re.search(r"[./\\]", str(path)):
+        given.append(f"the genes themselves, as [{path}]")
+    return f"give {', '.join(given[:-1])}{' or ' if given[1:] else ''}{given[-1]}."
+
+
+def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
+    """Why names of two lists do not match that nearly do, and what to do; None where that is not so."""
+    known = list(known)
+    for form, why in (
+        (str.casefold, "upper and lower case ({}), as mouse and human symbols do; use the names of one species"),
+        (without_version, "the versions of their Ensembl ids ({}); write both with them or both without"),
+    ):
+        own = {form(name): name for name in reversed(known)}
+        for name in wanted:
+            if (other := own.get(form(name))) is not None and other != name:
+                return "some differ only in " + why.format(f"{name!r} and {other!r}")
+    return None
+
+
+def without_version(name: str) -> str:
+    """An Ensembl id without its version; any other name as it is."""
+    return name.partition(".")[0] if ENSEMBL_ID.fullmatch(name) else name
+
+
 def _none_found(field: str, listed: Sequence[str], names: Sequence[str]) -> str:
+    near = near_miss(listed, names)
     return (
         f"None of the genes of {field} ({_examples(listed)}) is in the data, whose genes are named like "
-        f"{_examples(names)}; use the same kind of names, or set data.gene_key to a column of var that has them."
+        f"{_examples(names)}; "
+        + (f"{near}." if near else "use the same kind of names, or set data.gene_key to a column of var that has them.")
     )
 
 

@@ -9,6 +9,8 @@ from sklearn.model_selection import GroupShuffleSplit
 
 from grn.errors import ConfigError, DataError
 
+MANY = 20  # cells; of fewer, each may well be of another type
+
 
 @dataclass(frozen=True)
 class Split:
@@ -42,6 +44,11 @@ def split_cells(
     ):
         if fraction > 0 and part.size == 0:
             strata = np.unique(labels).size
+            if labels.size >= MANY and 3 * strata > labels.size:
+                raise DataError(
+                    f"No cell is left for {name}: the column of data.label_key has {strata} labels for {labels.size} "
+                    "cells, which are no cell types; set data.label_key to another column, or to null."
+                )
             raise DataError(
                 f"No cell is left for {name}: {labels.size} cells are too few to split; use more cells."
                 if strata == 1

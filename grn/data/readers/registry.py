@@ -8,7 +8,6 @@ To add a file format:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,7 +26,7 @@ from grn.data.readers.text_matrix import read_text
 from grn.data.readers.zarr_folder import read_zarr_folder
 from grn.data.simulated import open_simulated
 from grn.errors import ConfigError, DataError
-from grn.files import nearest_file
+from grn.files import does_not_exist
 
 Reader = Callable[[Path, DataConfig], AnnData]
 
@@ -43,6 +42,23 @@ SCHEMES: dict[str, Callable[[str, DataConfig], AnnData]] = {
     "memory": refuse_memory,
     "scanpy": open_scanpy_dataset,
     "simulated": open_simulated,
+}
+
+# Endings of other formats, and how to get from them to one that is read.
+UNPACKED = (".gz", ".zip", ".bz2", ".xz", ".zst", ".tar", ".tgz", ".7z", ".rar")
+FROM_R = "write it from R as .h5ad or as a 10x folder"
+CONVERTED = {
+    ".rds": FROM_R,
+    ".rdata": FROM_R,
+    ".rda": FROM_R,
+    ".h5seurat": FROM_R,
+    ".loom": "read it with anndata.io.read_loom, and write it as .h5ad",
+    ".xlsx": "save its sheet as .csv",
+    ".xls": "save its sheet as .csv",
+    ".h5mu": "write its modality of gene expression as .h5ad",
+    ".parquet": "write its table as .csv, or as .h5ad",
+    ".yaml": "it looks like a configuration, where cells are expected",
+    ".yml": "it looks like a configuration, where cells are expected",
 }
 
 
@@ -83,14 +99,15 @@ def find_source(config: DataConfig) -> Callable[[], AnnData]:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise DataError(f"{path} is neither a file nor a folder but a pipe or device; write the cells to a file first.")
     if not path.exists():
-        whole = os.path.expandvars(path.expanduser())
-        if whole != str(path) and os.path.exists(whole):
-            raise DataError(f"{path} does not exist: only a shell reads ~ and $ in it; give the whole path, {whole}.")
-        near = nearest_file(path)
-        hint = f" (did you mean {near}?)" if near else ""
-        raise DataError(f"{path} does not exist{hint}; set data.path to a file or to {_known_sources()}.")
+        raise DataError(does_not_exist(path, f"set data.path to a file or to {_known_sources()}."))
     reader = _reader(path)
     if reader is None:
+        if is_mtx_folder(path.parent) and path.name.lower().endswith((".mtx", ".mtx.gz")):
+            raise DataError(f"{path} is one of the three files of a 10x folder; give the folder, {path.parent}.")
+        if path.suffix.lower() in UNPACKED:
+            raise DataError(f"{path} is packed; unpack it first.")
+        if advice := CONVERTED.get(path.suffix.lower()):
+            raise DataError(f"{path} has a format that grn does not read; {advice}.")
         raise DataError(
             f"{path} has no format that grn reads; use {', '.join(READERS)}, a 10x folder, {_known_sources()}."
         )

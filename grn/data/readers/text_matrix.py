@@ -23,7 +23,7 @@ from scipy import sparse
 from grn.config.schema import DataConfig, Orientation
 from grn.data.preprocessing.genes import ENSEMBL_ID, read_gene_list
 from grn.errors import DataError
-from grn.files import unpacked
+from grn.files import number_advice, unpacked
 
 ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
 BARCODE = re.compile(r"[ACGT]{8,}([-.]\d+)?")  # R writes a dot
@@ -174,10 +174,8 @@ def _numbers(path: Path, line: int, fields: Sequence[str], columns: Sequence[str
         first = int(finite.argmin())
         text = fields[first].strip()
         found = f"is {text[:60]!r}, which is not a finite number" if text else "is empty"
-        raise DataError(
-            f"{path}, line {line}: column {columns[first]!r} {found}; correct it, or remove columns that hold no "
-            "expression."
-        )
+        advice = number_advice(text) or "correct it, or remove columns that hold no expression"
+        raise DataError(f"{path}, line {line}: column {columns[first]!r} {found}; {advice}.")
     return values
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from grn.data.preprocessing.genes import refuse_control_characters
+from grn.data.preprocessing.genes import near_miss, refuse_control_characters
 from grn.errors import DataError
 from grn.network.signed_network import sign_has_meaning
 
@@ -100,7 +100,8 @@ def _none_left(option: str, value: object, column: str, edges: pd.DataFrame) -> 
         names = [str(name) for name in value] if isinstance(value, (list, tuple)) else [str(value)]
         some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
         first = ", ".join(map(repr, pd.unique(edges[column])[:3]))
-        return f"{start} ({some}); regulators with edges are named like {first}."
+        near = near_miss(names, map(str, pd.unique(edges[column])))
+        return f"{start} ({some}); {near or f'regulators with edges are named like {first}'}."
     if option == "--sign":
         return f"{start} {value}; leave it out."
     values = edges[column].abs()

@@ -19,7 +19,7 @@ from grn.data.loading.batches import is_packed
 from grn.data.preprocessing.genes import read_gene_list
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.files import damaged_h5ad, read_edge_table, refuse_endless, refuse_unwritable, replacing_file
+from grn.files import damaged_h5ad, does_not_exist, read_edge_table, refuse_endless, refuse_unwritable, replacing_file
 from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.network.cells_of_run import cells_of_run
@@ -59,6 +59,7 @@ def export_file(
     if layer is not None:
         edges, genes, about = layer_edges(run, layer, cell_type, changes or {}, say)
     elif changes or by is not None:
+        _refuse_cells(run, changes or {})
         with tempfile.TemporaryDirectory() as home:
             again = Path(home) / "network"
             export(run, again, changes=changes, cell_type=cell_type, by=by, say=_without_last_line(say))
@@ -69,6 +70,17 @@ def export_file(
     chosen = choose(edges, genes, about, filters, cells=cell_type or str(about.get("cell_type", "all cells")))
     write_file(chosen, output, name, say)
     return chosen
+
+
+def _refuse_cells(run: Path, changes: dict[str, Any]) -> None:
+    """Raises ConfigError where a number of cells is given for a read-out that does not average over cells."""
+    config = load_config(config_of(run, needed=(CONFIG,)))
+    readout = changes.get("readout", config.network.readout)
+    if "cells" in changes and (readout == "effect" or (readout == "attention" and config.regulation.members)):
+        raise ConfigError(
+            f"--cells is of read-outs that average over cells, and {readout} reads all of them; leave it out, or give "
+            "--layer, or --readout knockout or jacobian."
+        )
 
 
 def refuse_output(name: str, output: Path) -> None:
@@ -101,7 +113,7 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
     cell_type: of this type alone. Raises RunFolderError, DataError.
     """
     if not folder.exists():
-        raise RunFolderError(f"{folder} does not exist; give a run folder.")
+        raise RunFolderError(does_not_exist(folder, "give a run folder."))
     for name in ("edges.parquet", "network.h5ad"):
         if not (folder / name).is_file():
             raise RunFolderError(f"{folder} holds no network: it has no {name}; give the folder of a finished run.")

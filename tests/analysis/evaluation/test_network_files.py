@@ -86,12 +86,11 @@ def damaged(compressed: bytes) -> dict[str, bytes]:
         "truncated": compressed[: len(compressed) // 2],
         "flipped": bytes(flipped),
         "checksum": bytes(checksum),
-        "not compressed": b"source,target,weight\nA,B,1\n",
     }
 
 
 @pytest.mark.parametrize("rows", [3, 20_000], ids=["in the first line", "later"])
-@pytest.mark.parametrize("how", ["truncated", "flipped", "checksum", "not compressed"])
+@pytest.mark.parametrize("how", ["truncated", "flipped", "checksum"])
 def test_a_damaged_gz_is_refused_in_one_sentence(how, rows, tmp_path):
     numbers = np.random.default_rng(0).random(rows)
     text = "\n".join(["TF,target,importance", *(f"R{row},G{row},{weight}" for row, weight in enumerate(numbers))])

@@ -93,9 +93,10 @@ def test_a_list_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, content
 
 def test_a_missing_list_names_the_field():
     with pytest.raises(
-        DataError, match=r"data\.regulators is 'tfs\.txt', but there is no such file.*as \[tfs\.txt\]\."
+        DataError,
+        match=r"data\.regulators is 'tfs', but there is no such file; give all, a file with.* or .*, as \[tfs\]\.",
     ):
-        choose_regulators(NAMES, "tfs.txt")
+        choose_regulators(NAMES, "tfs")
 
 
 def test_regulators_that_are_missing_are_counted_and_shown():

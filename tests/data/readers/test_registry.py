@@ -24,14 +24,21 @@ from grn.errors import DataError, UserError
 
 def test_a_missing_file_names_the_nearest(adata, write, tmp_path):
     write(adata, "blood.h5ad")
-    with pytest.raises(DataError, match=r"does not exist \(did you mean .*blood\.h5ad\?\)"):
+    with pytest.raises(DataError, match=r"does not exist; did you mean .*blood\.h5ad\?"):
         open_source(DataConfig(path=str(tmp_path / "blod.h5ad")))
 
 
 def test_an_unknown_format_names_the_known(tmp_path):
-    (tmp_path / "cells.xlsx").write_text("")
-    with pytest.raises(DataError, match=r"cells\.xlsx has no format that grn reads; use \.h5ad"):
-        open_source(DataConfig(path=str(tmp_path / "cells.xlsx")))
+    (tmp_path / "cells.dat").write_text("")
+    with pytest.raises(DataError, match=r"cells\.dat has no format that grn reads; use \.h5ad"):
+        open_source(DataConfig(path=str(tmp_path / "cells.dat")))
+
+
+@pytest.mark.parametrize(("name", "advice"), [("c.xlsx", "as .csv"), ("c.rds", "from R"), ("c.h5ad.gz", "unpack")])
+def test_an_unread_format_says_how_to_convert_it(name, advice, tmp_path):
+    (tmp_path / name).write_text("")
+    with pytest.raises(DataError, match=advice):
+        open_source(DataConfig(path=str(tmp_path / name)))
 
 
 def test_an_unknown_scanpy_set_names_the_known():

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from grn.errors import DataError, one_line
-from grn.files import nearest_file, unpacked
+from grn.files import does_not_exist, number_advice, unpacked
 
 # The names of the columns that hold regulator, target and, in most formats, a value.
 Columns = tuple[str, ...]
@@ -39,11 +39,8 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def check_exists(path: Path) -> None:
-    if path.exists():
-        return
-    near = nearest_file(path)
-    hint = f"did you mean {near}?" if near else "give a path that exists."
-    raise DataError(f"{path} does not exist; {hint}")
+    if not path.exists():
+        raise DataError(does_not_exist(path, "give a path that exists."))
 
 
 def is_edge(row: Sequence[str]) -> bool:
@@ -116,7 +113,7 @@ def numbers(where: Path | str, column: pd.Series) -> np.ndarray:
         others = f" (and {int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
         raise DataError(
             f"{where}, row {first + 1}{others}: {column.name} is {str(column.iloc[first])!r}, which is not a "
-            "finite number; correct or remove the row."
+            f"finite number; {number_advice(str(column.iloc[first])) or 'correct or remove the row'}."
         )
     return values
 
