@@ -251,7 +251,7 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
     ("changes", "error", "sentence"),
     [
         ({"model": "nowhere"}, RunFolderError, "nowhere does not exist; give a run folder"),
-        ({"data": "cell.h5ad"}, DataError, r"cell\.h5ad does not exist \(did you mean \S*cells\.h5ad\?\)"),
+        ({"data": "cell.h5ad"}, DataError, r"cell\.h5ad does not exist; did you mean \S*cells\.h5ad\?"),
         ({"output": "out.csv"}, ConfigError, r"out\.csv, but predict writes \.h5ad files"),
         ({"key_added": "a/b"}, ConfigError, "--key-added is 'a/b'"),
         ({"key_added": "a\0"}, ConfigError, "without '/' and control characters"),
