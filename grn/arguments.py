@@ -113,6 +113,7 @@ class Argument:
         if PATH in kinds:  # a text is a path then
             kinds.pop("str", None)
         self.kinds = list(kinds.values())
+        self.takes_cells = "AnnData" in self.parts and "pd.DataFrame" not in self.parts and name != "network"
         self.may_be_empty = isinstance(default, (str, tuple)) and not default
 
     def taken(self, value: object) -> object:
@@ -131,7 +132,7 @@ class Argument:
 
     def _advice(self, value: object) -> str:
         """What a caller may have meant, or which part of a value is wrong, for the end of the sentence."""
-        if "AnnData" in self.parts and "pd.DataFrame" not in self.parts and getattr(value, "ndim", 0) == 2:
+        if self.takes_cells and getattr(value, "ndim", 0) == 2:
             return " (make one of it: anndata.AnnData(counts), cells x genes)"
         if "Axes" in self.parts and type(value).__name__ == "ndarray":
             return " (give one of these axes, as ax[0])"
@@ -144,8 +145,9 @@ class Argument:
                 return " that is not empty"
             return "" if _writable(value) else " without null characters and halves of characters"
         if isinstance(value, Mapping) and any(each.startswith("Mapping") for each in self.parts):
-            wrong = [key for key in value if _text(key) is REFUSED] or list(value.values())
-            return f" of names, and not of {shown(wrong[0])}" if wrong else ""
+            wrong = [key for key in value if _text(key) is REFUSED]
+            wrong = wrong or [each for each in value.values() if not _is_word(_plain(each))]
+            return f" (it has {shown(wrong[0])}, which is no name)" if wrong else ""
         if NAMES in self.parts and isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1:
             wrong = [one for one in value if not _is_whole(_plain(one)) and _text(one) is REFUSED]
             return f" (it holds {shown(wrong[0])})" if wrong else ""
@@ -162,6 +164,7 @@ class Kind:
 
 def shown(value: object) -> str:
     """A value in a sentence: as Python writes it, or by its type where that would be long."""
+    value = _plain(value)
     of_its_type = f"of the type {type(value).__name__}"
     if value is not None and not isinstance(value, (str, bytes, Real, list, tuple, set, dict)):
         return of_its_type
@@ -259,6 +262,11 @@ def _names(value: object) -> object:
     return names if names and REFUSED not in names else REFUSED
 
 
+def _is_word(value: object) -> bool:
+    """Whether a value is a text, true or false, or a number: what a label may be; nan is none."""
+    return isinstance(value, (str, Real)) and value == value
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -276,7 +284,7 @@ def _mapping(of_texts: bool) -> Callable[[object], object]:
             return REFUSED
         if not of_texts:
             return {str(key): each for key, each in value.items()}
-        if not all(isinstance(_plain(each), (str, Real)) for each in value.values()):
+        if not all(_is_word(_plain(each)) for each in value.values()):
             return REFUSED
         return {str(key): str(_plain(each)) for key, each in value.items()}
 

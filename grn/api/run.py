@@ -146,12 +146,13 @@ class Run:
         folder = Path(folder)
         if os.path.lexists(folder):
             raise RunFolderError(f"{folder} already exists and is never overwritten; give save() another name.")
-        refuse_unwritable(folder)
         try:
-            with reworded({"choose another output": "give save() another place"}), replacing_folder(folder) as beside:
-                shutil.copytree(self._folder, beside, dirs_exist_ok=True)
-                if not self._only_model and not (beside / COMPLETE).exists():
-                    self._write_report(beside, title=folder.name)
+            with reworded({"choose another output": "give save() another place"}):
+                refuse_unwritable(folder)
+                with replacing_folder(folder) as beside:
+                    shutil.copytree(self._folder, beside, dirs_exist_ok=True)
+                    if not self._only_model and not (beside / COMPLETE).exists():
+                        self._write_report(beside, title=folder.name)
         except OSError as error:  # shutil.Error, of many files, is one too
             reason = error.strerror or "its files cannot be copied"
             raise RunFolderError(f"{folder} cannot be written ({reason}); give save() another place.") from error

@@ -79,12 +79,22 @@ def signed_network(adata: AnnData) -> SignedNetwork:
     about = dict(adata.uns["grn"])
     if missing := [name for name in ("cell_types", "sign", "readout") if name not in about]:
         raise UserError(f'The network is damaged: uns["grn"] has no {missing[0]}; restore it, or read it again.')
-    types = about["cell_types"].iloc[np.argsort(-adata.obs["cells"].to_numpy(), kind="stable")]
-    by_type = {
-        str(label): sparse.csr_matrix(adata.varp[f"grn_{slug}"])
-        for slug, label in zip(types["slug"], types["label"], strict=True)
-        if f"grn_{slug}" in adata.varp  # the blocks' attention is not read by type
-    }
+    if not isinstance(about["sign"], str):
+        raise UserError('The network is damaged: uns["grn"]["sign"] is no text; restore it, or read it again.')
+    try:
+        cells = adata.obs["cells"].astype(float)
+        types = about["cell_types"].set_index("label", drop=False)
+        types = types.loc[cells.sort_values(ascending=False, kind="stable").index]
+        by_type = {
+            str(label): sparse.csr_matrix(adata.varp[f"grn_{slug}"])
+            for slug, label in zip(types["slug"], types["label"], strict=True)
+            if f"grn_{slug}" in adata.varp  # the blocks' attention is not read by type
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UserError(
+            'The network is damaged: uns["grn"]["cell_types"] and obs do not name the same cell types; restore them, '
+            "or read it again."
+        ) from None
     return SignedNetwork(adata.var_names, sparse.csr_matrix(adata.varp["grn"]), by_type, about)
 
 

@@ -15,7 +15,7 @@ from grn.errors import DataError
 from grn.files import read_edge_table
 from grn.network.readouts.effect import level_correlation
 from grn.network.signed_network import SignedNetwork, edge_list, signed_network
-from grn.plots.tables import FINITE, Table
+from grn.plots.tables import WEIGHT, Table
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -24,8 +24,8 @@ BY_TYPE = "edges_by_type.parquet"
 EDGES = Table(
     "edges (run, run.network or run.edges)",
     texts=("source", "target"),
-    numbers={"weight": FINITE},
-    known={"confidence": Bound(0, 1), "within": FINITE, "between": Bound(-1, 1)},
+    numbers={"weight": WEIGHT},
+    known={"confidence": Bound(0, 1), "within": WEIGHT, "between": Bound(-1, 1)},
     once=("source", "target", "cell_type"),
 )
 ONLY_TYPES = "only_types"

@@ -13,6 +13,7 @@ from grn.arguments import Bound, shown
 from grn.errors import DataError
 
 FINITE = Bound()
+WEIGHT = Bound(-1e15, 1e15)  # networks hold float32, and clustering squares them
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def weights_alone(name: str, table: pd.DataFrame) -> pd.DataFrame:
         if not names.is_unique:
             raise DataError(f"{name} has {str(names[names.duplicated()][0])!r} twice; keep one of them.")
     values = {
-        number: numbers_of(table.iloc[:, number], FINITE, str(column)) for number, column in enumerate(table.columns)
+        number: numbers_of(table.iloc[:, number], WEIGHT, str(column)) for number, column in enumerate(table.columns)
     }
     return pd.DataFrame(values, index=table.index).set_axis(table.columns, axis=1)
 

@@ -299,3 +299,21 @@ def test_a_network_without_its_meaning_is_damaged(copied, tiny_run):
         del file["uns/grn/sign"]
     with pytest.raises(UserError, match=r'The network is damaged: uns\["grn"\] has no sign'):
         signed_network(run.network)
+    damages = {
+        "is no text": lambda adata: adata.uns["grn"].update(sign=3),
+        "do not name the same cell types": lambda adata: adata.obs.drop(columns="cells", inplace=True),
+        "grn.*and obs do not name the same": lambda adata: adata.uns["grn"].update(cell_types=["a"]),
+    }
+    for sentence, damage in damages.items():
+        network = grn.load(tiny_run).network
+        damage(network)
+        with pytest.raises(UserError, match=sentence):
+            signed_network(network)
+
+
+def test_the_networks_of_some_types_are_theirs(tiny_run):
+    network = grn.load(tiny_run).network
+    whole = signed_network(network).by_type
+    for name in network.obs_names:
+        alone = signed_network(network[[name]]).by_type
+        assert list(alone) == [name] and (alone[name] != whole[name]).nnz == 0

@@ -13,6 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 from matplotlib.text import Text
 
+import grn
 from grn.errors import UserError
 from grn.plots.network.cell_types import cell_type_regulators
 from grn.plots.network.difference import network_difference
@@ -22,7 +23,7 @@ from grn.plots.network.within_between import within_and_between
 from grn.plots.run.confusion import confusion_matrix
 from grn.plots.run.precision_recall import precision_recall_curves
 from grn.plots.run.training import training_curves
-from grn.plots.style import DOWN, LONGEST, UP, save, short, whole
+from grn.plots.style import DOWN, LONGEST, UP, figure, save, short, whole
 
 LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on", "$x_1$ & <b>"]
 
@@ -261,3 +262,53 @@ def test_what_cannot_be_drawn_is_one_sentence(edges, sentence):
     with pytest.raises(UserError, match=re.escape(sentence)) as caught:
         REFUSED[sentence](edges)
     assert "\n" not in str(caught.value)
+
+
+COUNTS = pd.DataFrame([[3, 1], [0, 2]], list("ab"), list("ab"))
+EXPLAINED = pd.DataFrame({"cell_type": ["B", "B"], "gene": ["x", "y"], "effect": [1.0, -0.5]})
+PERTURBED = pd.DataFrame({"gene": ["x", "y"], "effect": [1.0, -0.5], "sd": [0.1, 0.1], "perturbed": [False, True]})
+SUBTLE = {
+    "b is '-1', which is not a finite number of at least 0": lambda edges: grn.plots.confusion_matrix(
+        COUNTS.replace(1, -1)
+    ),
+    "has 1.5, which is no number of cells": lambda edges: grn.plots.confusion_matrix(COUNTS / 2),
+    "has a row 'b' and no such column": lambda edges: grn.plots.confusion_matrix(COUNTS.rename(columns={"b": "c"})),
+    "has the type 'a' twice": lambda edges: grn.plots.confusion_matrix(COUNTS.set_axis(list("aa"), axis=0)),
+    "has A/B → x more than once, in rows 1 and 5": lambda edges: grn.plots.network_graph(
+        pd.concat([edges, edges.head(1)])
+    ),
+    "has no source in row 1": lambda edges: strongest_regulations(edges.assign(source=[None, "A", "B", "C"])),
+    "confidence is '95.0', which is not": lambda edges: strongest_regulations(edges.assign(confidence=95.0)),
+    "between is '2.0', which is not": lambda edges: within_and_between(edges.assign(within=0.1, between=2.0)),
+    "weight is '1e+300', which is not": lambda edges: grn.plots.clustered_heatmap(edges.assign(weight=1e300)),
+    "has a recall that falls in row 2": lambda edges: precision_recall_curves(
+        {"a": pd.DataFrame({"recall": [1, 0.5], "precision": [0.1, 0.9]})}, 0.1
+    ),
+    "train/loss is 'inf'": lambda edges: training_curves(pd.DataFrame({"step": [1], "train/loss": [np.inf]})),
+    "holds other values than true and false": lambda edges: grn.plots.perturbation_volcano(
+        PERTURBED.assign(perturbed="no")
+    ),
+    "has B → x more than once": lambda edges: grn.plots.cell_type_genes(pd.concat([EXPLAINED, EXPLAINED])),
+    "ax has a log scale in x": lambda edges: strongest_regulations(edges, ax=logarithmic()),
+    "it has 3.5, which is no name": lambda edges: precision_recall_curves({3.5: edges}, 0.1),
+}
+
+
+def logarithmic():
+    ax = figure(3, 3).subplots()
+    ax.set_xscale("log")
+    return ax
+
+
+@pytest.mark.parametrize("sentence", SUBTLE)
+def test_a_table_that_would_be_drawn_wrongly_is_refused(edges, sentence):
+    with pytest.raises(UserError, match=re.escape(sentence)) as caught:
+        SUBTLE[sentence](edges)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["category", "string", object])
+def test_names_are_taken_in_every_form(edges, kind):
+    awkward = edges.astype({"source": kind, "target": kind}).set_axis([5, 5, 5, 5])
+    for draw in (strongest_regulations, grn.plots.network_graph, grn.plots.clustered_heatmap, cell_type_regulators):
+        assert texts(draw(awkward)) == texts(draw(edges))

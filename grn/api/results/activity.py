@@ -87,6 +87,7 @@ def activity(
     if cell_type is not None:
         with reworded({"--cell-type": "cell_type"}):
             found = found.of_type(cell_type)
+    _refuse_contradictions(found.edges)
     cells = checked_anndata(adata)
     scores, p = regulon_activity(
         cells,
@@ -111,3 +112,15 @@ def activity(
         "cell_type": cell_type or "",
     }
     return cells
+
+
+def _refuse_contradictions(edges: pd.DataFrame) -> None:
+    """Raises DataError where an edge is there twice with different signs."""
+    repeated = edges[edges.duplicated(["source", "target"], keep=False)]
+    both = repeated.assign(up=repeated["weight"] > 0).groupby(["source", "target"], observed=True)["up"].nunique() > 1
+    if both.any():
+        source, target = both.index[both.to_numpy().argmax()]
+        raise DataError(
+            f"The network has {source} → {target} twice, once raised and once lowered; keep one of them"
+            + (", or choose the rows of one cell type." if "cell_type" in edges else ".")
+        )

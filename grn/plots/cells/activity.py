@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from scipy import sparse
 
 from grn.arguments import nearest
 from grn.errors import DataError
@@ -97,7 +98,8 @@ def regulator_activity(
 def _finite(values: object, key: str) -> np.ndarray:
     """What obsm holds, as float64. Raises DataError."""
     try:
-        found = np.asarray(values, dtype=np.float64)
+        dense = values.toarray() if sparse.issparse(values) else values  # type: ignore[attr-defined]
+        found = np.asarray(dense, dtype=np.float64)
     except (TypeError, ValueError):
         raise DataError(f"obsm[{key!r}] holds no numbers; compute it again.") from None
     if not np.isfinite(found).all():

@@ -42,10 +42,11 @@ def clustered_heatmap(
     strongest = list(dict.fromkeys(edges["source"]))
     rows = strongest[:regulators] if isinstance(regulators, int) else genes_of(found, regulators)
     columns = _targets(edges, rows, targets) if isinstance(targets, int) else genes_of(found, targets)
-    axes = canvas(ax, 1.9 + 0.21 * len(columns), 1.9 + 0.21 * len(rows))
     if not rows or not columns:
+        axes = canvas(ax, 6, 2)
         note(axes, "The network has no edges between these genes.")
         return shown(axes, ax, show)
+    axes = canvas(ax, 1.9 + 0.21 * len(columns), 1.9 + 0.21 * len(rows))
     frame = block(weights, found.genes, rows, columns)
     row_tree, column_tree = _tree(frame.to_numpy()), _tree(frame.to_numpy().T)
     frame = frame.iloc[_leaves(row_tree, len(rows)), _leaves(column_tree, len(columns))]

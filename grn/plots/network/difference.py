@@ -14,7 +14,7 @@ from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_network, weights_of
 from grn.plots.names import name_edges
 from grn.plots.style import LINES, canvas, draws, note, plain, short, shown
-from grn.plots.tables import FINITE, Table
+from grn.plots.tables import WEIGHT, Table
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -120,7 +120,7 @@ def _comparison(first: str, second: str) -> Table:
     return Table(
         "the table that grn.compare returns",
         texts=("source", "target"),
-        numbers={f"weight_{first}": FINITE, f"weight_{second}": FINITE, "q_value": Bound(0, 1)},
+        numbers={f"weight_{first}": WEIGHT, f"weight_{second}": WEIGHT, "q_value": Bound(0, 1)},
         gaps=("q_value",),
         once=("cell_type", "source", "target"),
     )
