@@ -104,11 +104,11 @@ def test_a_network_of_a_run_and_of_its_cell_types_is_taken_as_it_is(tiny_run, ma
 @pytest.mark.parametrize(
     ("change", "error", "sentence"),
     [
-        (lambda cells, net: {"adata": "cells.h5ad"}, DataError, "takes an AnnData first, and not str"),
-        (lambda cells, net: {"method": "viper"}, ConfigError, "method is 'viper'; the methods are ulm and aucell"),
+        (lambda cells, net: {"adata": "cells.h5ad"}, DataError, "adata is 'cells.h5ad'; it must be an AnnData"),
+        (lambda cells, net: {"method": "viper"}, ConfigError, "method is 'viper'; it must be 'ulm' or 'aucell'"),
         (lambda cells, net: {"min_targets": 30}, DataError, "No regulator has 30 targets among the genes"),
-        (lambda cells, net: {"min_targets": 0}, ConfigError, "min_targets is 0; it must be at least 1"),
-        (lambda cells, net: {"targets": 0}, ConfigError, "targets is 0; it must be at least 1"),
+        (lambda cells, net: {"min_targets": 0}, ConfigError, "min_targets is 0; it must be a whole number"),
+        (lambda cells, net: {"targets": 0}, ConfigError, "targets is 0; it must be a whole number of at least 1"),
         (lambda cells, net: {"layer": "lognorm"}, DataError, "The AnnData has no layer 'lognorm'; it has none"),
         (
             lambda cells, net: {"network": net.assign(weight=0.0)},
