@@ -21,7 +21,9 @@ def command(
         ),
     ] = None,
     label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="As for grn train.")] = None,
-    regulators: Annotated[str | None, typer.Option("--regulators", metavar="FILE", help="As for grn train.")] = None,
+    regulators: Annotated[
+        str | None, typer.Option("--regulators", metavar="FILE|LIST", help="As for grn train.")
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="As for grn train. Repeatable.")
     ] = None,

@@ -40,7 +40,12 @@ def command(
     ] = None,
     regulators: Annotated[
         str | None,
-        typer.Option("--regulators", metavar="FILE", help="The genes that may regulate, one a line: data.regulators."),
+        typer.Option(
+            "--regulators",
+            metavar="FILE|LIST",
+            help="The genes that may regulate: a file with one a line, or a list of grn data get, as human_tfs: "
+            "data.regulators.",
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,

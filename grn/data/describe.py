@@ -23,7 +23,8 @@ LABELS: tuple[str, ...] = (
     "annotation",
     "louvain",
 )
-LABELS += ("leiden", "clusters", "cluster", "seurat_clusters")
+LABELS += ("seurat_annotations", "leiden", "clusters", "cluster", "seurat_clusters")
+PARTS = ("celltype", "cell_type", "cell.type", "annot")  # of the names of others, as celltype_l1 and author_cell_type
 SYMBOLS = ("gene_name", "gene_names", "gene_symbol", "gene_symbols", "feature_name", "symbol", "symbols")
 MOST_TYPES = 200
 
@@ -71,6 +72,7 @@ def _symbols(adata: AnnData) -> tuple[str | None, str]:
 def _labels(adata: AnnData) -> tuple[str | None, str]:
     columns = [str(key) for key in adata.obs if _is_label(adata.obs[key])]
     known = [key for name in LABELS for key in columns if key.lower() == name]
+    known += [key for key in columns if key not in known and any(part in key.lower() for part in PARTS)]
     if not known:
         rest = f"; columns that could be: {', '.join(map(repr, columns))}" if columns else ""
         return None, f"No column of obs is known to hold cell types, so none are learned{rest}."

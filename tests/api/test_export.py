@@ -55,6 +55,16 @@ def test_regulators_may_be_names_or_a_file(tiny_run, tmp_path):
         assert set(found["source"]) == {"R1", "R3"}
 
 
+def test_targets_are_chosen_by_the_command_as_in_python_and_absent_ones_are_named(tiny_run, tmp_path, capsys):
+    gene = str(grn.load(tiny_run).edges["target"].iloc[0])
+    found = grn.export(tiny_run, tmp_path / "python.csv", format="csv", targets=[gene], quiet=True)
+    assert set(found["target"]) == {gene}
+    options = ["--targets", f"{gene}, nowhere", "--format", "csv", "--output", str(tmp_path / "command.csv")]
+    assert main(["export", str(tiny_run), *options]) == 0
+    assert "1 of the targets that were asked for have no edge in this network: 'nowhere'." in capsys.readouterr().out
+    assert (tmp_path / "command.csv").read_text() == (tmp_path / "python.csv").read_text()
+
+
 def test_a_table_with_several_types_needs_one_of_them(tiny_run, tmp_path):
     table = pd.read_parquet(tiny_run / "edges_by_type.parquet")
     with pytest.raises(DataError, match=r"edges of several cell types \('type 1', 'type 2'\); give cell_type="):
@@ -73,6 +83,7 @@ def test_a_table_with_several_types_needs_one_of_them(tiny_run, tmp_path):
         ({"cell_type": "B"}, DataError, "cell_type= is 'B', which has no network; those are 'type 1', 'type 2'"),
         ({"min_weight": 1e9}, DataError, "none passes min_weight= 1000000000.0"),
         ({"regulators": []}, DataError, "regulators is .*; it must be a list of one or more names or a path"),
+        ({"targets": []}, DataError, "targets is .*; it must be a list of one or more names or a path"),
         ({"network": "nowhere"}, DataError, "nowhere"),
     ],
 )

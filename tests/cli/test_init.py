@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from anndata import AnnData
+from anndata import AnnData, read_h5ad
 
 from grn.cli import main as cli
 from grn.config.files import load_config
@@ -44,6 +44,15 @@ def test_what_is_found_is_written_and_said(cells, capsys):
     changed = {"counts": "layer:umi", "gene_key": "feature_name", "label_key": "cell_type"}
     assert config == defaults.model_copy(update={"data": defaults.data.model_copy(update=changed)})
     assert (cells / "cells.yaml").read_text().count("\n  # ") > 50
+
+
+@pytest.mark.parametrize("column", ["seurat_annotations", "celltype_l1", "Author_Cell_Type"])
+def test_cell_types_are_found_under_the_names_that_others_give_them(column, cells, capsys):
+    adata = read_h5ad(cells / "cells.h5ad")
+    adata.obs = adata.obs.rename(columns={"cell_type": column})
+    adata.write_h5ad(cells / "cells.h5ad")
+    assert cli.main(["init", "cells.h5ad"]) == 0
+    assert load_config("cells.yaml").data.label_key == column, "and not the donor, which is text as well"
 
 
 def test_nothing_is_overwritten_and_wrong_cells_leave_nothing(cells, capsys):

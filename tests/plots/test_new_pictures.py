@@ -161,6 +161,15 @@ def test_activity_colours_cells_where_they_are(cells):
         grn.plots.regulator_activity(cells, "B")
 
 
+def test_a_label_that_had_to_move_away_from_its_cells_is_led_to_their_middle(cells):
+    assert not grn.plots.regulator_activity(cells, "A", label_key="type").lines, "labels that lie on their cells"
+    cells.obs["type"] = list("stuv")
+    cells.obsm["X_umap"] = np.array([[0.0, 0], [0.1, 0.001], [0.2, 0.002], [1, 1]])
+    lines = grn.plots.regulator_activity(cells, "A", label_key="type").lines
+    ends = {tuple(line.get_xydata()[-1]) for line in lines}
+    assert ends == {(0.0, 0.0), (0.2, 0.002)}, "those of the two that were pushed up and down, at their cells"
+
+
 def test_a_volcano_colours_what_the_members_agree_on_and_leaves_out_what_was_perturbed():
     table = pd.DataFrame(
         {

@@ -22,6 +22,7 @@ WORDS = {
     "--output": "output=",
     "--cell-type": "cell_type=",
     "--regulators": "regulators=",
+    "--targets": "targets=",
     "--sign": "sign=",
     "--min-weight": "min_weight=",
     "--min-confidence": "min_confidence=",
@@ -47,6 +48,7 @@ def export(
     format: str,
     cell_type: str | None = None,
     regulators: Sequence[str] | str | os.PathLike[str] | None = None,
+    targets: Sequence[str] | str | os.PathLike[str] | None = None,
     sign: Literal["up", "down"] | None = None,
     min_weight: float | None = None,
     min_confidence: float | None = None,
@@ -68,6 +70,7 @@ def export(
             (docs/outputs.md says what each is for).
         cell_type: the label of a cell type: its network; of our runs only.
         regulators: the edges of these regulators: names, or a file with one a line.
+        targets: the edges into these genes: names, or a file with one a line.
         sign: edges that raise their target (`up`), or that lower it (`down`).
         min_weight: least size of a weight.
         min_confidence: least confidence, 0 to 1.
@@ -99,14 +102,15 @@ def export(
         A(-)  genes that A lowers in all cells  C
     """
     from grn.network.formats.chosen import Filters, choose
-    from grn.network.formats.write import chosen_regulators, read_edges, refuse_output, write_file
+    from grn.network.formats.write import chosen_genes, read_edges, refuse_output, write_file
 
     if layer is None:
         refuse_without_layer(head=head, value=value, cells=cells, data=data)
     path = Path(output)
     with reworded(WORDS):
         refuse_output(format, path)
-        filters = Filters(min_weight, min_confidence, max_q_value, sign, chosen_regulators(regulators), top_k)
+        sources, into = chosen_genes(regulators, "--regulators"), chosen_genes(targets, "--targets")
+        filters = Filters(min_weight, min_confidence, max_q_value, sign, sources, top_k, into)
         folder = _folder(network)
         if layer is not None:
             edges, genes, about = layer_of_run(network, layer, head, value, cells, cell_type, data)

@@ -80,6 +80,14 @@ def command(
             help="With --format: the edges of these regulators; a file has one a line.",
         ),
     ] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(
+            "--targets",
+            metavar="FILE|NAME,NAME,...",
+            help="With --format: the edges into these genes; a file has one a line.",
+        ),
+    ] = None,
     cells: Annotated[
         str | None,
         typer.Option(
@@ -130,6 +138,7 @@ def command(
         "max_q_value": max_q_value,
         "sign": sign.value if sign else None,
         "regulators": regulators,
+        "targets": targets,
     }
     given = [name for name, value in filters.items() if value is not None]
     if format is None and given:
@@ -173,16 +182,17 @@ def command(
 
     from grn.network.formats.chosen import Filters
     from grn.network.formats.registry import check_name
-    from grn.network.formats.write import chosen_regulators, export_file
+    from grn.network.formats.write import chosen_genes, export_file
     from grn.network.readouts.blocks.one_layer import LayerChoice
 
     check_name(format, output)
+    names = {"regulators": chosen_genes(regulators, "--regulators"), "targets": chosen_genes(targets, "--targets")}
     of_layer = None if layer is None else LayerChoice(layer, head, "absolute" if value is None else value.value)
     export_file(
         folder,
         output,
         format,
-        Filters(**{**filters, "regulators": chosen_regulators(regulators)}, top_k=top_k),  # type: ignore[arg-type]
+        Filters(**{**filters, **names}, top_k=top_k),  # type: ignore[arg-type]
         cell_type=cell_type,
         changes={name: value for name, value in changes.items() if value is not None},
         by=by,

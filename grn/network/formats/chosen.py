@@ -1,4 +1,5 @@
-"""The edges that are written: chosen from a network by their weight, confidence, q-value, sign and regulators."""
+"""The edges that are written: chosen from a network by their weight, confidence, q-value, sign, regulators and
+targets."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ class ChosenEdges:
     """edges: source, target, weight and those of NUMBERS that are known, by falling |weight|, without weights of 0.
 
     genes: all genes of the network, those without an edge too.   about: uns["grn"] of the network, of which `sign` says
-    what the signs mean.   cells: which cells the network is of, in words.   absent: regulators that were asked for and
-    have no edge in the network.
+    what the signs mean.   cells: which cells the network is of, in words.   absent, absent_targets: regulators and
+    targets that were asked for and have no edge in the network.
     """
 
     edges: pd.DataFrame
@@ -30,6 +31,7 @@ class ChosenEdges:
     about: dict
     cells: str = "all cells"
     absent: tuple[str, ...] = ()
+    absent_targets: tuple[str, ...] = ()
 
     @property
     def signed(self) -> bool:
@@ -44,8 +46,8 @@ class ChosenEdges:
 class Filters:
     """What an edge must have to be written; None: anything. top_k is applied last: it counts the edges that are left.
 
-    min_weight: least |weight|.   min_confidence: 0 to 1.   max_q_value: 0 to 1.   sign: up | down.   regulators: names.
-    top_k: most regulators of a target.
+    min_weight: least |weight|.   min_confidence: 0 to 1.   max_q_value: 0 to 1.   sign: up | down.
+    regulators, targets: names.   top_k: most regulators of a target.
     """
 
     min_weight: float | None = None
@@ -54,6 +56,7 @@ class Filters:
     sign: str | None = None
     regulators: Sequence[str] | None = None
     top_k: int | None = None
+    targets: Sequence[str] | None = None
 
 
 def choose(
@@ -74,6 +77,7 @@ def choose(
     refuse_control_characters(pd.unique(pd.concat([chosen["source"], chosen["target"]])).tolist())
     for option, value, column, passes in (
         ("--regulators", filters.regulators, "source", lambda found, names: found.isin(list(names))),
+        ("--targets", filters.targets, "target", lambda found, names: found.isin(list(names))),
         ("--sign", filters.sign, "weight", lambda found, sign: found > 0 if sign == "up" else found < 0),
         ("--min-weight", filters.min_weight, "weight", lambda found, least: found.abs() >= least),
         ("--min-confidence", filters.min_confidence, "confidence", lambda found, least: found >= least),
@@ -90,18 +94,22 @@ def choose(
     chosen = chosen.iloc[np.argsort(-chosen["weight"].abs().to_numpy(), kind="stable")]
     if filters.top_k is not None:
         chosen = chosen[chosen.groupby("target", sort=False, observed=True).cumcount() < filters.top_k]
-    absent = sorted(set(filters.regulators or ()) - set(edges["source"].astype(str)))
-    return ChosenEdges(chosen.reset_index(drop=True), everything.genes, about, cells, tuple(absent))
+    absent = (
+        tuple(sorted(set(names or ()) - set(edges[column].astype(str))))
+        for names, column in ((filters.regulators, "source"), (filters.targets, "target"))
+    )
+    return ChosenEdges(chosen.reset_index(drop=True), everything.genes, about, cells, *absent)
 
 
 def _none_left(option: str, value: object, column: str, edges: pd.DataFrame) -> str:
     start = f"No edge is left: of {len(edges)}, none passes {option}"
-    if option == "--regulators":
+    if column in ("source", "target"):
         names = [str(name) for name in value] if isinstance(value, (list, tuple)) else [str(value)]
         some = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
         first = ", ".join(map(repr, pd.unique(edges[column])[:3]))
         near = near_miss(names, map(str, pd.unique(edges[column])))
-        return f"{start} ({some}); {near or f'regulators with edges are named like {first}'}."
+        kind = option.removeprefix("--")
+        return f"{start} ({some}); {near or f'{kind} with edges are named like {first}'}."
     if option == "--sign":
         return f"{start} {value}; leave it out."
     values = edges[column].abs()

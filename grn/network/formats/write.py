@@ -97,9 +97,10 @@ def write_file(chosen: ChosenEdges, output: Path, name: str, say: Say = silent) 
         writer(name)(chosen, beside)
     edges = chosen.edges
     up = int((edges["weight"] > 0).sum())
-    if chosen.absent:
-        named = ", ".join(map(repr, chosen.absent[:3])) + (", ..." if len(chosen.absent) > 3 else "")
-        say(f"{len(chosen.absent)} of the regulators that were asked for have no edge in this network: {named}.")
+    for role, absent in (("regulators", chosen.absent), ("targets", chosen.absent_targets)):
+        if absent:
+            named = ", ".join(map(repr, absent[:3])) + (", ..." if len(absent) > 3 else "")
+            say(f"{len(absent)} of the {role} that were asked for have no edge in this network: {named}.")
     signs = f", {up} up and {len(edges) - up} down" if chosen.signed else ""
     say(
         f"Wrote {len(edges)} edges{signs}, from {edges['source'].nunique()} regulators to "
@@ -203,8 +204,8 @@ def dataset_of(run: Path) -> dict[str, str]:
     return {"dataset_id": Path(load_config(config).data.path).stem} if config.is_file() else {}
 
 
-def chosen_regulators(choice: Sequence[str] | str | os.PathLike[str] | None) -> list[str] | None:
-    """Names of regulators: a list of them, a file with one a line, or names with commas between them.
+def chosen_genes(choice: Sequence[str] | str | os.PathLike[str] | None, option: str) -> list[str] | None:
+    """Names of genes: a list of them, a file with one a line, or names with commas between them; `option` named them.
 
     Raises DataError for a file without genes, and for an empty list.
     """
@@ -213,13 +214,13 @@ def chosen_regulators(choice: Sequence[str] | str | os.PathLike[str] | None) -> 
     if isinstance(choice, (str, os.PathLike)):
         text = os.fspath(choice)
         if Path(text).is_file():
-            return read_gene_list(text, "--regulators")
+            return read_gene_list(text, option)
         choice = text.split(",")
     if not isinstance(choice, Iterable):
-        raise DataError(f"--regulators is {choice!r}; give a list of names, or a file with one a line.")
+        raise DataError(f"{option} is {choice!r}; give a list of names, or a file with one a line.")
     names = [str(name).strip() for name in choice if str(name).strip()]
     if not names:
-        raise DataError("--regulators names no gene; give names with commas between them, or a file with one a line.")
+        raise DataError(f"{option} names no gene; give names with commas between them, or a file with one a line.")
     return names
 
 

@@ -11,11 +11,12 @@ from scipy import sparse
 
 from grn.arguments import nearest
 from grn.errors import DataError
-from grn.plots.style import SIGNED, canvas, draws, plain, short, shown
+from grn.plots.style import INK, SIGNED, canvas, draws, plain, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
+LABEL_HEIGHT = 0.05  # of the picture
 MOST_LABELS = 100  # written into the picture
 
 
@@ -33,8 +34,8 @@ def regulator_activity(
     """Cells on an embedding, in the colour of a regulator's activity: blue is active, red the opposite, white neither.
 
     adata: cells with obsm[basis] and, from grn.activity, obsm[key], a table with a column for each regulator.
-    label_key: column of obs whose labels are written at the middle of their cells.   ax, show: as in grn.plots.
-    Raises UserError where the cells have no such embedding, activity, regulator or column.
+    label_key: column of obs whose labels are written at the middle of their cells, or led there by a line.
+    ax, show: as in grn.plots. Raises UserError where the cells have no such embedding, activity, regulator or column.
     """
     if basis not in adata.obsm and f"X_{basis}" in adata.obsm:  # as scanpy names it
         basis = f"X_{basis}"
@@ -79,7 +80,11 @@ def regulator_activity(
     )
     if labels is not None and names:
         middles = np.array([np.median(place[(labels == name).to_numpy()], axis=0) for name in names])
-        for name, (x, y) in zip(names, _apart(middles, np.ptp(place, axis=0)), strict=True):
+        size = np.ptp(place, axis=0)
+        for name, (x, y), middle in zip(names, _apart(middles, size), middles, strict=True):
+            if abs(y - middle[1]) > 0.75 * LABEL_HEIGHT * size[1]:  # a line leads to the cells that it left
+                axes.plot([x, middle[0]], [y, middle[1]], color=INK, linewidth=0.7, zorder=2.5)
+                axes.plot(*middle, marker="o", markersize=3, color=INK, zorder=2.5)
             box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
             axes.text(x, y, short(name, 26), ha="center", va="center", fontsize=7.5, fontweight="bold", bbox=box)
     axes.set_xticks([])
@@ -110,7 +115,7 @@ def _finite(values: object, key: str) -> np.ndarray:
 def _apart(middles: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Places of labels [n, 2], moved upwards and downwards until none lies on another; size: of the picture."""
     found = middles.copy()
-    width, height = 0.42 * size[0], 0.05 * size[1]
+    width, height = 0.42 * size[0], LABEL_HEIGHT * size[1]
     for _ in range(100):
         order = np.argsort(found[:, 1], kind="stable")
         moved = False

@@ -45,6 +45,7 @@ def test_without_filters_every_edge_but_those_of_weight_zero_is_chosen_the_stron
         ({"sign": "up"}, lambda table: table["weight"] > 0),
         ({"sign": "down"}, lambda table: table["weight"] < 0),
         ({"regulators": ["R1", "R4", "absent"]}, lambda table: table["source"].isin(["R1", "R4"])),
+        ({"targets": ["G7", "absent"]}, lambda table: table["target"] == "G7"),
         ({"sign": "up", "min_confidence": 0.5}, lambda table: (table["weight"] > 0) & (table["confidence"] >= 0.5)),
     ],
 )
@@ -70,6 +71,7 @@ def test_top_k_counts_the_edges_that_the_other_filters_leave(edges):
         ({"max_q_value": 0.0}, r"none passes --max-q-value 0.0, as the smallest is 0\.\d+"),
         ({"min_confidence": 1.0}, r"none passes --min-confidence 1.0, as the largest is 0\.99\d+"),
         ({"regulators": ["x", "y"]}, r"none passes --regulators \('x', 'y'\); regulators with edges are named like 'R"),
+        ({"targets": ["x"]}, r"none passes --targets \('x'\); targets with edges are named like 'G"),
     ],
 )
 def test_an_empty_result_is_an_error_that_says_what_there_is(filters, sentence, edges):
