@@ -6,6 +6,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
@@ -143,6 +144,31 @@ def cells():
     adata.obsm["X_regulon"] = pd.DataFrame({"A": [2.0, -1, 0, 1]}, index=adata.obs_names)
     adata.obs["type"] = ["s", "s", "t", "t"]
     return adata
+
+
+def test_arrows_end_before_the_box_of_their_target_however_long_its_name_is():
+    pairs = [("A", f"HLA-DPB{number}-LONG") for number in range(12)]
+    axes = grn.plots.network_graph(pd.DataFrame(pairs, columns=["source", "target"]).assign(weight=1.0), "A")
+    FigureCanvasAgg(axes.figure).draw()
+    boxes = {text.get_text(): text.get_bbox_patch().get_window_extent() for text in axes.texts}
+    arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+    assert len(arrows) == 12
+    for arrow in arrows:
+        tip = axes.transData.transform(arrow.get_path().vertices)
+        inside = [name for name, box in boxes.items() if name != "A" and any(box.contains(*at) for at in tip)]
+        assert not inside, f"an arrow's tip lies under {inside}"
+
+
+def test_more_genes_get_more_room():
+    few, many = (
+        grn.plots.network_graph(
+            pd.DataFrame([(gene, f"{gene}{number}") for gene in "ABC" for number in range(count)])
+            .set_axis(["source", "target"], axis=1)
+            .assign(weight=1.0)
+        ).figure.get_size_inches()
+        for count in (4, 10)
+    )
+    assert (many > few).all()
 
 
 def test_activity_colours_cells_where_they_are(cells):

@@ -47,7 +47,9 @@ def network_graph(
         chosen = genes_of(found, [genes] if isinstance(genes, str) else genes)
     around = [every[(every["source"] == gene) | (every["target"] == gene)].head(edges) for gene in chosen]
     table = pd.concat([every.head(0), *around]).drop_duplicates(["source", "target"])
-    axes = canvas(ax, 6.4, 5.6)
+    drawn = pd.unique(table[["source", "target"]].to_numpy().ravel())
+    # Letters keep their size: between more genes, arrows need the room to pass beside names.
+    axes = canvas(ax, *((9.0, 8.0) if len(drawn) > CROWDED else (6.4, 5.6)))
     if table.empty:
         note(axes, f"The network has no edges of {', '.join(map(short, chosen)) or 'any gene'}.")
         return shown(axes, ax, show)
@@ -65,7 +67,7 @@ def network_graph(
                 mutation_scale=11,
                 connectionstyle="arc3,rad=0.12",
                 shrinkA=15,
-                shrinkB=17,
+                shrinkB=_half_box(edge.target, place[edge.source] - place[edge.target]) + 4,
                 linewidth=0.7 + 2.6 * abs(edge.weight) / widest,
                 color=UP if raises else DOWN,
                 alpha=0.45 + 0.5 * abs(edge.weight) / widest,
@@ -100,6 +102,12 @@ def network_graph(
     axes.set_title(f"{title}: {short(whose)}", fontsize=11, fontweight="bold")
     legend_of_signs(axes, found.signed)
     return shown(axes, ax, show)
+
+
+def _half_box(name: str, direction: np.ndarray) -> float:
+    """From the middle of a gene's box to its edge in a direction, in points, for letters of 8.5 points."""
+    x, y = np.abs(direction) / max(float(np.hypot(*direction)), 1e-9)
+    return float(min((2.9 * len(short(name, 12)) + 4) / max(x, 1e-9), 9 / max(y, 1e-9)))
 
 
 def _layout(names: list[str], edges: pd.DataFrame, chosen: list[str]) -> np.ndarray:
