@@ -47,8 +47,8 @@ def refuse_unwritable_name(path: Path) -> None:
     """
     if str(path).startswith("~") and (whole := os.path.expanduser(path)) != str(path):
         raise RunFolderError(f"{path} begins with ~, which only a shell reads; give the whole path, {whole}.")
-    if address := ADDRESS.match(str(path)):
-        raise RunFolderError(f"{path} is an address ({address[0]}), and grn writes files; choose another output.")
+    if address := address_in(path):
+        raise RunFolderError(f"{address} is an address, and grn writes files; choose another output.")
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -56,7 +56,10 @@ def refuse_unwritable_name(path: Path) -> None:
         raise RunFolderError(f"The name {shown} is not text in UTF-8; choose another output.") from None
 
 
-ADDRESS = re.compile(r"\w[\w+.-]+:(/|:)")  # s3://bucket, as a Path has it, and fsspec's chains; but not C:/folder
+def address_in(path: str | os.PathLike[str]) -> str | None:
+    """The address (https://..., s3://...) that a path is, of which `Path` has made one / of two; None for others."""
+    found = re.match(r"(\w[\w+.-]+:)/+", os.fspath(path))  # C:/folder is a path
+    return None if found is None else f"{found[1]}//{os.fspath(path)[found.end() :]}"
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -156,6 +159,8 @@ def nearest_file(path: Path) -> Path | None:
 def does_not_exist(path: Path, otherwise: str) -> str:
     """The sentence about a path that does not exist, and what to do: the path that a shell would have read, the nearest
     name, or `otherwise`."""
+    if address := address_in(path):
+        return f"{address} is an address, and grn reads files; download it first."
     whole = os.path.expandvars(os.path.expanduser(path))
     if whole != str(path) and os.path.exists(whole):
         return f"{path} does not exist: only a shell reads ~ and $ in it; give the whole path, {whole}."
@@ -168,7 +173,7 @@ DISGUISED = {
     b"\x1f\x8b": "is packed by gzip, which its name does not say; unpack it first (gunzip)",
     b"PK\x03\x04": "is an Excel file or a zip archive; save its sheet as .csv, or unpack it first",
     b"\xd0\xcf\x11\xe0": "is an Excel file; save its sheet as .csv",
-    b"\x89HDF": "is an HDF5 file, where a text is expected; give a text file, or AnnData a name that ends in .h5ad",
+    b"\x89HDF": "is an HDF5 file, where a text is expected; give a text file, or write the table as one",
     b"PAR1": "is a parquet file; give it the ending .parquet",
     b"version https://git-lfs": "is a pointer of Git LFS and not the file itself; get that with git lfs pull",
 }

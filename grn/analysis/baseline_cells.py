@@ -55,7 +55,7 @@ def cells_of_type(expression: Expression, label: str, say: Say) -> Expression | 
 
 def find_expression(network: Path, data: str | None, say: Say) -> Expression | None:
     """The multiplicities of the cells of --data, or of the run; None where there are none."""
-    if data == "none":
+    if data is not None and data.casefold() == "none":
         return None
     if data is not None:
         return read_expression(data_config(data))

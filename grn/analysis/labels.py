@@ -88,6 +88,8 @@ def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
             )
     except FileNotFoundError:
         raise ConfigError(f"--map names {path}, which does not exist; give a file with the columns from,to.") from None
+    except IsADirectoryError:
+        raise ConfigError(f"--map {path} is a folder; give a file with the columns from,to.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"--map {path} is not text in UTF-8; save it as UTF-8, with the columns from,to.") from None
     except pd.errors.ParserWarning:

@@ -52,5 +52,6 @@ def _suggestion(unknown: str) -> str:
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
     """The word that is most like `word`; None where none is like it."""
-    near = difflib.get_close_matches(word, list(words), n=1, cutoff=0.7)
-    return near[0] if near else None
+    own = {each.casefold(): each for each in words}
+    near = difflib.get_close_matches(word.casefold(), list(own), n=1, cutoff=0.7)
+    return own[near[0]] if near else None

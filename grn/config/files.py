@@ -14,7 +14,7 @@ from grn.config.mistakes import Origins, sentences, shown
 from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
 from grn.errors import ConfigError, one_line
-from grn.files import does_not_exist, nearest_file
+from grn.files import address_in, does_not_exist, nearest_file
 
 
 def shipped_configs() -> Path:
@@ -40,7 +40,7 @@ def find_config(name: str | os.PathLike[str]) -> Path:
         raise ConfigError(f"{str(name)!r} is {what}, and a configuration is a text file (YAML); give one.")
     shipped = sorted(path.name for path in shipped_configs().glob("*.yaml"))
     whole = os.path.expandvars(os.path.expanduser(name))
-    if whole != str(name) and os.path.isfile(whole):
+    if address_in(name) or (whole != str(name) and os.path.isfile(whole)):
         raise ConfigError(does_not_exist(wanted, ""))
     here = nearest_file(wanted) or nearest_file(Path(f"{wanted}.yaml"))
     near = str(here) if here and here.suffix in {".yaml", ".yml"} else nearest(wanted.name, shipped)

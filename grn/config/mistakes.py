@@ -19,8 +19,8 @@ def sentences(error: ValidationError, origins: Origins, name: str) -> str:
     """One line for each mistake that pydantic found. name: of the configuration, for fields without an origin."""
     problems = dict(_problems(error))
     for field in [field for field, problem in problems.items() if problem.startswith(f"{field} is missing")]:
-        if any(problem.endswith(f"did you mean {field}?") for problem in problems.values()):
-            del problems[field]  # it is there, under a wrong name
+        if any(" is not a field; " in problem for problem in problems.values()):
+            del problems[field]  # it may be there, under a wrong name
     lines = [f"{_origin(field, problem, origins, name)}{problem.rstrip('.')}" for field, problem in problems.items()]
     return "\n".join(line if line.endswith("?") else f"{line}." for line in lines)
 

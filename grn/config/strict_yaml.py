@@ -22,6 +22,8 @@ ADVICE = {
     "escape": "write \\ twice, or use single quotes",
     "mapping values": "indent the fields of a section alike, and put a text with a colon in quotes",
     "\\t": "indent with spaces, not with tabs",
+    "document start": "write sections as `data:`, and their fields, indented, below",
+    "end of stream": "close its quotes and brackets",
     "another document": "keep one configuration, without lines of ---",
 }
 

@@ -151,6 +151,7 @@ def load_cells(
             *_left_out(adata),
             *_empty_cells(values),
             *_without_group(groups, config.group_key),
+            *_labels_of_text(classes),
             *_without_state(state, config.state_key),
             f"{chosen.size} of {len(names)} genes are used{used}.",
             *genes_note(names, config.genes),
@@ -329,6 +330,14 @@ def _without_group(groups: np.ndarray | None, key: str | None) -> tuple[str, ...
     """A sentence about cells that belong to no group, where there are any."""
     alone = 0 if groups is None else int((groups == MISSING).sum())
     return (f"{alone} cells have nothing in the column {key!r} of obs; they stay together as one group.",) * bool(alone)
+
+
+def _labels_of_text(classes: Sequence[str]) -> tuple[str, ...]:
+    """A sentence about cell types that other programs write for missing labels, where there are any."""
+    odd = [name for name in classes if name.casefold() in ("nan", "none", "na", "<na>", "null")]
+    if not odd:
+        return ()
+    return (f"The label {odd[0]!r} is a text and so a cell type; leave it empty where it means that none is known.",)
 
 
 def _without_state(state: np.ndarray | None, key: str | None) -> tuple[str, ...]:

@@ -129,6 +129,9 @@ def _why_none(pairs: bool, edges: bool, swapped: bool, names: list[str], genes: 
 
     pairs: some are of genes of the cells.   edges: and of two.   swapped: some would be, the other way round.
     """
+    half = len(names) // 2
+    if not any(source and target for source, target in zip(names[:half], names[half:], strict=True)):
+        return "each lacks one of its two names: write both."
     if edges:
         return "every weight of such an edge is 0: give weights, or leave that column out."
     if pairs:

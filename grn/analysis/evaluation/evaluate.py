@@ -169,7 +169,8 @@ def check_names(table: pd.DataFrame, universe: Universe) -> None:
             first = table[back].iloc[0]
             raise DataError(
                 f"No edge of the network is from a regulator to a gene of the reference, and {int(back.sum())} are the "
-                f"other way round ({first['source']!r} to {first['target']!r}); swap its columns source and target."
+                f"other way round ({first['source']!r} to {first['target']!r}); swap the columns of "
+                "regulators and targets in one of the two."
             )
         return
     in_network, in_reference = str(named[0]), str(universe.genes[0])

@@ -86,7 +86,7 @@ def benchmark(
     import pandas as pd
 
     from grn.analysis.evaluation.comparison import CAUTION
-    from grn.analysis.evaluation.evaluate import checked, evaluate_on
+    from grn.analysis.evaluation.evaluate import check_names, checked, evaluate_on
     from grn.analysis.evaluation.universe import make_universe
 
     notes: list[str] = []
@@ -116,13 +116,16 @@ def benchmark(
         )
         if truth.curated:
             say(CAUTION)
+        others = {name: predicted_network(each) for name, each in given.items()}
+        for name, other in others.items():
+            with reworded({"the network": f"the network {name!r}", "The network": f"The network {name!r}"}):
+                check_names(other.edges, universe)
         found: dict[str, tuple[pd.DataFrame, bool, float]] = {}
         started = time.monotonic()
         ours = _ours(cells, [str(name) for name in known], label_key, seed)
         found[OURS] = ours, True, time.monotonic() - started
         found |= _simple(expression, known, universe.genes)
-        for name, each in given.items():
-            other = predicted_network(each)
+        for name, other in others.items():
             found[name] = other.edges, other.signed, float("nan")
         rows = {}
         for name, (edges, signed, seconds) in found.items():

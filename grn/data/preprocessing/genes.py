@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from scipy import sparse
 from grn.data.gene_lists import LISTS, read_list
 from grn.data.preprocessing.variable import residual_variance, variance
 from grn.errors import DataError
-from grn.files import nearest_file
+from grn.files import address_in, nearest_file
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
@@ -199,6 +200,8 @@ def read_gene_list(name: str, field: str) -> list[str]:
 
 def _instead(path: Path, field: str) -> str:
     """What to give in place of a list of genes that does not exist: the end of a sentence."""
+    if address_in(path):
+        return "it is an address: download it first."
     whole = os.path.expandvars(os.path.expanduser(path))
     if whole != str(path) and os.path.isfile(whole):
         return f"only a shell reads ~ and $ in it: give the whole path, {whole}."
@@ -215,14 +218,22 @@ def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
     """Why names of two lists do not match that nearly do, and what to do; None where that is not so."""
     known = list(known)
     for form, why in (
+        (plain, "spaces or unusual characters ({}); correct the names"),
         (str.casefold, "upper and lower case ({}), as mouse and human symbols do; use the names of one species"),
         (without_version, "the versions of their Ensembl ids ({}); write both with them or both without"),
     ):
         own = {form(name): name for name in reversed(known)}
         for name in wanted:
             if (other := own.get(form(name))) is not None and other != name:
-                return "some differ only in " + why.format(f"{name!r} and {other!r}")
+                return "some differ only in " + why.format(f"{name!a} and {other!a}")
     return None
+
+
+def plain(name: str) -> str:
+    """A name without spaces and invisible characters, and with - for every dash."""
+    letters = unicodedata.normalize("NFKC", name)
+    kinds = [(letter, unicodedata.category(letter)) for letter in letters]
+    return "".join("-" if kind == "Pd" else letter for letter, kind in kinds if kind not in ("Zs", "Cf"))
 
 
 def without_version(name: str) -> str:

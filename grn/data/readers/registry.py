@@ -104,7 +104,7 @@ def find_source(config: DataConfig) -> Callable[[], AnnData]:
     if reader is None:
         if is_mtx_folder(path.parent) and path.name.lower().endswith((".mtx", ".mtx.gz")):
             raise DataError(f"{path} is one of the three files of a 10x folder; give the folder, {path.parent}.")
-        if path.suffix.lower() in UNPACKED:
+        if path.suffix.lower() in UNPACKED and (path.suffix.lower() != ".gz" or _reader(path.with_suffix(""))):
             raise DataError(f"{path} is packed; unpack it first.")
         if advice := CONVERTED.get(path.suffix.lower()):
             raise DataError(f"{path} has a format that grn does not read; {advice}.")

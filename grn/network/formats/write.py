@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -215,7 +216,9 @@ def chosen_genes(choice: Sequence[str] | str | os.PathLike[str] | None, option: 
         text = os.fspath(choice)
         if Path(text).is_file():
             return read_gene_list(text, option)
-        choice = text.split(",")
+        if re.search(r"[/\\]|\.(txt|csv|tsv|gz|list)$", text):  # a file, and no name
+            raise DataError(does_not_exist(Path(text), f"give {option} names, or a file with one a line."))
+        choice = re.split("[,;]", text)
     if not isinstance(choice, Iterable):
         raise DataError(f"{option} is {choice!r}; give a list of names, or a file with one a line.")
     names = [str(name).strip() for name in choice if str(name).strip()]
