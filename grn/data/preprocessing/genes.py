@@ -216,7 +216,7 @@ def _instead(path: Path, field: str) -> str:
 
 def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
     """Why names of two lists do not match that nearly do, and what to do; None where that is not so."""
-    known = list(known)
+    wanted, known = list(wanted), list(known)
     for form, why in (
         (plain, "spaces or unusual characters ({}); correct the names"),
         (str.casefold, "upper and lower case ({}), as mouse and human symbols do; use the names of one species"),
