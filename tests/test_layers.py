@@ -25,7 +25,9 @@ LEVELS = {
         "cli __main__",
     ),
     "flashsign": (
-        "errors | tensor_cache | reference",
+        "errors | tensor_cache",
+        "arguments",
+        "reference",
         "validation",
         "eager",
         "algebra | tuning",
@@ -62,6 +64,7 @@ MOST_FILES = 10
 
 SAME_NAME = {
     "activity.py": "what it computes, and its Python call",
+    "arguments.py": "of either package",
     "attention.py": "the public call, and the template of kernels",
     "backward.py": "the stream's and the moments' kernels",
     "benchmark.py": "its Python call and its command",

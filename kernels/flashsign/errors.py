@@ -2,7 +2,7 @@
 
 
 class ShapeMismatch(ValueError):
-    """Raised where tensors have shapes, dtypes, devices or offsets that do not fit together.
+    """Raised where tensors have shapes, dtypes, devices or offsets that do not fit together, or are no tensors.
 
     Example:
         >>> import torch

@@ -12,9 +12,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from flashsign.arguments import checked
+from flashsign.errors import ShapeMismatch
+
 Normaliser = Literal["spherical", "l1", "squared_relu", "softmax"]
 
 
+@checked
 def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
     """Normalised weight of every key on every query, per cell and head. Training does not identify its sign.
 
@@ -33,6 +37,11 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
         >>> bool((weights.norm(dim=-1) <= 1).all())
         True
     """
+    if q.ndim != 4 or k.ndim != 4 or q.shape[-1] != k.shape[-1] or q.shape[0] != k.shape[0]:
+        raise ShapeMismatch(
+            f"q must be [C, H, N, E] and k [C, K, M, E] of the same cells and width; found q {list(q.shape)}, "
+            f"k {list(k.shape)}."
+        )
     k, m = _per_query_head(q, k, multiplicity)
     s = m * (q @ k.mT)
     t = (m * k.mT).square().sum((-2, -1), keepdim=True)

@@ -60,6 +60,8 @@ def check_tensors(
             f"multiplicity must have shape {list(per_key)} or {list(per_key_and_head)} for k {list(k.shape)}; "
             f"found {list(multiplicity.shape)}."
         )
+    if multiplicity.is_complex():
+        raise ShapeMismatch(f"multiplicity must be real numbers; found {multiplicity.dtype}.")
     if multiplicity.device != k.device:
         raise ShapeMismatch(f"multiplicity must be on k's device {k.device}; found {multiplicity.device}.")
 

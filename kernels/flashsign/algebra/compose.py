@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from flashsign.algebra.monoid import Monoid, Total, with_axes
+from flashsign.arguments import checked
 
 
+@checked
 def with_unit(semigroup: Monoid, empty: float = 0.0) -> Monoid:
     """The semigroup with a free unit: a monoid in which "no item" is a value of its own.
 
@@ -75,6 +77,7 @@ def with_unit(semigroup: Monoid, empty: float = 0.0) -> Monoid:
     )
 
 
+@checked
 def product(
     a: Monoid,
     b: Monoid,

@@ -13,8 +13,10 @@ from torch import Tensor
 from flashsign.algebra.in_slices.differentiable import differentiable_total
 from flashsign.algebra.in_slices.plan import Plan
 from flashsign.algebra.monoid import Monoid, Total, refuse_no_items
+from flashsign.arguments import checked
 
 
+@checked
 def fold(
     monoid: Monoid,
     items: Total,
@@ -44,6 +46,7 @@ def fold(
     return _fold(monoid, items, shared, chunk, where, depth, 0)
 
 
+@checked
 def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
     """The definition of fold, for tests: one item after the other, differentiated by autograd.
 

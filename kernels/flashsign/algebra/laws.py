@@ -10,12 +10,14 @@ from torch import Tensor
 
 from flashsign.algebra.fold import Fold, fold, fold_literal
 from flashsign.algebra.monoid import Monoid, Total, reduce_lifted
+from flashsign.arguments import checked
 from flashsign.errors import BrokenLaw
 
 Equal = tuple[str, Total, Total]
 """The name of a law, and its two sides."""
 
 
+@checked
 def check_monoid(monoid: Monoid, items: Total, shared: Total = (), *, tolerance: float = 1e-8) -> None:
     """Checks every law on these items: tensors [n, ...], three or more; shared: as in fold. Returns nothing.
 

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from flashsign.arguments import checked
 from flashsign.edges.edge_sums import By, EdgeSums, Over
 from flashsign.edges.results import TopEdges, stacked
 
 
+@checked
 def top_edges(
     replay: Callable[[EdgeSums], object],
     targets: int,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flashsign.algebra.reduce import monoid_reduce
 from flashsign.algebra.rows.mlp import Activation, mlp_monoid
+from flashsign.arguments import checked
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.transforms import without_autocast
 from flashsign.errors import ShapeMismatch
@@ -23,6 +24,7 @@ GPU_ROWS = 8192
 """Rows of a slice in torch on a GPU, where smaller slices end before Python has started the next."""
 
 
+@checked
 def mlp(
     x: Tensor,
     up: Tensor,

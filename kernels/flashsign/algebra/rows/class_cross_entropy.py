@@ -15,9 +15,11 @@ from torch import Tensor
 
 from flashsign.algebra.monoid import Gradients, Monoid, Total, constants, wide
 from flashsign.algebra.rows.exponentials import log_add, relative_weight
+from flashsign.arguments import checked
 from flashsign.eager.products import wide_product
 
 
+@checked
 def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_index: int = -100) -> Monoid:
     """Items (C [V, D],) or (C, bias [V]), shared (h [N, D], target int64 [N]) -> the loss of each row [N].
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from flashsign.algebra.monoid import Monoid, Total, add, constants, pass_on, wide
+from flashsign.arguments import checked
 
 
+@checked
 def rms_norm_monoid(eps: float = 1e-6) -> Monoid:
     """Items (x [D, ...],) with shared (x,), the same tensor -> x / sqrt(mean over D of x^2 + eps), [D, ...].
 

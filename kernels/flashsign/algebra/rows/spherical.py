@@ -9,9 +9,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from flashsign.algebra.monoid import Monoid, Total, add, constants, pass_on, wide
+from flashsign.arguments import checked
 from flashsign.eager.streaming import inverse_norm
 
 
+@checked
 def spherical_monoid(eps: float = 1e-6) -> Monoid:
     """Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> attention [N, E].
 
