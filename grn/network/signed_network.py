@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +77,8 @@ def signed_network(adata: AnnData) -> SignedNetwork:
             'This AnnData holds no network: uns["grn"] or varp["grn"] is missing; give the network of a loaded run '
             "(run.network), or read the network.h5ad of a run folder."
         )
+    if not isinstance(adata.uns["grn"], Mapping):
+        raise UserError('The network is damaged: uns["grn"] is no dict; restore it, or read it again.')
     about = dict(adata.uns["grn"])
     if missing := [name for name in ("cell_types", "sign", "readout") if name not in about]:
         raise UserError(f'The network is damaged: uns["grn"] has no {missing[0]}; restore it, or read it again.')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +16,7 @@ from grn.errors import DataError
 from grn.files import read_edge_table
 from grn.network.readouts.effect import level_correlation
 from grn.network.signed_network import SignedNetwork, edge_list, signed_network
-from grn.plots.tables import WEIGHT, Table
+from grn.plots.tables import WEIGHT, Table, refuse_twice
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -59,8 +60,8 @@ def as_network(value: SignedNetwork | AnnData | RunLike | pd.DataFrame) -> Signe
         twice = found.genes[found.genes.duplicated()][0]
         raise DataError(f"The network has the gene {twice!r} twice; give the network of a run as it was written.")
     for weights in found.by_title().values():
-        if not np.isfinite(weights.data).all():
-            raise DataError("The network has weights that are not finite; give the network of a run as it was written.")
+        if weights.dtype.kind not in "fiu" or not np.isfinite(weights.data).all():
+            raise DataError("The network has weights that are no finite numbers; give that of a run as it was written.")
     return found
 
 
@@ -84,7 +85,10 @@ def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.Data
     network = as_network(value)  # type: ignore[arg-type]
     edges = edge_list(network.weights, network.genes)
     levels = _levels(value)
-    if levels is not None and float(network.about.get("level_error", 0)) >= 1:
+    error = network.about.get("level_error", 0)
+    if not isinstance(error, Real) or (levels is not None and not np.isfinite(levels[0]).all()):
+        raise DataError("The levels of the network's cell types are damaged; give the network as it was written.")
+    if levels is not None and float(error) >= 1:
         means, cells = levels
         between = level_correlation(means, np.arange(means.shape[1]), cells)
         rows, columns = (network.genes.get_indexer(edges[end]) for end in ("target", "source"))
@@ -142,6 +146,9 @@ def genes_of(network: SignedNetwork, names: Iterable[str]) -> list[str]:
 
 def _edges_of_table(table: pd.DataFrame) -> pd.DataFrame:
     """A table of edges in one form; edges that are 0 are none."""
+    refuse_twice(table, ("cell_type",))
+    if "cell_type" in table:
+        table = table.assign(cell_type=np.where(_of_types(table), table["cell_type"].astype(str), "all"))
     found = EDGES("edges", table)
     return found[found["weight"] != 0].reset_index(drop=True)
 

@@ -109,6 +109,16 @@ def test_a_network_of_a_run_and_of_its_cell_types_is_taken_as_it_is(tiny_run, ma
         (lambda cells, net: {"min_targets": 30}, DataError, "No regulator has 30 targets among the genes"),
         (lambda cells, net: {"min_targets": 0}, ConfigError, "min_targets is 0; it must be a whole number"),
         (lambda cells, net: {"targets": 0}, ConfigError, "targets is 0; it must be a whole number of at least 1"),
+        (
+            lambda cells, net: {"network": pd.concat([net, net.assign(weight=-net["weight"])])},
+            DataError,
+            "twice, once raised and once lowered; keep one of them",
+        ),
+        (
+            lambda cells, net: {"network": pd.concat([net.assign(cell_type=name) for name in "ab"])},
+            DataError,
+            "edges of several cell types .'a', 'b'.; choose the rows of one",
+        ),
         (lambda cells, net: {"layer": "lognorm"}, DataError, "The AnnData has no layer 'lognorm'; it has none"),
         (
             lambda cells, net: {"network": net.assign(weight=0.0)},

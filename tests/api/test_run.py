@@ -300,6 +300,7 @@ def test_a_network_without_its_meaning_is_damaged(copied, tiny_run):
     with pytest.raises(UserError, match=r'The network is damaged: uns\["grn"\] has no sign'):
         signed_network(run.network)
     damages = {
+        "is no dict": lambda adata: adata.uns.update(grn=None),
         "is no text": lambda adata: adata.uns["grn"].update(sign=3),
         "do not name the same cell types": lambda adata: adata.obs.drop(columns="cells", inplace=True),
         "grn.*and obs do not name the same": lambda adata: adata.uns["grn"].update(cell_types=["a"]),

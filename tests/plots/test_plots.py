@@ -277,6 +277,9 @@ SUBTLE = {
     "has A/B → x more than once, in rows 1 and 5": lambda edges: grn.plots.network_graph(
         pd.concat([edges, edges.head(1)])
     ),
+    "more than once, in rows 1 and 2": lambda edges: grn.plots.network_graph(
+        edges.iloc[[0, 0]].assign(cell_type=["all", None])
+    ),
     "has no source in row 1": lambda edges: strongest_regulations(edges.assign(source=[None, "A", "B", "C"])),
     "confidence is '95.0', which is not": lambda edges: strongest_regulations(edges.assign(confidence=95.0)),
     "between is '2.0', which is not": lambda edges: within_and_between(edges.assign(within=0.1, between=2.0)),

@@ -115,12 +115,13 @@ def activity(
 
 
 def _refuse_contradictions(edges: pd.DataFrame) -> None:
-    """Raises DataError where an edge is there twice with different signs."""
+    """Raises DataError where edges of several cell types would be mixed, or an edge is there with either sign."""
+    if "cell_type" in edges and len(types := edges["cell_type"].unique()) > 1:
+        raise DataError(
+            f"The network has edges of several cell types ({', '.join(map(repr, types[:5]))}); choose the rows of one."
+        )
     repeated = edges[edges.duplicated(["source", "target"], keep=False)]
     both = repeated.assign(up=repeated["weight"] > 0).groupby(["source", "target"], observed=True)["up"].nunique() > 1
     if both.any():
         source, target = both.index[both.to_numpy().argmax()]
-        raise DataError(
-            f"The network has {source} → {target} twice, once raised and once lowered; keep one of them"
-            + (", or choose the rows of one cell type." if "cell_type" in edges else ".")
-        )
+        raise DataError(f"The network has {source} → {target} twice, once raised and once lowered; keep one of them.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from grn.api.read_network import layer_of_run, refuse_without_layer
 from grn.api.run import Run
 from grn.arguments import Bound, checked
-from grn.errors import DataError, reworded
+from grn.errors import ConfigError, DataError, reworded
 from grn.messages import silent
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def export(
     if layer is None:
         refuse_without_layer(head=head, value=value, cells=cells, data=data)
     path = Path(output)
+    if not path.name:
+        raise ConfigError(f"output is {str(output)!r}, which is a folder; give the name of the file to make.")
     with reworded(WORDS):
         refuse_output(format, path)
         sources, into = chosen_genes(regulators, "--regulators"), chosen_genes(targets, "--targets")
