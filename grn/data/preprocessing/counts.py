@@ -12,7 +12,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.config.schema import DataConfig
-from grn.data.preprocessing.recover import recover_counts, recovery
+from grn.data.preprocessing.recover import ADVICE, recover_counts, recovery
 from grn.data.readers.matrix import csr_pieces, locate, to_csr
 from grn.errors import ConfigError, DataError
 
@@ -64,7 +64,13 @@ def expression_in_pieces(adata: AnnData, config: DataConfig, rows: int | None) -
         _check_expression(pieces(), adata.obs_names, var.index, name)
         return ExpressionInPieces(_single(pieces), var, f"Expression values are read from {name} and used as they are.")
     if config.counts == "recover":
-        return _recovered(adata, rows)
+        try:
+            return _recovered(adata, rows)
+        except DataError as error:
+            found = choices_that_hold_counts(adata, rows)
+            if not found or not str(error).endswith(ADVICE):
+                raise
+            raise DataError(f"{str(error).removesuffix(ADVICE)}set data.counts: {' or '.join(found)}.") from None
     pieces, var, name = _matrix(adata, config.counts, rows)
     problem = _count_problem(pieces(), adata.obs_names, var.index, name)
     if problem:

@@ -113,6 +113,17 @@ def test_missing_expression_is_refused(adata):
         read_expression(adata, config(values="expression"))
 
 
+def test_counts_that_need_no_recovery_are_named(adata):
+    adata.layers["umi"] = adata.X.copy()
+    adata.X = adata.X * 60  # above 50: too large for log values
+    with pytest.raises(DataError, match=r"X is not log1p of counts.*; set data\.counts: X or layer:umi\.$"):
+        read_expression(adata, config(counts="recover"))
+    del adata.layers["umi"]
+    adata.X = adata.X + sparse.csr_matrix(adata.X > 0) * 0.5
+    with pytest.raises(DataError, match=r"set data\.counts to a matrix that holds counts, or data\.values: expression"):
+        read_expression(adata, config(counts="recover"))
+
+
 def test_recover_contradicts_expression(adata):
     with pytest.raises(ConfigError, match="recover computes counts"):
         read_expression(adata, config(values="expression", counts="recover"))
