@@ -26,6 +26,7 @@ from grn.network.prior import summary as prior_summary
 from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import WHOLE_MODEL, Networks, read_networks
 from grn.network.weights import Network
+from grn.process_memory import give_back
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import States, states_of
 from grn.run_folder import CONFIG, config_of
@@ -62,6 +63,7 @@ def write_network_files(
         packed=is_packed(config.data.bags, len(cells.vocabulary)),
         say=say,
     )
+    give_back()  # what the knock-offs used makes room for the tables
     prior = None
     if settings.prior is not None:
         prior = prior_of(settings, cells)

@@ -128,6 +128,7 @@ def fit_ensemble(
     layer.ratio.fill_(values.ratio)
     for member, found in enumerate(of_members):
         start(layer, member, table, training[member], found)
+    give_back()
     steps = min(config.steps, affordable_steps(layer))
     if steps < config.steps:
         say(f"There are many scores, so that training after the linear start takes {steps} steps, not {config.steps}.")

@@ -17,6 +17,7 @@ from torch import Tensor
 from grn.config.schema import RegulationConfig
 from grn.messages import Say, at_most_every, silent
 from grn.model.signed.regulation_layer import RegulationLayer, of_genes
+from grn.process_memory import give_back
 from grn.regulation.cell_table import CellTable, centred, sampled
 from grn.regulation.folds import padded
 from grn.regulation.linear import Penalties, fit_linear
@@ -29,7 +30,7 @@ MESSAGE_EVERY_S = 15
 # that are computed at the same time where errors are measured. Larger ones do not fit into a processor's caches; a GPU
 # would wait for its next operation with smaller ones.
 SCORES, SCORES_ON_GPU = 2**22, 2**27
-TOGETHER, TOGETHER_ON_GPU = 2**22, 2**28
+TOGETHER, TOGETHER_ON_GPU = 2**20, 2**28
 
 
 def start(layer: RegulationLayer, member: int, table: CellTable, rows: Tensor, found: Penalties) -> None:
@@ -96,6 +97,7 @@ def train_members(
             torch._foreach_lerp_(average, parameters, 1 - decay)
             if (step + 1) % validate_every and step + 1 < config.steps:
                 continue
+            give_back()  # what the gradients used makes room for the predictions
             _exchange(parameters, average)
             errors = held_out_errors(layer, table, rows, counted)
             _exchange(parameters, average)
