@@ -131,7 +131,10 @@ def fit_ensemble(
     give_back()
     steps = min(config.steps, affordable_steps(layer))
     if steps < config.steps:
-        say(f"There are many scores, so that training after the linear start takes {steps} steps, not {config.steps}.")
+        say(
+            f"Members are trained for {steps} steps after their linear start, not {config.steps} (regulation.steps), "
+            "which would take long with so many genes, regulators and states."
+        )
     errors = train_members(
         layer,
         table,

@@ -79,11 +79,12 @@ def train_members(
     least_error = held_out_errors(layer, table, rows, counted)
     validate_every = max(1, config.steps // VALIDATIONS)
     progress = at_most_every(MESSAGE_EVERY_S, say)
+    within = f" within {layer.states} states" if layer.states > 1 else ""
     since_better = 0
     for step in range(config.steps):
         rate = min(1.0, (step + 1) / (0.05 * config.steps)) * 0.5 * (1 + math.cos(math.pi * step / config.steps))
         drawn = [part[torch.randint(len(part), (config.batch_size,), generator=generator)] for part in training]
-        progress(f"Fitting the regulation layer: {100 * step // config.steps} % of the steps are done.")
+        progress(f"Fitting the regulation layer{within}: {100 * step // config.steps} % of the steps are done.")
         for one, optimiser, own, weight, pieces in zip(members, optimisers, drawn, strength, parts, strict=True):
             inputs, states, targets = table.batch(own[None].to(device), one.predicts_ranks)
             for genes, part in pieces:

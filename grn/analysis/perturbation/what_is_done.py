@@ -81,6 +81,12 @@ class Plan:
                     f"{gene!r} is not among the {len(column)} regulators of this run, so that nothing is known of what "
                     "it changes; train with it in data.regulators, or name another gene."
                 )
+            several = [part.strip() for part in gene.split(",")]
+            if len(several) > 1 and set(several) <= set(vocabulary):
+                raise DataError(
+                    f"{gene!r} is several genes in one text; name each by itself: --knock-out {several[0]} --knock-out "
+                    f"{several[1]}, or knockout={several[:2]} from Python."
+                )
             near = difflib.get_close_matches(gene, list(column), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"its regulators are like {next(iter(column))!r}."
             raise DataError(f"{gene!r} is not among the genes of this run; {hint}")

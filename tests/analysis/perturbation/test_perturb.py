@@ -117,6 +117,7 @@ def test_a_screen_finds_the_regulator_in_which_two_types_differ(run, cells):
     ("options", "sentence"),
     [
         ({}, "Nothing is perturbed: name a regulator with knockout=, knockdown= or overexpress="),
+        ({"knockout": "R1, R2"}, "'R1, R2' is several genes in one text; name each by itself"),
         ({"knockout": "R1a"}, "'R1a' is not among the genes of this run; did you mean 'R1'?"),
         ({"knockout": "G1"}, "'G1' is not among the 3 regulators of this run"),
         ({"knockout": ["R1", "R2"], "knockdown": "R1"}, "'R1' is perturbed twice"),
