@@ -20,7 +20,7 @@ from PIL import Image
 
 LONGEST = 420  # seconds that one cell may take
 LARGEST = 400_000  # bytes of a notebook with its pictures
-WIDEST, COLOURS = 1000, 128  # of a saved picture
+WIDEST, COLOURS = 1000, 256  # of a saved picture
 PRIVATE = re.compile(r"^[ \t]*(from[ \t]+(grn\b|flashsign\.)|import[ \t]+(grn|flashsign)\.)", re.MULTILINE)
 
 
@@ -109,7 +109,9 @@ def smaller(picture: str) -> str:
     if image.width > WIDEST:
         image = image.resize((WIDEST, round(image.height * WIDEST / image.width)), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
-    image.quantize(COLOURS).save(buffer, "PNG", optimize=True)
+    # By number of pixels, as Pillow chooses where nothing is said, the dark reds of a colour bar would become brown.
+    reduced = image.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    reduced.save(buffer, "PNG", optimize=True)
     return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
