@@ -5,7 +5,6 @@ Writing goes to a temporary name in the same folder, is flushed to the disk, and
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import os
 import re
@@ -23,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from grn.disk import FULL, cannot_be_written, refuse_too_little_room, size_of, write_h5ad_file
 from grn.errors import DataError, RunFolderError, UserError, one_line
+from grn.nearest import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,8 +152,14 @@ def nearest_file(path: Path) -> Path | None:
     names: list[str] = []
     with suppress(OSError):
         names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return path.parent / near[0] if near else None
+    near = nearest(path.name, names)
+    return path.parent / near if near else None
+
+
+def as_a_shell_reads(path: str | os.PathLike[str]) -> str | None:
+    """The path with the user's folder for ~ and values for $NAME, if it is another one that exists, else None."""
+    whole = os.path.expandvars(os.path.expanduser(path))
+    return whole if whole != os.fspath(path) and os.path.exists(whole) else None
 
 
 def does_not_exist(path: Path, otherwise: str) -> str:
@@ -161,8 +167,7 @@ def does_not_exist(path: Path, otherwise: str) -> str:
     name, or `otherwise`."""
     if address := address_in(path):
         return f"{address} is an address, and grn reads files; download it first."
-    whole = os.path.expandvars(os.path.expanduser(path))
-    if whole != str(path) and os.path.exists(whole):
+    if whole := as_a_shell_reads(path):
         return f"{path} does not exist: only a shell reads ~ and $ in it; give the whole path, {whole}."
     near = nearest_file(path)
     return f"{path} does not exist; " + (f"did you mean {near}?" if near else otherwise)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 # Groups on one level are separated by |. A group is a module or a whole folder of the package, and may hold several.
 LEVELS = {
     "grn": (
-        "__init__ errors arguments messages bags files disk process_memory devices run_folder config",
+        "__init__ errors nearest arguments messages bags files disk process_memory devices run_folder config",
         "data | model",
         "regulation",
         "network",
@@ -64,7 +64,6 @@ MOST_FILES = 10
 
 SAME_NAME = {
     "activity.py": "what it computes, and its Python call",
-    "arguments.py": "of either package",
     "attention.py": "the public call, and the template of kernels",
     "backward.py": "the stream's and the moments' kernels",
     "benchmark.py": "its Python call and its command",

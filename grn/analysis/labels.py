@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from grn.config.fields import nearest
 from grn.data.preprocessing.genes import column_of
 from grn.errors import ConfigError, DataError, one_line
+from grn.nearest import nearest
 
 LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabulary that is wanted
 COLUMNS = ["from", "to"]

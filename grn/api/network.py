@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from grn.api.run import Run, load
 from grn.api.train import WORDS, changed_fields, random_states_kept, run_settings
 from grn.arguments import SEED, Bound, checked
 from grn.errors import ConfigError, DataError, RunFolderError, reworded
+from grn.nearest import nearest
 from grn.run_folder import CONFIG
 
 if TYPE_CHECKING:
@@ -264,8 +264,8 @@ def _position(cells: Cells, cell: str) -> int:
     """Where a cell of this name is. Raises DataError."""
     found: np.ndarray = (cells.obs_names == cell).nonzero()[0]
     if not len(found):
-        near = difflib.get_close_matches(str(cell), list(cells.obs_names[:5000]), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"names are like {str(cells.obs_names[0])!r}."
+        near = nearest(cell, cells.obs_names[:5000])
+        hint = f"did you mean {near!r}?" if near else f"names are like {str(cells.obs_names[0])!r}."
         raise DataError(f"There is no cell {cell!r} among the {len(cells)} cells; {hint}")
     return int(found[0])
 
@@ -276,6 +276,6 @@ def _refuse_unknown(option: str, name: str, known: list[str]) -> None:
             f"{option} is {name!r}, but these cells have one network together: they have no labels, and no states were "
             "found. Leave it out, or give label_key=."
         )
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, known))}."
+    near = nearest(name, known)
+    hint = f"did you mean {near!r}?" if near else f"it has {', '.join(map(repr, known))}."
     raise DataError(f"The network has no cell type {name!r}; {hint}")

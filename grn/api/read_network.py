@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,6 +11,7 @@ from grn.api.run import Run
 from grn.arguments import Bound, as_path, checked
 from grn.errors import ConfigError, DataError, reworded
 from grn.messages import silent
+from grn.nearest import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,8 +93,8 @@ def read_network(
     signed = signed_network(_anndata_of(network))
     if cell_type not in signed.by_type:
         known = list(signed.by_type)
-        near = difflib.get_close_matches(str(cell_type), known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, known)) or 'none'}."
+        near = nearest(cell_type, known)
+        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(map(repr, known)) or 'none'}."
         raise DataError(f"The network has no cell type {cell_type!r}; {hint}")
     return edge_list(signed.by_type[cell_type], signed.genes).astype({"weight": "float64"})
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 from pydantic import BaseModel
 
 from grn.config.schema import Config
+from grn.nearest import nearest
+
+LIKE = 0.7  # how like a name of a field must be to be the one that was meant: many are alike
 
 # Names that fields had in earlier versions, and their names today.
 RENAMED = {"network.members": "regulation.members"}
@@ -42,16 +42,9 @@ def _suggestion(unknown: str) -> str:
     parent, _, last = unknown.rpartition(".")
     fields = all_fields()
     siblings = [name.rpartition(".")[2] for name in fields if name.rpartition(".")[0] == parent]
-    if near := nearest(last, siblings):
+    if near := nearest(last, siblings, LIKE):
         return f"did you mean {parent}.{near}?" if parent else f"did you mean {near}?"
     elsewhere = {name.rpartition(".")[2]: name for name in reversed(fields)}
-    if near := nearest(last, elsewhere) or nearest(unknown, [name for name in fields if name != parent]):
+    if near := nearest(last, elsewhere, LIKE) or nearest(unknown, [name for name in fields if name != parent], LIKE):
         return f"did you mean {elsewhere.get(near, near)}?"
     return f"{parent or 'a configuration'} has the fields {', '.join(siblings)}"
-
-
-def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The word that is most like `word`; None where none is like it."""
-    own = {each.casefold(): each for each in words}
-    near = difflib.get_close_matches(word.casefold(), list(own), n=1, cutoff=0.7)
-    return own[near[0]] if near else None

@@ -9,12 +9,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from grn.config.fields import nearest, subsection
+from grn.config.fields import LIKE, subsection
 from grn.config.mistakes import Origins, sentences, shown
 from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
 from grn.errors import ConfigError, one_line
-from grn.files import address_in, does_not_exist, nearest_file
+from grn.files import address_in, as_a_shell_reads, does_not_exist, nearest_file
+from grn.nearest import nearest
 
 
 def shipped_configs() -> Path:
@@ -39,12 +40,11 @@ def find_config(name: str | os.PathLike[str]) -> Path:
         what = "a folder" if wanted.is_dir() else "a link to nothing" if wanted.is_symlink() else "a pipe or device"
         raise ConfigError(f"{str(name)!r} is {what}, and a configuration is a text file (YAML); give one.")
     shipped = sorted(path.name for path in shipped_configs().glob("*.yaml"))
-    whole = os.path.expandvars(os.path.expanduser(name))
-    if address_in(name) or (whole != str(name) and os.path.isfile(whole)):
+    if address_in(name) or as_a_shell_reads(name):
         raise ConfigError(does_not_exist(wanted, ""))
     here = nearest_file(wanted) or nearest_file(Path(f"{wanted}.yaml"))
-    near = str(here) if here and here.suffix in {".yaml", ".yml"} else nearest(wanted.name, shipped)
-    near = near or nearest(f"{wanted.name}.yaml", shipped)
+    near = str(here) if here and here.suffix in {".yaml", ".yml"} else nearest(wanted.name, shipped, LIKE)
+    near = near or nearest(f"{wanted.name}.yaml", shipped, LIKE)
     hint = f"did you mean {near}?" if near else f"those are {', '.join(shipped)}."
     raise ConfigError(f"There is no configuration {str(name)!r} in this folder or among the shipped ones; {hint}")
 

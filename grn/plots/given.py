@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.arguments import Bound, nearest
+from grn.arguments import Bound
 from grn.errors import DataError
 from grn.files import read_edge_table
+from grn.nearest import nearest
 from grn.network.readouts.effect import level_correlation
 from grn.network.signed_network import SignedNetwork, edge_list, signed_network
-from grn.plots.tables import WEIGHT, Table, refuse_twice
+from grn.plots.tables import WEIGHT, Table, refuse_missing, refuse_twice
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -100,11 +101,7 @@ def as_typed_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> p
     """Edges of every cell type: source, target, weight, cell_type and, where it is known, confidence. UserError."""
     if isinstance(value, pd.DataFrame):
         table = _edges_of_table(value)
-        if "cell_type" not in table:
-            raise DataError(
-                f"This picture draws {EDGES.wanted} of cell types, and the table has no column 'cell_type'; give one "
-                "that has it."
-            )
+        refuse_missing(table, ("cell_type",), f"{EDGES.wanted} of cell types")
         table = table[_of_types(table)]
         return table.assign(cell_type=table["cell_type"].astype(str)).reset_index(drop=True)
     if is_run(value):

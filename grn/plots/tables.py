@@ -34,11 +34,7 @@ class Table:
 
     def __call__(self, name: str, table: pd.DataFrame) -> pd.DataFrame:
         """`table` in one form; name: of the argument. Raises DataError."""
-        for column in (*self.texts, *self.numbers):
-            if column not in table:
-                raise DataError(
-                    f"This picture draws {self.wanted}, and the table has no column {column!r}; give one that has it."
-                )
+        refuse_missing(table, (*self.texts, *self.numbers), self.wanted)
         refuse_twice(table, (*self.texts, *self.numbers, *self.known))
         new = {column: texts_of(table, column) for column in self.texts}
         bounds = {**self.numbers, **{column: bound for column, bound in self.known.items() if column in table}}
@@ -59,6 +55,15 @@ class Table:
             raise DataError(
                 f"The table has {' → '.join(map(str, first))} more than once, in rows {rows[0]} and {rows[1]}; keep "
                 "one of them."
+            )
+
+
+def refuse_missing(table: pd.DataFrame, columns: tuple[str, ...], wanted: str) -> None:
+    """Raises DataError where a table has no column of one of these names. wanted: what the picture draws."""
+    for column in columns:
+        if column not in table:
+            raise DataError(
+                f"This picture draws {wanted}, and the table has no column {column!r}; give one that has it."
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import pandas as pd
 
 import grn
 from grn.analysis.baseline_cells import Expression, baseline_networks, cells_of_type, find_expression
-from grn.analysis.evaluation.evaluate import SCORES, Evaluation, check_names, checked, evaluate_on
+from grn.analysis.evaluation.evaluate import SCORES, Evaluation, check_names, checked_edges, evaluate_on
 from grn.analysis.evaluation.network_files import KEY, PredictedNetwork, open_network_file
 from grn.analysis.evaluation.reference_files import ReferenceNetwork, open_reference_file
 from grn.analysis.evaluation.type_scores import TYPE_SCORES, TypedTruth, with_means
@@ -25,6 +26,10 @@ CAUTION = (
     "Caution: on observed blood cells, signs of correlations agree with curated signed pairs no better than chance "
     "(balanced accuracy 0.50 to 0.52); only simulations and perturbations can test signs."
 )
+
+
+Choice = str | os.PathLike[str] | Iterable[str]
+"""Genes: a word for them ("reference", ...), a file of them, or their names."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +114,8 @@ def compare_networks(
     truth: ReferenceNetwork,
     expression: Expression | None,
     *,
-    regulators: str | Iterable[str],
-    genes: str | Iterable[str],
+    regulators: Choice,
+    genes: Choice,
     cell_type: str | None,
     permutations: int,
     seed: int,
@@ -133,7 +138,7 @@ def compare_networks(
         predicted = predicted.of_type(cell_type)
         if expression is not None:
             expression = cells_of_type(expression, cell_type, say)
-    table = checked(predicted.edges)
+    table = checked_edges(predicted.edges)
     universe = make_universe(truth.edges, **universe_options)
     if cell_type is not None and truth.by_type:
         universe, truth = _of_type(universe, truth, cell_type)
@@ -187,9 +192,7 @@ def compare_types(
     return with_means(rows)
 
 
-def describe(
-    evaluation: Evaluation, predicted: PredictedNetwork, truth: ReferenceNetwork, genes: str | Iterable[str]
-) -> list[str]:
+def describe(evaluation: Evaluation, predicted: PredictedNetwork, truth: ReferenceNetwork, genes: Choice) -> list[str]:
     """Sentences about the universe, the network and the signs that are scored. Arguments as for compare_networks."""
     universe = evaluation.universe
     sign = universe.edges["sign"]
@@ -327,18 +330,16 @@ def _of_type(universe: Universe, truth: ReferenceNetwork, label: str) -> tuple[U
     return universe, ReferenceNetwork(edges, truth.format, conflicts=0)
 
 
-def chosen_regulators(regulators: str | Iterable[str]) -> list[str] | str | None:
-    if not isinstance(regulators, str):
+def chosen_regulators(regulators: Choice) -> list[str] | str | None:
+    if not isinstance(regulators, (str, os.PathLike)):
         return list(regulators)
     if regulators == "all":
         return None
-    return regulators if regulators == "reference" else _gene_list(regulators, "--regulators")
+    return "reference" if regulators == "reference" else _gene_list(regulators, "--regulators")
 
 
-def _chosen_genes(
-    genes: str | Iterable[str], network: PredictedNetwork, expression: Expression | None
-) -> pd.Index | None:
-    if not isinstance(genes, str):
+def _chosen_genes(genes: Choice, network: PredictedNetwork, expression: Expression | None) -> pd.Index | None:
+    if not isinstance(genes, (str, os.PathLike)):
         return pd.Index(list(genes), dtype=object)
     if genes == "data" and expression is None:
         raise DataError("--genes is data, but there are no cells; give --data, or another choice of --genes.")
@@ -352,7 +353,7 @@ def _chosen_genes(
     return pd.Index(_gene_list(genes, "--genes"))
 
 
-def _gene_list(name: str, option: str) -> list[str]:
+def _gene_list(name: str | os.PathLike[str], option: str) -> list[str]:
     from grn.data.preprocessing.genes import read_gene_list
 
-    return read_gene_list(name, option)
+    return read_gene_list(os.fspath(name), option)

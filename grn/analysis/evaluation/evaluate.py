@@ -94,7 +94,7 @@ def evaluate(
 
     Raises DataError: columns that are missing, weights that are not finite, no gene shared with the reference.
     """
-    table = checked(predicted)
+    table = checked_edges(predicted)
     universe = make_universe(reference, regulators, genes)
     check_names(table, universe)
     return evaluate_on(universe, table, signed=signed, permutations=permutations, seed=seed)
@@ -142,7 +142,7 @@ def evaluate_on(
     )
 
 
-def checked(predicted: pd.DataFrame) -> pd.DataFrame:
+def checked_edges(predicted: pd.DataFrame) -> pd.DataFrame:
     """The columns source, target, weight (float64). Raises DataError: one is missing, no rows, weights not finite."""
     missing = [name for name in ("source", "target", "weight") if name not in predicted]
     if missing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from grn.data.cells import Cells
 from grn.errors import ConfigError, DataError
+from grn.nearest import nearest
 
 KNOCKDOWN, OVEREXPRESSION = 0.5, 0.95
 KINDS = ("knockout", "knockdown", "overexpress")
@@ -87,8 +87,8 @@ class Plan:
                     f"{gene!r} is several genes in one text; name each by itself: --knock-out {several[0]} --knock-out "
                     f"{several[1]}, or knockout={several[:2]} from Python."
                 )
-            near = difflib.get_close_matches(gene, list(column), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"its regulators are like {next(iter(column))!r}."
+            near = nearest(gene, column)
+            hint = f"did you mean {near!r}?" if near else f"its regulators are like {next(iter(column))!r}."
             raise DataError(f"{gene!r} is not among the genes of this run; {hint}")
         return {gene: column[gene] for gene in self.genes}
 

@@ -86,7 +86,7 @@ def benchmark(
     import pandas as pd
 
     from grn.analysis.evaluation.comparison import CAUTION
-    from grn.analysis.evaluation.evaluate import check_names, checked, evaluate_on
+    from grn.analysis.evaluation.evaluate import check_names, checked_edges, evaluate_on
     from grn.analysis.evaluation.universe import make_universe
 
     notes: list[str] = []
@@ -129,7 +129,7 @@ def benchmark(
             found[name] = other.edges, other.signed, float("nan")
         rows = {}
         for name, (edges, signed, seconds) in found.items():
-            scores = evaluate_on(universe, checked(edges), signed=signed, permutations=0).scores
+            scores = evaluate_on(universe, checked_edges(edges), signed=signed, permutations=0).scores
             rows[name] = {column: scores[column] for column in COLUMNS} | {"seconds": seconds}
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
     table = table.sort_values("auprc", ascending=False, kind="stable")
@@ -165,4 +165,4 @@ def _simple(
 def _regulators(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[str] | str | None:
     from grn.analysis.evaluation.comparison import chosen_regulators
 
-    return chosen_regulators(os.fspath(choice) if isinstance(choice, os.PathLike) else choice)
+    return chosen_regulators(choice)

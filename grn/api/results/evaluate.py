@@ -119,8 +119,8 @@ def evaluate(
             predicted,
             truth,
             expression,
-            regulators=_as_text(regulators),
-            genes=default_genes(predicted, expression) if genes is None else _as_text(genes),
+            regulators=regulators,
+            genes=default_genes(predicted, expression) if genes is None else genes,
             cell_type=cell_type,
             permutations=permutations,
             seed=seed,
@@ -168,10 +168,6 @@ def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network
     if isinstance(data, (str, os.PathLike)):
         return read_expression(data_config(os.fspath(data)))
     raise DataError(f"data must be an AnnData, a Run, a configuration or a path, not {type(data).__name__}.")
-
-
-def _as_text(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[str] | str:
-    return os.fspath(choice) if isinstance(choice, os.PathLike) else choice
 
 
 def _in_words(line: str) -> str:

@@ -5,8 +5,6 @@ Names are plain strings throughout: "NA" and "nan" are genes.
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 import unicodedata
 from collections import Counter
@@ -20,7 +18,8 @@ from scipy import sparse
 from grn.data.gene_lists import LISTS, read_list
 from grn.data.preprocessing.variable import residual_variance, variance
 from grn.errors import DataError
-from grn.files import address_in, nearest_file
+from grn.files import address_in, as_a_shell_reads, nearest_file
+from grn.nearest import nearest
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
@@ -55,8 +54,8 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
     if key in frame:
         return frame[key]
     columns = [str(column) for column in frame.columns]
-    near = difflib.get_close_matches(key, columns, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"{table} has {', '.join(map(repr, columns)) or 'no columns'}."
+    near = nearest(key, columns, likeness=0.5)
+    hint = f"did you mean {near!r}?" if near else f"{table} has {', '.join(map(repr, columns)) or 'no columns'}."
     raise DataError(f"{field} is {key!r}, which is not a column of {table}; {hint}")
 
 
@@ -202,12 +201,11 @@ def _instead(path: Path, field: str) -> str:
     """What to give in place of a list of genes that does not exist: the end of a sentence."""
     if address_in(path):
         return "it is an address: download it first."
-    whole = os.path.expandvars(os.path.expanduser(path))
-    if whole != str(path) and os.path.isfile(whole):
+    if whole := as_a_shell_reads(path):
         return f"only a shell reads ~ and $ in it: give the whole path, {whole}."
     words = CHOICES.get(field.lstrip("-").removesuffix("="), ())
-    if near := difflib.get_close_matches(str(path), [*words, *LISTS], n=1, cutoff=0.7) or nearest_file(path):
-        return f"did you mean {near[0] if isinstance(near, list) else near}?"
+    if near := nearest(path, [*words, *LISTS], likeness=0.7) or nearest_file(path):
+        return f"did you mean {near}?"
     given = [*words, *(["a whole number"] if field == "data.genes" else []), "a file with one gene a line"]
     if field == "data.regulators" and not re.search(r"[./\\]", str(path)):
         given.append(f"the genes themselves, as [{path}]")

@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from scipy import sparse
 
-from grn.arguments import nearest
 from grn.errors import DataError
+from grn.nearest import nearest
 from grn.plots.style import INK, SIGNED, canvas, draws, plain, short, shown
 
 if TYPE_CHECKING:

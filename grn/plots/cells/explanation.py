@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.arguments import Bound, nearest
+from grn.arguments import Bound
 from grn.errors import DataError
+from grn.nearest import nearest
 from grn.plots.style import DOWN, UP, canvas, draws, note, plain, short, shorten, shown
 from grn.plots.tables import FINITE, Table
 

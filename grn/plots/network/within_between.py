@@ -9,11 +9,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from grn.arguments import Bound
-from grn.errors import DataError, UserError
+from grn.errors import UserError
 from grn.network.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
 from grn.plots.names import name_edges
 from grn.plots.style import canvas, draws, note, plain, shown
+from grn.plots.tables import refuse_missing
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -43,12 +44,7 @@ def within_and_between(
             "The weights of this network count differences between states, too, so that those within states are not in "
             "it; give the run, or its table (run.edges)."
         )
-    for column in ("within", "between"):
-        if column not in table:
-            raise DataError(
-                f"This picture draws a table of edges (run.edges), and the table has no column {column!r}; give one "
-                "that has it."
-            )
+    refuse_missing(table, ("within", "between"), "a table of edges (run.edges)")
     axes = canvas(ax, 6.4, 5.0)
     draw_within_between(axes, table, count)
     return shown(axes, ax, show)
