@@ -27,8 +27,8 @@ LEVELS = {
     "flashsign": (
         "errors | tensor_cache",
         "arguments",
-        "reference",
         "validation",
+        "reference",
         "eager",
         "algebra | tuning",
         "dispatch",

@@ -14,6 +14,7 @@
     SAFE_EXPONENTIAL_SUM, SOFTMAX, DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY                 monoids
     spherical_monoid, normalised_contraction, class_cross_entropy, mlp_monoid, rms_norm_monoid        return a monoid
     ShapeMismatch, BrokenLaw, BackendUnavailable, UnusableTiles          the errors
+A call with an argument that a function does not have, or without one that it needs, raises TypeError.
 
 Which kernel runs for a call: flashsign.dispatch.plan. Importing flashsign does not import Triton. The algebra is on one
 page in kernels/README.md.

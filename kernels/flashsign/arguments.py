@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
-from flashsign.errors import ShapeMismatch
+from flashsign.errors import BackendUnavailable, ShapeMismatch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,37 +21,85 @@ Check = Callable[[str, object], None]
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose arguments are checked first. Raises ShapeMismatch for what is no tensor, else ValueError.
+    """The function, whose arguments are checked first. Raises ShapeMismatch for what is no tensor, else ValueError, and
+    TypeError for a call with an argument that the function does not have, or without one that it needs.
 
     Nothing is looked at on the GPU, and nothing at all while a compiler traces the call.
     """
-    parameters = inspect.signature(function).parameters
-    checks = {
-        name: CHECKS[str(each.annotation)]
-        for name, each in parameters.items()
-        if str(each.annotation) in CHECKS and each.kind is not each.VAR_POSITIONAL
-    }
-    in_order = [(name, checks.get(name)) for name in parameters]
+    signature = inspect.signature(function)
+    parameters = {name: each for name, each in signature.parameters.items() if name != "self"}
+    checks = {name: check for name, each in parameters.items() if (check := check_of(str(each.annotation)))}
+    in_order = [(name, checks.get(name)) for name in signature.parameters]
+    rest = next((name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL), None)
+    by_place = [name for name, each in signature.parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    most = math.inf if rest else len(by_place)
+    needed = [
+        (by_place.index(name) if name in by_place else math.inf, name)
+        for name, each in signature.parameters.items()
+        if each.default is each.empty and name != rest
+    ]
+    known = frozenset(parameters)
+    public = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if not torch.compiler.is_compiling():
+            count = len(args)
+            if count > most or kwargs.keys() - known or any(at >= count and name not in kwargs for at, name in needed):
+                try:
+                    signature.bind(*args, **kwargs)
+                except TypeError as problem:
+                    raise TypeError(_misfit(public, str(problem), parameters, kwargs)) from None
             for (name, check), value in zip(in_order, args, strict=False):
-                if check is not None:
+                if check is not None and name != rest:
                     check(name, value)
             for name, value in kwargs.items():
                 if name in checks:
                     checks[name](name, value)
+            if rest in checks:
+                for value in args[len(in_order) - 1 :]:
+                    checks[rest](rest, value)
         return function(*args, **kwargs)
 
     return call
 
 
-def _tensor(name: str, value: object) -> None:
+def check_of(annotation: str) -> Check | None:
+    """The check of an annotation; None for what a function checks by itself."""
+    kind, optional = annotation.removesuffix(" | None"), annotation.endswith(" | None")
+    check = _callable if kind.startswith("Callable[") else CHECKS.get(kind)
+    return _or_none(check) if check and optional else check
+
+
+def found(value: object) -> str:
+    """A value in a sentence: what numbers and short texts are, and of all else the type."""
+    if value is None or isinstance(value, (bool, Real)) or (isinstance(value, str) and len(value) < 60):
+        return repr(value)
+    return f"of the type {type(value).__name__}"
+
+
+def dense_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise ShapeMismatch(f"{name} must be a tensor; found {type(value).__name__}, make one with torch.as_tensor.")
     if value.layout is not torch.strided:
         raise ShapeMismatch(f"{name} must be a dense tensor; found {value.layout}, make one with {name}.to_dense().")
+
+
+def tensors(name: str, value: object) -> None:
+    if not isinstance(value, (tuple, list)):
+        raise ShapeMismatch(f"{name} must be a tuple of tensors, as (x,); found {type(value).__name__}.")
+    for number, each in enumerate(value):
+        dense_tensor(f"{name}[{number}]", each)
+
+
+def callable_or_none(name: str, value: object) -> None:
+    if value is not None:
+        _callable(name, value)
+
+
+def _callable(name: str, value: object) -> None:
+    if not callable(value):
+        raise ValueError(f"{name} must be a function, not {found(value)}.")
 
 
 def _number(name: str, value: object) -> None:
@@ -63,11 +112,70 @@ def _number(name: str, value: object) -> None:
 def _whole(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ValueError(f"{name} must be a whole number, not {value!r}.")
+    if value < LEAST.get(name, value):
+        raise ValueError(f"{name} must be at least {LEAST[name]}, not {value!r}.")
 
 
-def _monoid(name: str, value: object) -> None:
-    if not any(each.__name__ == "Monoid" for each in type(value).__mro__):
-        raise ValueError(f"{name} must be a Monoid, as flashsign.SUM, not {value!r}.")
+def _truth(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, not {found(value)}.")
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a text, not {found(value)}.")
+
+
+def _rows(name: str, value: object) -> None:
+    if not isinstance(value, slice):
+        raise ValueError(f"{name} must be a slice, as slice(0, 10), not {found(value)}.")
+
+
+def _count_or_range(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (Integral, range)):
+        raise ShapeMismatch(f"{name} must be a number or a range of step 1; found {found(value)}.")
+    if isinstance(value, Integral):
+        _whole(name, value)
+
+
+def _floating(name: str, value: object) -> None:
+    if not isinstance(value, torch.dtype) or not value.is_floating_point:
+        shown = value if isinstance(value, torch.dtype) else found(value)
+        raise ValueError(f"{name} must be a floating dtype of torch, as torch.float32, not {shown}.")
+
+
+def _device(name: str, value: object) -> None:
+    if value is None:
+        return
+    try:
+        device = torch.device(value)  # type: ignore[call-overload]
+    except (RuntimeError, TypeError):
+        raise ValueError(f"{name} must be a device of torch, as 'cpu' or 'cuda:0', not {found(value)}.") from None
+    there = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= there:
+        raise BackendUnavailable(f"{name} is {str(device)!r}, and torch finds {there} CUDA devices: name another.")
+
+
+def _group(name: str, value: object) -> None:
+    outside = distributed.GroupMember.NON_GROUP_MEMBER  # what torch gives a process that is not in the group
+    if not isinstance(value, distributed.ProcessGroup) and value is not outside:
+        raise ValueError(f"{name} must be a process group of torch.distributed, not {found(value)}.")
+
+
+def _pair(name: str, value: object) -> None:
+    whole = isinstance(value, (tuple, list)) and all(isinstance(x, int) and x >= 0 for x in value)
+    if not whole or len(value) != 2:  # type: ignore[arg-type]
+        raise ValueError(f"{name} must be two whole numbers of at least 0, not {value!r}.")
+
+
+def _a(kind: str, example: str) -> Check:
+    """A check for a class of flashsign, by its name: its module may import this one."""
+
+    def check(name: str, value: object) -> None:
+        if not any(each.__name__ == kind for each in type(value).__mro__):
+            raise ValueError(f"{name} must be {example}, not {value!r}.")
+
+    return check
 
 
 def _or_none(check: Check) -> Check:
@@ -78,5 +186,49 @@ def _or_none(check: Check) -> Check:
     return checked_unless_none
 
 
-CHECKS: dict[str, Check] = {"Tensor": _tensor, "float": _number, "int": _whole, "Monoid": _monoid}
-CHECKS |= {f"{annotation} | None": _or_none(check) for annotation, check in CHECKS.items()}
+def _misfit(function: str, problem: str, parameters: Iterable[str], given: Iterable[str]) -> str:
+    """A sentence about a call that does not fit its function. problem: what Python says of it."""
+    unknown = [name for name in given if name not in parameters]
+    if not unknown:
+        advice = "give it" if problem.startswith("missing") else f"it takes {', '.join(parameters)}"
+        return f"{function}: {problem}; {advice}."
+    near = difflib.get_close_matches(unknown[0], list(parameters), n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(parameters)}."
+    return f"{function} has no argument {unknown[0]}; {hint}"
+
+
+LEAST = {
+    "a_chunk": 1,
+    "b_chunk": 1,
+    "row_chunk": 1,
+    "class_chunk": 1,
+    "hidden_chunk": 1,
+    "chunk": 1,
+    "rows": 1,
+    "of_a": 1,
+    "k": 0,
+    "targets": 0,
+    "regulators": 0,
+    "classes": 0,
+}
+"""The least of whole numbers by the names of arguments, which mean the same wherever they occur."""
+
+CHECKS: dict[str, Check] = {
+    "function": _callable,
+    "Tensor": dense_tensor,
+    "Total": tensors,
+    "float": _number,
+    "int": _whole,
+    "bool": _truth,
+    "str": _text,
+    "slice": _rows,
+    "int | range": _count_or_range,
+    "tuple[int, int]": _pair,
+    "torch.dtype": _floating,
+    "torch.device | str": _device,
+    "distributed.ProcessGroup": _group,
+    "Monoid": _a("Monoid", "a Monoid, as flashsign.SUM"),
+    "NAryFold": _a("NAryFold", "an NAryFold"),
+    "Fold": _a("Fold", "another Fold"),
+    "EdgeSums": _a("EdgeSums", "other EdgeSums"),
+}

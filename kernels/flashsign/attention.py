@@ -18,7 +18,7 @@ from flashsign.distributed.kernels import gene_parallel_kernel_attention
 from flashsign.distributed.moments import gene_parallel_attention
 from flashsign.eager.dense import dense_attention
 from flashsign.eager.packing import packed_attention
-from flashsign.eager.transforms import transformed
+from flashsign.eager.transforms import transformed, without_autocast
 from flashsign.operators.autograd import moments, stream
 from flashsign.operators.call_kernels import call_kernels
 from flashsign.operators.registration import moments_are_right
@@ -50,8 +50,10 @@ def spherical_attention(
     with the GPU; to change them, pass a new tensor or write to the old one with torch operations, which are noticed.
 
     q, k, v share one floating dtype, which the output has too; sums are float32 at least. multiplicity: not negative,
-    by default all ones. A key of multiplicity 0 is absent, whatever its k and v hold (NaN too); its derivative with
-    respect to multiplicity is the true one, or 0 where its k or v is not finite.
+    by default all ones. On a CPU, negative, infinite and NaN ones are refused, unless they require a gradient; on a
+    GPU, where reading them would wait for the device, they turn signs or make NaN. A key of multiplicity 0 is absent,
+    whatever its k and v hold (NaN too); its derivative with respect to multiplicity is the true one, or 0 where its k
+    or v is not finite.
     Differentiable in q, k, v and multiplicity: in reverse, forward and batched mode, and more than once.
 
     V may be any width. Torch computes with it as it is; the kernels know one width, so that the narrower of q and v is
@@ -69,9 +71,10 @@ def spherical_attention(
     reverse, and the caller sums the gradients of shared parameters (rules: flashsign.distributed.moments).
 
     What runs for a call: flashsign.dispatch.plan. Source: spherical attention, arXiv 2505.09326.
-    Raises ShapeMismatch (tensors that do not fit together), BackendUnavailable (backend="triton" cannot run),
-    ValueError (an unknown method or backend, or one that cannot be combined with group), NotImplementedError (with
-    group: any derivative but the first in reverse), UnusableTiles (the file that FLASHSIGN_TILES names cannot be used).
+    Raises ShapeMismatch (tensors that do not fit together, or no multiplicities), BackendUnavailable (backend="triton"
+    cannot run), ValueError (an unknown method or backend, or one that cannot be combined with group),
+    NotImplementedError (with group: any derivative but the first in reverse), UnusableTiles (the file that
+    FLASHSIGN_TILES names cannot be used).
 
     Example:
         >>> import torch
@@ -114,7 +117,7 @@ def spherical_attention(
             attend = partial(gene_parallel_kernel_attention, group=group)
         return call_kernels(attend, q, k, v, multiplicity, offsets, query_offsets, eps)
     # Sums of thousands of squares need more than the 8 or 11 bits of half precision, under autocast too.
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         sums = torch.promote_types(q.dtype, torch.float32)
         wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
         if group is not None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flashsign.arguments import checked
 from flashsign.errors import ShapeMismatch
+from flashsign.validation import check_tensors
 
 Normaliser = Literal["spherical", "l1", "squared_relu", "softmax"]
 
@@ -25,6 +26,7 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
     w_ij = s_ij / sqrt(sum_j s_ij^2 + eps |q_i|^2 sum_j m_j^2 |k_j|^2 + tiny), s_ij = m_j q_i . k_j, so
     that a row's norm is at most 1.
     q [C, H, N, E], k [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, M], in the inputs' own dtype.
+    Raises ShapeMismatch as spherical_attention does.
     Source: spherical attention, arXiv 2505.09326.
 
     Example:
@@ -42,6 +44,7 @@ def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) 
             f"q must be [C, H, N, E] and k [C, K, M, E] of the same cells and width; found q {list(q.shape)}, "
             f"k {list(k.shape)}."
         )
+    check_tensors(q, k, k, multiplicity, packed=False)
     k, m = _per_query_head(q, k, multiplicity)
     s = m * (q @ k.mT)
     t = (m * k.mT).square().sum((-2, -1), keepdim=True)

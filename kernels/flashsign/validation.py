@@ -64,6 +64,25 @@ def check_tensors(
         raise ShapeMismatch(f"multiplicity must be real numbers; found {multiplicity.dtype}.")
     if multiplicity.device != k.device:
         raise ShapeMismatch(f"multiplicity must be on k's device {k.device}; found {multiplicity.device}.")
+    check_values(multiplicity)
+
+
+def check_values(multiplicity: Tensor) -> None:
+    """Raises ShapeMismatch for multiplicities below 0, infinite or NaN, where they are data on a CPU.
+
+    Values on a GPU are never read, as that waits for the device: there such a multiplicity turns signs, or makes NaN.
+    One that requires a gradient is not read either: it is varied, by finite differences to below 0.
+    """
+    if torch.compiler.is_compiling() or multiplicity.device.type != "cpu" or multiplicity.requires_grad:
+        return
+    of_torch = type(multiplicity) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(multiplicity)
+    if not of_torch or multiplicity.dtype == torch.bool or not multiplicity.numel():
+        return
+    least, most = (float(x) for x in multiplicity.aminmax())
+    if not least >= 0 or most == float("inf"):
+        raise ShapeMismatch(
+            f"multiplicity must hold finite numbers of at least 0, which counts are; found {least:g} to {most:g}."
+        )
 
 
 def check_packing(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,35 @@ import flashsign as fs
 Q, K = torch.ones(1, 2, 3, 4), torch.ones(1, 2, 5, 4)
 X, W = torch.ones(6, 4), torch.ones(10, 4)
 CLASSES = torch.zeros(6, dtype=torch.long)
+COUNTS = torch.tensor([[1.0, 2, 3, 1, 1]])
+
+
+def nothing(*_):
+    return None
+
+
+def own(**changed):
+    """A sum, some of whose functions are others."""
+    functions = {
+        "identity": lambda like: (torch.zeros_like(like[0]),),
+        "lift": lambda items, _: items,
+        "combine": lambda a, b: (a[0] + b[0],),
+        "finish": lambda total, _: total[0],
+    }
+    return fs.Monoid("own", **(functions | changed))
+
+
+def sums(**changed):
+    functions = {
+        "init": lambda x: (x.new_zeros(1, 4),),
+        "chunker": lambda x: [((slice(None),), (slice(None),))],
+        "proj_fold": lambda x: (x[0].sum(0, keepdim=True),),
+        "binary_reduce": lambda p, q: (p[0] + q[0],),
+        "proj_fold_bwd": lambda x, a, ga: (ga[0].expand_as(x[0]),),
+    }
+    return fs.NAryFold(**(functions | changed))
+
+
 CALLS = {
     "q must be a tensor; found NoneType": lambda: fs.spherical_attention(None, K, K),
     "k must be a tensor; found ndarray": lambda: fs.spherical_attention(Q, np.ones(3), K),
@@ -31,12 +62,78 @@ CALLS = {
     "monoid must be a Monoid, as flashsign.SUM, not 5": lambda: fs.check_monoid(5, (X,)),
     "semigroup must be a Monoid": lambda: fs.with_unit(None),
     "classes must be a whole number, not 'a'": lambda: fs.class_cross_entropy("a"),
+    "found -1 to 1": lambda: fs.spherical_attention(Q, K, K, COUNTS - 2),
+    "found nan to nan": lambda: fs.normalised_attention(Q, K, K, COUNTS / 0 * 0, normaliser="softmax"),
+    "found 1 to inf": lambda: fs.EdgeSums(3, 5).add(Q, K, COUNTS / torch.tensor([0, 1, 1, 1, 1.0])),
+    "of at least 0, which counts are; found -1 to -1": lambda: fs.edge_weights(Q, K, -torch.ones(1, 5)),
+    "multiplicity must have shape": lambda: fs.edge_weights(Q, K, torch.ones(5)),
+    "must be a multiple of the number of key heads": lambda: fs.edge_weights(Q[:, :1], K, COUNTS),
+    "group must be a process group of torch.distributed": lambda: fs.spherical_attention(Q, K, K, group="world"),
+    "row_chunk must be at least 1, not 0": lambda: fs.linear_cross_entropy(X, W, CLASSES, row_chunk=0),
+    "hidden_chunk must be at least 1": lambda: fs.mlp(X, W, W.T, hidden_chunk=0),
+    "label_smoothing must be at least 0 and below 1": lambda: fs.class_cross_entropy(5, label_smoothing=2.0),
+    "name must be a text": lambda: fs.normalised_contraction(None, abs, abs, abs),
+    "a1 must be a function": lambda: fs.normalised_contraction("x", None, abs, abs),
+    "offsets must rise from 0 to the 3": lambda: fs.weighted_cross_entropy(
+        X[:3], W, CLASSES[:3], torch.ones(3), offsets=torch.tensor([0, 2, 1, 3])
+    ),
+    # Folds, and monoids of one's own.
+    "monoid must be a Monoid, as flashsign.SUM, not 3": lambda: fs.Fold(3),
+    "items must be a tuple of tensors, as (x,); found Tensor": lambda: fs.fold(fs.SUM, X),
+    "items[0] must be a tensor; found ndarray": lambda: fs.fold(fs.SUM, (np.ones(3),)),
+    "items[0] must have an axis of items": lambda: fs.fold(fs.SUM, (torch.tensor(1.0),)),
+    "items must be a tuple of tensors, as (x,); found NoneType": lambda: fs.Fold(fs.SUM).add(None),
+    "other must be another Fold": lambda: fs.Fold(fs.SUM).plus(fs.SUM),
+    "All items of a fold must have one shape": lambda: fs.Fold(fs.SUM).add((X,)).add((W[:, :2],)),
+    "softmax attention takes items (k [M, E], v [M, V], multiplicity [M]), shared (q [N, E])": lambda: fs.fold(
+        fs.SOFTMAX, (X, X, torch.ones(6)), (torch.ones(1, 5),)
+    ),
+    "sum takes items (x [n, ...])": lambda: fs.fold_literal(fs.SUM, (X, X)),
+    "A must be a tuple of tensors": lambda: fs.monoid_reduce(fs.SOFTMAX, X, (W, W, torch.ones(10))),
+    "batch_dims must be at least 0": lambda: fs.monoid_reduce(fs.SUM, (), (X,), batch_dims=-1),
+    "combine must be a function, not None": lambda: fs.Monoid("x", None, None, None, None),
+    "The lift of own must return a tuple of tensors, as (x,); found NoneType": lambda: fs.fold(own(lift=nothing), (X,)),
+    "The lift of own must return a tuple of tensors, as (x,); found Tensor": lambda: fs.fold(
+        own(lift=lambda items, _: items[0]), (X,)
+    ),
+    "The combine of own must return a tuple of tensors": lambda: fs.check_monoid(own(combine=nothing), (X,)),
+    "as many tensors as it is given; found 2 for 1": lambda: fs.fold(own(combine=lambda a, b: (*a, *b)), (X,)),
+    "The identity of own must return": lambda: fs.fold(own(identity=nothing), (X,)),
+    "The finish of own must return a tensor": lambda: fs.monoid_reduce(own(finish=nothing), (), (X,)),
+    "of_a is 5, and the total of sum has 1 tensors": lambda: fs.fold(
+        fs.product(fs.SUM, fs.SUM, lambda total, _: total[0], of_a=5), (X,)
+    ),
+    "shared_weight is (0, 3)": lambda: fs.fold(
+        fs.product(fs.SUM, fs.SUM, lambda total, _: total[0], of_a=1, shared_weight=(0, 3)), (X,)
+    ),
+    "finish must be a function": lambda: fs.product(fs.SUM, fs.SUM, None, of_a=1),
+    "form must be an NAryFold": lambda: fs.n_ary_reduce(None, X),
+    "x must be a tensor; found ndarray": lambda: fs.n_ary_reduce(sums(), np.ones(3)),
+    "proj_fold of an NAryFold must return a tuple of tensors": lambda: fs.n_ary_reduce(sums(proj_fold=nothing), X),
+    "chunker of an NAryFold must return slices": lambda: fs.n_ary_reduce(sums(chunker=nothing), X),
+    "must give pairs (aslice, xslice)": lambda: fs.n_ary_reduce(sums(chunker=lambda x: [slice(0, 2)]), X),
+    "init must be a function": lambda: sums(init=None),
+    # Edge sums.
+    "targets must be at least 0, not -1": lambda: fs.EdgeSums(-1, 5),
+    "targets must be a number or a range of step 1; found 3.0": lambda: fs.EdgeSums(3.0, 5),
+    "dtype must be a floating dtype of torch, as torch.float32, not 'float32'": lambda: fs.EdgeSums(
+        3, 5, dtype="float32"
+    ),
+    "as torch.float32, not torch.int32": lambda: fs.EdgeSums(3, 5, dtype=torch.int32),
+    "device must be a device of torch, as 'cpu' or 'cuda:0', not 'gpu'": lambda: fs.EdgeSums(3, 5, device="gpu"),
+    "absolute must be True or False": lambda: fs.EdgeSums(3, 5, absolute="no"),
+    "other must be other EdgeSums": lambda: fs.EdgeSums(3, 5).plus(None),
+    "rows must be a slice": lambda: fs.EdgeSums(3, 5).mean(1),
+    "k must be at least 0, not -2": lambda: fs.EdgeSums(3, 5).top(-2),
+    "same must be integers [5]": lambda: fs.EdgeSums(3, 5).top(2, same=torch.tensor([0])),
+    "replay must be a function": lambda: fs.top_edges(None, 3, 5, 2),
+    "rows must be at least 1": lambda: fs.top_edges(print, 3, 5, 2, rows=0),
 }
 
 
 @pytest.mark.parametrize("sentence", CALLS)
 def test_what_is_no_tensor_or_no_number_is_one_sentence(sentence):
-    with pytest.raises(ValueError, match=sentence.replace(".", r"\.")) as refused:
+    with pytest.raises(ValueError, match=re.escape(sentence)) as refused:
         CALLS[sentence]()
     assert "\n" not in str(refused.value) and str(refused.value).endswith(".")
 
@@ -45,3 +142,31 @@ def test_tensors_are_refused_by_the_error_that_the_docs_name():
     with pytest.raises(fs.ShapeMismatch):
         fs.spherical_attention(None, K, K)
     assert fs.spherical_attention(Q, K, K, eps=np.float32(0.1)).shape == Q.shape
+
+
+def test_arguments_that_a_function_does_not_have_are_named():
+    with pytest.raises(
+        TypeError, match=r"^spherical_attention has no argument multiplicty; did you mean multiplicity\?$"
+    ):
+        fs.spherical_attention(Q, K, K, multiplicty=None)
+    with pytest.raises(TypeError, match=r"^spherical_attention: missing a required argument: 'v'; give it\.$"):
+        fs.spherical_attention(Q, K)
+    with pytest.raises(TypeError, match=r"^EdgeSums: missing a required argument: 'regulators'; give it\.$"):
+        fs.EdgeSums(3)
+
+
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(fs.BackendUnavailable, match=r"device is 'cuda:97', and torch finds \d+ CUDA devices"):
+        fs.EdgeSums(3, 5, device="cuda:97")
+
+
+def test_a_multiplicity_that_is_varied_may_step_below_zero():
+    counts = torch.tensor([[0.0, 1.0, 2.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    q, k = torch.randn(1, 2, 3, 4, dtype=torch.float64), torch.randn(1, 2, 5, 4, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda m: fs.spherical_attention(q, k, k, m), counts)
+    assert fs.spherical_attention(q, k, k, counts.detach() > 0).isfinite().all()
+
+
+def test_shapes_are_found_without_values():
+    on_meta = (x.to("meta") for x in (Q, K, K, COUNTS))
+    assert fs.spherical_attention(*on_meta).shape == Q.shape

@@ -88,7 +88,7 @@ def product(
     name: str | None = None,
 ) -> Monoid:
     """Two folds over the same items as one. The total is a's tensors, then b's; finish(total, shared) sees both.
-    of_a: how many tensors a's total has.
+    of_a: how many tensors a's total has.   name: by default of both. Raises ValueError for what is none of these.
     shared_weight (i, j): tensor i of a's total and tensor j of b's are one and the same weight, such as the log-weight
     of a numerator and of its denominator. It is then kept once, in a's place, and b's tensors follow without it: the
     pullback over the weight, of v [n, E] and 1 [n, 1] under x [n] for example.
@@ -123,7 +123,17 @@ def product(
 
     def lift(items: Total, shared: Total) -> Total:
         assert a.lift is not None and b.lift is not None
-        return joined(a.lift(items, shared), b.lift(items, shared))
+        left, right = a.lift(items, shared), b.lift(items, shared)
+        if len(left) != of_a:
+            raise ValueError(
+                f"of_a is {of_a}, and the total of {a.name} has {len(left)} tensors: pass of_a={len(left)}."
+            )
+        if shared_weight is not None and (shared_weight[0] >= of_a or shared_weight[1] >= len(right)):
+            raise ValueError(
+                f"shared_weight is {tuple(shared_weight)}, and the totals have {of_a} and {len(right)} tensors, "
+                "counted from 0: pass the places of the weight in them."
+            )
+        return joined(left, right)
 
     def combine(x: Total, y: Total) -> Total:
         (x_a, x_b), (y_a, y_b) = split(x), split(y)
@@ -140,6 +150,8 @@ def product(
             to_a[shared_weight[0]] = to_a[shared_weight[0]] + to_b[shared_weight[1]]
         return joined(tuple(to_a), to_b)
 
+    if a.lift is None or b.lift is None:
+        raise ValueError(f"{(b if a.lift else a).name} has no lift, which a product needs: pass one that has.")
     with_d = a.local_gradient is not None and b.local_gradient is not None
     return Monoid(
         name or f"{a.name} and {b.name}",
@@ -150,6 +162,7 @@ def product(
         local if with_d else None,
         commutative=a.commutative and b.commutative,
         numbered=a.numbered,
+        forms=a.forms if a.forms == b.forms else (),
     )
 
 

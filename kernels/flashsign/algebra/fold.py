@@ -10,10 +10,12 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from flashsign.algebra.forms import check_items
 from flashsign.algebra.in_slices.differentiable import differentiable_total
 from flashsign.algebra.in_slices.plan import Plan
 from flashsign.algebra.monoid import Monoid, Total, refuse_no_items
 from flashsign.arguments import checked
+from flashsign.errors import ShapeMismatch
 
 
 @checked
@@ -32,8 +34,9 @@ def fold(
     backward. The items keep their order, so that combine need not commute. where [n]: items where it is False count as
     the identity; they must be finite all the same. depth: see Monoid; by default the deepest that the monoid has.
     Differentiable: once in slices; second derivatives, forward mode and torch.func in plain operations, with every
-    slice in memory. Raises ValueError for items that are missing or differ in length, a chunk below 1, a depth that
-    the monoid does not have. Source: MonoidReduce, A. Cuba Gyllensten, 2025.
+    slice in memory. Raises ShapeMismatch for items that are no tensors or not of a form that the monoid takes,
+    ValueError for items that are missing or differ in length, a chunk below 1, a depth that the monoid does not have,
+    and where a function of one's own monoid returns no tensors. Source: MonoidReduce, A. Cuba Gyllensten, 2025.
 
     Example:
         >>> import torch
@@ -59,6 +62,7 @@ def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
         >>> fold_literal(SUM, (x,)), fold(SUM, (x,))
         ((tensor([6., 9.]),), (tensor([6., 9.]),))
     """
+    check_items(monoid.name, monoid.forms, items, shared, 0)
     if monoid.lift is None:
         raise ValueError(f"{monoid.name} has no lift, so its fold has no definition item by item.")
     if monoid.numbered:
@@ -85,27 +89,36 @@ class Fold:
         True
     """
 
+    @checked
     def __init__(self, monoid: Monoid, shared: Total = (), *, chunk: int = 256):
         self.monoid, self.shared, self.chunk = monoid, shared, chunk
         self.total: Total | None = None
         self.items = 0
 
+    @checked
     def add(self, items: Total, *, where: Tensor | None = None) -> Fold:
-        """Adds items, tensors [n, ...]; returns self. where [n]: items where it is False are left out."""
+        """Adds items, tensors [n, ...]; returns self. where [n]: items where it is False are left out.
+
+        Raises what fold raises, and ShapeMismatch for items that are shaped otherwise than those before.
+        """
         part = _fold(self.monoid, items, self.shared, self.chunk, where, None, self.items)
+        _refuse_others(self.total, part)
         self.total = part if self.total is None else self.monoid.combine(self.total, part)
         self.items += len(items[0])
         return self
 
+    @checked
     def plus(self, other: Fold) -> Fold:
         """The total of the items of both, this one's first; other was made with the same monoid and shared tensors.
 
-        Raises ValueError for another monoid, and for one that numbers its items, whose positions both count from 0.
+        Raises ValueError for another monoid, and for one that numbers its items, whose positions both count from 0, and
+        ShapeMismatch for totals of other shapes.
         """
         if other.monoid is not self.monoid:
             raise ValueError(f"Only folds of one monoid can be joined; found {self.monoid.name}, {other.monoid.name}.")
         if self.monoid.numbered:
             raise ValueError(f"{self.monoid.name} numbers its items: add all of them to one Fold.")
+        _refuse_others(self.total, other.total)
         joined = Fold(self.monoid, self.shared, chunk=self.chunk)
         parts = [each.total for each in (self, other) if each.total is not None]
         joined.total = reduce(self.monoid.combine, parts) if parts else None
@@ -123,11 +136,11 @@ class Fold:
 def _fold(
     monoid: Monoid, items: Total, shared: Total, chunk: int, where: Tensor | None, depth: int | None, before: int
 ) -> Total:
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, not {chunk}.")
+    check_items(monoid.name, (), items, shared, 0)
     lengths = {len(part) for part in items}
     if len(lengths) != 1:
         raise ValueError(f"A fold needs item tensors of one length; found lengths {sorted(lengths)}.")
+    check_items(monoid.name, monoid.forms, items, shared, 0)
     if where is not None and (where.shape != items[0].shape[:1] or where.dtype != torch.bool):
         found = f"{where.dtype} {list(where.shape)}"
         raise ValueError(f"where must be bool with one value an item, [{len(items[0])}]; found {found}.")
@@ -142,6 +155,18 @@ def _fold(
         first=before,
     )
     return differentiable_total(plan, *shared, *items)
+
+
+def _refuse_others(total: Total | None, other: Total | None) -> None:
+    """Raises ShapeMismatch where two totals are of other shapes, which combine would broadcast or refuse."""
+    if total is None or other is None:
+        return
+    shapes = [[list(part.shape) for part in each] for each in (total, other)]
+    if shapes[0] != shapes[1]:
+        raise ShapeMismatch(
+            f"All items of a fold must have one shape; found totals {shapes[0]} of those before and {shapes[1]} of "
+            "these."
+        )
 
 
 def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flashsign.algebra.fold import Fold, fold, fold_literal
+from flashsign.algebra.forms import check_items
 from flashsign.algebra.monoid import Monoid, Total, reduce_lifted
 from flashsign.arguments import checked
 from flashsign.errors import BrokenLaw
@@ -41,6 +42,7 @@ def check_monoid(monoid: Monoid, items: Total, shared: Total = (), *, tolerance:
         ...     print(str(error).split(":")[0])
         mean breaks a law, identity, from the left
     """
+    check_items(monoid.name, monoid.forms, items, shared, 0)
     if not items or len(items[0]) < 3:
         raise ValueError(f"check_monoid needs at least 3 items to test the laws of {monoid.name} on; pass more.")
     items, shared = (tuple(x.double() if x.is_floating_point() else x for x in each) for each in (items, shared))

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from flashsign.algebra.forms import returning_a_tensor, returning_tensors
+from flashsign.arguments import CHECKS, callable_or_none
+
 Total = tuple[Tensor, ...]
 """The tensors that a fold accumulates, such as (u, z, t) of spherical attention."""
 
@@ -38,6 +41,10 @@ class Monoid:
     numbered: lift and proj_fold get one tensor more at the end of items and of shared (unless that is empty), the int64
         positions of these rows among all.
     needs_items: a fold of no items has no output (log 0, say), and layers refuse it.
+    forms: which items and shared tensors it takes, "(k [M, E], m [M]), shared (q [N, E])" or several of these, so that
+        others are refused in a sentence. Empty: any.
+
+    Raises ValueError for a field of another kind; and folds raise it where a function returns another kind.
 
     A monoid has three depths, which agree: a lift alone (1), a lift and D (2), proj_fold with its gradient (3).
 
@@ -65,6 +72,22 @@ class Monoid:
     proj_fold_bwd: Callable[[Total, Total, Total, Total], tuple[Gradients, Gradients]] | None = None
     numbered: bool = False
     needs_items: bool = False
+    forms: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        CHECKS["str"]("name", self.name)
+        for flag in ("commutative", "numbered", "needs_items"):
+            CHECKS["bool"](flag, getattr(self, flag))
+        for field in ("identity", "lift", "local_gradient", "proj_fold", "proj_fold_bwd"):
+            callable_or_none(field, getattr(self, field))
+        for field in ("combine", "finish"):
+            CHECKS["function"](field, getattr(self, field))
+        of_a_total = {"identity", "combine", "local_gradient"}
+        for field in ("identity", "lift", "combine", "local_gradient", "proj_fold"):
+            if (own := getattr(self, field)) is not None:
+                what = f"The {field} of {self.name}"
+                object.__setattr__(self, field, returning_tensors(own, what, like_first=field in of_a_total))
+        object.__setattr__(self, "finish", returning_a_tensor(self.finish, f"The finish of {self.name}"))
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -93,6 +116,7 @@ class Monoid:
             >>> torch.allclose(monoid_reduce(scores, (q,), (k,)), torch.logsumexp(q @ k.mT, -1), atol=1e-5)
             True
         """
+        CHECKS["function"]("prepare", prepare)
         lift = self.lift
         if lift is None:
             raise ValueError(f"{self.name} has no lift, so no other one can come before it.")
@@ -100,7 +124,7 @@ class Monoid:
         def prepared(items: Total, shared: Total) -> Total:
             return lift(prepare(items, shared), shared)
 
-        return replace(self, name=name or self.name, lift=prepared, proj_fold=None, proj_fold_bwd=None)
+        return replace(self, name=name or self.name, lift=prepared, proj_fold=None, proj_fold_bwd=None, forms=())
 
     def unit(self, like: Total) -> Total:
         """The identity. Raises ValueError for a monoid without one."""

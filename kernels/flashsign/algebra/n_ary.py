@@ -6,14 +6,16 @@ Source: MonoidReduce, A. Cuba Gyllensten, 2025; kernels/README.md, "Folds".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from flashsign.algebra.forms import returning_tensors
 from flashsign.algebra.monoid import Gradients, Total
+from flashsign.arguments import CHECKS, checked
 from flashsign.eager.transforms import in_batches, transformed
 
 ONE_DERIVATIVE = (
@@ -33,6 +35,8 @@ class NAryFold:
     binary_reduce(p, q): the total of both; it commutes.
     proj_fold_bwd(x, a, ga): the slice's part of the gradients for x, where a and ga are that part of the final total
         and of its gradient. None for integers.
+
+    Raises ValueError for a field that is no function; n_ary_reduce raises it where one returns another kind.
 
     Example: sums over a window of three, whose slices overlap.
         >>> import torch
@@ -57,11 +61,22 @@ class NAryFold:
     binary_reduce: Callable[[Total, Total], Total]
     proj_fold_bwd: Callable[[Total, Total, Total], Gradients]
 
+    def __post_init__(self) -> None:
+        for field in ("init", "chunker", "proj_fold", "binary_reduce", "proj_fold_bwd"):
+            CHECKS["function"](field, getattr(self, field))
+        for field in ("init", "proj_fold", "binary_reduce"):
+            own = returning_tensors(
+                getattr(self, field), f"{field} of an NAryFold", like_first=field == "binary_reduce"
+            )
+            object.__setattr__(self, field, own)
 
+
+@checked
 def n_ary_reduce(form: NAryFold, *x: Tensor) -> Total:
     """The total of all slices, tensors [...] as form.init makes them. Memory: x, the total and one slice.
 
-    Differentiable once, in reverse; other derivatives raise NotImplementedError.
+    Differentiable once, in reverse; other derivatives raise NotImplementedError. Raises ShapeMismatch for what is no
+    tensor, ValueError where a function of the form returns no tensors, or the chunker no slices.
     Source: MonoidReduce, A. Cuba Gyllensten, 2025.
 
     Example: a mean of squares [1] in two slices.
@@ -89,7 +104,7 @@ class _NAry(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: NAryFold, *x: Tensor) -> Total:
         total = tuple(part.clone() for part in form.init(*x))
-        for aslice, xslice in form.chunker(*x):
+        for aslice, xslice in _slices(form, total, x):
             here = _at(total, aslice)
             for part, new in zip(here, form.binary_reduce(here, form.proj_fold(_at(x, xslice))), strict=True):
                 part.copy_(new)
@@ -109,12 +124,29 @@ class _NAry(torch.autograd.Function):
             torch.zeros(part.shape, dtype=dtype, device=part.device) if want else None
             for part, dtype, want in zip(x, wide, wanted, strict=True)
         ]
-        for aslice, xslice in form.chunker(*x):
+        for aslice, xslice in _slices(form, total, x):
             found = form.proj_fold_bwd(_at(x, xslice), _at(total, aslice), _at(grads, aslice))
             for whole, index, grad in zip(sums, xslice, found, strict=True):
                 if whole is not None and grad is not None:
                     whole[index].add_(grad)
         return None, *(None if s is None else s.to(part.dtype) for s, part in zip(sums, x, strict=True))
+
+
+def _slices(form: NAryFold, total: Total, x: Total) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """The chunker's slices. Raises ValueError where it returns anything else."""
+    slices = form.chunker(*x)
+    if not isinstance(slices, Iterable):
+        raise ValueError(f"chunker of an NAryFold must return slices; found {type(slices).__name__}.")
+    for each in slices:
+        pair = (
+            isinstance(each, (tuple, list)) and len(each) == 2 and all(isinstance(one, (tuple, list)) for one in each)
+        )
+        if not pair or [len(one) for one in each] != [len(total), len(x)]:
+            raise ValueError(
+                f"chunker of an NAryFold must give pairs (aslice, xslice), with an index into each of {len(total)} "
+                f"totals and each of {len(x)} tensors; found {each!r}."
+            )
+        yield tuple(each[0]), tuple(each[1])
 
 
 def _at(tensors: Total, indices: tuple[Any, ...]) -> Total:

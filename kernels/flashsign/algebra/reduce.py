@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, distributed
 
 from flashsign.algebra.fold import chosen_depth
+from flashsign.algebra.forms import check_items
 from flashsign.algebra.in_slices.differentiable import differentiable_total
 from flashsign.algebra.in_slices.over_group import check_member, items_before
 from flashsign.algebra.in_slices.plan import Order, Plan
@@ -52,7 +53,7 @@ def monoid_reduce(
     Differentiable: once in slices; second derivatives, forward mode and torch.func in plain operations, with every
     slice in memory (with group: refused, NotImplementedError). Where B needs no gradient and a row's total is a few
     numbers, A's gradient is collected during the forward. Raises ShapeMismatch for tensors that do not fit, ValueError
-    for a monoid whose combine does not commute, and for an unknown order or depth.
+    for a monoid whose combine does not commute, an unknown order or depth, and functions of it that return no tensors.
     Source: MonoidReduce, A. Cuba Gyllensten, 2025.
 
     Example: softmax attention of two bags.
@@ -70,14 +71,13 @@ def monoid_reduce(
     if order not in ("auto", "rows", "items", "tree"):
         raise ValueError(f"order must be auto, rows, items or tree, not {order!r}.")
     bags = _check_shapes(A, B, batch_dims)
+    check_items(monoid.name, monoid.forms, B, A, batch_dims)
     items = B[0].shape[batch_dims]
     if group is None:
         refuse_no_items(monoid, items)
     mask = None if where is None else _checked_mask(where, A, items, bags)
     depth = chosen_depth(monoid, depth, mask is not None)
-    a_chunk, b_chunk = a_chunk or CHUNK[depth], b_chunk or CHUNK[depth]
-    if min(a_chunk, b_chunk) < 1:
-        raise ValueError(f"a_chunk and b_chunk must be at least 1; found {a_chunk} and {b_chunk}.")
+    a_chunk, b_chunk = (CHUNK[depth] if chunk is None else chunk for chunk in (a_chunk, b_chunk))
     if order == "auto":
         order = "tree" if A and 2 * A[0].shape[batch_dims] <= a_chunk else "rows"
     if group is not None:
@@ -113,7 +113,9 @@ def _check_shapes(A: Total, B: Total, batch_dims: int) -> tuple[int, ...]:
     if not B:
         raise ShapeMismatch("B must have at least one tensor, whose rows are the items.")
     found = ", ".join(f"{name} {[list(x.shape) for x in tensors]}" for name, tensors in (("A", A), ("B", B)))
-    if batch_dims < 0 or any(x.ndim <= batch_dims for x in (*A, *B)):
+    if batch_dims < 0:
+        raise ShapeMismatch(f"batch_dims must be at least 0, not {batch_dims}.")
+    if any(x.ndim <= batch_dims for x in (*A, *B)):
         raise ShapeMismatch(f"Tensors of A and B have {batch_dims} batch axes and an axis of rows; found {found}.")
     for name, tensors in (("A", A), ("B", B)):
         if len({x.shape[batch_dims] for x in tensors}) > 1:

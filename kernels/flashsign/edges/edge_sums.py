@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from flashsign.arguments import checked
 from flashsign.dispatch import Backend, choose_edge_sums
 from flashsign.edges.call import Call
 from flashsign.edges.parts import Index, Part, parts
@@ -57,6 +58,7 @@ class EdgeSums:
         [8, 8, 8, 8, 8]
     """
 
+    @checked
     def __init__(
         self,
         targets: int | range,
@@ -70,9 +72,10 @@ class EdgeSums:
         """Sums of zero bags.
 
         targets: how many, or a range of step 1 for these rows of a larger table; regulators: how many; absolute, pairs:
-        whether these tables are kept; dtype: of signed and absolute.
+        whether these tables are kept; dtype: of signed and absolute. Raises ShapeMismatch for targets that are neither,
+        ValueError for another number, dtype or device that is none, BackendUnavailable for a GPU that is not there.
         """
-        self.targets = range(targets) if isinstance(targets, int) else targets
+        self.targets = targets if isinstance(targets, range) else range(targets)
         if self.targets.step != 1:
             raise ShapeMismatch(f"targets must be a number or a range of step 1; found {self.targets}.")
         shape = (len(self.targets), regulators)
@@ -81,6 +84,7 @@ class EdgeSums:
         self.pairs = torch.zeros(shape, dtype=torch.int32, device=device) if pairs else None
         self.listed = torch.zeros(shape[0], dtype=torch.int64, device=device)
 
+    @checked
     def add(
         self,
         q: Tensor,
@@ -132,6 +136,7 @@ class EdgeSums:
                     self._add_weights(part)
         return self
 
+    @checked
     def plus(self, other: EdgeSums) -> EdgeSums:
         """The sums over the bags of both. Raises ShapeMismatch unless targets, regulators and tables are the same."""
         mine, others = self._form(), other._form()
@@ -143,6 +148,7 @@ class EdgeSums:
             setattr(total, name, None if a is None else a + b)
         return total
 
+    @checked
     def mean(self, rows: slice = slice(None), *, over: Over = "pairs") -> EdgeMeans:
         """Means over bags and heads for some rows (default: all), [rows, R]; NaN where no bag counts.
 
@@ -155,18 +161,22 @@ class EdgeSums:
         absolute = None if self.absolute is None else self.absolute[rows] / count
         return EdgeMeans(self.signed[rows] / count, absolute)
 
+    @checked
     def top(self, k: int, *, by: By = "absolute", over: Over = "pairs", same: Tensor | None = None) -> TopEdges:
         """The k strongest regulators of every target, [N, k]; ties in any order.
 
         by: "absolute" ranks by the mean of |w|, "signed" by |mean of w|; over: as in mean. same [R]: the number of the
         target that each regulator is (-1: none); then no target is its own regulator. Pairs without a bag are left out.
-        Raises ValueError for an unknown `by` or `over`, and where these sums do not keep what they need.
+        Raises ValueError for an unknown `by` or `over`, and where these sums do not keep what they need, ShapeMismatch
+        for another `same`.
         """
         if by not in ("absolute", "signed"):
             raise ValueError(f"by must be absolute or signed, not {by!r}.")
         if by == "absolute" and self.absolute is None:
             raise ValueError('These sums have no absolute weights: pass by="signed", or make them with absolute=True.')
         regulators = self.signed.shape[1]
+        if same is not None and (same.shape != (regulators,) or same.is_floating_point() or same.dtype == torch.bool):
+            raise ShapeMismatch(f"same must be integers [{regulators}]; found {same.dtype} {list(same.shape)}.")
         found = []
         for rows in _tiles(len(self.targets), max(1, regulators)):
             means = self.mean(rows, over=over)

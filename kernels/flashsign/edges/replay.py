@@ -30,7 +30,7 @@ def top_edges(
     replay(sums) adds every bag to the sums that it gets. It is called once for each tile of `rows` targets; queries of
     other targets cost nothing but their padding. Memory holds targets x k edges and rows x regulators sums (by default
     at most 2^28 numbers). k, by, over, same [regulators]: as in EdgeSums.top. Returns TopEdges of [targets, k] each.
-    Where the tables fit in memory, EdgeSums needs one pass only.
+    Where the tables fit in memory, EdgeSums needs one pass only. Raises what EdgeSums and its top raise.
 
     Example:
         >>> import torch
@@ -41,7 +41,7 @@ def top_edges(
         (torch.Size([30, 3]), torch.Size([30, 3]))
     """
     tables = 1 + (by == "absolute") + (over == "pairs")
-    rows = rows or max(1, 2**28 // max(1, tables * regulators))
+    rows = max(1, 2**28 // max(1, tables * regulators)) if rows is None else rows
     found = []
     for start in range(0, targets, rows):
         tile = range(start, min(start + rows, targets))

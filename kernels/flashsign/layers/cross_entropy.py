@@ -22,7 +22,7 @@ from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.errors import ShapeMismatch
 from flashsign.layers.inputs import as_autocast, check_layer
 from flashsign.operators.fold_losses import class_losses, distribution_losses, weighted_losses
-from flashsign.validation import largest_bag_size
+from flashsign.validation import check_cut, largest_bag_size
 
 Reduction = Literal["none", "sum", "mean"]
 CHUNK = 1024
@@ -68,8 +68,6 @@ def linear_cross_entropy(
     check_layer(h, weight, bias)
     if target.shape != h.shape[:-1] or target.is_floating_point() or target.dtype == torch.bool:
         raise ShapeMismatch(f"target must be integers {list(h.shape[:-1])}; found {target.dtype} {list(target.shape)}.")
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(f"label_smoothing must be at least 0 and below 1, not {label_smoothing}.")
     rows, target = h.flatten(0, -2), target.flatten().long()
     classes = len(weight)
     ignored = target == ignore_index
@@ -182,6 +180,7 @@ def weighted_cross_entropy(
         if offsets.shape != (len(h) + 1,) or classes.ndim != 1 or classes.shape != weights.shape:
             found = f"{list(offsets.shape)}, {list(classes.shape)}, {list(weights.shape)}"
             raise ShapeMismatch(f"Packed: offsets [{len(h) + 1}], classes and weights [T]; found {found}.")
+        check_cut("offsets", offsets, len(classes))
         classes, weights = _padded(classes.long(), weights, offsets)
     elif classes.ndim == 1:
         classes = classes.expand(len(h), -1)

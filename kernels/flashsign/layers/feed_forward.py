@@ -64,7 +64,7 @@ def mlp(
     if down_bias is not None and down_bias.shape != down.shape[:1]:
         raise ShapeMismatch(f"down_bias must be [{len(down)}]; found {list(down_bias.shape)}.")
     rows = x.flatten(0, -2)
-    row_chunk = row_chunk or (GPU_ROWS if x.is_cuda else CHUNK)
+    row_chunk = (GPU_ROWS if x.is_cuda else CHUNK) if row_chunk is None else row_chunk
     # Built before the choice, as it refuses unknown activations.
     monoid = mlp_monoid(activation, gated=gate is not None, bias=bias is not None)
 

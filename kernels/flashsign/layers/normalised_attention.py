@@ -96,14 +96,7 @@ def normalised_attention(
     if q.ndim != 4 or k.shape != v.shape or k.ndim != 4 or q.shape[::3] != k.shape[::3] or q.shape[1] % k.shape[1]:
         found = f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
         raise ShapeMismatch(f"q must be [C, H, N, E], k and v [C, K, M, E] with H a multiple of K; found {found}.")
-    if len({(x.dtype, x.device) for x in (q, k, v)}) > 1 or not q.is_floating_point():
-        raise ShapeMismatch(
-            f"q, k and v must have one floating dtype and device; found {q.dtype}, {k.dtype}, {v.dtype}."
-        )
-    if multiplicity is not None and multiplicity.shape not in (k.shape[::2], k.shape[:3]):
-        raise ShapeMismatch(
-            f"multiplicity must be {list(k.shape[::2])} or {list(k.shape[:3])}; found {list(multiplicity.shape)}."
-        )
+    check_tensors(q, k, v, multiplicity, packed=False)
     m = multiplicity if multiplicity is None or multiplicity.ndim == 3 else multiplicity[:, None]
 
     def plain(q: Tensor, k: Tensor, v: Tensor, m: Tensor | None = None) -> Tensor:

@@ -118,7 +118,7 @@ def test_more_than_one_derivative_in_reverse_is_refused(ranks, ask):
 def test_a_process_outside_of_the_group_is_refused(monkeypatch):
     monkeypatch.setattr(distributed, "get_rank", lambda group: -1)
     with pytest.raises(ValueError, match="This process is not in the group"):
-        monoid_reduce(SUM, (), (torch.ones(3),), group=object())
+        monoid_reduce(SUM, (), (torch.ones(3),), group=distributed.GroupMember.NON_GROUP_MEMBER)
 
 
 if __name__ == "__main__":

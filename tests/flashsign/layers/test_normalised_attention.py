@@ -112,10 +112,10 @@ Q, K = torch.ones(1, 2, 3, 4), torch.ones(1, 2, 5, 4)
 MISTAKES = {
     "with H a multiple of K": lambda: normalised_attention(Q[:, :1], K, K),
     "q must be": lambda: normalised_attention(Q[0], K, K),
-    "one floating dtype": lambda: normalised_attention(Q, K.double(), K.double()),
+    "share one dtype": lambda: normalised_attention(Q, K.double(), K.double()),
     "query_offsets came without offsets": lambda: normalised_attention(Q[0], K[0], K[0], query_offsets=torch.arange(3)),
     "must have the same shape": lambda: normalised_attention(Q[0], K[0], K[0, :1], offsets=torch.tensor([0, 2])),
-    "multiplicity must be": lambda: normalised_attention(Q, K, K, torch.ones(5)),
+    "multiplicity must have shape": lambda: normalised_attention(Q, K, K, torch.ones(5)),
     "normaliser must be spherical, l1": lambda: normalised_attention(Q, K, K, normaliser="l3"),
     "backend must be auto, triton or torch": lambda: normalised_attention(Q, K, K, backend="cuda"),
 }

@@ -34,6 +34,8 @@ def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_in
         >>> torch.allclose(losses, torch.nn.functional.cross_entropy(h @ weight.T, target, reduction="none"), atol=1e-5)
         True
     """
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing must be at least 0 and below 1, not {label_smoothing}.")
     on_target, on_all = 1 - label_smoothing, label_smoothing / max(1, classes)
 
     def lift(items: Total, shared: Total) -> Total:
@@ -73,6 +75,7 @@ def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_in
         proj_fold_bwd=proj_fold_bwd,
         numbered=True,
         needs_items=True,
+        forms=tuple(f"(C [V, D]{bias}), shared (h [N, D], target [N])" for bias in ("", ", bias [V]")),
     )
 
 

@@ -65,6 +65,7 @@ DISTRIBUTION_CROSS_ENTROPY = Monoid(
     proj_fold=_proj_fold,
     proj_fold_bwd=_proj_fold_bwd,
     needs_items=True,
+    forms=("(S [V, D], T [V, D']), shared (s [N, D], t [N, D'])",),
 )
 """Items (S [V, D], T [V, D']), shared (s [N, D], t [N, D']) -> -sum_j softmax(t T^T)_j log softmax(s S^T)_j, [N].
 

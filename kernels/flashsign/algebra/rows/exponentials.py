@@ -79,12 +79,25 @@ def _finish_safe(total: Total, shared: Total) -> Tensor:
 
 
 LOG_SUM_EXP = Monoid(
-    "log-sum-exp", constants(-math.inf), as_they_are, _combine_logs, first, _local_logs, needs_items=True
+    "log-sum-exp",
+    constants(-math.inf),
+    as_they_are,
+    _combine_logs,
+    first,
+    _local_logs,
+    needs_items=True,
+    forms=("(x [n, ...])",),
 )
 """Items (x [n, ...],) -> log sum e^x."""
 
 LOG_WEIGHTED_MEAN = Monoid(
-    "log-weighted mean", constants(-math.inf, 0.0), as_they_are, combine_means, _finish_mean, local_means
+    "log-weighted mean",
+    constants(-math.inf, 0.0),
+    as_they_are,
+    combine_means,
+    _finish_mean,
+    local_means,
+    forms=("(z [n, ...], v [n, ..., E])",),
 )
 """Items (z [n, ...], v [n, ..., E]) -> the mean of v under the weights e^z, [..., E]."""
 
@@ -92,7 +105,13 @@ LOG_WEIGHTED_SUM = replace(LOG_WEIGHTED_MEAN, name="log-weighted sum", finish=_f
 """Items (z [n, ...], v [n, ..., E]) -> sum e^z v [..., E]."""
 
 SAFE_EXPONENTIAL_SUM = Monoid(
-    "safe exponential sum", constants(0.0, -math.inf), as_they_are, _combine_safe, _finish_safe, _local_safe
+    "safe exponential sum",
+    constants(0.0, -math.inf),
+    as_they_are,
+    _combine_safe,
+    _finish_safe,
+    _local_safe,
+    forms=("(v [n, ..., E], x [n, ...])",),
 )
 """Items (v [n, ..., E], x [n, ...]) -> sum e^x v [..., E]; the total is (e^-top sum e^x v, top), top the largest x.
 

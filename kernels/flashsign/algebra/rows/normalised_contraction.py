@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from flashsign.algebra.monoid import Monoid, Total, add, constants, pass_on, wide
+from flashsign.arguments import checked
 
-Map = Callable[[Tensor], Tensor]
 
-
-def normalised_contraction(name: str, a1: Map, a2: Map, b: Map) -> Monoid:
+@checked
+def normalised_contraction(
+    name: str, a1: Callable[[Tensor], Tensor], a2: Callable[[Tensor], Tensor], b: Callable[[Tensor], Tensor]
+) -> Monoid:
     """The monoid of both sums. Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],) -> output [N, E].
 
     Scores are s = m q . k. a1, a2, b: functions of a tensor, element by element, that torch can differentiate; b must
@@ -67,4 +69,5 @@ def normalised_contraction(name: str, a1: Map, a2: Map, b: Map) -> Monoid:
         pass_on,
         proj_fold=proj_fold,
         proj_fold_bwd=proj_fold_bwd,
+        forms=("(k [M, E], v [M, V], multiplicity [M]), shared (q [N, E])",),
     )

@@ -32,4 +32,4 @@ def rms_norm_monoid(eps: float = 1e-6) -> Monoid:
         (z,), (x,) = total, shared
         return wide(x) / (z / max(1, len(x)) + eps).sqrt()
 
-    return Monoid("RMSNorm", constants(0.0), lift, add, finish, pass_on)
+    return Monoid("RMSNorm", constants(0.0), lift, add, finish, pass_on, forms=("(x [n, ...]), shared (x [D, ...])",))

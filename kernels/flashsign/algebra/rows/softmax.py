@@ -59,6 +59,7 @@ SOFTMAX = Monoid(
     local_means,
     proj_fold=_proj_fold,
     proj_fold_bwd=_proj_fold_bwd,
+    forms=("(k [M, E], v [M, V], multiplicity [M]), shared (q [N, E])",),
 )
 """Items (k [M, E], v [M, E], multiplicity [M]), shared (q [N, E],), q scaled already -> attention [N, E].
 

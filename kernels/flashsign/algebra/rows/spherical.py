@@ -63,4 +63,5 @@ def spherical_monoid(eps: float = 1e-6) -> Monoid:
         pass_on,
         proj_fold=proj_fold,
         proj_fold_bwd=proj_fold_bwd,
+        forms=("(k [M, E], v [M, V], multiplicity [M]), shared (q [N, E])",),
     )

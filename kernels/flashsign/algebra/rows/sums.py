@@ -61,19 +61,34 @@ def _multiply(a: Total, b: Total) -> Total:
     return (a[0] * b[0],)
 
 
-SUM = Monoid("sum", constants(0.0), as_they_are, add, first, pass_on)
+SUM = Monoid("sum", constants(0.0), as_they_are, add, first, pass_on, forms=("(x [n, ...])",))
 """Items (x [n, ...],) -> sum of x."""
 
-WEIGHTED_MEAN = Monoid("weighted mean", constants(0.0, 0.0), as_they_are, _combine_weighted, first, _local_weighted)
+WEIGHTED_MEAN = Monoid(
+    "weighted mean",
+    constants(0.0, 0.0),
+    as_they_are,
+    _combine_weighted,
+    first,
+    _local_weighted,
+    forms=("(x [n, ..., E], w [n, ...])",),
+)
 """Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x / sum w [..., E], and the total weight; no weight gives 0."""
 
 WEIGHTED_SUM = replace(WEIGHTED_MEAN, name="weighted sum", finish=_finish_weighted_sum)
 """Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x [..., E], as the mean times the total weight."""
 
 MAX = Monoid(
-    "largest", constants(-math.inf, 0.0), _lift_largest, _combine_largest, first, _local_largest, needs_items=True
+    "largest",
+    constants(-math.inf, 0.0),
+    _lift_largest,
+    _combine_largest,
+    first,
+    _local_largest,
+    needs_items=True,
+    forms=("(x [n, ...])",),
 )
 """Items (x [n, ...],) -> the largest x, and how many items attain it; these share its gradient evenly, as in amax."""
 
-PRODUCT = Monoid("product", constants(1.0), as_they_are, _multiply, first)
+PRODUCT = Monoid("product", constants(1.0), as_they_are, _multiply, first, forms=("(x [n, ...])",))
 """Items (x [n, ...],) -> product of x. It has no D: where one x is 0, a total and an item do not tell the others."""

@@ -60,6 +60,7 @@ WEIGHTED_CROSS_ENTROPY = Monoid(
     proj_fold_bwd=_proj_fold_bwd,
     numbered=True,
     needs_items=True,
+    forms=tuple(f"(C [V, D]{bias}), shared (h [N, D], classes [N, L], weights [N, L])" for bias in ("", ", bias [V]")),
 )
 """Items (C [V, D],) or (C, bias [V]), shared (h [N, D], classes int64 [N, L], weights [N, L]) -> loss of each row [N].
 

@@ -1,0 +1,109 @@
+"""What a fold is given by its caller: items of the form that a monoid takes, and what functions of one's own return.
+
+A form is written as in the docstrings, "(k [M, E], v [M, E]), shared (q [N, E])": letters are sizes, equal for equal
+letters, and "..." is any number of axes, equal wherever it stands.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashsign.errors import ShapeMismatch
+
+Shape = tuple[int, ...]
+
+
+def check_items(name: str, forms: Sequence[str], items: Sequence[Tensor], shared: Sequence[Tensor], axes: int) -> None:
+    """Raises ShapeMismatch unless items and shared tensors are of one of the forms; axes: of bags before the others.
+
+    name: of the monoid. Without forms, nothing is known of a monoid's items but that they have rows.
+    """
+    for number, each in enumerate(items):
+        if each.ndim <= axes:
+            raise ShapeMismatch(f"items[{number}] must have an axis of items; found {list(each.shape)}, one number.")
+    own = [tuple(x.shape[axes:]) for x in items], [tuple(x.shape[axes:]) for x in shared]
+    if forms and not any(_fits(form, *own) for form in forms):
+        raise ShapeMismatch(
+            f"{name} takes items {' or '.join(forms)}; found items {[list(x.shape) for x in items]} and shared "
+            f"{[list(x.shape) for x in shared]}."
+        )
+
+
+@functools.cache
+def _letters(form: str) -> tuple[list[list[str]], ...]:
+    """The letters of every tensor of a form, of items and of shared ones."""
+    of_items, _, of_shared = form.partition("shared")
+    return tuple(
+        [text.replace(" ", "").split(",") for text in re.findall(r"\[(.*?)\]", part)] for part in (of_items, of_shared)
+    )
+
+
+def _fits(form: str, items: list[Shape], shared: list[Shape]) -> bool:
+    sizes: dict[str, Any] = {}
+    return all(
+        len(letters) == len(shapes)
+        and all(_binds(each, shape, sizes) for each, shape in zip(letters, shapes, strict=True))
+        for letters, shapes in zip(_letters(form), (items, shared), strict=True)
+    )
+
+
+def _binds(letters: list[str], shape: Shape, sizes: dict[str, Any]) -> bool:
+    """Whether a shape is what its letters say, as far as their sizes are known; new ones are learned."""
+    if "..." in letters:
+        at, free = letters.index("..."), len(shape) - len(letters) + 1
+        if free < 0:
+            return False
+        whole: list[Any] = [*shape[:at], shape[at : at + free], *shape[at + free :]]
+    else:
+        whole = list(shape)
+    return len(whole) == len(letters) and all(
+        sizes.setdefault(a, size) == size for a, size in zip(letters, whole, strict=True)
+    )
+
+
+def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bool = False) -> Callable[..., Any]:
+    """The function, whose results are checked: a tuple of tensors, as many as the first argument has if like_first.
+
+    what: the function in messages, "The lift of sums". A wrong result raises ValueError; a compiler traces no check.
+    """
+    own = getattr(function, "own_function", function)
+
+    @functools.wraps(own)
+    def call(*arguments: Any) -> Any:
+        result = own(*arguments)
+        if torch.compiler.is_compiling():
+            return result
+        if not isinstance(result, (tuple, list)) or not all(isinstance(each, Tensor) for each in result):
+            kind = type(result).__name__
+            if isinstance(result, (tuple, list)):
+                kind += f" of {', '.join(type(each).__name__ for each in result)}"
+            raise ValueError(f"{what} must return a tuple of tensors, as (x,); found {kind}.")
+        if like_first and len(result) != len(arguments[0]):
+            raise ValueError(
+                f"{what} must return as many tensors as it is given; found {len(result)} for {len(arguments[0])}."
+            )
+        return result
+
+    call.own_function = own  # type: ignore[attr-defined]
+    return call
+
+
+def returning_a_tensor(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """The same for a function that returns one tensor."""
+    own = getattr(function, "own_function", function)
+
+    @functools.wraps(own)
+    def call(*arguments: Any) -> Any:
+        result = own(*arguments)
+        if not isinstance(result, Tensor) and not torch.compiler.is_compiling():
+            raise ValueError(f"{what} must return a tensor; found {type(result).__name__}.")
+        return result
+
+    call.own_function = own  # type: ignore[attr-defined]
+    return call
