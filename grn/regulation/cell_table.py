@@ -11,6 +11,8 @@ Letters: C cells, N genes, R regulators, K states, P members, B cells of a batch
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -153,7 +155,9 @@ def dense(table: sp.csr_matrix | sp.csc_matrix, device: torch.device) -> Tensor:
         return torch.as_tensor(table.toarray(), device=device)
     starts, columns = (torch.as_tensor(each, device=device) for each in (table.indptr, table.indices))
     values = torch.as_tensor(table.data, device=device)
-    return torch.sparse_csr_tensor(starts, columns, values, table.shape).to_dense()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor|invariant)")  # to_dense alone is used
+        return torch.sparse_csr_tensor(starts, columns, values, table.shape).to_dense()
 
 
 def most_kept(device: torch.device) -> int:
