@@ -12,6 +12,10 @@ class ConfigError(UserError):
     """A configuration file, field or override that cannot be used."""
 
 
+class Mistakes(ConfigError):
+    """All that is wrong with a configuration: a line, which is one sentence, for each mistake."""
+
+
 class DataError(UserError):
     """An expression matrix, its labels or its genes that cannot be used."""
 

@@ -93,8 +93,12 @@ def replacing_file(path: Path) -> Iterator[Path]:
     if path.is_dir():
         raise RunFolderError(f"{path} is a folder, where a file is to be written; rename or remove it.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix is kept, because writers choose the format by it.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    try:
+        # The suffix is kept, because writers choose the format by it.
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    except OSError as error:
+        error.filename = str(path)  # the temporary name would tell nobody anything
+        raise
     os.close(handle)
     beside = Path(name)
     try:
@@ -134,6 +138,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in FULL:
             raise cannot_be_written(path, error) from error
+        raise
+    except RunFolderError as error:  # of a file in it, which replacing_file could not write
+        error.args = (str(error).replace(str(beside), str(path)),)
         raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)

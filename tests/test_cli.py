@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from rich.console import Console
 from grn import __version__
 from grn.cli import main as cli
 from grn.cli.console import print_table
-from grn.cli.exit_codes import exit_code_of
+from grn.cli.exit_codes import REFUSALS, exit_code_of, exit_with
+from grn.cli.main import use_sound_environment
 from grn.config.files import dump_config, load_config
 from grn.errors import ConfigError, DataError, Interrupted, UserError, reworded
 
@@ -102,13 +104,62 @@ def test_debug_prints_the_traceback(capsys):
 
 def test_a_full_or_forbidden_disk_is_a_user_error(capsys):
     assert exit_code_of(raising(PermissionError(13, "Permission denied", "/mnt/results"))) == 2
-    assert capsys.readouterr().err == "error: /mnt/results: permission denied.\n"
+    printed = capsys.readouterr().err
+    assert printed == "error: /mnt/results: permission denied; change its permissions, or choose another path.\n"
 
 
 @pytest.mark.parametrize("number", [errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG])
 def test_an_impossible_file_name_is_a_user_error(number, capsys):
     assert exit_code_of(raising(OSError(number, os.strerror(number), "results/x"))) == 2
-    assert capsys.readouterr().err == f"error: results/x: {os.strerror(number).lower()}.\n"
+    assert capsys.readouterr().err.startswith(f"error: results/x: {os.strerror(number).lower()}; ")
+
+
+@pytest.mark.parametrize("number", sorted(REFUSALS))
+def test_what_the_system_refuses_comes_with_what_to_do(number, capsys):
+    assert exit_code_of(raising(OSError(number, os.strerror(number)))) == 2
+    assert re.fullmatch(r"error: the disk, or what the output is sent to: .+; .+\.\n", capsys.readouterr().err)
+
+
+def test_an_error_is_one_printable_line_whatever_it_quotes(capsys):
+    """A file's name may hold a line feed, colours of a terminal or bytes that are no text; a value may be endless."""
+    assert exit_code_of(raising(DataError("a\nb\x1b[31m\udcff \u00fc.h5ad does not exist; give a file."))) == 2
+    assert capsys.readouterr().err == "error: a\\nb\\x1b[31m\\xff \u00fc.h5ad does not exist; give a file.\n"
+    assert exit_code_of(raising(DataError(f"{'9' * 5000} is too large; give less."))) == 2
+    printed = capsys.readouterr().err
+    assert len(printed) < 1600 and printed.startswith("error: 999") and printed.endswith("9 is too large; give less.\n")
+
+
+def test_each_mistake_of_a_configuration_is_a_line(capsys):
+    assert cli.main(["train", "x.h5ad", "--set", "trainer.max_steps=many", "--set", "trainer.seed=-1"]) == 2
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["error", "error"]
+
+
+def test_the_environment_is_made_sound():
+    """With COLUMNS=0 rich prints nothing; a drawing library that is told a wrong backend does not import."""
+    environment = {"COLUMNS": "0", "LINES": "many", "TERMINAL_WIDTH": "-3", "MPLBACKEND": "nonsense", "HOME": "/root"}
+    use_sound_environment(environment)
+    assert environment == {"MPLBACKEND": "agg", "HOME": "/root"}
+    environment = {"COLUMNS": "120"}
+    use_sound_environment(environment)
+    assert environment["COLUMNS"] == "120"
+
+
+def test_a_removed_working_folder_is_said_at_once(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    try:
+        assert cli.main(["train", "cells.h5ad"]) == 2
+    finally:
+        os.chdir(tmp_path)
+    assert "does not exist any more; go to another one (cd)" in capsys.readouterr().err
+
+
+def test_a_program_without_standard_output_ends_well(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as ended:
+        exit_with(0)
+    assert ended.value.code == 0
 
 
 @pytest.mark.parametrize(

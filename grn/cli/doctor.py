@@ -38,9 +38,11 @@ def command(
         raise ConfigError("--label, --regulators and --set are of a run; give its configuration or cells, too.")
     config = None if run is None else loaded_config(run, None, label, regulators, overrides)
     if config is not None:
-        from grn.data.readers.registry import find_source
+        from grn.training.machine import refuse_impossible_training
+        from grn.training.run import checked_cells
 
-        find_source(config.data)  # before the self-test, which takes a while
+        refuse_impossible_training(config.trainer)
+        checked_cells(config)  # what is wrong with them is said at once, and not after the self-test
     say = plain(console())
     say("Installed")
     for name, version in _installed():

@@ -14,16 +14,20 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from grn.errors import Interrupted, UserError
+from grn.errors import Interrupted, Mistakes, UserError
 
 INTERNAL_ERROR, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
-# What the operating system refuses: its own message names the file or folder and the reason.
-REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
-REFUSALS |= {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}  # the name is taken or impossible
-REFUSALS |= {errno.ELOOP, errno.EFBIG, errno.EIO, errno.EMFILE}
+# What the operating system refuses, and what to do: its own message names the file or folder and the reason.
+REFUSALS = dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or choose another path")
+REFUSALS |= dict.fromkeys((errno.EROFS, errno.EEXIST), "choose another output")
+REFUSALS |= dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space, or choose another output")
+REFUSALS |= dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP), "give another path")
+REFUSALS |= {errno.EIO: "the disk may be damaged; choose another", errno.EMFILE: "raise the limit (ulimit -n)"}
+
+LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may have a million
 
 # Patterns in typer's messages, and what makes them one sentence.
 REPHRASED = {
@@ -68,15 +72,18 @@ def exit_code_of(command: Callable[[], int | None], debug: bool = False, program
 
 def explain(error: Exception, program: str = "grn") -> tuple[int, str]:
     """The exit code for an exception, and the sentence that explains it to the user."""
-    if isinstance(error, UserError) or type(error).__name__ == "UnusableTiles":  # flashsign's: no import of torch here
+    if isinstance(error, Mistakes):
         return USER_ERROR, str(error)
+    if isinstance(error, UserError) or type(error).__name__ == "UnusableTiles":  # flashsign's: no import of torch here
+        return USER_ERROR, str(error).replace("\n", r"\n")  # a path may hold one
     if hasattr(error, "format_message"):  # typer's errors: unknown options, missing arguments
         message = " ".join(error.format_message().split()).rstrip(".?")
         for old, new in REPHRASED.items():
             message = re.sub(old, new, message)
         return USER_ERROR, f"{message[:1].lower()}{message[1:]}; see {_command_path(error, program)} --help."
     if isinstance(error, OSError) and error.errno in REFUSALS:
-        return USER_ERROR, f"{error.filename or 'the disk'}: {(error.strerror or str(error)).lower()}."
+        where = error.filename or "the disk, or what the output is sent to"
+        return USER_ERROR, f"{where}: {(error.strerror or str(error)).lower()}; {REFUSALS[error.errno]}."
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or out_of_memory(str(error)):
         return USER_ERROR, (
             f"memory ran out ({_short(error)}); lower trainer.batch_size, data.genes, regulation.members or "
@@ -100,7 +107,15 @@ def print_error(message: str) -> None:
     from grn.cli.console import errors
 
     for line in message.splitlines():
-        errors().print(Text.assemble(("error: ", "bold red"), line))
+        errors().print(Text.assemble(("error: ", "bold red"), _printable(line)))
+
+
+def _printable(line: str) -> str:
+    """A sentence without what a terminal would act upon, as far as file and gene names bring it, and not endless."""
+    with suppress(UnicodeEncodeError):  # bytes of a name that are no text in the system's encoding
+        line = line.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    line = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 400]} … {line[-400:]}"
 
 
 class _Terminated(BaseException):
@@ -160,7 +175,8 @@ def _first_line(error: Exception) -> str:
 def exit_with(code: int) -> None:
     """Ends the process. Output that cannot be flushed because its reader has gone is not an error."""
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed before the start: >&-
+            sys.stdout.flush()
     except BrokenPipeError:
         sys.stdout = None  # type: ignore[assignment]
     sys.exit(code)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Annotated, NoReturn
 
 import typer
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit code."""
 
     def command() -> int | None:
+        _refuse_removed_folder()
         _refuse_empty(arguments)
         return app(args=list(arguments), prog_name="grn", standalone_mode=False)
 
@@ -68,7 +70,30 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             raise ConfigError(f"What follows {before or 'grn'} is empty; give a value, or leave it out.")
 
 
+def _refuse_removed_folder() -> None:
+    """Raises ConfigError where the working folder has been removed: torch would end the process, with code 2."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError(
+            "The folder that this command was started in does not exist any more; go to another one (cd), and start it "
+            "there."
+        ) from None
+
+
+def use_sound_environment(environment: MutableMapping[str, str]) -> None:
+    """Removes what libraries would read from the environment and fail at; matplotlib draws into files alone.
+
+    With a width of 0, rich prints nothing, not even errors; other texts than numbers end typer and matplotlib.
+    """
+    for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):
+        if not (environment.get(name, "1").isdecimal() and int(environment.get(name, "1"))):
+            del environment[name]
+    environment["MPLBACKEND"] = "agg"
+
+
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and ends the process: the entry point of `grn`, `python -m grn` and train.py."""
+    use_sound_environment(os.environ)
     exit_with(main(sys.argv[1:] if arguments is None else arguments))
     raise AssertionError("exit_with returned")

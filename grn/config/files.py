@@ -13,7 +13,7 @@ from grn.config.fields import LIKE, subsection
 from grn.config.mistakes import Origins, sentences, shown
 from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
-from grn.errors import ConfigError, one_line
+from grn.errors import ConfigError, Mistakes, one_line
 from grn.files import address_in, as_a_shell_reads, does_not_exist, nearest_file
 from grn.nearest import nearest
 
@@ -94,11 +94,11 @@ def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], Origins,
 
 
 def build_config(values: dict[str, Any], origins: Origins | None = None, title: str = "configuration") -> Config:
-    """A checked configuration from plain values. Raises ConfigError with a line for each mistake (see mistakes.py)."""
+    """A checked configuration from plain values. Raises Mistakes, with a line for each (see mistakes.py)."""
     try:
         return Config.model_validate(_fill_empty_sections(values, Config))
     except ValidationError as error:
-        raise ConfigError(sentences(error, origins or {}, title)) from error
+        raise Mistakes(sentences(error, origins or {}, title)) from error
 
 
 def dump_config(config: Config) -> str:

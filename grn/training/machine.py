@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from grn.config.schema import TrainerConfig
+from grn.data.loading.gene_parallel import ParallelRank
 from grn.devices import uses_gpu
 from grn.errors import ConfigError
 from grn.training.loop.quiet import quiet
@@ -57,9 +58,15 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
         )
     if settings.precision == "16-mixed" and not uses_gpu(settings):
         raise ConfigError("trainer.precision is '16-mixed', which needs a GPU, and there is none; set it to auto.")
+    ParallelRank.of(0, processes(settings), settings.gene_parallel)  # raises ConfigError
     reason = lightning_refusal(settings)
     if reason is None:
         return
+    if "SLURM" in reason:
+        raise ConfigError(
+            f"SLURM's tasks are not those that trainer.devices and trainer.num_nodes ask for ({reason}); start it with "
+            f"srun --nodes={settings.num_nodes} --ntasks-per-node={processes(settings) // settings.num_nodes}."
+        )
     for field in ("accelerator", "strategy", "precision", "devices"):
         if lightning_refusal(settings.model_copy(update={field: "auto"})) is None:
             value = f"trainer.{field} is {getattr(settings, field)!r}"
@@ -75,7 +82,7 @@ def lightning_refusal(settings: TrainerConfig) -> str | None:
     try:
         with quiet(), warnings.catch_warnings(action="ignore"):  # the Trainer that trains will warn
             L.Trainer(**lightning_options(settings), logger=False, enable_checkpointing=False)
-    except (ValueError, MisconfigurationException, ImportError) as error:
+    except (ValueError, RuntimeError, MisconfigurationException, ImportError) as error:
         return str(error).strip().split("\n")[0].split(". ")[0].rstrip(".") or type(error).__name__
     return None
 

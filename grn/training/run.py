@@ -21,7 +21,6 @@ from grn.bags import Batch
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
-from grn.data.loading.gene_parallel import ParallelRank
 from grn.data.loading.module import CellsDataModule
 from grn.data.preprocessing.scale import mean_and_sd
 from grn.data.preprocessing.split import Split
@@ -101,7 +100,6 @@ def train(
     Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
     """
     refuse_impossible_training(config.trainer)
-    ParallelRank.of(0, processes(config.trainer), config.trainer.gene_parallel)  # raises ConfigError
     first = process_rank() == 0
     with ExitStack() as until_the_end:
         start = None
@@ -119,11 +117,7 @@ def train(
         return_large_pieces()
         if first and (size := size_of_source(config.data, adata)) is not None:
             say(memory_estimate.sentence(config, size))
-        cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
-        refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
-        refuse_nothing_to_learn(config, cells, split)
-        if config.network.prior is not None:  # a wrong file is refused before the training, not after it
-            prior_of(config.network, cells)
+        cells, split = checked_cells(config, adata)
         origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:
@@ -148,6 +142,19 @@ def train(
                 # There is nothing to resume, and the corrected command may be given with the same --output.
                 remove_run(start.folder, keep_folder=existed)
             raise
+
+
+def checked_cells(config: Config, adata: AnnData | None = None) -> tuple[Cells, Split]:
+    """The cells of a run and their split, unless something in them is refused. `adata` as for `train`.
+
+    Raises UserError for whatever can be known before anything is trained or written.
+    """
+    cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
+    refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
+    refuse_nothing_to_learn(config, cells, split)
+    if config.network.prior is not None:
+        prior_of(config.network, cells)
+    return cells, split
 
 
 def train_in(

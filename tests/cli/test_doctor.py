@@ -60,3 +60,14 @@ def test_an_estimate_is_printed_for_a_run(capsys, monkeypatch):
 def test_what_is_wrong_with_the_run_is_one_sentence(arguments, sentence, capsys):
     assert main(["doctor", *arguments]) == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_wrong_cells_are_said_before_the_kernels_are_tested(tmp_path, monkeypatch, capsys):
+    import anndata
+    import numpy as np
+
+    anndata.AnnData(np.ones((8, 4), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
+    monkeypatch.setattr(kernel_check, "self_test", lambda: pytest.fail("the kernels were tested first"))
+    assert main(["doctor", str(tmp_path / "cells.h5ad"), "--label", "type"]) == 2
+    printed = capsys.readouterr()
+    assert "which is not a column of obs" in printed.err and not printed.out

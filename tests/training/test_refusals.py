@@ -187,3 +187,12 @@ def test_unreadable_data_leave_nothing_behind(make_config, tmp_path):
     (tmp_path / "used" / "mine.txt").write_text("kept")
     with pytest.raises(RunFolderError, match="used already exists and is not an empty folder"):
         train(wrong, tmp_path / "used", say=lambda line: None)
+
+
+def test_tasks_of_slurm_that_are_not_the_configurations_processes_are_refused(refusal, make_config, monkeypatch):
+    """As after `sbatch --ntasks=4`: Lightning raises a RuntimeError, which was reported as a fault of ours."""
+    for name, value in {"NTASKS": "4", "JOB_ID": "1", "JOB_NAME": "x", "PROCID": "0", "LOCALID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    sentence = refusal(make_config())
+    assert sentence.startswith("SLURM's tasks are not those that trainer.devices and trainer.num_nodes ask for (")
+    assert sentence.endswith("); start it with srun --nodes=1 --ntasks-per-node=1.")

@@ -61,7 +61,7 @@ def test_a_truncated_file_is_one_sentence(adata, write, tmp_path, kept, backed):
     ("problem", "sentence_start"),
     [
         (MemoryError("Unable to allocate 9 TiB"), "memory ran out (Unable to allocate 9 TiB)"),
-        (PermissionError(errno.EACCES, "Permission denied", "cells.h5ad"), "cells.h5ad: permission denied."),
+        (PermissionError(errno.EACCES, "Permission denied", "cells.h5ad"), "cells.h5ad: permission denied; "),
     ],
 )
 def test_what_the_machine_refuses_is_not_reported_as_damage(adata, write, monkeypatch, problem, sentence_start):
@@ -85,7 +85,7 @@ def test_a_file_that_may_not_be_read_is_named(adata, write, backed):
     path.chmod(0)
     with pytest.raises(PermissionError) as caught:
         open_source(DataConfig(path=str(path), backed=backed))
-    assert explain(caught.value) == (2, f"{path}: permission denied.")
+    assert explain(caught.value)[1].startswith(f"{path}: permission denied; ")
 
 
 def test_simulated_is_seeded_by_its_own_fields():
