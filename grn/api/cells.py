@@ -23,11 +23,18 @@ def cells_of_caller(data: AnnData | None) -> AnnData | None:
 
 
 def checked_anndata(adata: AnnData) -> AnnData:
-    """`adata`, if it has cells and genes and every cell has a name of its own. Raises DataError."""
+    """`adata`, if it has cells and genes, and every cell has one name of its own. Raises DataError."""
     if adata.isbacked and not Path(str(adata.filename)).is_file():
         raise DataError(f"The file of the backed AnnData, {adata.filename}, does not exist any more; read it again.")
     if adata.n_obs == 0 or adata.n_vars == 0:
         raise DataError(f"The AnnData has {adata.n_obs} cells x {adata.n_vars} genes; give one that has both.")
+    for what, names in (("Cell", adata.obs_names), ("Gene", adata.var_names)):
+        if names.nlevels > 1:
+            own = "obs_names" if what == "Cell" else "var_names"
+            raise DataError(
+                f"{what} names have {names.nlevels} levels (a MultiIndex); join them, as adata.{own} = "
+                f'["-".join(map(str, name)) for name in adata.{own}].'
+            )
     if not adata.obs_names.is_unique:
         repeated = adata.obs_names[adata.obs_names.duplicated()]
         raise DataError(

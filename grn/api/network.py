@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grn.api.cells import cells_of_caller
-from grn.api.run import Run, load
+from grn.api.run import Run, as_run
 from grn.api.train import WORDS, changed_fields, random_states_kept, run_settings
 from grn.arguments import SEED, Bound, checked
 from grn.errors import ConfigError, DataError, RunFolderError, reworded
@@ -119,7 +119,7 @@ def network(
             raise ConfigError(
                 f"{given} is about cells, and a run has its own configuration; leave it out, or give the cells first."
             )
-        return _of_run(source if isinstance(source, Run) else load(source), cell, cell_type, data)  # type: ignore[arg-type]
+        return _of_run(as_run(source), cell, cell_type, data)  # type: ignore[arg-type]
     if data is not None:
         raise ConfigError("data= is the cells of a run, but the first argument are cells already; leave data= out.")
     with reworded(WORDS), random_states_kept():
@@ -274,7 +274,7 @@ def _refuse_unknown(option: str, name: str, known: list[str]) -> None:
     if not known:
         raise DataError(
             f"{option} is {name!r}, but these cells have one network together: they have no labels, and no states were "
-            "found. Leave it out, or give label_key=."
+            "found; leave it out, or give label_key=."
         )
     near = nearest(name, known)
     hint = f"did you mean {near!r}?" if near else f"it has {', '.join(map(repr, known))}."

@@ -108,7 +108,7 @@ def predicted_network(
     from grn.analysis.evaluation.network_files import network_of_anndata, network_of_table, open_network_file
 
     if isinstance(network, Run):
-        return open_network_file(network.folder, key)
+        return open_network_file(network._there(), key)
     if isinstance(network, pd.DataFrame):
         if key != "grn":
             raise DataError(f"key is {key!r}, a key of varp, and a table has none; give a run or its network.h5ad.")
@@ -133,7 +133,7 @@ def layer_of_run(
     from grn.network.formats.write import layer_edges
     from grn.network.readouts.blocks.one_layer import LayerChoice
 
-    folder = network.folder if isinstance(network, Run) else network
+    folder = network._there() if isinstance(network, Run) else network
     if not isinstance(folder, (str, os.PathLike)) or not Path(folder).is_dir():
         raise DataError("layer= reads the model of a run; give the run or its folder.")
     with reworded(WORDS):

@@ -52,7 +52,7 @@ class Run:
 
         Raises RunFolderError where the folder holds neither, or a run that was cut off.
         """
-        self._folder = _find(Path(folder))
+        self._folder = _find(Path(folder)).absolute()  # a program may change its working folder
         self._temporary = weakref.finalize(self, _remove, self._folder, os.getpid()) if temporary else None
 
     @property
@@ -65,7 +65,7 @@ class Run:
         """Every field as it was used."""
         from grn.config.files import load_config
 
-        return load_config(self._file(CONFIG))
+        return load_config(self._needed(CONFIG))
 
     @cached_property
     def metrics(self) -> dict[str, float]:
@@ -81,7 +81,7 @@ class Run:
 
         from grn.files import table_of_run
 
-        path = self._file("metrics.csv")
+        path = self._needed("metrics.csv")
         with table_of_run(path):
             table = pd.read_csv(path, float_precision="round_trip")
             if words := [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]:
@@ -95,7 +95,7 @@ class Run:
 
         from grn.files import table_of_run
 
-        path = self._folder / "confusion.csv"
+        path = self._file("confusion.csv")
         with table_of_run(path):  # read as plain text: a cell type may be called "NA"
             table = pd.read_csv(path, index_col=0, keep_default_na=False) if path.is_file() else pd.DataFrame()
             if list(map(str, table.index)) != list(table) or not all(kind.kind in "iu" for kind in table.dtypes):
@@ -109,7 +109,7 @@ class Run:
         A row per candidate edge, sorted by |weight|."""
         from grn.files import read_edge_table
 
-        return read_edge_table(self._file("edges.parquet"))
+        return read_edge_table(self._needed("edges.parquet"))
 
     @cached_property
     def network(self) -> AnnData:
@@ -119,7 +119,7 @@ class Run:
         """
         from grn.files import read_anndata
 
-        return read_anndata(self._file("network.h5ad"))
+        return read_anndata(self._needed("network.h5ad"))
 
     @cached_property
     def cell_types(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class Run:
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Copies the run to a new folder, which is its folder from then on, whole or not at all, and returns that.
 
-        Raises RunFolderError where `folder` exists already or cannot be written.
+        Raises RunFolderError where `folder` exists already, lies in the run's own folder or cannot be written.
 
         Examples:
             >>> import grn, tempfile
@@ -143,9 +143,12 @@ class Run:
             ...     grn.load(kept).edges.equals(run.edges)
             True
         """
-        folder = Path(folder)
+        # A folder that `..` leads back out of need not exist.
+        folder = Path(os.path.normpath(folder)).absolute()
         if os.path.lexists(folder):
             raise RunFolderError(f"{folder} already exists and is never overwritten; give save() another name.")
+        if self._there().resolve() in folder.resolve().parents:
+            raise RunFolderError(f"{folder} lies in the folder of the run itself; give save() a place outside of it.")
         try:
             with reworded({"choose another output": "give save() another place"}):
                 refuse_unwritable(folder)
@@ -210,15 +213,32 @@ class Run:
 
     @property
     def _model(self) -> Path:
-        return self._folder if self._only_model else self._folder / "model"
+        return self._there() if self._only_model else self._there() / "model"
 
     @cached_property
     def _trained(self) -> TrainedModel:
         from grn.model.saved import TrainedModel
 
-        return TrainedModel.load(self._folder)
+        return TrainedModel.load(self._there())
+
+    def _there(self) -> Path:
+        """The run's folder. Raises RunFolderError where it was removed or moved since the run was opened."""
+        if not self._folder.is_dir():
+            raise RunFolderError(
+                f"The folder of this run, {self._folder}, does not exist any more; put it back, or load the run from "
+                "where it is now."
+            )
+        return self._folder
+
+    def _needed(self, name: str) -> Path:
+        """The path of a file that every run has. Raises RunFolderError where it was removed."""
+        path = self._file(name)
+        if not path.is_file():
+            raise RunFolderError(f"{path} does not exist any more; restore it, or train again.")
+        return path
 
     def _file(self, name: str) -> Path:
+        self._there()
         if self._only_model:
             raise RunFolderError(
                 f"{self._folder} is a model without its run and has no {name}; load the folder of the run."
@@ -254,7 +274,10 @@ def load(run: str | os.PathLike[str]) -> Run:
 
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:
-    return run if isinstance(run, Run) else load(run)
+    if isinstance(run, Run):
+        run._there()
+        return run
+    return load(run)
 
 
 def _find(folder: Path) -> Path:

@@ -19,6 +19,7 @@ from grn.arguments.kinds import (
     is_whole,
     is_word,
     kind_of,
+    levels,
     listed,
     parts_of,
     plain,
@@ -110,6 +111,8 @@ class Argument:
         """What a caller may have meant, or which part of a value is wrong, for the end of the sentence."""
         if self.takes_cells and getattr(value, "ndim", 0) == 2:
             return " (make one of it: anndata.AnnData(counts), cells x genes)"
+        if levels(value) > 1:
+            return f" (its columns have {levels(value)} names each; give them one)"
         if "Axes" in self.parts and type(value).__name__ == "ndarray":
             return " (give one of these axes, as ax[0])"
         if isinstance(value, str):

@@ -16,7 +16,7 @@ from grn.errors import DataError
 REFUSED = object()
 """What a kind answers where a value is not of it."""
 LARGEST = 2**63 - 1
-NAMES, PATH = "Sequence[str]", "os.PathLike[str]"
+NAMES, PATH, TABLE = "Sequence[str]", "os.PathLike[str]", "pd.DataFrame"
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,16 @@ def _instance(words: str, module: str, name: str) -> Kind:
     return Kind(words, lambda value: value if _is_a(value, module, name) else REFUSED)
 
 
+def _table(value: object) -> object:
+    """Tables whose columns have one name each."""
+    return value if _is_a(value, "pandas", "DataFrame") and levels(value) == 1 else REFUSED
+
+
+def levels(table: object) -> int:
+    """How many names each column of a table has; 0 of what is no table."""
+    return getattr(getattr(table, "columns", None), "nlevels", 0)
+
+
 def _run_like(value: object) -> object:
     return value if all(hasattr(type(value), name) for name in ("edges", "network", "folder")) else REFUSED
 
@@ -191,7 +201,7 @@ KINDS: dict[str, Kind] = {
     NAMES: Kind("a list of one or more names", _names),
     "tuple[str, str]": Kind("two different names", _two_names),
     "AnnData": _instance("an AnnData", "anndata", "AnnData"),
-    "pd.DataFrame": _instance("a table", "pandas", "DataFrame"),
+    TABLE: Kind("a table", _table),
     "Run": _instance("a run", "grn.api.run", "Run"),
     "RunLike": Kind("a run", _run_like),
     "SignedNetwork": _instance("a network (run.network)", "grn.network.signed_network", "SignedNetwork"),

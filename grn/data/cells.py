@@ -11,6 +11,7 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
+from grn.arguments.kinds import writable
 from grn.config.schema import DataConfig
 from grn.data.digest import digest_of_cells
 from grn.data.preprocessing.counting import Counting
@@ -293,6 +294,11 @@ def read_labels(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray, tuple[s
     classes, positions = np.unique(text.to_numpy(str)[~missing], return_inverse=True)
     if classes.size == 0:
         raise DataError(f"Column {key!r} of obs holds no labels; set data.label_key to another column, or to null.")
+    if cut := [name for name in text[~missing].unique() if not writable(name)]:
+        raise DataError(
+            f"The label {cut[0]!r} in the column {key!r} of obs has a null character or half of one, which files "
+            "cannot hold; rename it first."
+        )
     labels = np.full(len(obs), MISSING, np.int64)
     labels[~missing] = positions
     return labels, tuple(map(str, classes))

@@ -14,6 +14,7 @@ import pandas as pd
 from grn.errors import DataError, one_line
 from grn.files import does_not_exist, number_advice, unpacked
 
+ONE_LEVEL = 'give each one name, as table.columns = ["_".join(map(str, names)) for names in table.columns]'
 # The names of the columns that hold regulator, target and, in most formats, a value.
 Columns = tuple[str, ...]
 
@@ -56,7 +57,12 @@ def _is_counting(row: Sequence[str]) -> bool:
 
 
 def refuse_twin_columns(where: Path | str, table: pd.DataFrame) -> None:
-    """Raises DataError where a table from Python has two columns of one name; text files keep the first."""
+    """Raises DataError where a table from Python has two columns of one name; text files keep the first.
+
+    Nor may its columns have several levels.
+    """
+    if table.columns.nlevels > 1:
+        raise DataError(f"{where} has columns of {table.columns.nlevels} levels; {ONE_LEVEL}.")
     if (twice := table.columns.duplicated()).any():
         raise DataError(f"{where} has two columns called {str(table.columns[twice][0])!r}; keep one of them.")
 
@@ -106,6 +112,8 @@ def cell_types(where: Path | str, table: pd.DataFrame) -> np.ndarray | None:
 
 def numbers(where: Path | str, column: pd.Series) -> np.ndarray:
     """A column as finite float64. Raises DataError with the first value that is not a finite number."""
+    if what := other_than_numbers(column):
+        raise DataError(f"{where} has {what} in the column {column.name!r}, where numbers belong; give it numbers.")
     values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     bad = ~np.isfinite(values)
     if bad.any():
@@ -116,6 +124,25 @@ def numbers(where: Path | str, column: pd.Series) -> np.ndarray:
             f"finite number; {number_advice(str(column.iloc[first])) or 'correct or remove the row'}."
         )
     return values
+
+
+def other_than_numbers(column: pd.Series) -> str:
+    """What a column holds that pandas would take for numbers without a word: dates, true and false; "" for others."""
+    whole = pd.api.types.infer_dtype(column, skipna=True)
+    if whole.startswith("mixed") and column.map(lambda value: isinstance(value, (bool, np.bool_, complex))).any():
+        return "true, false or complex values"
+    return next((what for begin, what in NO_NUMBERS.items() if whole.startswith(begin)), "")
+
+
+NO_NUMBERS = {
+    "boolean": "true and false",
+    "complex": "complex numbers",
+    "date": "dates",
+    "time": "times",
+    "period": "times",
+    "interval": "intervals",
+}
+"""How what pandas calls the kind of a column begins -> what it holds."""
 
 
 def _content(path: Path) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.errors import UserError
+from grn.errors import DataError, UserError
 from grn.files import damaged_h5ad, read_anndata, refuse_endless
 
 if TYPE_CHECKING:
@@ -84,21 +84,49 @@ def signed_network(adata: AnnData) -> SignedNetwork:
         raise UserError(f'The network is damaged: uns["grn"] has no {missing[0]}; restore it, or read it again.')
     if not isinstance(about["sign"], str):
         raise UserError('The network is damaged: uns["grn"]["sign"] is no text; restore it, or read it again.')
+    cells = _numbers_of_cells(adata)
     try:
-        cells = adata.obs["cells"].astype(float)
         types = about["cell_types"].set_index("label", drop=False)
         types = types.loc[cells.sort_values(ascending=False, kind="stable").index]
-        by_type = {
-            str(label): sparse.csr_matrix(adata.varp[f"grn_{slug}"])
-            for slug, label in zip(types["slug"], types["label"], strict=True)
-            if f"grn_{slug}" in adata.varp  # the blocks' attention is not read by type
-        }
+        slugs = dict(zip(types["label"].astype(str), types["slug"].astype(str), strict=True))
     except (AttributeError, KeyError, TypeError, ValueError):
         raise UserError(
             'The network is damaged: uns["grn"]["cell_types"] and obs do not name the same cell types; restore them, '
             "or read it again."
         ) from None
-    return SignedNetwork(adata.var_names, sparse.csr_matrix(adata.varp["grn"]), by_type, about)
+    # The blocks' attention is not read by type.
+    by_type = {label: weights_in(adata, f"grn_{slug}") for label, slug in slugs.items() if f"grn_{slug}" in adata.varp}
+    return SignedNetwork(adata.var_names, weights_in(adata, "grn"), by_type, about)
+
+
+def weights_in(adata: AnnData, key: str, where: Path | str = "The network") -> sparse.csr_matrix:
+    """varp[key] as CSR, of any form and any dtype of real numbers.
+
+    where: the network in messages. Raises DataError for what holds no finite numbers.
+    """
+    held = adata.varp[key]
+    kind = getattr(held, "dtype", None)
+    if kind is None or kind.kind not in "fiu" or np.ma.is_masked(held):
+        try:  # tables, whose columns have dtypes of their own
+            held = held.to_numpy(dtype=np.float64)
+        except (AttributeError, TypeError, ValueError):
+            what = "masked values" if kind is not None and np.ma.is_masked(held) else f"values of the type {kind}"
+            raise DataError(f"{where} has {what} in varp[{key!r}], where numbers belong; write it again.") from None
+    found = sparse.csr_matrix(held)
+    if not np.isfinite(found.data).all():
+        raise DataError(f"{where} has weights in varp[{key!r}] that are not finite; write the network again.")
+    return found
+
+
+def _numbers_of_cells(adata: AnnData) -> pd.Series:
+    """How many cells each type has, by label. Raises UserError."""
+    try:
+        cells = adata.obs["cells"].astype(float)
+    except (KeyError, TypeError, ValueError):
+        cells = None
+    if cells is None or not (np.isfinite(cells) & (cells >= 0)).all():
+        raise UserError('The network is damaged: obs["cells"] holds no numbers of cells; restore it, or read it again.')
+    return cells
 
 
 def edge_list(weights: sparse.csr_matrix, genes: pd.Index, count: int | None = None) -> pd.DataFrame:

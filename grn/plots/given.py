@@ -60,9 +60,6 @@ def as_network(value: SignedNetwork | AnnData | RunLike | pd.DataFrame) -> Signe
     if not found.genes.is_unique:
         twice = found.genes[found.genes.duplicated()][0]
         raise DataError(f"The network has the gene {twice!r} twice; give the network of a run as it was written.")
-    for weights in found.by_title().values():
-        if weights.dtype.kind not in "fiu" or not np.isfinite(weights.data).all():
-            raise DataError("The network has weights that are no finite numbers; give that of a run as it was written.")
     return found
 
 
@@ -123,9 +120,15 @@ def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.cs
             raise DataError(f"The table has edges of cell types alone; give cell_type= one of them: {known}.")
         cell_type = next(iter(network.by_type))
     if cell_type not in network.by_type:
-        known = ", ".join(map(repr, network.by_type)) or "none"
-        raise DataError(f"The network has no cell type {cell_type!r}; its types are {known}.")
+        raise no_such_type(network, cell_type)
     return network.by_type[cell_type], cell_type
+
+
+def no_such_type(network: SignedNetwork, cell_type: str) -> DataError:
+    if not network.by_type:
+        return DataError(f"The network has no cell types, and {cell_type!r} was asked for; give one that has them.")
+    known = ", ".join(map(repr, network.by_type))
+    return DataError(f"The network has no cell type {cell_type!r}; its types are {known}.")
 
 
 def genes_of(network: SignedNetwork, names: Iterable[str]) -> list[str]:

@@ -50,7 +50,7 @@ def draws(**rules: Bound | Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def _plain_axes(_: str, ax: Axes) -> Axes:
-    if ax.figure is None:
+    if ax.figure is None or not _belongs(ax):
         raise DataError("ax was removed from its figure; give other axes, or leave ax out.")
     if ax.name != "rectilinear":
         raise DataError(f"ax has the projection {ax.name}, which this picture cannot be drawn on; give plain axes.")
@@ -58,6 +58,16 @@ def _plain_axes(_: str, ax: Axes) -> Axes:
         if scale != "linear":
             raise DataError(f"ax has a {scale} scale in {letter}, on which this picture misleads; give plain axes.")
     return ax
+
+
+def _belongs(ax: Axes) -> bool:
+    """Whether axes are still in their figure, or inset in axes that are; a cleared figure has lost them."""
+    there: list[object] = list(ax.figure.axes)
+    while there:
+        if ax in there:
+            return True
+        there = [inset for axes in there for inset in getattr(axes, "child_axes", ())]
+    return False
 
 
 def _displayable(_: str, show: bool) -> bool:

@@ -60,6 +60,8 @@ class Table:
 
 def refuse_missing(table: pd.DataFrame, columns: tuple[str, ...], wanted: str) -> None:
     """Raises DataError where a table has no column of one of these names. wanted: what the picture draws."""
+    if table.columns.nlevels > 1:
+        raise DataError(f"The table has columns of {table.columns.nlevels} levels; give each one name.")
     for column in columns:
         if column not in table:
             raise DataError(
@@ -92,7 +94,10 @@ def numbers_of(values: pd.Series, bound: Bound, column: str, *, may_miss: bool =
     else:
         wrong = np.array([not _is_number(one) for one in values], dtype=bool) & ~missing
         if wrong.any() and (wrong | missing).all():
-            raise DataError(f"The column {column!r} of the table holds no numbers, which this picture draws.")
+            raise DataError(
+                f"The column {column!r} of the table holds {str(values[wrong].iloc[0])!r}, and this picture draws "
+                "numbers; convert it, or give another table."
+            )
         numbers = np.array([np.nan if no else float(one) for one, no in zip(values, wrong | missing, strict=True)])
     outside = wrong | np.isinf(numbers) | ~_holds(bound, numbers) | (missing & (not may_miss))
     if outside.any():

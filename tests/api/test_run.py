@@ -65,7 +65,7 @@ def test_a_run_whose_folder_is_gone_is_still_printed(tiny_run, tmp_path):
     shutil.copytree(tiny_run, tmp_path / "run")
     run = grn.load(tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
-    assert repr(run) == f"Run in {tmp_path / 'run'}, which cannot be read (FileNotFoundError)"
+    assert repr(run) == f"Run in {tmp_path / 'run'}, which cannot be read (RunFolderError)"
 
 
 def test_a_saved_run_is_whole_and_its_temporary_folder_is_gone(run, temporary, tmp_path, tiny_run):
@@ -302,7 +302,7 @@ def test_a_network_without_its_meaning_is_damaged(copied, tiny_run):
     damages = {
         "is no dict": lambda adata: adata.uns.update(grn=None),
         "is no text": lambda adata: adata.uns["grn"].update(sign=3),
-        "do not name the same cell types": lambda adata: adata.obs.drop(columns="cells", inplace=True),
+        "holds no numbers of cells": lambda adata: adata.obs.drop(columns="cells", inplace=True),
         "grn.*and obs do not name the same": lambda adata: adata.uns["grn"].update(cell_types=["a"]),
     }
     for sentence, damage in damages.items():

@@ -245,14 +245,14 @@ REFUSED = {
     "types is 'a'; it must be a whole number": lambda edges: cell_type_regulators(edges, types="a"),
     "The table, row 2: weight is 'a'": lambda edges: strongest_regulations(edges.assign(weight=[1.0, "a", "b", 1.0])),
     "The table, row 1: weight is 'nan'": lambda edges: strongest_regulations(edges.assign(weight=np.nan)),
-    "The column 'A' of the table holds no numbers": lambda edges: confusion_matrix(pd.DataFrame({"A": ["x"]})),
+    "The column 'A' of the table holds": lambda edges: confusion_matrix(pd.DataFrame({"A": ["x"]})),
     "the table has 2 rows and 3 columns": lambda edges: confusion_matrix(pd.DataFrame(np.ones((2, 3)))),
     "the table has no column 'recall'": lambda edges: precision_recall_curves({"ours": edges}, 0.1),
     "density is 'a'; it must be a number from 0 to 1": lambda edges: precision_recall_curves({}, "a"),
     "This picture draws tables of weights": lambda edges: network_heatmaps({"all": 5}),
     "ax is 5; it must be axes of matplotlib": lambda edges: strongest_regulations(edges, ax=5),
     "first is None; it must be a text": lambda edges: network_difference(edges, None, "T"),
-    "The column 'step' of the table holds no numbers": lambda edges: training_curves(pd.DataFrame({"step": ["a"]})),
+    "The column 'step' of the table holds 'a', and this picture draws numbers": lambda edges: training_curves(pd.DataFrame({"step": ["a"]})),
     "first and second are both 'T'": lambda edges: network_difference(edges, "T", "T"),
 }
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
 
 from grn.errors import DataError
 from grn.files import read_anndata
@@ -28,7 +27,7 @@ from grn.network.edge_tables import (
     refuse_twin_columns,
     unknown_columns,
 )
-from grn.network.signed_network import edge_list, read_sign, sign_has_meaning, signed_network
+from grn.network.signed_network import edge_list, read_sign, sign_has_meaning, signed_network, weights_in
 from grn.run_folder import CONFIG
 
 if TYPE_CHECKING:
@@ -158,16 +157,15 @@ def network_of_anndata(adata: AnnData, where: Path | str, key: str = KEY) -> Pre
         advice = "give a network.h5ad" if key == KEY else "give one of those"
         raise DataError(f"{where} holds no network: varp[{key!r}] is missing (varp has {held}); {advice}.")
     genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
-    edges = edge_list(sparse.csr_matrix(adata.varp[key]), genes)
+    edges = edge_list(weights_in(adata, key, where), genes)
     if edges.empty:
         raise DataError(f"{where} has no edges in varp[{key!r}]; give a network with edges.")
-    if not np.isfinite(edges["weight"]).all():
-        raise DataError(f"{where} has weights in varp[{key!r}] that are not finite; write the network again.")
     about = adata.uns.get("grn")
     meaning = "sign_attention_layers" if LAYER.fullmatch(key) else "sign_attention" if key == POOLED else "sign"
     sign = about.get(meaning, "") if isinstance(about, Mapping) else ""  # other tools may store anything there
     types = partial(_types_of_anndata, adata) if key == KEY else dict
-    return PredictedNetwork(edges.astype({"weight": np.float64}), genes, str(sign), read_types=types)
+    sign = sign if isinstance(sign, str) else ""
+    return PredictedNetwork(edges.astype({"weight": np.float64}), genes, sign, read_types=types)
 
 
 def _other_network(path: Path, key: str) -> PredictedNetwork:

@@ -104,6 +104,8 @@ def _finite(values: object, key: str) -> np.ndarray:
     """What obsm holds, as float64. Raises DataError."""
     try:
         dense = values.toarray() if sparse.issparse(values) else values  # type: ignore[attr-defined]
+        if np.asarray(dense).dtype.kind in "bcMm":
+            raise TypeError
         found = np.asarray(dense, dtype=np.float64)
     except (TypeError, ValueError):
         raise DataError(f"obsm[{key!r}] holds no numbers; compute it again.") from None

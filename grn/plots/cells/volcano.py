@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,7 +84,7 @@ def perturbation_volcano(
         0.01, 0.01, f"{int((certain & (effect < 0)).sum())} fall", ha="left", color=DOWN, transform=axes.transAxes
     )
     about = getattr(cells, "uns", {}).get("grn_perturb", {})
-    title = str(about["perturbation"]) if "perturbation" in about else "perturbation"
+    title = str(about.get("perturbation", "perturbation")) if isinstance(about, Mapping) else "perturbation"
     plain(axes, short(f"{title[:1].upper()}{title[1:]}: genes that change", 60))
     return shown(axes, ax, show)
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from grn.arguments import Bound
 from grn.errors import DataError, UserError
-from grn.network.signed_network import edge_list, similarity_order
+from grn.network.signed_network import edge_list, similarity_order, weights_in
 from grn.plots.given import RunLike, is_run
 from grn.plots.style import draws, figure, plain, shorten
 
@@ -38,13 +38,16 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
     keys.sort(key=lambda key: int(key.removeprefix("grn_attention_layer")))
     if not keys:
         raise UserError("This picture draws the layers' attention (run, or run.network), and none is in this object.")
-    layers = [abs(sparse.csr_matrix(adata.varp[key])) for key in keys]  # type: ignore[union-attr]
-    genes: pd.Index = adata.var_names  # type: ignore[union-attr]
-    if not genes.is_unique or not all(np.isfinite(layer.data).all() for layer in layers):
+    first_gap = next((number for number, key in enumerate(keys) if key != f"grn_attention_layer{number}"), None)
+    if first_gap is not None:
         raise DataError(
-            "The layers' attention has a gene twice, or weights that are not finite; give the network of a run as it "
-            "was written."
+            f"The network has no varp['grn_attention_layer{first_gap}']; give that of a run as it was written."
         )
+    layers = [abs(weights_in(adata, key)) for key in keys]  # type: ignore[arg-type]
+    genes: pd.Index = adata.var_names  # type: ignore[union-attr]
+    if not genes.is_unique:
+        twice = genes[genes.duplicated()][0]
+        raise DataError(f"The network has the gene {twice!r} twice; give the network of a run as it was written.")
     total = sum(layer / max(float(layer.max()), 1e-12) for layer in layers)
     edges = edge_list(sparse.csr_matrix(total), genes)
     rows = list(dict.fromkeys(edges["source"]))[:regulators]
