@@ -252,7 +252,7 @@ REFUSED = {
     "This picture draws tables of weights": lambda edges: network_heatmaps({"all": 5}),
     "ax is 5; it must be axes of matplotlib": lambda edges: strongest_regulations(edges, ax=5),
     "first is None; it must be a text": lambda edges: network_difference(edges, None, "T"),
-    "The column 'step' of the table holds 'a', and this picture draws numbers": lambda edges: training_curves(pd.DataFrame({"step": ["a"]})),
+    "The column 'step' of the table holds 'a', and": lambda edges: training_curves(pd.DataFrame({"step": ["a"]})),
     "first and second are both 'T'": lambda edges: network_difference(edges, "T", "T"),
 }
 
