@@ -57,7 +57,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where the run's files are, from the root. A run that was trained without `output` has a temporary folder until `save`."""
+        """Where the run's files are, a whole path. Trained without `output`, a run has a temporary one until `save`."""
         return self._folder
 
     @cached_property
