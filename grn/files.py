@@ -199,13 +199,20 @@ def disguised(path: Path) -> str | None:
     return None
 
 
+def refuse_pipe(path: Path) -> None:
+    """Raises DataError for what is neither a file nor a folder: reading it may wait for ever, and works only once."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path} is neither a file nor a folder but a pipe or device; write it to a file first.")
+
+
 @contextmanager
 def unpacked(path: Path) -> Iterator[IO[bytes]]:
     """`path` opened for reading, decompressed where its name ends in .gz.
 
-    Raises DataError for a folder, a file of another kind and a damaged .gz file; some damage is found only at the end
-    of the file.
+    Raises DataError for a folder, a pipe, a file of another kind and a damaged .gz file; some damage is found only at
+    the end of the file.
     """
+    refuse_pipe(path)
     packed = path.name.lower().endswith(".gz")
     found = disguised(path)
     if found and not packed:
@@ -375,9 +382,17 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
         if "obs" not in file and "var" not in file:
             held = ", ".join(map(repr, list(file)[:5])) or "nothing"
             return DataError(f"{path} is no AnnData: it holds {held}, and neither obs nor var; give another file.")
+    if path.is_file() and not path.stat().st_size:
+        return DataError(f"{path} is empty; copy or write it again.")
+    if unknown := re.search(r"encoding_type='([^']+)', encoding_version='([^']+)'", str(problem)):
+        return DataError(
+            f"{path} cannot be read as .h5ad: a part of it is a {unknown[1]} in version {unknown[2]}, which the "
+            "installed anndata does not know; update anndata, or write the file with this one."
+        )
+    reason = one_line(problem).partition(" of one of <class")[0].replace("X needs to be", "X is no matrix")
     return DataError(
-        f"{path} cannot be read as .h5ad ({one_line(problem)}); it is damaged, truncated or of another format: copy "
-        "or write it again."
+        f"{path} cannot be read as .h5ad ({reason}); it is damaged, truncated or of another format: copy or write it "
+        "again."
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grn.errors import RunFolderError
-from grn.files import does_not_exist, refuse_used_folder
+from grn.files import does_not_exist, refuse_endless, refuse_used_folder
 
 RUNS = Path("runs")
 CELLS = re.compile(r"  (\d+) cells x \d+ genes \(")  # how a run's log begins
@@ -29,6 +31,53 @@ def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
     if missing:
         raise RunFolderError(f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made.")
     return run / CONFIG
+
+
+def refuse_mixed_parts(run: Path) -> None:
+    """Raises RunFolderError where files of a run's folder are of different runs, by the model's hash that each holds.
+
+    A file that is missing, damaged or of an older version says nothing here: its reader has the sentence for it.
+    """
+    hashes = {}
+    for name, hash_in in HASHES.items():
+        with suppress(Exception):
+            if (run / name).is_file() and (found := hash_in(run / name)):
+                hashes[name] = found
+    counted = Counter(hashes.values()).most_common()
+    if len(counted) > 1:
+        odd = next(name for name in reversed(hashes) if hashes[name] == counted[-1][0])
+        other = next(name for name in hashes if hashes[name] == counted[0][0])
+        raise RunFolderError(
+            f"{run / odd} is of another run than {run / other}, by the hash of the model that they hold; restore the "
+            "run's own file, or train again."
+        )
+
+
+def _hash_in_card(path: Path) -> str:
+    return str(json.loads(path.read_bytes())["hash"])
+
+
+def _hash_in_network(path: Path) -> str:
+    import h5py
+
+    refuse_endless(path)
+    with h5py.File(path, "r") as file:
+        return file["uns/grn/model_hash"].asstr()[()]
+
+
+def _hash_in_table(path: Path) -> str:
+    import pyarrow.parquet as pq
+
+    return (pq.read_schema(path).metadata or {}).get(MODEL_HASH, b"").decode()
+
+
+MODEL_HASH = b"grn_model_hash"  # a key in the metadata of a run's parquet files
+HASHES: dict[str, Callable[[Path], str]] = {
+    "model/card.json": _hash_in_card,
+    "network.h5ad": _hash_in_network,
+    "edges.parquet": _hash_in_table,
+    "edges_by_type.parquet": _hash_in_table,
+}
 
 
 @contextmanager

@@ -1,12 +1,17 @@
-"""The folder of a run is new or empty."""
+"""The folder of a run is new or empty, and its parts belong together."""
 
 import datetime
+import json
 import os
+import shutil
 
+import h5py
+import pyarrow.parquet as pq
 import pytest
 
+from grn.api.run import load
 from grn.errors import RunFolderError
-from grn.run_folder import make_run_folder
+from grn.run_folder import MODEL_HASH, make_run_folder, refuse_mixed_parts
 
 
 def test_the_same_command_works_twice(tmp_path):
@@ -50,3 +55,29 @@ def test_a_folder_that_cannot_be_made_is_named_in_one_sentence(tmp_path):
     with pytest.raises(RunFolderError, match=r"cannot be made, because .*file is a file; choose another output"):
         make_run_folder(tmp_path / "file" / "run", "pbmc")
     assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("part", ["model/card.json", "network.h5ad", "edges.parquet", "edges_by_type.parquet"])
+def test_parts_of_different_runs_are_not_taken_for_one(part, tiny_run, tmp_path):
+    """Each part is sound by itself, so that scores, pictures and predictions would be of two networks."""
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    refuse_mixed_parts(run)
+    if part == "model/card.json":
+        card = json.loads((run / part).read_text())
+        (run / part).write_text(json.dumps(card | {"hash": "0" * 16}))
+    elif part == "network.h5ad":
+        with h5py.File(run / part, "r+") as file:
+            file["uns/grn/model_hash"][()] = "0" * 16
+    else:
+        table = pq.read_table(run / part)
+        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, MODEL_HASH: b"0" * 16}), run / part)
+    with pytest.raises(RunFolderError, match=rf"{part} is of another run than .*, by the hash of the model"):
+        load(run)
+
+
+def test_parts_that_do_not_say_of_which_run_they_are_are_taken(tiny_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    load(run).edges.to_parquet(run / "edges.parquet", index=False)
+    assert len(load(run).edges) == len(load(tiny_run).edges)

@@ -55,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     def command() -> int | None:
         _refuse_removed_folder()
         _refuse_empty(arguments)
+        _refuse_parted_override(arguments)
         return app(args=list(arguments), prog_name="grn", standalone_mode=False)
 
     known = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
@@ -68,6 +69,16 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
         if not argument.strip() or (argument.startswith("--") and argument.endswith("=")):
             before = argument.rstrip("=") if argument.strip() else " ".join(arguments[:place][-1:])
             raise ConfigError(f"What follows {before or 'grn'} is empty; give a value, or leave it out.")
+
+
+def _refuse_parted_override(arguments: Sequence[str]) -> None:
+    """Raises ConfigError for --set FIELD VALUE and --set FIELD= VALUE: typer would call VALUE an argument too many."""
+    for option, field, value in zip(arguments, arguments[1:], arguments[2:], strict=False):
+        if option == "--set" and not field.partition("=")[2] and not value.startswith("--"):
+            whole = f"{field.rstrip('=')}={value.lstrip('=')}"
+            if value != "=":
+                raise ConfigError(f"--set {field} {value} has a space where none may be; write --set {whole}.")
+            raise ConfigError(f"--set {field} = has spaces where none may be; write --set {field}=VALUE.")
 
 
 def _refuse_removed_folder() -> None:

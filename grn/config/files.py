@@ -54,7 +54,7 @@ def load_config(name: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     values, origins, title = _read_config(name)
     for override in overrides:
         field, value = parse_override(override)
-        _set_field(values, origins, field, value, f"--set {override}: ")
+        _set_field(values, origins, field, value, f"--set {_cut(override)}: ")
     return build_config(values, origins, title)
 
 
@@ -115,7 +115,12 @@ def parse_override(override: str) -> tuple[str, Any]:
     if (text.endswith(":") or ": " in text) and not text.startswith("{"):
         # `simulated:` is a source of cells; YAML would read a mapping.
         return field, text
-    return field, parse_yaml(text, f"--set {override}")[0]
+    return field, parse_yaml(text, f"--set {_cut(override)}")[0]
+
+
+def _cut(override: str) -> str:
+    """As messages show it: a list of genes or a number may have thousands of letters."""
+    return override if len(override) <= 200 else f"{override[:197]} …"
 
 
 def _set_field(values: dict[str, Any], origins: Origins, field: str, value: Any, origin: str) -> None:

@@ -22,7 +22,14 @@ def sentences(error: ValidationError, origins: Origins, name: str) -> str:
         if any(" is not a field; " in problem for problem in problems.values()):
             del problems[field]  # it may be there, under a wrong name
     lines = [f"{_origin(field, problem, origins, name)}{problem.rstrip('.')}" for field, problem in problems.items()]
+    lines.sort(key=_line_number)
     return "\n".join(line if line.endswith("?") else f"{line}." for line in lines)
+
+
+def _line_number(sentence: str) -> int:
+    """The line of the file that a sentence begins with; 0 where it is of no line."""
+    found = re.match(r"[^:]*, line (\d+): ", sentence)
+    return int(found[1]) if found else 0
 
 
 def shown(value: Any) -> str:

@@ -19,6 +19,7 @@ KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")  # what a key may be
 
 # Parts of PyYAML's messages, and what to do.
 ADVICE = {
+    "constructor for the tag": "write plain values, without tags (!)",
     "escape": "write \\ twice, or use single quotes",
     "mapping values": "indent the fields of a section alike, and put a text with a colon in quotes",
     "\\t": "indent with spaces, not with tabs",

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
 from grn.files import does_not_exist
+from grn.run_folder import refuse_mixed_parts
 
 FORMAT = 7
 READABLE = (6, FORMAT)  # 6 has no cell reader
@@ -102,13 +103,17 @@ def read_model_folder(folder: Path) -> ModelFiles:
     """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
     if not folder.exists():
         raise RunFolderError(does_not_exist(folder, "give a run folder or its model/."))
-    folder = folder / "model" if (folder / "model").is_dir() else folder
+    if (folder / "model").is_dir():
+        refuse_mixed_parts(folder)
+        folder = folder / "model"
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
         raise RunFolderError(f"{folder} is not a model: {missing[0]} is missing; give a run folder or its model/.")
     content = {name: (folder / name).read_bytes() for name in FILES}
     try:
         card = json.loads(content.pop(CARD))
+        if not isinstance(card, dict) or not {"format", "hash"} <= set(card):
+            raise ValueError(f"{CARD} does not have the entries of a model")
         if card["format"] not in READABLE:
             raise RunFolderError(
                 f"{folder} has format {card['format']} and this version reads {FORMAT}; "
@@ -133,7 +138,7 @@ def read_model_folder(folder: Path) -> ModelFiles:
             tensors=content["model.safetensors"],
         )
     except (ValueError, TypeError, KeyError, RecursionError, ValidationError, yaml.YAMLError) as damage:
-        reason = " ".join(f"{type(damage).__name__}: {damage}".split())
+        reason = " ".join(f"{damage}".split())
         raise RunFolderError(f"{folder} is damaged ({reason:.200}); train again or restore it.") from None
 
 

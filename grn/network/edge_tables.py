@@ -15,6 +15,22 @@ from grn.errors import DataError, one_line
 from grn.files import does_not_exist, number_advice, unpacked
 
 ONE_LEVEL = 'give each one name, as table.columns = ["_".join(map(str, names)) for names in table.columns]'
+
+# Columns of the formats that are read: of two that differ, none can be chosen.
+READ = {
+    "source",
+    "target",
+    "weight",
+    "tf",
+    "gene1",
+    "gene2",
+    "importance",
+    "edgeweight",
+    "regulatorygene",
+    "targetgene",
+}
+READ |= {"mor", "sign", "regulation", "type", "cell_type"}
+
 # The names of the columns that hold regulator, target and, in most formats, a value.
 Columns = tuple[str, ...]
 
@@ -24,8 +40,9 @@ def read_table(path: Path) -> pd.DataFrame:
 
     Where the first line is itself an edge, as in files of arboreto and TRRUST, the columns are named 0, 1, 2, ..., as
     they are under the header 0,1,2,... that pandas writes for a table without names. Rows may begin with R's row names,
-    or end with a separator. Columns without a name, and the second of two columns with one name, are left out. Spaces
-    around separators are ignored. Raises DataError for files that are missing, empty, damaged or not a table.
+    or end with a separator. Columns without a name are left out, and so is the second of two columns with one name,
+    unless they differ and are among READ. Spaces around separators are ignored. Raises DataError for files that are
+    missing, empty, damaged or not a table.
     """
     check_exists(path)
     if path.name.lower().endswith((".parquet", ".pq")):
@@ -196,6 +213,14 @@ def _read_text(path: Path, file: TextIO) -> pd.DataFrame:
     else:
         raise _no_table(path, file, separator, len(first))
     kept = [place for place, name in enumerate(header) if name and name not in header[:place]]
+    for place, name in enumerate(header):
+        earlier = header.index(name)
+        if (
+            name.casefold() in READ
+            and earlier < place
+            and not rows[earlier].str.strip().equals(rows[place].str.strip())
+        ):
+            raise DataError(f"{path} has two columns called {name!r}, and they differ; keep one of them.")
     return pd.DataFrame({header[place]: rows[place].str.strip() for place in kept}).reset_index(drop=True)
 
 

@@ -20,6 +20,7 @@ from grn.network.run_readouts import Networks
 from grn.network.weights import Network, strongest
 from grn.regulation.levels import state_levels
 from grn.regulation.states import States
+from grn.run_folder import MODEL_HASH
 
 SIGN = {
     "effect": "positive: more of the regulator raises the target's predicted multiplicity (sds per sd, balanced)",
@@ -177,7 +178,17 @@ def write_network(folder: Path, adata, edges: pd.DataFrame, by_type: pd.DataFram
     write_anndata(folder / "network.h5ad", adata)
     for name, table in (("edges.parquet", edges), ("edges_by_type.parquet", by_type)):
         with replacing_file(folder / name) as beside:
-            table.to_parquet(beside, index=False)
+            _write_table(beside, table, str(adata.uns["grn"].get("model_hash", "")))
+
+
+def _write_table(path: Path, table: pd.DataFrame, model_hash: str) -> None:
+    """A parquet file that says which model it is of, so that no run's parts are taken for another's."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrow = pa.Table.from_pandas(table, preserve_index=False)
+    metadata = {**(arrow.schema.metadata or {}), MODEL_HASH: model_hash.encode()}
+    pq.write_table(arrow.replace_schema_metadata(metadata), path)
 
 
 def strongest_edges(edges: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.errors import DataError, UserError
+from grn.errors import DataError, UserError, one_line
 from grn.files import damaged_h5ad, read_anndata, refuse_endless
 
 if TYPE_CHECKING:
@@ -62,17 +62,22 @@ def read_sign(path: Path) -> str:
 
 def open_network(path: Path) -> SignedNetwork:
     """Reads a network.h5ad of `grn train` or `grn export`. Raises DataError, UserError."""
-    return signed_network(read_anndata(path))
+    return signed_network(read_anndata(path), path)
 
 
-def signed_network(adata: AnnData) -> SignedNetwork:
-    """The network in an AnnData that was read from a network.h5ad of grn. Raises UserError for anything else."""
+def signed_network(adata: AnnData, file: Path | None = None) -> SignedNetwork:
+    """The network in an AnnData that was read from a network.h5ad of grn. Raises UserError for anything else.
+
+    file: that it was read from, for messages.
+    """
     if not (hasattr(adata, "uns") and hasattr(adata, "varp")):
         raise UserError(
             f"A network is needed as an AnnData, not as {type(adata).__name__}; give the network of a loaded run "
             "(run.network), or read the network.h5ad of a run folder."
         )
     if "grn" not in adata.uns or "grn" not in adata.varp:
+        if file is not None:
+            raise UserError(f'{file} holds no network: uns["grn"] or varp["grn"] is missing; write the network again.')
         raise UserError(
             'This AnnData holds no network: uns["grn"] or varp["grn"] is missing; give the network of a loaded run '
             "(run.network), or read the network.h5ad of a run folder."
@@ -95,14 +100,16 @@ def signed_network(adata: AnnData) -> SignedNetwork:
             "or read it again."
         ) from None
     # The blocks' attention is not read by type.
-    by_type = {label: weights_in(adata, f"grn_{slug}") for label, slug in slugs.items() if f"grn_{slug}" in adata.varp}
-    return SignedNetwork(adata.var_names, weights_in(adata, "grn"), by_type, about)
+    keys = {label: f"grn_{slug}" for label, slug in slugs.items() if f"grn_{slug}" in adata.varp}
+    where = file or "The network"
+    by_type = {label: weights_in(adata, key, where) for label, key in keys.items()}
+    return SignedNetwork(adata.var_names, weights_in(adata, "grn", where), by_type, about)
 
 
 def weights_in(adata: AnnData, key: str, where: Path | str = "The network") -> sparse.csr_matrix:
     """varp[key] as CSR, of any form and any dtype of real numbers.
 
-    where: the network in messages. Raises DataError for what holds no finite numbers.
+    where: the network in messages. Raises DataError for impossible positions, and for what holds no finite numbers.
     """
     held = adata.varp[key]
     kind = getattr(held, "dtype", None)
@@ -112,7 +119,11 @@ def weights_in(adata: AnnData, key: str, where: Path | str = "The network") -> s
         except (AttributeError, TypeError, ValueError):
             what = "masked values" if kind is not None and np.ma.is_masked(held) else f"values of the type {kind}"
             raise DataError(f"{where} has {what} in varp[{key!r}], where numbers belong; write it again.") from None
-    found = sparse.csr_matrix(held)
+    try:
+        found = sparse.csr_matrix(held)
+        found.check_format(full_check=True)  # SciPy does not look before it uses them
+    except (ValueError, TypeError) as problem:
+        raise DataError(f"{where} is damaged in varp[{key!r}] ({one_line(problem)}); write it again.") from None
     if not np.isfinite(found.data).all():
         raise DataError(f"{where} has weights in varp[{key!r}] that are not finite; write the network again.")
     return found

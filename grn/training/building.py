@@ -135,9 +135,10 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
             "genes (data.genes)."
         )
     if varies.sum() < 2:
+        few = len(split.train) < 10
         raise DataError(
-            f"{varies.sum()} of the {len(varies)} genes of {where} vary between the training cells, once their depth "
-            "is allowed for, so nothing can be learned; give cells that differ."
+            f"{varies.sum()} of the {len(varies)} genes of {where} vary between the {len(split.train)} training cells, "
+            f"once their depth is allowed for, so nothing can be learned; give {'more' * few or 'other'} cells."
         )
     if not varies[regulators].any():
         raise DataError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import shlex
 import shutil
@@ -76,7 +77,28 @@ FILES = {
     "dash.h5ad": lambda path: cells(var=pd.DataFrame(index=["NKX2-1", *GENES[1:]])).write_h5ad(path),
     "dash.txt": lambda path: path.write_text("NKX2\u20111\n", encoding="utf-8"),
     "m": lambda path: mtx_folder(path),
+    "two.csv": lambda path: path.write_text("source,target,weight,weight\nR1,G1,1,2\n"),
+    "numbered.csv": lambda path: path.write_text(TABLE.replace("\nc", "\ncell_")),
+    "few.h5ad": lambda path: cells()[:3].copy().write_h5ad(path),
+    "empty.h5ad": lambda path: path.write_bytes(b""),
+    "scalar.h5ad": lambda path: (cells().write_h5ad(path), changed_file(path, lambda file: file.pop("X"), X=3.0)),
+    "newer.h5ad": lambda path: (
+        cells().write_h5ad(path),
+        changed_file(path, lambda file: file["X"].attrs.update({"encoding-version": "9.9"})),
+    ),
+    "pipe.csv": os.mkfifo,
+    "order.yaml": lambda path: path.write_text("data:\n  pth: a\n  genes: -1\nmodle:\n  width: 2\n"),
+    "tag.yaml": lambda path: path.write_text("data: !!python/name:os.system\n"),
+    "long.txt": lambda path: path.write_text("R1 " * 100_000),
+    "pointers.h5": lambda path: h5py.File(path, "w").create_group("matrix/barcodes").file.close(),
 }
+
+
+def changed_file(path, change, **values) -> None:
+    with h5py.File(path, "r+") as file:
+        change(file)
+        for name, value in values.items():
+            file[name] = value
 
 
 TEXT = "--set data.orientation=cells_by_genes"
@@ -148,6 +170,23 @@ SENTENCES = {
     "benchmark cells.h5ad RUN/truth.csv --output table.csv": "table.csv already exists and is not overwritten",
     "benchmark cells.h5ad RUN/truth.csv --output t.xlsx": "--output is t.xlsx, but benchmark writes .csv; give a name",
     "benchmark cells.h5ad RUN/truth.csv --network A=a --network A=b": "--network names 'A' twice",
+    "train cells.h5ad --set trainer.max_steps 5": "write --set trainer.max_steps=5.",
+    "train cells.h5ad --set trainer.max_steps= 5": "write --set trainer.max_steps=5.",
+    "train cells.h5ad --set trainer.max_steps = 5": "has spaces where none may be; write --set trainer.max_steps=VALUE",
+    "explain RUN cells.h5ad --output p.png": "p.png, and a picture is of one cell type; give --cell-type, too.",
+    "train numbered.csv --set data.orientation=genes_by_cells": "look like names of cells ('cell_0')",
+    "train few.h5ad": "vary between the 1 training cells, once their depth is allowed for, so nothing can be learned; "
+    "give more cells.",
+    "train empty.h5ad": "empty.h5ad is empty; copy or write it again.",
+    "train scalar.h5ad": "cannot be read as .h5ad (X is no matrix); it is damaged",
+    "train newer.h5ad": "is a array in version 9.9, which the installed anndata does not know; update anndata",
+    "evaluate pipe.csv RUN/truth.csv": "pipe.csv is neither a file nor a folder but a pipe or device; write it to a",
+    "evaluate two.csv RUN/truth.csv": "two.csv has two columns called 'weight', and they differ; keep one of them.",
+    "train tag.yaml": "write plain values, without tags (!)",
+    "train cells.h5ad --regulators long.txt": "('R1 R1 R1",
+    "train pointers.h5": "is a 10x file whose matrix has no indptr; it is damaged",
+    f"train cells.h5ad --set trainer.seed={'9' * 500}": f"{'9' * 60} …: trainer.seed must be at most",
+    "benchmark cells.h5ad RUN/truth.csv --network Pearson=other.csv": "called 'Pearson', which is a method of its own",
     "benchmark RUN RUN/truth.csv --label cell_type": "--label is of cells, and a run or a configuration names its own",
 }
 
@@ -165,6 +204,14 @@ def test_a_bad_input_is_one_sentence_that_names_the_cause(command, tiny_run, tmp
     assert printed.startswith("error: ") and printed.count("\n") == 1
     assert SENTENCES[command] in printed
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_mistakes_of_a_configuration_stand_in_the_order_of_its_lines(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    FILES["order.yaml"](tmp_path / "order.yaml")
+    assert main(["train", "order.yaml"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [re.findall(r"line (\d)", line) for line in lines] == [["2"], ["3"], ["4"]]
 
 
 def test_the_report_of_a_model_folder_is_that_of_its_run(tiny_run, tmp_path):

@@ -61,7 +61,7 @@ def compared_cells(
     Raises DataError where there are not two, or where a donor column names fewer than two donors of either.
     """
     number, values = read_labels(pd.DataFrame({condition.name: condition}), str(condition.name))
-    first, second = _chosen(str(condition.name), values, conditions)
+    first, second = _chosen(str(condition.name), values, conditions, len(number))
     known = np.isin(number, [first, second])
     _say_left_out(int((number == MISSING).sum()), f"no value in {condition.name!r}", say)
     donors = None
@@ -85,12 +85,17 @@ def compared_cells(
     return Compared(np.arange(len(cells)), sign, names, types, type_names, strata, donors).taken(rows)
 
 
-def _chosen(column: str, values: tuple[str, ...], conditions: Sequence[str] | None) -> tuple[int, int]:
-    """Positions of the two conditions among the values of the column."""
+def _chosen(column: str, values: tuple[str, ...], conditions: Sequence[str] | None, cells: int) -> tuple[int, int]:
+    """Positions of the two conditions among the values of the column.   cells: how many have one of these values."""
     listed = ", ".join(map(repr, values[:SHOWN])) + (", ..." if len(values) > SHOWN else "")
     if conditions is None:
         if len(values) == 1:
             raise DataError(f"Column {column!r} of obs has one value only, {listed}; give --by a column with two.")
+        if 2 * len(values) > cells > 4:
+            raise DataError(
+                f"Column {column!r} of obs has {len(values)} values for {cells} cells, which are no conditions; give "
+                "--by a column with two."
+            )
         if len(values) > 2:
             raise DataError(
                 f"Column {column!r} of obs has {len(values)} values ({listed}); choose two of them with --conditions."

@@ -97,7 +97,7 @@ def benchmark(
             print(line, flush=True)
 
     given = dict(networks or {})
-    taken = sorted({OURS, "pearson", "spearman", "ridge"} & set(given))
+    taken = sorted(name for name in given if str(name).casefold() in {OURS, "pearson", "spearman", "ridge"})
     if taken:
         raise DataError(f"A network is called {taken[0]!r}, which is a method of its own here; give it another name.")
     if isinstance(cells, (str, os.PathLike)) and (Path(cells) / CONFIG).is_file():

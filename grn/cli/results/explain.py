@@ -56,10 +56,12 @@ def command(
     """Tell which genes speak for the cell types that cells are called, and which against."""
     from grn.cli.console import console, plain, print_table
     from grn.cli.results.tables import refuse_output, write
-    from grn.errors import reworded
+    from grn.errors import ConfigError, reworded
     from grn.files import refuse_unwritable
 
     if output is not None:
+        if output.suffix == ".png" and not (cell_type or cell):
+            raise ConfigError(f"--output is {output}, and a picture is of one cell type; give --cell-type, too.")
         refuse_output(output, "explain", (".csv", ".parquet", ".png") if cell_type or cell else (".csv", ".parquet"))
         refuse_unwritable(output)
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from grn.config.mistakes import shown
 from grn.data.gene_lists import LISTS, read_list
 from grn.data.preprocessing.variable import residual_variance, variance
 from grn.errors import DataError
@@ -249,4 +250,4 @@ def _none_found(field: str, listed: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _examples(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")
+    return ", ".join(map(shown, names[:most])) + (", ..." if len(names) > most else "")

@@ -108,6 +108,12 @@ def _matrix(path: Path) -> sparse.coo_matrix:
     if strange := body.translate(None, NUMBERS)[:1]:
         line = content.count(b"\n", 0, len(content) - len(body) + body.index(strange)) + 1
         raise DataError(f"{path}, line {line} holds something that is not a number; write the file again.")
+    size, entries = body.partition(b"\n")[0].split(), body.count(b"\n")  # one more where the last line has no end
+    if len(size) == 3 and size[2].isdigit() and int(size[2]) > entries:
+        raise DataError(
+            f"{path} is damaged or truncated: it should hold {int(size[2])} values, and {max(entries - 1, 0)} lines "
+            "follow; copy or write it again."
+        )
     try:
         # Always read as real numbers: under the banner `integer`, SciPy would cut fractions off.
         matrix = sparse.coo_matrix(mmread(io.BytesIO(b"%%MatrixMarket matrix coordinate real general\n" + rest)))

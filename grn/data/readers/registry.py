@@ -26,7 +26,7 @@ from grn.data.readers.text_matrix import read_text
 from grn.data.readers.zarr_folder import read_zarr_folder
 from grn.data.simulated import open_simulated
 from grn.errors import ConfigError, DataError
-from grn.files import does_not_exist
+from grn.files import does_not_exist, refuse_pipe
 
 Reader = Callable[[Path, DataConfig], AnnData]
 
@@ -96,8 +96,7 @@ def find_source(config: DataConfig) -> Callable[[], AnnData]:
     path = Path(config.path)
     if path.is_symlink() and not path.exists():
         raise DataError(f"{path} is a symbolic link that leads nowhere or to itself; set data.path to a file.")
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise DataError(f"{path} is neither a file nor a folder but a pipe or device; write the cells to a file first.")
+    refuse_pipe(path)
     if not path.exists():
         raise DataError(does_not_exist(path, f"set data.path to a file or to {_known_sources()}."))
     reader = _reader(path)

@@ -86,6 +86,9 @@ def _matrix_group(path: Path, file: h5py.File) -> h5py.Group:
     ]
     if not found:
         held = ", ".join(map(repr, file)) or "nothing"
+        if isinstance(file.get("matrix"), h5py.Group):
+            lost = " and ".join(sorted({"barcodes", "indptr"} - set(file["matrix"])))
+            raise DataError(f"{path} is a 10x file whose matrix has no {lost}; it is damaged: copy or write it again.")
         raise DataError(
             f"{path} holds no 10x matrix (it holds {held}); give a file such as filtered_feature_bc_matrix.h5, or "
             "another format."

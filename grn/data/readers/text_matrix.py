@@ -26,7 +26,8 @@ from grn.errors import DataError
 from grn.files import number_advice, unpacked
 
 ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
-BARCODE = re.compile(r"[ACGT]{8,}([-.]\d+)?")  # R writes a dot
+# Barcodes, after which R writes a dot, and numbered cells.
+OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE)
 
 
 def read_text(path: Path, config: DataConfig) -> AnnData:
@@ -205,8 +206,8 @@ def _refuse_transposed(
     of_cells, of_genes = ("row", "column") if by_cells else ("column", "row")
     if (among_cells := len(set(known_genes).intersection(cells))) > len(set(known_genes).intersection(genes)):
         found = f"{among_cells} of its {of_cells} names are known gene names"
-    elif example := _first_of_most(genes, BARCODE):
-        found = f"its {of_genes} names look like barcodes of cells ({example!r})"
+    elif example := _first_of_most(genes, OF_CELLS):
+        found = f"its {of_genes} names look like names of cells ({example!r})"
     elif example := _first_of_most(cells, ENSEMBL_ID):
         found = f"its {of_cells} names look like genes ({example!r})"
     else:

@@ -32,10 +32,10 @@ def read_zarr_folder(path: Path, config: DataConfig) -> AnnData:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
+            _refuse_lost_names(path, store)
             adata = anndata.read_zarr(store)
         for array in _value_arrays(store):
-            if array.nchunks_initialized < array.nchunks:
-                lost = array.nchunks - array.nchunks_initialized
+            if lost := _lost(array):
                 raise DataError(
                     f"{path} lacks {lost} of the {array.nchunks} chunks of {array.path}, which would be read as zeros; "
                     "copy or write the folder again (as a sparse matrix or .h5ad, if all these values are really 0)."
@@ -48,6 +48,34 @@ def read_zarr_folder(path: Path, config: DataConfig) -> AnnData:
             "another format: copy or write it again."
         ) from problem
     return adata
+
+
+def _lost(array) -> int:
+    """How many chunks of an array are missing."""
+    return array.nchunks - array.nchunks_initialized
+
+
+def _refuse_lost_names(path: Path, store) -> None:
+    """Raises DataError for missing chunks of names, which would be read as empty, and of the codes of categories.
+
+    Zarr leaves out chunks of zeros, so codes may be missing where all these cells have the first category: where all
+    are missing, AnnData would have written this category alone.
+    """
+    import zarr
+
+    for table in (store[name] for name in ("obs", "var") if isinstance(store.get(name), zarr.Group)):
+        index = str(table.attrs.get("_index", "_index"))
+        for name, array in table.members(max_depth=None):
+            if not isinstance(array, zarr.Array) or not _lost(array):
+                continue
+            codes = name.endswith("/codes") and _lost(array) == array.nchunks
+            categories = table.get(f"{name.removesuffix('/codes')}/categories") if codes else None
+            several = categories is not None and categories.size > 1
+            if several or (array.size > 1 and (name == index or name.endswith("/categories"))):
+                raise DataError(
+                    f"{path} lacks {_lost(array)} of the {array.nchunks} chunks of {array.path}, so that names or "
+                    "labels are lost; copy or write the folder again."
+                )
 
 
 def _value_arrays(store) -> Iterator:

@@ -32,7 +32,7 @@ from grn.network.readouts.blocks.one_layer import LayerChoice, meaning_of_signs,
 from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import whole_bags
 from grn.network.weights import Network
-from grn.run_folder import CONFIG, config_of
+from grn.run_folder import CONFIG, config_of, refuse_mixed_parts
 
 BY_TYPE = "edges_by_type.parquet"
 
@@ -119,6 +119,7 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
     for name in ("edges.parquet", "network.h5ad"):
         if not (folder / name).is_file():
             raise RunFolderError(f"{folder} holds no network: it has no {name}; give the folder of a finished run.")
+    refuse_mixed_parts(folder)
     genes, about = _genes_and_meaning(folder / "network.h5ad")
     about.update(dataset_of(folder))
     if cell_type is None:

@@ -219,3 +219,10 @@ def test_the_same_seed_gives_the_same_table(make_planted):
     planted = make_planted(1)
     pd.testing.assert_frame_equal(compared(planted, seed=3), compared(planted, seed=3))
     assert not compared(planted, seed=3)["p_value"].equals(compared(planted, seed=4)["p_value"])
+
+
+def test_a_column_of_numbers_is_called_no_conditions(make_planted):
+    planted = make_planted(0)
+    numbers = pd.Series(np.arange(len(planted.condition)) / 7, name="age")
+    with pytest.raises(DataError, match=r"has \d+ values for \d+ cells, which are no conditions; give --by a column"):
+        compare_cells(planted.cells, numbers, None, permutations=1, say=silent)

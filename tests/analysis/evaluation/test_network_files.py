@@ -33,7 +33,7 @@ TEXTS = {
     "R.csv": "source,target,weight\n2,NA,x,0.5\n1,nan,NA,-2\n",
     "ended.csv": "source,target,weight\nNA,x,0.5,\nnan,NA,-2,\n",
     "ended and bare.csv": "NA,x,0.5,\nnan,NA,-2,\n",
-    "twice.csv": "source,target,weight,weight\nNA,x,0.5,7\nnan,NA,-2,7\n",
+    "twice.csv": "source,target,weight,weight,note,note\nNA,x,0.5,0.5,1,2\nnan,NA,-2,-2,1,2\n",
     "marked.csv": "\ufeffSource;Target;Weight\nNA;x;0.5\nnan;NA;-2\n",
 }
 

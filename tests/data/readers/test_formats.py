@@ -330,7 +330,7 @@ BANNER = "%%MatrixMarket matrix coordinate integer general\n"
         ("matrix.mtx", lambda text: "", "does not begin with '%%MatrixMarket matrix coordinate integer general'"),
         ("matrix.mtx", lambda text: text.replace("coordinate", "array", 1), "does not begin with"),
         ("matrix.mtx", lambda text: text.replace("general", "symmetric", 1), "does not begin with"),
-        ("matrix.mtx", lambda text: text[: len(text) // 2], "it is damaged or truncated"),
+        ("matrix.mtx", lambda text: text[: len(text) // 2], "is damaged or truncated: it should hold"),
         ("matrix.mtx", lambda text: text + "1 1 1\n", "it is damaged or truncated"),
         ("matrix.mtx", lambda text: BANNER + "%\n%x\n12 40 1\n1 1 5x\n", "line 5 holds something that is not a number"),
         ("matrix.mtx", lambda text: BANNER + "12 40 1\n1 1 nan\n", "line 3 holds something that is not a number"),
@@ -425,14 +425,31 @@ def test_a_zarr_folder_that_lost_a_chunk(plain, tmp_path, dense):
     assert "which would be read as zeros" in refusal(path)
 
 
+def test_a_zarr_folder_that_lost_names_or_labels(plain, tmp_path):
+    """A missing chunk of codes would give every cell the first label; zarr itself leaves out chunks of zeros."""
+    plain.obs["one"] = pd.Categorical(["a"] * plain.n_obs)
+    plain.obs["two"] = pd.Categorical(["a", "b"] * (plain.n_obs // 2) + ["a"] * (plain.n_obs % 2))
+    path = write_zarr(tmp_path, plain)
+    open_source(DataConfig(path=str(path)))
+    for place in ("obs/two/codes", "obs/two/categories", "var/_index"):
+        kept = tmp_path / "kept.zarr"
+        shutil.copytree(path, kept)
+        for chunk in (kept / place).rglob("*"):
+            if chunk.is_file() and not chunk.name.startswith((".z", "zarr")):
+                chunk.unlink()
+        assert f"lacks 1 of the 1 chunks of {place}, so that names or labels are lost" in refusal(kept)
+        shutil.rmtree(kept)
+
+
 def test_folders_and_files_that_are_not_zarr_are_refused(plain, tmp_path):
     (tmp_path / "empty.zarr").mkdir()
     assert "cannot be read as an AnnData .zarr folder" in refusal(tmp_path / "empty.zarr")
     (tmp_path / "file.zarr").write_text("x")
     assert "cannot be read as an AnnData .zarr folder" in refusal(tmp_path / "file.zarr")
     path = write_zarr(tmp_path, plain)
-    shutil.rmtree(path / "obs")
-    assert "cannot be read as an AnnData .zarr folder" in refusal(path)
+    shutil.rmtree(path / "obs")  # a store with its metadata in one place still lists the arrays
+    sentence = refusal(path)
+    assert "cannot be read as an AnnData .zarr folder" in sentence or "chunks of obs/_index, so that names" in sentence
 
 
 @pytest.mark.parametrize("name", ["10x", "mtx", "zarr", "csv"])

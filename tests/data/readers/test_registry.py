@@ -52,7 +52,7 @@ def test_a_truncated_file_is_one_sentence(adata, write, tmp_path, kept, backed):
     whole = Path(write(adata)).read_bytes()
     assert len(whole) > 2 * kept
     (tmp_path / "cut.h5ad").write_bytes(whole[:kept])
-    with pytest.raises(DataError, match=r"cut\.h5ad cannot be read as \.h5ad") as caught:
+    with pytest.raises(DataError, match=r"cut\.h5ad (cannot be read as \.h5ad|is empty; copy)") as caught:
         open_source(DataConfig(path=str(tmp_path / "cut.h5ad"), backed=backed))
     assert "\n" not in str(caught.value)
 
