@@ -22,7 +22,8 @@ WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "ed
 
 
 def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
-    """The configuration file in a run folder. Raises RunFolderError where a `needed` file is missing."""
+    """The configuration file in a run folder. Raises RunFolderError where a `needed` file is missing, and for a folder
+    with parts of different runs."""
     if not run.exists():
         raise RunFolderError(does_not_exist(run, "give a run folder."))
     if (run / "card.json").is_file():
@@ -30,6 +31,7 @@ def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
     missing = [name for name in needed if not (run / name).is_file()]
     if missing:
         raise RunFolderError(f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made.")
+    refuse_mixed_parts(run)
     return run / CONFIG
 
 

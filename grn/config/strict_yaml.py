@@ -52,6 +52,7 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark and "\n" in text else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        problem = "a number has thousands of digits" if problem.startswith("Exceeds the limit") else problem
         advice = next((advice for part, advice in ADVICE.items() if part in problem), "correct it")
         raise ConfigError(f"{name}{where}: this is not valid YAML ({problem}); {advice}.") from error
     finally:

@@ -117,9 +117,9 @@ def _clean(block, where: str) -> sparse.csr_matrix:
     if block.dtype.kind == "b":
         raise DataError(f"{where} holds true and false, which are neither counts nor expression; give numbers.")
     if block.dtype.kind not in "fiu":
+        kind = "texts" if block.dtype.kind in "OSUT" else f"values of type {block.dtype}"
         raise DataError(
-            f"{where} holds values of type {block.dtype}; expression must be numbers: convert them, or set data.counts "
-            "to another matrix."
+            f"{where} holds {kind}; expression must be numbers: convert them, or set data.counts to another matrix."
         )
     if sparse.issparse(block) and block.format in ("csr", "csc"):
         _refuse_bad_format(block)  # before a conversion uses these indices
