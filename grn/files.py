@@ -40,6 +40,13 @@ def refuse_used_folder(output: Path | None) -> None:
     refuse_unwritable(output)
 
 
+def refuse_inside(output: Path | None, data: str) -> None:
+    """Raises RunFolderError where `output` lies in the folder that holds the cells, as a .zarr folder."""
+    cells = Path(data)
+    if output is not None and cells.is_dir() and output.resolve().is_relative_to(cells.resolve()):
+        raise RunFolderError(f"{output} lies inside {cells}, which holds the cells; choose another output.")
+
+
 def refuse_unwritable_name(path: Path) -> None:
     """Raises RunFolderError for a name that no text in UTF-8 can hold, and for one that some library reads otherwise.
 
@@ -384,12 +391,17 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
             return DataError(f"{path} is no AnnData: it holds {held}, and neither obs nor var; give another file.")
     if path.is_file() and not path.stat().st_size:
         return DataError(f"{path} is empty; copy or write it again.")
-    if unknown := re.search(r"encoding_type='([^']+)', encoding_version='([^']+)'", str(problem)):
+    with suppress(OSError), path.open("rb") as opened:
+        if opened.read(9).lower().startswith((b"<!doctype", b"<html")):
+            return DataError(f"{path} is a web page, as of a sign-in or an error; download the file again.")
+    if unknown := re.search(r"encoding_type='([a-z_-]+)', encoding_version='([\d.]+)'", str(problem)):
         return DataError(
             f"{path} cannot be read as .h5ad: a part of it is a {unknown[1]} in version {unknown[2]}, which the "
             "installed anndata does not know; update anndata, or write the file with this one."
         )
     reason = one_line(problem).partition(" of one of <class")[0].replace("X needs to be", "X is no matrix")
+    if re.search(r"<class|object has no attribute|dtype|IOSpec|not subscriptable|unsupported operand", reason):
+        reason = "its parts are not those of an AnnData"  # Python's words would tell nobody anything
     return DataError(
         f"{path} cannot be read as .h5ad ({reason}); it is damaged, truncated or of another format: copy or write it "
         "again."

@@ -183,10 +183,17 @@ def test_an_output_below_a_file_is_refused_before_anything_is_read(
     ("arguments", "sentence"),
     [
         (["train", "mine.yaml", "--config", "pbmc.yaml"], "mine.yaml and --config pbmc.yaml; leave one of them out."),
-        (["train", "cells.h5ad", "more.h5ad"], "than the command takes (more.h5ad); see grn train --help."),
+        (
+            ["train", "cells.h5ad", "more.h5ad"],
+            "takes (more.h5ad); put a text with spaces in quotes, and see grn train --help.",
+        ),
         (["train", "cells.h5ad", "--resume", "run"], "leave out everything else."),
         (["train", "--confg", "pbmc.yaml"], "no such option: --confg, did you mean --config; see grn train --help."),
-        (["export", "run", "cells"], "there are more arguments than the command takes (cells); see grn export --help."),
+        (
+            ["export", "run", "cells"],
+            "there are more arguments than the command takes (cells); put a text with spaces in quotes, and see grn "
+            "export --help.",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_sentence_that_says_what_to_write(arguments, sentence, capsys):
@@ -317,3 +324,10 @@ def test_warnings_of_libraries_come_after_the_work_and_never_before_a_sentence(c
         warnings.showwarning = lambda message, *_: shown.append(str(message))
         assert exit_code_of(working) == 0
     assert shown == ["a library mutters"]
+
+
+def test_python_without_docstrings_is_refused(tmp_path):
+    """Libraries edit docstrings while they are imported: the sentence stood in place of a fault of ours."""
+    command = [sys.executable, "-OO", "-m", "grn", "train", "cells.h5ad"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "Python runs without docstrings" in done.stderr

@@ -38,7 +38,10 @@ REPHRASED = {
     "Input should be": "it must be",
     r"requires (\d) arguments": r"takes \1 values, with a space between them",
     r"requires an argument": "takes a value",
-    r"^Got unexpected extra argument(?:s|\(s\))? \((.+)\)": r"there are more arguments than the command takes (\1)",
+    r"^Got unexpected extra argument(?:s|\(s\))? \((.+)\)": (
+        r"there are more arguments than the command takes (\1); put a text with spaces in quotes, and"
+    ),
+    r"^No such option: (-[^-]\w*)$": r"no such option: \1, as all begin with two dashes (--)",
 }
 
 
@@ -80,7 +83,10 @@ def explain(error: Exception, program: str = "grn") -> tuple[int, str]:
         message = " ".join(error.format_message().split()).rstrip(".?")
         for old, new in REPHRASED.items():
             message = re.sub(old, new, message)
-        return USER_ERROR, f"{message[:1].lower()}{message[1:]}; see {_command_path(error, program)} --help."
+        joined = "" if message.endswith(", and") else ";"
+        return USER_ERROR, f"{message[:1].lower()}{message[1:]}{joined} see {_command_path(error, program)} --help."
+    if str(error).startswith("Invalid log settings"):  # raised by the import of torch
+        return USER_ERROR, "The environment variable TORCH_LOGS has a value that torch refuses; unset it."
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = error.filename or "the disk, or what the output is sent to"
         return USER_ERROR, f"{where}: {(error.strerror or str(error)).lower()}; {REFUSALS[error.errno]}."

@@ -54,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def command() -> int | None:
         _refuse_removed_folder()
+        _refuse_no_docstrings()
         _refuse_empty(arguments)
         _refuse_parted_override(arguments)
         return app(args=list(arguments), prog_name="grn", standalone_mode=False)
@@ -90,6 +91,12 @@ def _refuse_removed_folder() -> None:
             "The folder that this command was started in does not exist any more; go to another one (cd), and start it "
             "there."
         ) from None
+
+
+def _refuse_no_docstrings() -> None:
+    """Raises ConfigError where Python has left out docstrings, which libraries edit when they are imported."""
+    if sys.flags.optimize > 1:
+        raise ConfigError("Python runs without docstrings, which its libraries need; unset PYTHONOPTIMIZE, or -OO.")
 
 
 def use_sound_environment(environment: MutableMapping[str, str]) -> None:

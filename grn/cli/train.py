@@ -128,6 +128,9 @@ def loaded_config(
     from grn.config.files import change_config, load_config, parse_override
     from grn.errors import ConfigError
 
+    field, equals, value = (data or "").partition("=")
+    if equals and re.fullmatch(r"[a-z_]+\.[a-z_.]+", field):
+        raise ConfigError(f"{data} stands where the cells belong; write --set {field}={value}.")
     if is_configuration(data):
         config, data = data, None
     loaded = load_config(config or DEFAULTS, overrides or [])

@@ -14,7 +14,7 @@ from grn.config.mistakes import Origins, sentences, shown
 from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
 from grn.errors import ConfigError, Mistakes, one_line
-from grn.files import address_in, as_a_shell_reads, does_not_exist, nearest_file
+from grn.files import address_in, as_a_shell_reads, disguised, does_not_exist, nearest_file
 from grn.nearest import nearest
 
 
@@ -78,6 +78,8 @@ def change_config(base: Config | str | os.PathLike[str] | None, changes: Mapping
 def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], Origins, str]:
     """The values of a configuration file, where each was written, and the file's name in messages."""
     path = find_config(name)
+    if found := disguised(path):
+        raise ConfigError(f"{path} {found}.")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -89,7 +91,10 @@ def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], Origins,
     if values is None:
         values = {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{title} holds a {_type_name(values)} where sections such as `data:` are expected.")
+        raise ConfigError(
+            f"{title} holds a {_type_name(values)} where sections are expected; write `data:` and, indented below it, "
+            "`path: ...`."
+        )
     return values, {field: f"{title}, line {line}: " for field, line in lines.items()}, title
 
 

@@ -27,6 +27,7 @@ from grn.data.preprocessing.depth import (
     zeros_reflect_depth,
 )
 from grn.data.preprocessing.genes import (
+    CONTROL,
     ENSEMBL_ID,
     choose_genes,
     choose_regulators,
@@ -294,6 +295,11 @@ def read_labels(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray, tuple[s
     classes, positions = np.unique(text.to_numpy(str)[~missing], return_inverse=True)
     if classes.size == 0:
         raise DataError(f"Column {key!r} of obs holds no labels; set data.label_key to another column, or to null.")
+    if odd := [str(name) for name in classes if CONTROL.search(name)]:
+        raise DataError(
+            f"The label {odd[0]!a} in the column {key!r} of obs has a line feed or another control character in it; "
+            "rename it first."
+        )
     if cut := [name for name in text[~missing].unique() if not writable(name)]:
         raise DataError(
             f"The label {cut[0]!r} in the column {key!r} of obs has a null character or half of one, which files "

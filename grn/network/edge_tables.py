@@ -107,6 +107,8 @@ def names(where: Path | str, column: pd.Series) -> np.ndarray:
         raise DataError(
             f"{where}, row {int(missing.argmax()) + 1}: {column.name} is empty; name the gene, or remove the row."
         )
+    if column.dtype.kind in "mMb":
+        raise DataError(f"{where}: {column.name} holds dates or true and false; write the names of genes there.")
     nested = column.map(lambda name: isinstance(name, (list, dict, np.ndarray))).to_numpy(bool)
     if nested.any():
         raise DataError(f"{where}, row {int(nested.argmax()) + 1}: {column.name} holds a list; write one gene there.")
@@ -212,16 +214,14 @@ def _read_text(path: Path, file: TextIO) -> pd.DataFrame:
         header = ["", *header]
     else:
         raise _no_table(path, file, separator, len(first))
-    kept = [place for place, name in enumerate(header) if name and name not in header[:place]]
+    rows = rows.apply(lambda column: column.str.strip())
+    earliest = {name: place for place, name in reversed(list(enumerate(header)))}
     for place, name in enumerate(header):
-        earlier = header.index(name)
-        if (
-            name.casefold() in READ
-            and earlier < place
-            and not rows[earlier].str.strip().equals(rows[place].str.strip())
-        ):
+        if name.casefold() in READ and (rows[place] != rows[earliest[name]]).any():
             raise DataError(f"{path} has two columns called {name!r}, and they differ; keep one of them.")
-    return pd.DataFrame({header[place]: rows[place].str.strip() for place in kept}).reset_index(drop=True)
+    return pd.DataFrame({name: rows[place] for name, place in earliest.items() if name})[
+        [name for place, name in enumerate(header) if name and earliest[name] == place]
+    ].reset_index(drop=True)
 
 
 def _are_row_names(first: pd.Series, second: pd.Series) -> bool:

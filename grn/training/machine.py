@@ -15,10 +15,13 @@ from grn.config.schema import TrainerConfig
 from grn.data.loading.gene_parallel import ParallelRank
 from grn.devices import uses_gpu
 from grn.errors import ConfigError
+from grn.training.loop.callbacks import number_in_environment
 from grn.training.loop.quiet import quiet
 
 # Variables with which launchers tell a process about the other machines: torchrun, srun, mpirun, LSF, or by hand.
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "LSB_JOBID", "MASTER_ADDR", "NODE_RANK")
+
+NUMBERS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "MASTER_PORT")
 
 
 def processes(settings: TrainerConfig) -> int:
@@ -46,9 +49,13 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
             "trainer.tensorboard is true, but tensorboard is not installed; "
             'run pip install "grn[tensorboard]", or set it to false.'
         )
-    if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ["WORLD_SIZE"]) != processes(settings):
+    for name in NUMBERS:
+        if os.environ.get(name):
+            number_in_environment(name)
+    started = number_in_environment("WORLD_SIZE") if os.environ.get("WORLD_SIZE") else 1
+    if "TORCHELASTIC_RUN_ID" in os.environ and started != processes(settings):
         raise ConfigError(
-            f"torchrun started {os.environ['WORLD_SIZE']} processes, but trainer.devices x trainer.num_nodes is "
+            f"torchrun started {started} processes, but trainer.devices x trainer.num_nodes is "
             f"{processes(settings)}; make the two equal (torchrun --nproc-per-node, --nnodes)."
         )
     if settings.num_nodes > 1 and not any(name in os.environ for name in LAUNCHERS):

@@ -26,8 +26,8 @@ from grn.data.preprocessing.scale import mean_and_sd
 from grn.data.preprocessing.split import Split
 from grn.data.size import size_of_source
 from grn.devices import own_device, uses_gpu
-from grn.errors import Interrupted
-from grn.files import refuse_used_folder, remove_leftovers, replacing_file, write_text
+from grn.errors import Interrupted, RunFolderError
+from grn.files import refuse_inside, refuse_used_folder, remove_leftovers, replacing_file, write_text
 from grn.messages import Say, silent
 from grn.model.compile import fusing
 from grn.model.saved import TrainedModel
@@ -111,6 +111,7 @@ def train(
             start.refuse_another_configuration(config)
         elif first:
             refuse_used_folder(output)
+            refuse_inside(output, config.data.path)
 
         started = time.monotonic()
         L.seed_everything(config.trainer.seed, verbose=False)
@@ -136,6 +137,10 @@ def train(
         try:
             return train_in(start, config, cells, split, origin, say=say, terminal=terminal, started=started)
         except BaseException as stopped:
+            if first and not start.folder.is_dir():
+                raise RunFolderError(
+                    f"{start.folder} was removed while the run wrote into it; train again, and leave it alone."
+                ) from stopped
             if isinstance(stopped, Interrupted) or not isinstance(stopped, Exception):
                 say(f"The run was interrupted; grn train --resume {start.folder} resumes it.")
             elif first and resume is None and not (start.folder / "checkpoints" / "last.ckpt").exists():

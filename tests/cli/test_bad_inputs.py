@@ -90,6 +90,14 @@ FILES = {
     "order.yaml": lambda path: path.write_text("data:\n  pth: a\n  genes: -1\nmodle:\n  width: 2\n"),
     "tag.yaml": lambda path: path.write_text("data: !!python/name:os.system\n"),
     "long.txt": lambda path: path.write_text("R1 " * 100_000),
+    "web.h5ad": lambda path: path.write_text("<!DOCTYPE html>\n<html>Sign in</html>\n"),
+    "control.h5ad": lambda path: cells(obs=pd.DataFrame({"type": ["a\x1b", "b"] * 6})).write_h5ad(path),
+    "list.yaml": lambda path: path.write_text("- data\n"),
+    "obs.h5ad": lambda path: (cells().write_h5ad(path), changed_file(path, lambda file: file.pop("obs"), obs=COUNTS)),
+    "cells.zarr": lambda path: cells().write_zarr(path),
+    "dates.parquet": lambda path: pd.DataFrame(
+        {"source": pd.to_datetime(["2026-03-01"]), "target": ["G1"], "weight": [1.0]}
+    ).to_parquet(path),
     "pointers.h5": lambda path: h5py.File(path, "w").create_group("matrix/barcodes").file.close(),
 }
 
@@ -170,6 +178,17 @@ SENTENCES = {
     "benchmark cells.h5ad RUN/truth.csv --output table.csv": "table.csv already exists and is not overwritten",
     "benchmark cells.h5ad RUN/truth.csv --output t.xlsx": "--output is t.xlsx, but benchmark writes .csv; give a name",
     "benchmark cells.h5ad RUN/truth.csv --network A=a --network A=b": "--network names 'A' twice",
+    "train cells.h5ad --label cell type": "takes (type); put a text with spaces in quotes, and see grn train --help.",
+    "train cells.h5ad -label type": "no such option: -l, as all begin with two dashes (--); see grn train --help.",
+    "train data.path=cells.h5ad": "write --set data.path=cells.h5ad.",
+    "train --config bool.h5ad": "bool.h5ad is an HDF5 file, where a text is expected; give a text file",
+    "train RUN": "it is a run of grn: give its cells, or its configuration, ",
+    "train web.h5ad": "web.h5ad is a web page, as of a sign-in or an error; download the file again.",
+    "train control.h5ad --label type": r"The label 'a\x1b' in the column 'type' of obs has a line feed or",
+    "train list.yaml": "holds a list where sections are expected; write `data:` and, indented below it, `path: ...`.",
+    "train obs.h5ad": "(its parts are not those of an AnnData); it is damaged",
+    "train cells.zarr --output cells.zarr/out": "cells.zarr/out lies inside cells.zarr, which holds the cells; choose",
+    "evaluate dates.parquet RUN/truth.csv": "source holds dates or true and false; write the names of genes there.",
     "train cells.h5ad --set trainer.max_steps 5": "write --set trainer.max_steps=5.",
     "train cells.h5ad --set trainer.max_steps= 5": "write --set trainer.max_steps=5.",
     "train cells.h5ad --set trainer.max_steps = 5": "has spaces where none may be; write --set trainer.max_steps=VALUE",

@@ -1,5 +1,6 @@
 """Training that is impossible is refused in one sentence, where possible before there is a run folder."""
 
+import shutil
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -196,3 +197,21 @@ def test_tasks_of_slurm_that_are_not_the_configurations_processes_are_refused(re
     sentence = refusal(make_config())
     assert sentence.startswith("SLURM's tasks are not those that trainer.devices and trainer.num_nodes ask for (")
     assert sentence.endswith("); start it with srun --nodes=1 --ntasks-per-node=1.")
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"])
+def test_what_launchers_write_into_the_environment_is_a_number(refusal, make_config, monkeypatch, name):
+    monkeypatch.setenv(name, "two")
+    assert refusal(make_config()).startswith(
+        f"The environment variable {name} is 'two', and launchers such as torchrun"
+    )
+
+
+def test_a_run_folder_that_is_removed_meanwhile_is_said(make_config, tmp_path, monkeypatch):
+    def removed(start, *arguments, **options):
+        shutil.rmtree(start.folder)
+        (start.folder / "metrics.csv").write_text("")
+
+    monkeypatch.setattr(run, "train_in", removed)
+    with pytest.raises(RunFolderError, match="run was removed while the run wrote into it; train again"):
+        train(make_config(), tmp_path / "run", say=lambda line: None)

@@ -69,6 +69,11 @@ def compared_cells(
         donors, _ = read_labels(pd.DataFrame({donor.name: donor}), str(donor.name))
         _say_left_out(int((known & (donors == MISSING)).sum()), f"no value in {donor.name!r}", say)
         known &= donors != MISSING
+        if known.any() and np.unique(donors[known], return_counts=True)[1].max() < 2:
+            raise DataError(
+                f"Each of the {int(known.sum())} cells has a value of its own in {donor.name!r}, so that no two are of "
+                "one donor; give --group another column, or leave it out."
+            )
     types = cells.labels if cells.classes else np.zeros(len(cells), np.int64)
     _say_left_out(int((known & (types == MISSING)).sum()), "no cell type", say)
     known &= types != MISSING

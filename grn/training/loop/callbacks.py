@@ -16,7 +16,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from grn.errors import Interrupted, RunFolderError, TrainingDiverged
+from grn.errors import ConfigError, Interrupted, RunFolderError, TrainingDiverged
 from grn.files import replacing_file
 from grn.messages import Say
 from grn.training.loop.checkpoint_file import DamagedCheckpoint, load_checkpoint, seal
@@ -202,5 +202,20 @@ class ProgressLines(L.Callback):
 
 
 def process_rank() -> int:
-    """The rank of this process, before Lightning has started; the process of rank 0 writes all files."""
-    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("LOCAL_RANK") or 0)
+    """The rank of this process, before Lightning has started; the process of rank 0 writes all files.
+
+    Raises ConfigError where the variable that says it holds no number.
+    """
+    name = next((name for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if os.environ.get(name)), None)
+    return 0 if name is None else number_in_environment(name)
+
+
+def number_in_environment(name: str) -> int:
+    """The whole number in an environment variable of a launcher. Raises ConfigError."""
+    value = os.environ[name]
+    if not value.isdecimal():
+        raise ConfigError(
+            f"The environment variable {name} is {value!r}, and launchers such as torchrun write a whole number there; "
+            f"unset it, or start with a launcher."
+        )
+    return int(value)

@@ -226,3 +226,10 @@ def test_a_column_of_numbers_is_called_no_conditions(make_planted):
     numbers = pd.Series(np.arange(len(planted.condition)) / 7, name="age")
     with pytest.raises(DataError, match=r"has \d+ values for \d+ cells, which are no conditions; give --by a column"):
         compare_cells(planted.cells, numbers, None, permutations=1, say=silent)
+
+
+def test_donors_of_one_cell_each_are_refused(make_planted):
+    planted = make_planted(0)
+    alone = pd.Series(np.arange(len(planted.condition)) / 7, name="age")
+    with pytest.raises(DataError, match="has a value of its own in 'age', so that no two are of one donor"):
+        compare_cells(planted.cells, planted.condition, alone, permutations=1, say=silent)
