@@ -183,6 +183,8 @@ def does_not_exist(path: Path, otherwise: str) -> str:
         return f"{address} is an address, and grn reads files; download it first."
     if whole := as_a_shell_reads(path):
         return f"{path} does not exist: only a shell reads ~ and $ in it; give the whole path, {whole}."
+    if path.is_symlink():
+        return f"{path} is a link that leads nowhere; {otherwise}"
     near = nearest_file(path)
     return f"{path} does not exist; " + (f"did you mean {near}?" if near else otherwise)
 

@@ -26,6 +26,16 @@ def checked_anndata(adata: AnnData) -> AnnData:
     """`adata`, if it has cells and genes, and every cell has one name of its own. Raises DataError."""
     if adata.isbacked and not Path(str(adata.filename)).is_file():
         raise DataError(f"The file of the backed AnnData, {adata.filename}, does not exist any more; read it again.")
+    if adata.isbacked and not adata.file.is_open:
+        import h5py
+
+        from grn.files import damaged_h5ad
+
+        path = Path(str(adata.filename))
+        try:
+            h5py.File(path).close()
+        except OSError as problem:
+            raise damaged_h5ad(path, problem) from problem
     if adata.n_obs == 0 or adata.n_vars == 0:
         raise DataError(f"The AnnData has {adata.n_obs} cells x {adata.n_vars} genes; give one that has both.")
     for what, names in (("Cell", adata.obs_names), ("Gene", adata.var_names)):

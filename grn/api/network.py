@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from grn.api.cells import cells_of_caller
 from grn.api.run import Run, as_run
-from grn.api.train import WORDS, changed_fields, random_states_kept, run_settings
+from grn.api.train import KEYWORDS, WORDS, changed_fields, random_states_kept, run_settings
 from grn.arguments import SEED, Bound, checked
 from grn.errors import ConfigError, DataError, RunFolderError, reworded
 from grn.nearest import nearest
@@ -115,7 +115,10 @@ def network(
     changes = changed_fields(keywords, set)
     if isinstance(source, Run) or _is_run_folder(source):
         if changes or config is not None:
-            given = ", ".join([*changes, *(["config"] if config is not None else [])])
+            keyword = {field: name for name, field in KEYWORDS.items()}
+            given = ", ".join(
+                [*(keyword.get(each, each) for each in changes), *(["config"] if config is not None else [])]
+            )
             raise ConfigError(
                 f"{given} is about cells, and a run has its own configuration; leave it out, or give the cells first."
             )

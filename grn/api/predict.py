@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 WORDS = {
+    "set data.duplicates: sum to add their counts, or data.gene_key to": "add their counts first, or set gene_key to",
     "; add one, or set data.values: expression to use the values as they are": "; add one",
     "set data.path to a file or to": "give a file or",
     "set data.orientation to": "give orientation=",

@@ -97,7 +97,10 @@ class Run:
 
         path = self._file("confusion.csv")
         with table_of_run(path):  # read as plain text: a cell type may be called "NA"
-            table = pd.read_csv(path, index_col=0, keep_default_na=False) if path.is_file() else pd.DataFrame()
+            if path.is_file() or "accuracy" in self.metrics:
+                table = pd.read_csv(path, index_col=0, keep_default_na=False)
+            else:
+                table = pd.DataFrame()
             if list(map(str, table.index)) != list(table) or not all(kind.kind in "iu" for kind in table.dtypes):
                 raise ValueError("it is no square table of numbers of cells")
             return table

@@ -24,6 +24,7 @@ from grn.arguments.kinds import (
     parts_of,
     plain,
     shown,
+    too_long,
     writable,
 )
 from grn.errors import ConfigError, DataError
@@ -124,6 +125,8 @@ class Argument:
                 return f" (did you mean {near!r}?)"
             if not value:
                 return " that is not empty"
+            if PATH in self.parts and too_long(value):
+                return " whose names have at most 255 letters"
             return "" if writable(value) else " without null characters and halves of characters"
         if isinstance(value, Mapping) and any(each.startswith("Mapping") for each in self.parts):
             wrong = [key for key in value if a_text(key) is REFUSED]

@@ -96,7 +96,13 @@ def _path(value: object) -> object:
         return REFUSED
     text = os.fspath(value)
     # What is no text in a file's name, Python writes as halves of characters; such names are real.
-    return text if isinstance(text, str) and text and "\0" not in text else REFUSED
+    return text if isinstance(text, str) and text and "\0" not in text and not too_long(text) else REFUSED
+
+
+def too_long(text: str) -> bool:
+    """Whether a path has a name that no file system holds, or is one that the system refuses."""
+    names = os.fsencode(text).split(b"/") if writable(text) else []
+    return sum(map(len, names)) > 4000 or any(len(name) > 255 for name in names)
 
 
 def _whole(bound: Bound) -> Kind:

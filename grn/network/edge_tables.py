@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TextIO
 
@@ -112,6 +113,13 @@ def names(where: Path | str, column: pd.Series) -> np.ndarray:
     nested = column.map(lambda name: isinstance(name, (list, dict, np.ndarray))).to_numpy(bool)
     if nested.any():
         raise DataError(f"{where}, row {int(nested.argmax()) + 1}: {column.name} holds a list; write one gene there.")
+    other = column.map(lambda name: not isinstance(name, (str, Integral)) or isinstance(name, bool)).to_numpy(bool)
+    if other.any():
+        row = int(other.argmax())
+        raise DataError(
+            f"{where}, row {row + 1}: {column.name} is {str(column.iloc[row])!r}, of the type "
+            f"{type(column.iloc[row]).__name__}; give names as texts."
+        )
     return column.astype(str).to_numpy(dtype=object)
 
 

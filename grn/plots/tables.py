@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from numbers import Real
 
 import numpy as np
@@ -78,7 +79,13 @@ def refuse_twice(table: pd.DataFrame, columns: tuple[str, ...]) -> None:
 
 def texts_of(table: pd.DataFrame, column: str) -> np.ndarray:
     """The names in a column as str, object. Raises DataError where one is missing."""
-    codes, names = pd.factorize(table[column])
+    try:
+        codes, names = pd.factorize(table[column])
+    except TypeError:
+        raise DataError(f"The column {column!r} of the table holds lists; give one with a name in each row.") from None
+    other = next((name for name in names if not isinstance(name, (str, Real))), "")
+    if other != "":
+        raise DataError(f"The column {column!r} of the table holds {shown(other)}, which is no name; give texts.")
     known = np.array([str(name) for name in names], dtype=object)
     empty = (codes < 0) | np.isin(codes, np.flatnonzero(known == ""))
     if empty.any():
@@ -149,7 +156,7 @@ class EachOf:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    return isinstance(value, (Real, Decimal)) and not isinstance(value, (bool, np.bool_))
 
 
 def _holds(bound: Bound, numbers: np.ndarray) -> np.ndarray:

@@ -105,8 +105,8 @@ def _callable(name: str, value: object) -> None:
 def _number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, not {value!r}.")
-    if name == "eps" and value < 0:
-        raise ValueError(f"eps must be at least 0, not {value!r}.")
+    if name in ("eps", "tolerance") and value < 0:
+        raise ValueError(f"{name} must be at least 0, not {value!r}.")
 
 
 def _whole(name: str, value: object) -> None:
@@ -124,6 +124,11 @@ def _truth(name: str, value: object) -> None:
 def _text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a text, not {found(value)}.")
+
+
+def _option(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be one of the texts that its function lists, not {found(value)}.")
 
 
 def _rows(name: str, value: object) -> None:
@@ -213,6 +218,19 @@ LEAST = {
 }
 """The least of whole numbers by the names of arguments, which mean the same wherever they occur."""
 
+OPTIONS = (
+    "Method",
+    "Backend",
+    "FoldBackend",
+    "Reduction",
+    "Normaliser",
+    "Activation",
+    "Over",
+    "By",
+    "Literal['auto'] | Order",
+)
+"""Annotations of texts that functions choose from, whose values they check themselves."""
+
 CHECKS: dict[str, Check] = {
     "function": _callable,
     "Tensor": dense_tensor,
@@ -230,5 +248,6 @@ CHECKS: dict[str, Check] = {
     "Monoid": _a("Monoid", "a Monoid, as flashsign.SUM"),
     "NAryFold": _a("NAryFold", "an NAryFold"),
     "Fold": _a("Fold", "another Fold"),
+    **dict.fromkeys(OPTIONS, _option),
     "EdgeSums": _a("EdgeSums", "other EdgeSums"),
 }

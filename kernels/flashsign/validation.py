@@ -64,24 +64,29 @@ def check_tensors(
         raise ShapeMismatch(f"multiplicity must be real numbers; found {multiplicity.dtype}.")
     if multiplicity.device != k.device:
         raise ShapeMismatch(f"multiplicity must be on k's device {k.device}; found {multiplicity.device}.")
-    check_values(multiplicity)
+    check_values("multiplicity", multiplicity)
 
 
-def check_values(multiplicity: Tensor) -> None:
+def is_whole(numbers: Tensor) -> bool:
+    """Whether a tensor holds integers, and not true and false."""
+    return not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
+
+
+def check_values(name: str, values: Tensor) -> None:
     """Raises ShapeMismatch for multiplicities below 0, infinite or NaN, where they are data on a CPU.
 
     Values on a GPU are never read, as that waits for the device: there such a multiplicity turns signs, or makes NaN.
     One that requires a gradient is not read either: it is varied, by finite differences to below 0.
     """
-    if torch.compiler.is_compiling() or multiplicity.device.type != "cpu" or multiplicity.requires_grad:
+    if torch.compiler.is_compiling() or values.device.type != "cpu" or values.requires_grad:
         return
-    of_torch = type(multiplicity) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(multiplicity)
-    if not of_torch or multiplicity.dtype == torch.bool or not multiplicity.numel():
+    of_torch = type(values) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(values)
+    if not of_torch or values.dtype == torch.bool or not values.numel():
         return
-    least, most = (float(x) for x in multiplicity.aminmax())
+    least, most = (float(x) for x in values.aminmax())
     if not least >= 0 or most == float("inf"):
         raise ShapeMismatch(
-            f"multiplicity must hold finite numbers of at least 0, which counts are; found {least:g} to {most:g}."
+            f"{name} must hold finite numbers of at least 0, as counts are; found {least:g} to {most:g}."
         )
 
 
@@ -118,6 +123,10 @@ def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
         )
     if offsets.device != packed.device:
         raise ShapeMismatch(f"{name} must be on the packed rows' device {packed.device}; found {offsets.device}.")
+    if offsets.device.type == "meta":
+        raise ShapeMismatch(
+            f"{name} must have values, which tensors on the device meta have not; give a tensor that has."
+        )
 
 
 def bag_sizes(name: str, offsets: Tensor, rows: int) -> Tensor:

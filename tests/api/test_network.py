@@ -124,7 +124,7 @@ def test_a_cell_of_a_run_has_a_network(tiny_run):
         ({"cell_type": 5}, ConfigError, "cell_type is 5; it must be a text"),
         ({"cell_type": ["B"]}, ConfigError, "cell_type is .'B'.; it must be a text"),
         ({"cell": 3}, ConfigError, "cell is 3; it must be a text"),
-        ({"label_key": "x"}, ConfigError, "data.label_key is about cells, and a run has its own configuration"),
+        ({"label_key": "x"}, ConfigError, "label_key is about cells, and a run has its own configuration"),
         ({"cell": "a", "data": 5}, DataError, "data is 5; it must be an AnnData"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
+from decimal import Decimal
 
 import anndata
 import matplotlib
@@ -210,3 +211,62 @@ def test_a_perturbation_whose_meaning_is_damaged_is_drawn_without_it():
     cells = anndata.AnnData(np.ones((2, 2), np.float32), var=genes)
     cells.uns["grn_perturb"] = ["perturbation"]
     assert isinstance(grn.plots.perturbation_volcano(cells), matplotlib.axes.Axes)
+
+
+def test_a_table_that_a_run_had_is_missed(tiny_run, tmp_path):
+    run = grn.load(shutil.copytree(tiny_run, tmp_path / "run"))
+    (run.folder / "confusion.csv").unlink()
+    with pytest.raises(DataError, match=r"confusion\.csv does not exist any more; restore it"):
+        _ = run.confusion
+
+
+OBS = {
+    "a column of obs that holds lists": lambda obs: obs.assign(type=[["a"]] * len(obs)),
+    "obs has 2 columns of this name": lambda obs: pd.concat([obs, obs], axis=1),
+}
+
+
+@pytest.mark.parametrize("sentence", OBS)
+@pytest.mark.parametrize("option", ["label_key", "group_key", "state_key"])
+def test_a_column_has_one_value_for_each_cell(sentence, option):
+    cells = anndata.AnnData(
+        np.arange(1200, dtype=np.float32).reshape(40, 30) % 7, obs=pd.DataFrame({"type": ["a", "b"] * 20})
+    )
+    cells.obs = OBS[sentence](cells.obs)
+    with pytest.raises(DataError, match=f"{option} is 'type'.*{sentence}"):
+        grn.network(cells, quiet=True, **{option: "type"})
+
+
+def test_a_backed_file_that_was_overwritten_is_damaged(tmp_path):
+    anndata.AnnData(np.ones((2, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
+    cells = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    cells.file.close()
+    (tmp_path / "cells.h5ad").write_bytes(b"no cells")
+    with pytest.raises(DataError, match=r"cells\.h5ad cannot be read as \.h5ad"):
+        grn.train(cells, quiet=True)
+
+
+def test_a_path_that_no_file_system_holds_is_refused(tmp_path):
+    with pytest.raises(DataError, match="it must be a path whose names have at most 255 letters"):
+        grn.load("x" * 300)
+    (tmp_path / "link").symlink_to(tmp_path / "link")
+    with pytest.raises(RunFolderError, match="link is a link that leads nowhere; give the folder of a run"):
+        grn.load(tmp_path / "link")
+
+
+@pytest.mark.parametrize("name", [("a", "b"), b"R1", 1.5, True])
+def test_what_is_no_name_is_no_gene(name):
+    table = EDGES.assign(source=pd.Series([name] * 3, dtype=object))
+    with pytest.raises(DataError, match=f"source is .* of the type {type(name).__name__}; give names as texts"):
+        grn.read_network(table)
+    if not isinstance(name, (float, bool)):
+        with pytest.raises(DataError, match="which is no name; give texts"):
+            grn.plots.network_graph(table)
+    with pytest.raises(DataError, match="holds lists"):
+        grn.plots.network_graph(EDGES.assign(target=[["G1"]] * 3))
+
+
+def test_decimals_are_numbers():
+    table = EDGES.assign(weight=list(map(Decimal, ("1", "-2", "0.5"))))
+    pd.testing.assert_frame_equal(grn.read_network(table), EDGES)
+    assert isinstance(grn.plots.strongest_regulations(table), matplotlib.axes.Axes)

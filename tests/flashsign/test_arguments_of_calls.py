@@ -65,10 +65,25 @@ CALLS = {
     "found -1 to 1": lambda: fs.spherical_attention(Q, K, K, COUNTS - 2),
     "found nan to nan": lambda: fs.normalised_attention(Q, K, K, COUNTS / 0 * 0, normaliser="softmax"),
     "found 1 to inf": lambda: fs.EdgeSums(3, 5).add(Q, K, COUNTS / torch.tensor([0, 1, 1, 1, 1.0])),
-    "of at least 0, which counts are; found -1 to -1": lambda: fs.edge_weights(Q, K, -torch.ones(1, 5)),
+    "of at least 0, as counts are; found -1 to -1": lambda: fs.edge_weights(Q, K, -torch.ones(1, 5)),
     "multiplicity must have shape": lambda: fs.edge_weights(Q, K, torch.ones(5)),
     "must be a multiple of the number of key heads": lambda: fs.edge_weights(Q[:, :1], K, COUNTS),
     "group must be a process group of torch.distributed": lambda: fs.spherical_attention(Q, K, K, group="world"),
+    "method must be one of the texts": lambda: fs.spherical_attention(Q, K, K, method=np.array(["auto", "stream"])),
+    "offsets must have values": lambda: fs.spherical_attention(
+        *[X[:, None].to("meta")] * 3, offsets=torch.zeros(2, dtype=torch.long, device="meta")
+    ),
+    "must be a multiple of the number of key heads; found q [1, 2": lambda: fs.normalised_attention(
+        Q, K[:, :0], K[:, :0]
+    ),
+    "target must be integers [6] on cpu; found torch.complex64": lambda: fs.linear_cross_entropy(X, W, CLASSES * 1j),
+    "found torch.int64 [6] on meta": lambda: fs.linear_cross_entropy(X, W, CLASSES.to("meta")),
+    "classes and weights must be on h's device": lambda: fs.weighted_cross_entropy(X, W, CLASSES.to("meta"), X),
+    "offsets must be int32 or int64": lambda: fs.weighted_cross_entropy(
+        X[:1], W, CLASSES, X[:, 0], offsets=torch.tensor([0.0, 6])
+    ),
+    "down_bias must be floating [4]": lambda: fs.mlp(X, W, W.T.contiguous(), down_bias=torch.ones(4) * 1j),
+    "weight must be real on cpu; found torch.float32 on meta": lambda: fs.rms_norm(X, X[0].to("meta")),
     "row_chunk must be at least 1, not 0": lambda: fs.linear_cross_entropy(X, W, CLASSES, row_chunk=0),
     "hidden_chunk must be at least 1": lambda: fs.mlp(X, W, W.T, hidden_chunk=0),
     "label_smoothing must be at least 0 and below 1": lambda: fs.class_cross_entropy(5, label_smoothing=2.0),
@@ -110,10 +125,40 @@ CALLS = {
     "form must be an NAryFold": lambda: fs.n_ary_reduce(None, X),
     "x must be a tensor; found ndarray": lambda: fs.n_ary_reduce(sums(), np.ones(3)),
     "proj_fold of an NAryFold must return a tuple of tensors": lambda: fs.n_ary_reduce(sums(proj_fold=nothing), X),
+    "proj_fold_bwd of an NAryFold must return a gradient for each": lambda: (
+        fs.n_ary_reduce(sums(proj_fold_bwd=nothing), X.clone().requires_grad_())[0].sum().backward()
+    ),
+    "binary_reduce of an NAryFold gave tensors shaped [[6, 4]] for a part of the total shaped [[1, 4]]": lambda: (
+        fs.n_ary_reduce(sums(proj_fold=lambda x: x), X)
+    ),
+    "a1 of L1 must return a tensor; found NoneType": lambda: fs.monoid_reduce(
+        fs.normalised_contraction("L1", nothing, torch.abs, torch.abs), (X,), (W, W, torch.ones(10))
+    ),
+    "own breaks a law, a fold of one item is its lift": lambda: fs.check_monoid(
+        own(combine=lambda a, b: ((a[0] + b[0]).int(),)), (X * 0.5,)
+    ),
+    "found -1 to -1": lambda: fs.monoid_reduce(fs.SOFTMAX, (X,), (W, W, -torch.ones(10))),
+    "softmax attention takes q, k and v of one dtype": lambda: fs.monoid_reduce(
+        fs.SOFTMAX, (X,), (W, W.double(), torch.ones(10))
+    ),
     "chunker of an NAryFold must return slices": lambda: fs.n_ary_reduce(sums(chunker=nothing), X),
     "must give pairs (aslice, xslice)": lambda: fs.n_ary_reduce(sums(chunker=lambda x: [slice(0, 2)]), X),
     "init must be a function": lambda: sums(init=None),
+    "The lift of own must return a total for each of 6 items": lambda: fs.fold(
+        own(lift=lambda items, _: (items[0][:1],)), (X,)
+    ),
+    "The identity of own must return tensors shaped like those": lambda: fs.fold(own(identity=lambda like: (W,)), (X,)),
+    "The combine of own must return tensors shaped like those that it is given; found [2, 3, 4]": lambda: fs.fold(
+        own(combine=lambda a, b: (torch.stack([a[0], b[0]]),)), (X,)
+    ),
+    "sum takes real numbers on one device; found torch.complex64 on cpu": lambda: fs.fold(fs.SUM, (X * 1j,)),
+    "found torch.float32 on cpu, torch.float32 on meta": lambda: fs.fold(fs.WEIGHTED_SUM, (X, X[:, 0].to("meta"))),
+    "tolerance must be at least 0": lambda: fs.check_monoid(fs.SUM, (X,), tolerance=-1),
     # Edge sums.
+    "inverse must hold finite numbers": lambda: fs.EdgeSums(3, 5).add(Q, K, inverse=torch.full((1, 2, 3), torch.nan)),
+    "same is on the device meta": lambda: fs.EdgeSums(3, 5).top(
+        2, same=torch.zeros(5, dtype=torch.long, device="meta")
+    ),
     "targets must be at least 0, not -1": lambda: fs.EdgeSums(-1, 5),
     "targets must be a number or a range of step 1; found 3.0": lambda: fs.EdgeSums(3.0, 5),
     "dtype must be a floating dtype of torch, as torch.float32, not 'float32'": lambda: fs.EdgeSums(

@@ -50,10 +50,25 @@ def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
     return [own if missing else str(name) for name, own, missing in zip(column, index, absent, strict=True)]
 
 
+NESTED = (list, tuple, set, dict, np.ndarray)
+
+
 def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Series:
-    """frame[key]; where there is none, raises DataError with the nearest column. field, table: names in messages."""
+    """frame[key]; where there is none, raises DataError with the nearest column. field, table: names in messages.
+
+    Raises DataError, too, for two columns of the name, and for one that holds lists.
+    """
     if key in frame:
-        return frame[key]
+        column = frame[key]
+        if column.ndim > 1:
+            raise DataError(
+                f"{field} is {key!r}, and {table} has {column.shape[1]} columns of this name; rename all but one."
+            )
+        if column.dtype == object and column.map(lambda value: isinstance(value, NESTED)).any():
+            raise DataError(
+                f"{field} is {key!r}, a column of {table} that holds lists; give one with a value for each row."
+            )
+        return column
     columns = [str(column) for column in frame.columns]
     near = nearest(key, columns, likeness=0.5)
     hint = f"did you mean {near!r}?" if near else f"{table} has {', '.join(map(repr, columns)) or 'no columns'}."

@@ -38,7 +38,9 @@ def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.c
             else:
                 yield from (clean[start : start + rows] for start in range(0, clean.shape[0], rows))
     except (OSError, ValueError, IndexError, KeyError, RuntimeError, TypeError) as problem:
-        raise DataError(f"{where} cannot be read ({problem}); the file is damaged: write it again.") from problem
+        raise DataError(
+            f"{where} cannot be read ({problem}); the matrix is damaged: make it, or write it, again."
+        ) from problem
 
 
 def locate(values: sparse.csr_matrix, entry: int) -> tuple[int, int]:

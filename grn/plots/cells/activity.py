@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from scipy import sparse
 
+from grn.data.preprocessing.genes import column_of
 from grn.errors import DataError
 from grn.nearest import nearest
 from grn.plots.style import INK, SIGNED, canvas, draws, plain, short, shown
@@ -56,7 +57,7 @@ def regulator_activity(
         raise DataError("The AnnData has no cells; give one that has.")
     if place.ndim != 2 or place.shape[1] < 2:
         raise DataError(f"obsm[{basis!r}] has one dimension, and this picture needs two; name another basis.")
-    labels = None if label_key is None else adata.obs[label_key].astype(object)
+    labels = None if label_key is None else column_of(adata.obs, label_key, "label_key", "obs").astype(object)
     names = [] if labels is None else list(labels.dropna().unique())
     if len(names) > MOST_LABELS:
         raise DataError(

@@ -96,7 +96,11 @@ def _both(network: object, first: str, second: str) -> pd.DataFrame:
     if isinstance(network, pd.DataFrame) and "effect" in network:
         missing = [name for name in (first, second) if f"weight_{name}" not in network]
         if missing:
-            raise UserError(f"The table compares no condition {missing[0]!r}; it has no column 'weight_{missing[0]}'.")
+            known = [str(name).removeprefix("weight_") for name in network if str(name).startswith("weight_")]
+            raise UserError(
+                f"The table compares no condition {missing[0]!r}, as it has no column 'weight_{missing[0]}'; it has "
+                f"{' and '.join(map(repr, known)) or 'none'}."
+            )
         table = _comparison(first, second)("network", network)
         types = table["cell_type"].astype(str) if "cell_type" in table else pd.Series("all", index=table.index)
         of_all = table[types == "all"] if (types == "all").any() else table

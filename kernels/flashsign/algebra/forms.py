@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flashsign.errors import ShapeMismatch
+from flashsign.validation import check_values
 
 Shape = tuple[int, ...]
 
@@ -27,12 +28,28 @@ def check_items(name: str, forms: Sequence[str], items: Sequence[Tensor], shared
     for number, each in enumerate(items):
         if each.ndim <= axes:
             raise ShapeMismatch(f"items[{number}] must have an axis of items; found {list(each.shape)}, one number.")
+    if forms and (len({x.device for x in (*items, *shared)}) > 1 or any(x.is_complex() for x in (*items, *shared))):
+        kinds = ", ".join(f"{x.dtype} on {x.device}" for x in (*items, *shared))
+        raise ShapeMismatch(f"{name} takes real numbers on one device; found {kinds}.")
+    for tensor, each in zip(_names(forms[0]) if forms else (), items, strict=False):
+        if tensor == "multiplicity":
+            check_values(tensor, each)
     own = [tuple(x.shape[axes:]) for x in items], [tuple(x.shape[axes:]) for x in shared]
     if forms and not any(_fits(form, *own) for form in forms):
         raise ShapeMismatch(
             f"{name} takes items {' or '.join(forms)}; found items {[list(x.shape) for x in items]} and shared "
             f"{[list(x.shape) for x in shared]}."
         )
+    if forms and _names(forms[0])[:2] == ["k", "v"]:
+        dtypes = [x.dtype for x in (*shared, *items[:2])]
+        if len({torch.promote_types(dtype, torch.float32) for dtype in dtypes if dtype.is_floating_point}) > 1:
+            raise ShapeMismatch(f"{name} takes q, k and v of one dtype; found {', '.join(map(str, dtypes))}.")
+
+
+@functools.cache
+def _names(form: str) -> list[str]:
+    """The names of the tensors of a form, items first."""
+    return re.findall(r"(\w+) \[", form)
 
 
 @functools.cache
@@ -84,23 +101,39 @@ def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bo
             if isinstance(result, (tuple, list)):
                 kind += f" of {', '.join(type(each).__name__ for each in result)}"
             raise ValueError(f"{what} must return a tuple of tensors, as (x,); found {kind}.")
-        if like_first and len(result) != len(arguments[0]):
-            raise ValueError(
-                f"{what} must return as many tensors as it is given; found {len(result)} for {len(arguments[0])}."
-            )
+        if like_first:
+            _refuse_other_shapes(what, result, arguments)
         return result
 
     call.own_function = own  # type: ignore[attr-defined]
     return call
 
 
-def returning_a_tensor(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+def _refuse_other_shapes(what: str, result: Sequence[Tensor], totals: Sequence[Sequence[Tensor]]) -> None:
+    """Raises ValueError unless the result is a total of the shapes of all totals together."""
+    if len(result) != len(totals[0]):
+        raise ValueError(
+            f"{what} must return as many tensors as it is given; found {len(result)} for {len(totals[0])}."
+        )
+    for number, parts in enumerate(zip(result, *totals, strict=False)):
+        try:
+            wanted = torch.broadcast_shapes(*(part.shape for part in parts[1:]))  # type: ignore[no-untyped-call]
+        except RuntimeError:  # what it was given does not fit together, which is another function's fault
+            continue
+        if parts[0].shape != wanted:
+            raise ValueError(
+                f"{what} must return tensors shaped like those that it is given; found {list(parts[0].shape)} for "
+                f"{list(wanted)} in place {number}."
+            )
+
+
+def returning_a_tensor(function: Callable[..., Any], what: str) -> Callable[..., Tensor]:
     """The same for a function that returns one tensor."""
     own = getattr(function, "own_function", function)
 
     @functools.wraps(own)
-    def call(*arguments: Any) -> Any:
-        result = own(*arguments)
+    def call(*arguments: Any) -> Tensor:
+        result: Tensor = own(*arguments)
         if not isinstance(result, Tensor) and not torch.compiler.is_compiling():
             raise ValueError(f"{what} must return a tensor; found {type(result).__name__}.")
         return result

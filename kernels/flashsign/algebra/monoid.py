@@ -82,7 +82,7 @@ class Monoid:
             callable_or_none(field, getattr(self, field))
         for field in ("combine", "finish"):
             CHECKS["function"](field, getattr(self, field))
-        of_a_total = {"identity", "combine", "local_gradient"}
+        of_a_total = {"identity", "combine"}
         for field in ("identity", "lift", "combine", "local_gradient", "proj_fold"):
             if (own := getattr(self, field)) is not None:
                 what = f"The {field} of {self.name}"

@@ -106,7 +106,14 @@ class _NAry(torch.autograd.Function):
         total = tuple(part.clone() for part in form.init(*x))
         for aslice, xslice in _slices(form, total, x):
             here = _at(total, aslice)
-            for part, new in zip(here, form.binary_reduce(here, form.proj_fold(_at(x, xslice))), strict=True):
+            both = form.binary_reduce(here, form.proj_fold(_at(x, xslice)))
+            shapes = [[list(part.shape) for part in parts] for parts in (both, here)]
+            if shapes[0] != shapes[1]:
+                raise ValueError(
+                    f"binary_reduce of an NAryFold gave tensors shaped {shapes[0]} for a part of the total shaped "
+                    f"{shapes[1]}; proj_fold must give totals of the shape of that part."
+                )
+            for part, new in zip(here, both, strict=True):
                 part.copy_(new)
         ctx.save_for_backward(*x, *total)
         ctx.form, ctx.inputs = form, len(x)
@@ -126,6 +133,11 @@ class _NAry(torch.autograd.Function):
         ]
         for aslice, xslice in _slices(form, total, x):
             found = form.proj_fold_bwd(_at(x, xslice), _at(total, aslice), _at(grads, aslice))
+            if not isinstance(found, (tuple, list)) or len(found) != len(x):
+                raise ValueError(
+                    f"proj_fold_bwd of an NAryFold must return a gradient for each of {len(x)} tensors; found "
+                    f"{type(found).__name__}."
+                )
             for whole, index, grad in zip(sums, xslice, found, strict=True):
                 if whole is not None and grad is not None:
                     whole[index].add_(grad)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flashsign.errors import ShapeMismatch
-from flashsign.validation import check_packing, check_tensors
+from flashsign.validation import check_packing, check_tensors, check_values, is_whole
 
 
 class Call(NamedTuple):
@@ -61,7 +61,7 @@ class Call(NamedTuple):
         for name, numbers, count in (("targets", targets, queries), ("regulators", regulators, keys)):
             if numbers is None:
                 continue
-            if numbers.shape != (count,) or numbers.dtype.is_floating_point or numbers.dtype == torch.bool:
+            if numbers.shape != (count,) or not is_whole(numbers):
                 raise ShapeMismatch(
                     f"{name} must be integers of shape [{count}]; found {numbers.dtype} {list(numbers.shape)}."
                 )
@@ -69,6 +69,8 @@ class Call(NamedTuple):
                 raise ShapeMismatch(f"{name} must be on q's device {q.device}; found {numbers.device}.")
         if inverse is not None and inverse.shape != q.shape[:-1]:
             raise ShapeMismatch(f"inverse must have shape {list(q.shape[:-1])}; found {list(inverse.shape)}.")
+        if inverse is not None:
+            check_values("inverse", inverse)
         if multiplicity is None:
             multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
         return cls(

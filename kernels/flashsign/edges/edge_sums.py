@@ -27,6 +27,7 @@ from flashsign.edges.results import EdgeMeans, TopEdges, stacked, taken
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.verify import is_right
 from flashsign.tuning.accuracy import Bag
+from flashsign.validation import is_whole
 
 WEIGHTS = 2**22
 """Most weights that are in memory at one time (16 MiB in float32; more was slower on a CPU)."""
@@ -175,8 +176,10 @@ class EdgeSums:
         if by == "absolute" and self.absolute is None:
             raise ValueError('These sums have no absolute weights: pass by="signed", or make them with absolute=True.')
         regulators = self.signed.shape[1]
-        if same is not None and (same.shape != (regulators,) or same.is_floating_point() or same.dtype == torch.bool):
+        if same is not None and (same.shape != (regulators,) or not is_whole(same)):
             raise ShapeMismatch(f"same must be integers [{regulators}]; found {same.dtype} {list(same.shape)}.")
+        if same is not None and same.device.type == "meta" != self.signed.device.type:
+            raise ShapeMismatch("same is on the device meta, where tensors have no values; give one that has.")
         found = []
         for rows in _tiles(len(self.targets), max(1, regulators)):
             means = self.mean(rows, over=over)

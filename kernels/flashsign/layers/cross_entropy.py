@@ -22,7 +22,7 @@ from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.errors import ShapeMismatch
 from flashsign.layers.inputs import as_autocast, check_layer
 from flashsign.operators.fold_losses import class_losses, distribution_losses, weighted_losses
-from flashsign.validation import check_cut, largest_bag_size
+from flashsign.validation import check_cut, check_offsets, is_whole, largest_bag_size
 
 Reduction = Literal["none", "sum", "mean"]
 CHUNK = 1024
@@ -66,8 +66,11 @@ def linear_cross_entropy(
     h, weight = as_autocast(h, weight)
     kernels = choose_fold(backend, "logits", h, h.shape[-1:])
     check_layer(h, weight, bias)
-    if target.shape != h.shape[:-1] or target.is_floating_point() or target.dtype == torch.bool:
-        raise ShapeMismatch(f"target must be integers {list(h.shape[:-1])}; found {target.dtype} {list(target.shape)}.")
+    if target.shape != h.shape[:-1] or not is_whole(target) or target.device != h.device:
+        raise ShapeMismatch(
+            f"target must be integers {list(h.shape[:-1])} on {h.device}; found {target.dtype} {list(target.shape)} on "
+            f"{target.device}."
+        )
     rows, target = h.flatten(0, -2), target.flatten().long()
     classes = len(weight)
     ignored = target == ignore_index
@@ -174,9 +177,14 @@ def weighted_cross_entropy(
     check_layer(h, weight, bias)
     if h.ndim != 2:
         raise ShapeMismatch(f"h must be [N, D]; found {list(h.shape)}.")
-    if classes.is_floating_point() or classes.dtype == torch.bool or not weights.is_floating_point():
+    if len({x.device for x in (h, classes, weights)}) > 1:
+        raise ShapeMismatch(
+            f"classes and weights must be on h's device {h.device}; found {classes.device}, {weights.device}."
+        )
+    if not is_whole(classes) or not weights.is_floating_point():
         raise ShapeMismatch(f"classes are integers and weights numbers; found {classes.dtype} and {weights.dtype}.")
     if offsets is not None:
+        check_offsets("offsets", offsets, h)
         if offsets.shape != (len(h) + 1,) or classes.ndim != 1 or classes.shape != weights.shape:
             found = f"{list(offsets.shape)}, {list(classes.shape)}, {list(weights.shape)}"
             raise ShapeMismatch(f"Packed: offsets [{len(h) + 1}], classes and weights [T]; found {found}.")

@@ -61,8 +61,11 @@ def mlp(
         raise ShapeMismatch(f"gate must be like up, {list(up.shape)} {up.dtype}; not {list(gate.shape)} {gate.dtype}.")
     if down.ndim != 2 or down.shape[1] != len(up) or (down.dtype, down.device) != (up.dtype, up.device):
         raise ShapeMismatch(f"down must be [D', {len(up)}] {up.dtype}; found {list(down.shape)} {down.dtype}.")
-    if down_bias is not None and down_bias.shape != down.shape[:1]:
-        raise ShapeMismatch(f"down_bias must be [{len(down)}]; found {list(down_bias.shape)}.")
+    if down_bias is not None and (
+        down_bias.shape != down.shape[:1] or not down_bias.is_floating_point() or down_bias.device != down.device
+    ):
+        found = f"{list(down_bias.shape)} {down_bias.dtype} on {down_bias.device}"
+        raise ShapeMismatch(f"down_bias must be floating [{len(down)}] on {down.device}; found {found}.")
     rows = x.flatten(0, -2)
     row_chunk = (GPU_ROWS if x.is_cuda else CHUNK) if row_chunk is None else row_chunk
     # Built before the choice, as it refuses unknown activations.

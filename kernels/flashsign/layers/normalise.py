@@ -37,6 +37,8 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, back
     if not x.ndim or not x.is_floating_point() or (weight is not None and weight.shape != x.shape[-1:]):
         found = f"x {list(x.shape)} {x.dtype}" + ("" if weight is None else f", weight {list(weight.shape)}")
         raise ShapeMismatch(f"x must be numbers [..., D] and weight [D]; found {found}.")
+    if weight is not None and (weight.is_complex() or weight.device != x.device):
+        raise ShapeMismatch(f"weight must be real on {x.device}; found {weight.dtype} on {weight.device}.")
     if weight is None:
         weight = x.new_ones(x.shape[-1:])
     if transformed():

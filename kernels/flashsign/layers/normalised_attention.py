@@ -93,7 +93,13 @@ def normalised_attention(
         multiplicity = k.new_ones(len(k)) if multiplicity is None else multiplicity
         dense = partial(normalised_attention, normaliser=normaliser, eps=eps, backend=backend)
         return packed_attention(dense, q, k, v, multiplicity, offsets, query_offsets)
-    if q.ndim != 4 or k.shape != v.shape or k.ndim != 4 or q.shape[::3] != k.shape[::3] or q.shape[1] % k.shape[1]:
+    if (
+        q.ndim != 4
+        or k.shape != v.shape
+        or k.ndim != 4
+        or q.shape[::3] != k.shape[::3]
+        or q.shape[1] % (k.shape[1] or 1)
+    ):
         found = f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
         raise ShapeMismatch(f"q must be [C, H, N, E], k and v [C, K, M, E] with H a multiple of K; found {found}.")
     check_tensors(q, k, v, multiplicity, packed=False)

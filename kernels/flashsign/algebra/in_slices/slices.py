@@ -57,6 +57,13 @@ class Slices:
         if self.batched:
             lift = torch.vmap(lift, in_dims=(0, 0 if a else None), out_dims=1)
         lifted = lift(b, a)
+        items = b[0].shape[int(self.batched)]
+        if any(len(part) != items for part in lifted):
+            shapes = [list(part.shape) for part in lifted]
+            raise ValueError(
+                f"The lift of {self.monoid.name} must return a total for each of {items} items, in the first axis; "
+                f"found {shapes}."
+            )
         return lifted if mask is None else masked(self.monoid, lifted, mask)
 
     def _project(self, a: Total, b: Total, shares: int) -> Total:

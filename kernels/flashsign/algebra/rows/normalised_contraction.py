@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flashsign.algebra.forms import returning_a_tensor
 from flashsign.algebra.monoid import Monoid, Total, add, constants, pass_on, wide
 from flashsign.arguments import checked
 
@@ -33,6 +34,8 @@ def normalised_contraction(
         >>> monoid_reduce(monoid, (q,), (k, v, torch.ones(50))).shape
         torch.Size([20, 8])
     """
+
+    a1, a2, b = (returning_a_tensor(each, f"{own} of {name}") for own, each in (("a1", a1), ("a2", a2), ("b", b)))
 
     def both(s: Tensor) -> tuple[Tensor, Tensor]:
         return a1(s), a2(s)
