@@ -22,7 +22,7 @@ Equal = tuple[str, Total, Total]
 def check_monoid(monoid: Monoid, items: Total, shared: Total = (), *, tolerance: float = 1e-8) -> None:
     """Checks every law on these items: tensors [n, ...], three or more; shared: as in fold. Returns nothing.
 
-    The laws: a fold of one item is its lift, identity, associativity, commutativity (unless commutative=False), chunks
+    The laws: identity, a fold of one item is its lift, associativity, commutativity (unless commutative=False), chunks
     of any size, padding with the identity, a fold of all is that of its parts, the depths have one total, the gradient
     of every depth is that of the definition, D holds for partial totals, and a fold of nothing is the identity and
     finishes finite (unless needs_items). Numbers are float64, compared relative to the largest of their tensor.
@@ -68,12 +68,12 @@ def _laws(monoid: Monoid, items: Total, shared: Total) -> Iterator[Equal]:
     one, two, three = (tuple(part[at] for part in lifted) for at in range(3))
     nothing = monoid.unit(one)
     combine, count = monoid.combine, len(items[0])
-    if monoid.lift is not None and not monoid.numbered:
-        first = monoid.lift(tuple(x[:1] for x in items), shared)
-        yield "a fold of one item is its lift", one, tuple(part[0] for part in first)
     yield "identity, from the left", combine(nothing, one), one
     yield "identity, from the right", combine(one, nothing), one
     yield "identity, with itself", combine(nothing, nothing), nothing
+    if monoid.lift is not None and not monoid.numbered:
+        first = monoid.lift(tuple(x[:1] for x in items), shared)
+        yield "a fold of one item is its lift", one, tuple(part[0] for part in first)
     yield "associativity", combine(combine(one, two), three), combine(one, combine(two, three))
     if monoid.commutative:
         yield "commutativity", combine(one, two), combine(two, one)
