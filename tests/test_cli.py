@@ -331,3 +331,9 @@ def test_python_without_docstrings_is_refused(tmp_path):
     command = [sys.executable, "-OO", "-m", "grn", "train", "cells.h5ad"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "Python runs without docstrings" in done.stderr
+
+
+def test_a_rank_that_is_no_number_is_refused_before_lightning_reads_it(monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "x")
+    assert cli.main(["train", "simulated:"]) == 2
+    assert "The environment variable LOCAL_RANK is 'x', and launchers such as" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def explain(error: Exception, program: str = "grn") -> tuple[int, str]:
             message = re.sub(old, new, message)
         joined = "" if message.endswith(", and") else ";"
         return USER_ERROR, f"{message[:1].lower()}{message[1:]}{joined} see {_command_path(error, program)} --help."
-    if str(error).startswith("Invalid log settings"):  # raised by the import of torch
+    if "Invalid log settings" in str(error):  # raised by the import of torch
         return USER_ERROR, "The environment variable TORCH_LOGS has a value that torch refuses; unset it."
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = error.filename or "the disk, or what the output is sent to"

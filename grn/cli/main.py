@@ -13,6 +13,7 @@ import grn
 from grn.cli import data, doctor, init, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
 from grn.cli.results import benchmark, compare, evaluate, explain, export, perturb, report
+from grn.config.launcher import refuse_odd_launcher
 from grn.errors import ConfigError
 
 app = typer.Typer(
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     def command() -> int | None:
         _refuse_removed_folder()
         _refuse_no_docstrings()
+        refuse_odd_launcher()
         _refuse_empty(arguments)
         _refuse_parted_override(arguments)
         return app(args=list(arguments), prog_name="grn", standalone_mode=False)

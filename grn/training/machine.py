@@ -11,17 +11,15 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from grn.config.launcher import number_in_environment, refuse_odd_launcher
 from grn.config.schema import TrainerConfig
 from grn.data.loading.gene_parallel import ParallelRank
 from grn.devices import uses_gpu
 from grn.errors import ConfigError
-from grn.training.loop.callbacks import number_in_environment
 from grn.training.loop.quiet import quiet
 
 # Variables with which launchers tell a process about the other machines: torchrun, srun, mpirun, LSF, or by hand.
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "LSB_JOBID", "MASTER_ADDR", "NODE_RANK")
-
-NUMBERS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "MASTER_PORT")
 
 
 def processes(settings: TrainerConfig) -> int:
@@ -49,9 +47,7 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
             "trainer.tensorboard is true, but tensorboard is not installed; "
             'run pip install "grn[tensorboard]", or set it to false.'
         )
-    for name in NUMBERS:
-        if os.environ.get(name):
-            number_in_environment(name)
+    refuse_odd_launcher()
     started = number_in_environment("WORLD_SIZE") if os.environ.get("WORLD_SIZE") else 1
     if "TORCHELASTIC_RUN_ID" in os.environ and started != processes(settings):
         raise ConfigError(

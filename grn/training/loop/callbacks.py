@@ -16,7 +16,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from grn.errors import ConfigError, Interrupted, RunFolderError, TrainingDiverged
+from grn.config.launcher import number_in_environment
+from grn.errors import Interrupted, RunFolderError, TrainingDiverged
 from grn.files import replacing_file
 from grn.messages import Say
 from grn.training.loop.checkpoint_file import DamagedCheckpoint, load_checkpoint, seal
@@ -208,14 +209,3 @@ def process_rank() -> int:
     """
     name = next((name for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if os.environ.get(name)), None)
     return 0 if name is None else number_in_environment(name)
-
-
-def number_in_environment(name: str) -> int:
-    """The whole number in an environment variable of a launcher. Raises ConfigError."""
-    value = os.environ[name]
-    if not value.isdecimal():
-        raise ConfigError(
-            f"The environment variable {name} is {value!r}, and launchers such as torchrun write a whole number there; "
-            f"unset it, or start with a launcher."
-        )
-    return int(value)
