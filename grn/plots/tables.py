@@ -175,6 +175,8 @@ def _counts(name: str, table: pd.DataFrame) -> pd.DataFrame:
                 f"The column {str(column)!r} of {name} has {share:g}, which is no number of cells; give counts, as "
                 "run.confusion has them."
             )
+    if table.index.hasnans or table.columns.hasnans:
+        raise DataError(f"A row or a column of {name} has no name; name it after its cell type.")
     rows, columns = list(map(str, table.index)), list(map(str, table.columns))
     if len(rows) != len(columns):
         raise DataError(

@@ -81,6 +81,10 @@ def found(value: object) -> str:
 def dense_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise ShapeMismatch(f"{name} must be a tensor; found {type(value).__name__}, make one with torch.as_tensor.")
+    if value.is_nested:
+        raise ShapeMismatch(
+            f"{name} must be a dense tensor; found a nested one, pad it or pass packed rows with offsets."
+        )
     if value.layout is not torch.strided:
         raise ShapeMismatch(f"{name} must be a dense tensor; found {value.layout}, make one with {name}.to_dense().")
 

@@ -126,7 +126,7 @@ def test_columns_of_several_levels_are_refused_before_anything_is_read():
     with pytest.raises(DataError, match="levels; give each one name"):
         grn.plots.precision_recall_curves({"ours": table}, 0.1)
     cells = anndata.AnnData(np.ones((4, 3), np.float32), var=pd.DataFrame(index=["R1", "R2", "G1"]))
-    with pytest.raises(DataError, match="The network has columns of 2 levels"):
+    with pytest.raises(DataError, match="The network 'theirs' has columns of 2 levels"):
         grn.benchmark(cells, EDGES, networks={"theirs": table}, quiet=True)
 
 
@@ -222,6 +222,7 @@ def test_a_table_that_a_run_had_is_missed(tiny_run, tmp_path):
 
 OBS = {
     "a column of obs that holds lists": lambda obs: obs.assign(type=[["a"]] * len(obs)),
+    "holds lists or bytes": lambda obs: obs.assign(type=[b"a", b"b"] * (len(obs) // 2)),
     "obs has 2 columns of this name": lambda obs: pd.concat([obs, obs], axis=1),
 }
 
@@ -270,3 +271,14 @@ def test_decimals_are_numbers():
     table = EDGES.assign(weight=list(map(Decimal, ("1", "-2", "0.5"))))
     pd.testing.assert_frame_equal(grn.read_network(table), EDGES)
     assert isinstance(grn.plots.strongest_regulations(table), matplotlib.axes.Axes)
+
+
+def test_a_name_that_is_missing_or_twice_is_not_drawn():
+    nameless = pd.DataFrame([[1, 0], [0, 1]], index=["a", None], columns=["a", None])
+    with pytest.raises(DataError, match="A row or a column of confusion has no name"):
+        grn.plots.confusion_matrix(nameless)
+    cells = anndata.AnnData(np.ones((2, 1), np.float32))
+    cells.obsm["X_umap"] = np.eye(2)
+    cells.obsm["X_regulon"] = pd.DataFrame([[1.0, 2], [3, 4]], index=cells.obs_names, columns=["A", "A"])
+    with pytest.raises(DataError, match="has the regulator 'A' twice"):
+        grn.plots.regulator_activity(cells, "A")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -18,6 +19,12 @@ COUNTS = torch.tensor([[1.0, 2, 3, 1, 1]])
 
 def nothing(*_):
     return None
+
+
+def nested():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor([X, W])
 
 
 def own(**changed):
@@ -154,6 +161,14 @@ CALLS = {
     "sum takes real numbers on one device; found torch.complex64 on cpu": lambda: fs.fold(fs.SUM, (X * 1j,)),
     "found torch.float32 on cpu, torch.float32 on meta": lambda: fs.fold(fs.WEIGHTED_SUM, (X, X[:, 0].to("meta"))),
     "tolerance must be at least 0": lambda: fs.check_monoid(fs.SUM, (X,), tolerance=-1),
+    "q must be a dense tensor; found a nested one": lambda: fs.spherical_attention(nested(), K, K),
+    "cross entropy with classes takes integers as target; found torch.float32": lambda: fs.fold(
+        fs.class_cross_entropy(10), (W,), (X, X[:, 0])
+    ),
+    "where must be bool with one value an item, [6]; found torch.bool [6] on meta": lambda: fs.fold(
+        fs.SUM, (X,), where=torch.ones(6, dtype=torch.bool, device="meta")
+    ),
+    "sum has no depth 0": lambda: fs.fold(fs.SUM, (X,), depth=0),
     # Edge sums.
     "inverse must hold finite numbers": lambda: fs.EdgeSums(3, 5).add(Q, K, inverse=torch.full((1, 2, 3), torch.nan)),
     "same is on the device meta": lambda: fs.EdgeSums(3, 5).top(

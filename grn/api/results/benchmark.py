@@ -116,10 +116,12 @@ def benchmark(
         )
         if truth.curated:
             say(CAUTION)
-        others = {name: predicted_network(each) for name, each in given.items()}
-        for name, other in others.items():
-            with reworded({"the network": f"the network {name!r}", "The network": f"The network {name!r}"}):
-                check_names(other.edges, universe)
+        others = {}
+        for name, each in given.items():
+            own = {"the network": f"the network {name!r}", "The network": f"The network {name!r}"}
+            with reworded(own | {"A network must": f"The network {name!r} must"}):
+                others[name] = predicted_network(each)
+                check_names(others[name].edges, universe)
         found: dict[str, tuple[pd.DataFrame, bool, float]] = {}
         started = time.monotonic()
         ours = _ours(cells, [str(name) for name in known], label_key, seed)

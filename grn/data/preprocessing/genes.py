@@ -50,13 +50,13 @@ def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
     return [own if missing else str(name) for name, own, missing in zip(column, index, absent, strict=True)]
 
 
-NESTED = (list, tuple, set, dict, np.ndarray)
+NESTED = (list, tuple, set, dict, np.ndarray, bytes)
 
 
 def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Series:
     """frame[key]; where there is none, raises DataError with the nearest column. field, table: names in messages.
 
-    Raises DataError, too, for two columns of the name, and for one that holds lists.
+    Raises DataError, too, for two columns of the name, and for one that holds lists or bytes.
     """
     if key in frame:
         column = frame[key]
@@ -66,7 +66,8 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
             )
         if column.dtype == object and column.map(lambda value: isinstance(value, NESTED)).any():
             raise DataError(
-                f"{field} is {key!r}, a column of {table} that holds lists; give one with a value for each row."
+                f"{field} is {key!r}, a column of {table} that holds lists or bytes; give one with a text or a number for "
+                "each row."
             )
         return column
     columns = [str(column) for column in frame.columns]

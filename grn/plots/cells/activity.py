@@ -46,7 +46,9 @@ def regulator_activity(
     activity = adata.obsm[key]
     if not isinstance(activity, pd.DataFrame):
         raise DataError(f"obsm[{key!r}] is of the type {type(activity).__name__}; compute it with grn.activity.")
-    if list(activity.columns).count(regulator) != 1:
+    if list(activity.columns).count(regulator) > 1:
+        raise DataError(f"obsm[{key!r}] has the regulator {regulator!r} twice; compute it again with grn.activity.")
+    if regulator not in activity.columns:
         near = nearest(regulator, activity.columns)
         hint = f"did you mean {near!r}?" if near else "grn.activity leaves out those with few targets."
         raise DataError(f"obsm[{key!r}] has no regulator {regulator!r}; {hint}")

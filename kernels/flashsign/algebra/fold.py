@@ -141,8 +141,9 @@ def _fold(
     if len(lengths) != 1:
         raise ValueError(f"A fold needs item tensors of one length; found lengths {sorted(lengths)}.")
     check_items(monoid.name, monoid.forms, items, shared, 0)
-    if where is not None and (where.shape != items[0].shape[:1] or where.dtype != torch.bool):
-        found = f"{where.dtype} {list(where.shape)}"
+    right = where is None or (where.shape == items[0].shape[:1] and where.dtype == torch.bool)
+    if where is not None and (not right or where.device != items[0].device):
+        found = f"{where.dtype} {list(where.shape)}" + (f" on {where.device}" if right else "")
         raise ValueError(f"where must be bool with one value an item, [{len(items[0])}]; found {found}.")
     plan = Plan(
         monoid,
@@ -178,7 +179,7 @@ def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> 
     if depth is None and there:
         return there[-1]
     if depth not in there:
-        wanted = f"depth {depth}" if depth else "a lift"
+        wanted = "lift" if depth is None else f"depth {depth}"
         reason = ", because where= masks lifted items" if with_mask else ""
         raise ValueError(f"{monoid.name} has no {wanted}{reason}; found depths {list(monoid.depths)}.")
     return depth

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from flashsign.errors import ShapeMismatch
-from flashsign.validation import check_values
+from flashsign.validation import check_values, is_whole
 
 Shape = tuple[int, ...]
 
@@ -35,11 +35,15 @@ def check_items(name: str, forms: Sequence[str], items: Sequence[Tensor], shared
         if tensor == "multiplicity":
             check_values(tensor, each)
     own = [tuple(x.shape[axes:]) for x in items], [tuple(x.shape[axes:]) for x in shared]
-    if forms and not any(_fits(form, *own) for form in forms):
+    fitting = next((form for form in forms if _fits(form, *own)), "")
+    if forms and not fitting:
         raise ShapeMismatch(
             f"{name} takes items {' or '.join(forms)}; found items {[list(x.shape) for x in items]} and shared "
             f"{[list(x.shape) for x in shared]}."
         )
+    for tensor, each in zip(_names(fitting), (*items, *shared), strict=False):
+        if tensor in ("target", "classes") and not is_whole(each):
+            raise ShapeMismatch(f"{name} takes integers as {tensor}; found {each.dtype}.")
     if forms and _names(forms[0])[:2] == ["k", "v"]:
         dtypes = [x.dtype for x in (*shared, *items[:2])]
         if len({torch.promote_types(dtype, torch.float32) for dtype in dtypes if dtype.is_floating_point}) > 1:

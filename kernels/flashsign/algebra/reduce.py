@@ -131,9 +131,12 @@ def _checked_mask(where: Tensor, A: Total, items: int, bags: tuple[int, ...]) ->
     rows = A[0].shape[len(bags)] if A else 1
     of_pairs = where.ndim == len(bags) + 2 and bool(A)
     expected = (*bags, rows, items) if of_pairs else (*bags, items)
-    if where.dtype != torch.bool or where.shape != expected:
+    if where.dtype != torch.bool or where.shape != expected or (A and where.device != A[0].device):
         forms = f"{[*bags, items]}" + (f" or {[*bags, rows, items]}" if A else "")
-        raise ShapeMismatch(f"where must be bool {forms}; found {where.dtype} {list(where.shape)}.")
+        raise ShapeMismatch(
+            f"where must be bool {forms} on the items' device; found {where.dtype} {list(where.shape)} on "
+            f"{where.device}."
+        )
     if A and not of_pairs:
         where = where.unsqueeze(-2)
     return where.reshape(math.prod(bags), *where.shape[len(bags) :]) if bags else where

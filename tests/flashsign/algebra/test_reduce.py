@@ -101,7 +101,7 @@ def test_a_mask_needs_a_lift():
     whole = Monoid(
         "sums", constants(0.0), None, SUM.combine, SUM.finish, proj_fold=lambda a, b: b, proj_fold_bwd=lambda *x: x
     )
-    with pytest.raises(ValueError, match="sums has no a lift, because where= masks lifted items"):
+    with pytest.raises(ValueError, match="sums has no lift, because where= masks lifted items"):
         monoid_reduce(whole, (), (torch.ones(3),), where=torch.ones(3, dtype=torch.bool))
 
 
