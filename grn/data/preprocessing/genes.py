@@ -66,8 +66,8 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
             )
         if column.dtype == object and column.map(lambda value: isinstance(value, NESTED)).any():
             raise DataError(
-                f"{field} is {key!r}, a column of {table} that holds lists or bytes; give one with a text or a number for "
-                "each row."
+                f"{field} is {key!r}, a column of {table} that holds lists or bytes; give one with a text or a number "
+                "for each row."
             )
         return column
     columns = [str(column) for column in frame.columns]

@@ -120,6 +120,8 @@ def _refuse_other_shapes(what: str, result: Sequence[Tensor], totals: Sequence[S
             f"{what} must return as many tensors as it is given; found {len(result)} for {len(totals[0])}."
         )
     for number, parts in enumerate(zip(result, *totals, strict=False)):
+        if all(part.shape == parts[0].shape for part in parts[1:]):  # broadcast_shapes takes long
+            continue
         try:
             wanted = torch.broadcast_shapes(*(part.shape for part in parts[1:]))  # type: ignore[no-untyped-call]
         except RuntimeError:  # what it was given does not fit together, which is another function's fault
