@@ -6,6 +6,7 @@ Letters: C cells, N genes, R regulators, K states, P members.
 from __future__ import annotations
 
 from grn.config.schema import Config
+from grn.data.loading.batches import is_packed
 from grn.data.preprocessing.genes import read_gene_list
 from grn.data.size import Size
 from grn.disk import in_units
@@ -16,7 +17,10 @@ from grn.regulation.ridge import COLUMNS
 
 VALUE = 44  # bytes that a stored value takes: read, as a multiplicity, and in the copies that the fit reads
 LAYERS = 5  # tables of the size of the regulation layer's scores: weights, their average, the best ones, and Adam's two
-TRAINING = 350e6  # bytes of the transformer's training and the read-out, beside what grows with the cells or the scores
+FIT = 100e6  # bytes that a fit takes beside what grows with the cells or the scores
+# Bytes of the transformer's training that every run takes, and how many tables of the widths of its maps a block has
+# for each gene that the bags of a batch list. Measured with bags of 201 to 1541 genes, and packed ones (docs/log.md).
+TRAINING, TABLES = 60e6, 6.7
 
 
 def sentence(config: Config, size: Size) -> str:
@@ -37,8 +41,11 @@ def memory_wanted(config: Config, size: Size) -> float:
     genes = min(size.genes, config.data.genes) if isinstance(config.data.genes, int) else size.genes
     stored = VALUE * size.stored
     settings, regulators = config.regulation, min(genes, _regulators(config, genes))
+    model = config.model
+    widths = model.layers * (model.width + model.iterations * model.hidden)
+    training = TRAINING + 4 * TABLES * widths * listed(config, size, genes)
     if not settings.members:
-        return in_use() + max(stored + size.whole, stored + TRAINING)
+        return in_use() + max(stored + size.whole, stored + training)
     states = size.labels or 1
     width = min(settings.width, regulators + 1)
     scores = 4 * settings.members * settings.heads * genes * width * (1 + (states if states > 1 else 0))
@@ -47,7 +54,17 @@ def memory_wanted(config: Config, size: Size) -> float:
     smaller = min(features, size.cells)
     linear = number * (3 * size.cells * COLUMNS + 4 * smaller**2)
     networks = 8 * 6 * genes * regulators * (2 * states if states > 1 else 1)
-    return in_use() + max(stored + size.whole, stored + LAYERS * scores + max(linear, TRAINING), stored + networks)
+    fit = LAYERS * scores + max(linear, FIT)
+    return in_use() + max(stored + size.whole, stored + fit, stored + scores + training, stored + networks)
+
+
+def listed(config: Config, size: Size, genes: int) -> float:
+    """How many genes the bags of a batch list."""
+    if not is_packed(config.data.bags, genes):
+        return config.trainer.batch_size * genes
+    present = size.stored / max(size.cells, 1) * genes / max(size.genes, 1)
+    absent = config.objectives.masked_multiplicity.fraction * config.data.absent_fraction * (genes - present)
+    return config.trainer.batch_size * (present + absent)
 
 
 def _regulators(config: Config, genes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -34,7 +35,7 @@ from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.network.export import write_network_files
 from grn.network.prior import prior_of
-from grn.process_memory import give_back, return_large_pieces
+from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
 from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, remove_run
@@ -115,7 +116,7 @@ def train(
 
         started = time.monotonic()
         L.seed_everything(config.trainer.seed, verbose=False)
-        return_large_pieces()
+        until_the_end.enter_context(returning_large_pieces())
         if first and (size := size_of_source(config.data, adata)) is not None:
             say(memory_estimate.sentence(config, size))
         cells, split = checked_cells(config, adata)
@@ -198,12 +199,11 @@ def train_in(
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
 
     started = time.monotonic()
-    with quiet():
+    with quiet(), keeping_pieces():
         trainer, task, checkpoints = fit_model(config, model, data, start, origin, say=say, terminal=terminal)
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
-    give_back()
     model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
     # Lightning has moved the model to the processor, where the test cells of a large run would take minutes.
     metrics = evaluate(task.to(own_device(config.trainer)), data.test_dataloader())
@@ -225,6 +225,7 @@ def train_in(
         # What nothing reads any more makes room: averaged weights, the optimiser's state, the first fit's layers.
         penalties, fitted, model.regulation = fitted.penalties, None, None
         del trainer, task, data
+        gc.collect()  # Lightning's objects refer to each other
         give_back()
         model.regulation = fit_layers(np.arange(len(cells)), penalties=penalties).regulation
         give_back()
@@ -271,6 +272,7 @@ def fit_model(
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
+    callbacks: list[L.Callback] = [*averaging, checkpoints, Signals(checkpoints.folder), lines, origin]
     loggers: list[Logger] = []
     if process_rank() == 0:
         loggers = [MetricsFile(start.folder / METRICS, start.rows)]
@@ -282,7 +284,7 @@ def fit_model(
         max_epochs=-1,
         check_val_every_n_epoch=None,
         val_check_interval=min(settings.validate_every, total),
-        callbacks=[*averaging, checkpoints, Signals(checkpoints.folder), lines, origin],
+        callbacks=callbacks,
         logger=loggers or False,
         # Strategies that divide the weights over processes write checkpoints of their own.
         plugins=[StreamedCheckpoints()] if settings.strategy in ("auto", "ddp") else None,
@@ -295,6 +297,9 @@ def fit_model(
     )
     with fusing(model, settings.compile and uses_gpu(settings)), exits_are_interruptions():
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
+    for callback in callbacks:  # Lightning gave each a method of the task, which would live as long as they do
+        for method in ("log", "log_dict"):
+            vars(callback).pop(method, None)
     return trainer, task, checkpoints
 
 

@@ -52,7 +52,7 @@ def run(count, genes, density):
 config = Config.model_validate(dict(
     data=dict(path="memory:", genes="all", label_key="type", regulators=list(map(str, range(10)))),
     regulation=dict(members=2, steps=2, width=8, penalties=[30, 100]),
-    trainer=dict(accelerator="cpu"),
+    trainer=dict(accelerator="cpu", batch_size=1),  # the transformer is not trained here
 ))
 run(100, 20, 0.5)  # what is imported late
 print(json.dumps(run({cells}, {genes}, 0.03)))
@@ -70,8 +70,8 @@ def test_neither_the_fit_nor_ridge_holds_a_dense_table_of_the_cells():
     assert 0.5 < (expected - before) / (at_last - before) < 4
 
 
-def config_of(**changes) -> Config:
-    return Config.model_validate({"data": {"path": "cells.h5ad", **changes}})
+def config_of(*, batch_size: int = 1, **changes) -> Config:
+    return Config.model_validate({"data": {"path": "cells.h5ad", **changes}, "trainer": {"batch_size": batch_size}})
 
 
 def test_the_estimate_grows_with_what_takes_memory(monkeypatch):
@@ -83,6 +83,11 @@ def test_the_estimate_grows_with_what_takes_memory(monkeypatch):
     assert memory_wanted(config_of(regulators=listed), Size(10_000, 4000, 1_000_000, labels=20)) > 1.2 * base
     assert memory_wanted(config_of(regulators=listed), Size(10_000, 4000, 1_000_000, whole=10**10)) > 1e10
     assert memory_wanted(config_of(regulators="all", genes="all"), few) > 2 * base
+    trained = memory_wanted(config_of(regulators=listed, batch_size=64), few)
+    assert trained > 2 * base
+    assert memory_wanted(config_of(regulators=listed, batch_size=64, genes=4000), few) > 1.5 * trained
+    packed = memory_wanted(config_of(regulators=listed, batch_size=64, bags="packed"), few)
+    assert packed < 0.5 * trained  # a cell has 50 of the 2000 genes
 
 
 def test_the_sentence_says_what_to_do_where_the_machine_has_less(monkeypatch):

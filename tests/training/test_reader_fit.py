@@ -152,7 +152,7 @@ def test_a_folder_of_the_format_before_the_reader_is_still_read(make_config, tmp
     config = make_config().model_dump()
     config["cell_reader"]["members"] = 0
     trained = train(Config.model_validate(config), tmp_path / "run", say=lambda line: None).trained
-    folder = tmp_path / "run" / "model"
+    folder = (tmp_path / "run" / "model").rename(tmp_path / "model")  # apart from tables that hold its hash
     card = json.loads((folder / "card.json").read_text())
     del card["reader"]
     card["format"] = 6
