@@ -137,6 +137,15 @@ class DataConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _groups_are_no_types(self):
+        if self.group_key is not None and self.group_key == self.label_key:
+            raise ValueError(
+                f"data.group_key and data.label_key are both {self.label_key!r}, so that no cell type would be in "
+                "training and in the test; set data.group_key to the donor or batch, or to null"
+            )
+        return self
+
 
 class ModelConfig(Section):
     width: Size = Field(64, description="width of a gene's representation")

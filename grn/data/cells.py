@@ -362,7 +362,13 @@ def _read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     """The number of each cell's group, [C]; cells without a group form one group together (-1)."""
     if key is None:
         return None
-    return pd.factorize(column_of(obs, key, "data.group_key", "obs"), use_na_sentinel=True)[0]
+    groups = pd.factorize(column_of(obs, key, "data.group_key", "obs"), use_na_sentinel=True)[0]
+    if len(groups) and (groups < 0).all():
+        raise DataError(
+            f"The column {key!r} of obs (data.group_key) has no value for any cell; choose another, or set "
+            "data.group_key: null."
+        )
+    return groups
 
 
 def _read_property(obs: pd.DataFrame, key: str | None) -> np.ndarray:

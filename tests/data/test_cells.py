@@ -64,6 +64,14 @@ def test_a_column_without_labels_is_refused():
         read_labels(pd.DataFrame({"label": [None, ""]}), "label")
 
 
+def test_groups_without_values_or_that_are_the_types_are_refused(adata, write):
+    adata.obs["donor"] = np.nan
+    with pytest.raises(DataError, match=r"The column 'donor' of obs \(data\.group_key\) has no value for any cell"):
+        load_cells(DataConfig(path=write(adata), group_key="donor"))
+    with pytest.raises(ValueError, match=r"data\.group_key and data\.label_key are both 'label'"):
+        DataConfig(path="cells.h5ad", group_key="label", label_key="label")
+
+
 def test_groups_stay_together_and_a_missing_group_is_one(adata, write):
     donors = np.array(["d1", "d2", "d3", "d4", None], object)[np.arange(adata.n_obs) % 5]
     adata.obs["donor"] = pd.Categorical(donors)

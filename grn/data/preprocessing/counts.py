@@ -163,9 +163,10 @@ def _count_problem(pieces: Iterable[sparse.csr_matrix], cells, genes, name: str)
         "which is too large for a count": lambda data: data > LARGEST,
     }
     found: dict[str, str] = {}
-    largest, stored, first = -np.inf, 0, 0
+    largest, stored, first, quarters = -np.inf, 0, 0, True
     for values in pieces:
         data = values.data
+        quarters = quarters and bool((4 * data == np.rint(4 * data)).all())
         for reason, test in wrong.items():
             if reason not in found and (at := test(data)).any():
                 found[reason] = _named(values, int(at.argmax()), cells[first:], genes)
@@ -175,7 +176,7 @@ def _count_problem(pieces: Iterable[sparse.csr_matrix], cells, genes, name: str)
     if not found:
         return None
     reason = next(reason for reason in wrong if reason in found)
-    logged = " (it looks log-normalised)" if "whole" in reason and largest < 25 else ""
+    logged = " (it looks log-normalised)" if "whole" in reason and largest < 25 and not quarters else ""
     return f"{name} does not hold counts: it has {found[reason]}, {reason}{logged}"
 
 

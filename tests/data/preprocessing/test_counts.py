@@ -56,6 +56,13 @@ def test_log_values_given_as_counts_name_the_alternatives(adata):
         read_expression(adata, config())
 
 
+def test_halves_of_counts_are_no_logarithms(adata):
+    adata.X = adata.X / 2
+    with pytest.raises(DataError, match=r"which is not a whole number; ") as raised:
+        read_expression(adata, config())
+    assert "log-normalised" not in str(raised.value)
+
+
 def test_log_values_alone_offer_to_recover(adata):
     adata.X = log_normalised(adata.X)
     with pytest.raises(DataError, match=r"set data\.counts: recover"):
