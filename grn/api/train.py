@@ -39,6 +39,7 @@ KEYWORDS = {
 
 WORDS = {
     "set data.path to a file or to": "give a file or",
+    "set data.duplicates: sum to add": 'give set={"data.duplicates": "sum"} to add',
     **{field: name for name, field in KEYWORDS.items() if field.startswith("data.")},
 }
 """What messages say of fields -> what they say to a caller of `train`."""

@@ -127,7 +127,7 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     training cells do not differ in what would be learned: genes, regulators, the property."""
     world = processes(config.trainer) // config.trainer.gene_parallel
     EpochOrder(split.train, config.trainer.batch_size, config.trainer.seed, 0, world)  # DataError: too few cells
-    where, varies = config.data.path, varying(cells.multiplicity[split.train])
+    varies = varying(cells.multiplicity[split.train])
     regulators = np.arange(len(varies)) if cells.regulators is None else cells.regulators
     if len(varies) < 2:
         raise DataError(
@@ -137,7 +137,7 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     if varies.sum() < 2:
         few = len(split.train) < 10
         raise DataError(
-            f"{varies.sum()} of the {len(varies)} genes of {where} vary between the {len(split.train)} training cells, "
+            f"{varies.sum()} of the {len(varies)} genes vary between the {len(split.train)} training cells, "
             f"once their depth is allowed for, so nothing can be learned; give {'more' * few or 'other'} cells."
         )
     if not varies[regulators].any():

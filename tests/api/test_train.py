@@ -321,7 +321,7 @@ WRONG = {
         lambda adata: changed(adata, var_names=["R1", "R1", *adata.var_names[2:]]),
         {},
         DataError,
-        r"gene names occur more than once.*'R1'.*data\.duplicates: sum",
+        r'gene names occur more than once.*\'R1\'.*; give set={"data.duplicates": "sum"} to add',
     ),
     "a cell that comes twice": (
         lambda adata: changed(adata, obs_names=["a", "a", *adata.obs_names[2:]]),
