@@ -120,24 +120,14 @@ def _whole(name: str, value: object) -> None:
         raise ValueError(f"{name} must be at least {LEAST[name]}, not {value!r}.")
 
 
-def _truth(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, not {found(value)}.")
+def _instance_of(kind: type, words: str) -> Check:
+    """A check for a class of Python. words: what is wanted, in messages."""
 
+    def check(name: str, value: object) -> None:
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} must be {words}, not {found(value)}.")
 
-def _text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise ValueError(f"{name} must be a text, not {found(value)}.")
-
-
-def _option(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise ValueError(f"{name} must be one of the texts that its function lists, not {found(value)}.")
-
-
-def _rows(name: str, value: object) -> None:
-    if not isinstance(value, slice):
-        raise ValueError(f"{name} must be a slice, as slice(0, 10), not {found(value)}.")
+    return check
 
 
 def _count_or_range(name: str, value: object) -> None:
@@ -241,9 +231,9 @@ CHECKS: dict[str, Check] = {
     "Total": tensors,
     "float": _number,
     "int": _whole,
-    "bool": _truth,
-    "str": _text,
-    "slice": _rows,
+    "bool": _instance_of(bool, "True or False"),
+    "str": _instance_of(str, "a text"),
+    "slice": _instance_of(slice, "a slice, as slice(0, 10)"),
     "int | range": _count_or_range,
     "tuple[int, int]": _pair,
     "torch.dtype": _floating,
@@ -252,6 +242,6 @@ CHECKS: dict[str, Check] = {
     "Monoid": _a("Monoid", "a Monoid, as flashsign.SUM"),
     "NAryFold": _a("NAryFold", "an NAryFold"),
     "Fold": _a("Fold", "another Fold"),
-    **dict.fromkeys(OPTIONS, _option),
+    **dict.fromkeys(OPTIONS, _instance_of(str, "one of the texts that its function lists")),
     "EdgeSums": _a("EdgeSums", "other EdgeSums"),
 }
