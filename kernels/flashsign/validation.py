@@ -83,7 +83,8 @@ def check_values(name: str, values: Tensor) -> None:
     of_torch = type(values) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(values)
     if not of_torch or values.dtype == torch.bool or not values.numel():
         return
-    least, most = (float(x) for x in values.aminmax())
+    # Detached from tangents too: torch 2.11 has no forward derivative of aminmax.
+    least, most = (float(x) for x in values.detach().aminmax())
     if not least >= 0 or most == float("inf"):
         raise ShapeMismatch(
             f"{name} must hold finite numbers of at least 0, as counts are; found {least:g} to {most:g}."

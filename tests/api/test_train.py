@@ -403,7 +403,7 @@ def test_expression_values_are_taken_as_they_are(adata, config):
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
 def test_the_temporary_folder_goes_with_its_process_and_with_no_other(tmp_path):
-    """A forked process that ends leaves its parent's run alone."""
+    """A forked process that ends leaves its parent's run alone. Without a GPU: CUDA does not survive a fork."""
     code = (
         "import os, sys, grn\n"
         "tiny = {'data.simulated.cells': 60, 'regulation.steps': 2, 'regulation.members': 1}\n"
@@ -414,7 +414,14 @@ def test_the_temporary_folder_goes_with_its_process_and_with_no_other(tmp_path):
         "assert run.folder.is_dir()\n"
         "print(run.folder)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        cwd=tmp_path,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )
     assert done.returncode == 0, done.stderr
     assert not Path(done.stdout.strip()).parent.exists()
 

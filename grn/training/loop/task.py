@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from grn.bags import Batch
 from grn.config.schema import ObjectivesConfig, TrainerConfig
@@ -138,6 +140,7 @@ class Task(L.LightningModule):
         # Fused: one launch for all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
         fused = all(p.is_cuda for p in trained) and self.settings.precision != "16-mixed"
         optimizer = torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.98), fused=fused or None)
+        optimizer.register_load_state_dict_pre_hook(as_fused_here)
         warmup = max(1, round(self.settings.warmup_fraction * self.total_steps))
 
         def factor(step: int) -> float:
@@ -146,3 +149,9 @@ class Task(L.LightningModule):
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def as_fused_here(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """The state of a checkpoint with this optimiser's own choice of `fused`: another machine may have written it."""
+    fused = optimizer.defaults["fused"]
+    return state | {"param_groups": [group | {"fused": fused} for group in state["param_groups"]]}

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from grn.training.loop.finite import FiniteCheck, skip_unless_finite
+from grn.training.loop.task import as_fused_here
 
 CELLS = torch.tensor([3, 1])
 
@@ -32,3 +33,20 @@ def test_on_a_cpu_a_step_is_checked_at_once(loss, norm, problem):
     step = check.next(4, CELLS, torch.tensor(loss), torch.tensor(norm), optimizer)
     assert (step.number, step.problem()) == (4, problem) and step.cells is CELLS
     assert check.last() is None
+
+
+@pytest.mark.parametrize("fused", [None, True])
+def test_a_checkpoint_of_another_machine_leaves_the_choice_of_fused_kernels_here(fused):
+    """A checkpoint holds its machine's choice: without the hook, a run from a CPU could not go on where steps are told
+    on the device to change nothing, as only fused kernels listen."""
+    weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    there, here = (torch.optim.AdamW([w], fused=f) for w, f in zip(weights, (not fused or None, fused), strict=True))
+    here.register_load_state_dict_pre_hook(as_fused_here)
+    weights[0].grad, weights[1].grad = torch.ones(3), torch.ones(3)
+    there.step()
+    here.load_state_dict(there.state_dict())
+    assert here.param_groups[0]["fused"] is fused
+    if fused:
+        skip_unless_finite(here, torch.tensor([False]))
+    here.step()
+    assert torch.equal(weights[1], torch.ones(3)) == bool(fused)
