@@ -391,6 +391,8 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
         if "obs" not in file and "var" not in file:
             held = ", ".join(map(repr, list(file)[:5])) or "nothing"
             return DataError(f"{path} is no AnnData: it holds {held}, and neither obs nor var; give another file.")
+        if isinstance(x := file.get("X"), h5py.Dataset) and x.ndim != 2:  # AnnData's words for it change
+            problem = ValueError("X is no matrix")
     if path.is_file() and not path.stat().st_size:
         return DataError(f"{path} is empty; copy or write it again.")
     with suppress(OSError), path.open("rb") as opened:
@@ -401,7 +403,7 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
             f"{path} cannot be read as .h5ad: a part of it is a {unknown[1]} in version {unknown[2]}, which the "
             "installed anndata does not know; update anndata, or write the file with this one."
         )
-    reason = one_line(problem).partition(" of one of <class")[0].replace("X needs to be", "X is no matrix")
+    reason = one_line(problem)
     if re.search(r"<class|object has no attribute|dtype|IOSpec|not subscriptable|unsupported operand", reason):
         reason = "its parts are not those of an AnnData"  # Python's words would tell nobody anything
     return DataError(

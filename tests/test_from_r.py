@@ -17,8 +17,12 @@ R = shutil.which("Rscript")
 def in_r(kind: pa.DataType) -> str:
     """What arrow's read_parquet makes of a column; other types, 64-bit integers among them, need packages or casts."""
     if pa.types.is_dictionary(kind):
-        return "factor" if pa.types.is_string(kind.value_type) else "?"
-    return "character" if pa.types.is_string(kind) else "numeric" if pa.types.is_floating(kind) else "?"
+        return "factor" if is_text(kind.value_type) else "?"
+    return "character" if is_text(kind) else "numeric" if pa.types.is_floating(kind) else "?"
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)  # the second by pandas 3
 
 
 def columns(path: Path) -> dict[str, str]:

@@ -65,16 +65,22 @@ def _refuse_lost_names(path: Path, store) -> None:
 
     for table in (store[name] for name in ("obs", "var") if isinstance(store.get(name), zarr.Group)):
         index = str(table.attrs.get("_index", "_index"))
-        for name, array in table.members(max_depth=None):
-            if not isinstance(array, zarr.Array) or not _lost(array):
+        arrays = {
+            name.removesuffix("/values"): array  # texts that may be missing are a group of values and a mask
+            for name, array in table.members(max_depth=None)
+            if isinstance(array, zarr.Array) and not name.endswith("/mask")
+        }
+        for name, array in arrays.items():
+            if not _lost(array):
                 continue
             codes = name.endswith("/codes") and _lost(array) == array.nchunks
-            categories = table.get(f"{name.removesuffix('/codes')}/categories") if codes else None
+            categories = arrays.get(f"{name.removesuffix('/codes')}/categories") if codes else None
             several = categories is not None and categories.size > 1
             if several or (array.size > 1 and (name == index or name.endswith("/categories"))):
                 raise DataError(
-                    f"{path} lacks {_lost(array)} of the {array.nchunks} chunks of {array.path}, so that names or "
-                    "labels are lost; copy or write the folder again."
+                    f"{path} lacks {_lost(array)} of the {array.nchunks} chunks of "
+                    f"{array.path.removesuffix('/values')}, so that names or labels are lost; copy or write the folder "
+                    "again."
                 )
 
 

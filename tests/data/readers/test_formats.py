@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData
+from anndata import settings as anndata_settings
 from scipy import sparse
 from scipy.io import mmwrite
 
@@ -425,11 +426,15 @@ def test_a_zarr_folder_that_lost_a_chunk(plain, tmp_path, dense):
     assert "which would be read as zeros" in refusal(path)
 
 
-def test_a_zarr_folder_that_lost_names_or_labels(plain, tmp_path):
+@pytest.mark.parametrize("nullable", [False, True])  # anndata 0.13 writes texts as groups of values and a mask
+def test_a_zarr_folder_that_lost_names_or_labels(plain, tmp_path, nullable):
     """A missing chunk of codes would give every cell the first label; zarr itself leaves out chunks of zeros."""
+    if nullable:
+        plain.obs_names, plain.var_names = (names.astype("string") for names in (plain.obs_names, plain.var_names))
     plain.obs["one"] = pd.Categorical(["a"] * plain.n_obs)
     plain.obs["two"] = pd.Categorical(["a", "b"] * (plain.n_obs // 2) + ["a"] * (plain.n_obs % 2))
-    path = write_zarr(tmp_path, plain)
+    with anndata_settings.override(allow_write_nullable_strings=nullable):
+        path = write_zarr(tmp_path, plain)
     open_source(DataConfig(path=str(path)))
     for place in ("obs/two/codes", "obs/two/categories", "var/_index"):
         kept = tmp_path / "kept.zarr"
@@ -449,7 +454,7 @@ def test_folders_and_files_that_are_not_zarr_are_refused(plain, tmp_path):
     path = write_zarr(tmp_path, plain)
     shutil.rmtree(path / "obs")  # a store with its metadata in one place still lists the arrays
     sentence = refusal(path)
-    assert "cannot be read as an AnnData .zarr folder" in sentence or "chunks of obs/_index, so that names" in sentence
+    assert "cannot be read as an AnnData .zarr folder" in sentence or "chunks of obs/" in sentence
 
 
 @pytest.mark.parametrize("name", ["10x", "mtx", "zarr", "csv"])
