@@ -49,11 +49,8 @@ def test_every_form_of_a_run_gives_the_same_table(run):
     texts = {"source": object, "target": object}  # pandas 3 has a type of its own for texts
     for form in (run.network, run.folder / "network.h5ad"):
         found = grn.read_network(form).sort_values(["source", "target"])
-        found, texts = (
-            found.reset_index(drop=True),
-            {"source": object, "target": object},
-        )  # pandas 3 has a type for texts
-        pd.testing.assert_frame_equal(found.astype(texts), nonzero.reset_index(drop=True).astype(texts))
+        both = [table.reset_index(drop=True).astype(texts) for table in (found, nonzero)]
+        pd.testing.assert_frame_equal(*both)
         assert found["weight"].abs().sort_index().is_monotonic_decreasing
 
 
