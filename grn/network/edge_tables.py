@@ -157,6 +157,8 @@ def shares(where: Path | str, column: pd.Series) -> np.ndarray:
     """A column as float64 from 0 to 1. Raises DataError with the first value that is none: other programs give columns
     of this name another meaning, as DoRothEA its confidences A to E.
     """
+    if what := other_than_numbers(column):
+        raise DataError(f"{where} has {what} in the column {column.name!r}, where numbers belong; give it numbers.")
     values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     bad = ~((values >= 0) & (values <= 1))
     if bad.any():

@@ -20,7 +20,6 @@ from grn.analysis.predict import Predictions, predict_cells
 from grn.data.cells import Cells
 from grn.data.readers.registry import open_source
 from grn.errors import DataError
-from grn.nearest import nearest
 
 NEIGHBOURS = 30  # cells among which a shift finds its direction in an embedding
 SHARPNESS = 0.1  # temperature of the cosines: as in the projections of RNA velocity
@@ -147,8 +146,8 @@ def _embedding(source: AnnData, basis: str | None, cells: int) -> np.ndarray | N
     if basis is None:
         return None
     if basis not in source.obsm:
-        if near := nearest(basis, source.obsm, likeness=0.5):
-            raise DataError(f"--basis is {basis!r}, which is not in obsm of the cells; did you mean {near!r}?")
+        if f"X_{basis}" in source.obsm:
+            raise DataError(f"--basis is {basis!r}, which is not in obsm of the cells; did you mean 'X_{basis}'?")
         known = ", ".join(map(repr, source.obsm)) or "none"
         raise DataError(f"--basis is {basis!r}, and the cells have no such embedding in obsm; they have {known}.")
     found = np.asarray(source.obsm[basis], dtype=np.float64)
