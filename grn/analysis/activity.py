@@ -43,6 +43,11 @@ def regulon_activity(
     decoupler = _decoupler()
     if method not in METHODS:
         raise ConfigError(f"method is {method!r}; the methods are {' and '.join(METHODS)}.")
+    if targets is not None and targets < min_targets:
+        raise ConfigError(
+            f"targets is {targets} and min_targets {min_targets}, so that no regulator has enough of them; give a "
+            "larger targets or a smaller min_targets."
+        )
     values = log_values(adata, layer, say)
     genes = pd.Index(adata.var_names.astype(str))
     if not genes.is_unique:

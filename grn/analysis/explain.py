@@ -52,6 +52,8 @@ def explain_types(
         )
     wanted = tuple(sorted({names.get(name, name) for name in trained.classes}))
     if cell_type is not None and cell_type not in wanted:
+        if cell_type in names:
+            raise ConfigError(f"--cell-type is {cell_type!r}, which --map calls {names[cell_type]!r}; give that name.")
         near = nearest(cell_type, wanted)
         raise ConfigError(
             f"--cell-type is {cell_type!r}, which the model does not know; "

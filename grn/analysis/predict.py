@@ -33,6 +33,7 @@ from grn.model.transformer import Model
 BATCH = 64  # cells at a time; more would take too much memory with bags of a whole transcriptome
 READ = 1024  # cells that are read from a file, and by the cell reader, at a time; a multiple of BATCH
 UNASSIGNED = "unassigned"
+WITHOUT_TYPES = "is about cell types, and the model was trained without labels; leave it out, or train with labels."
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def annotate(
     """
     wanted = {} if names is None else read_map(names)
     if (wanted or labels is not None) and not trained.classes:
-        raise ConfigError("--map and --labels are about cell types, and the model was trained without labels.")
+        raise ConfigError(f"{'--map' if wanted else '--labels'} {WITHOUT_TYPES}")
     given = None if labels is None else given_labels(adata, labels, {})
     refuse_unused(wanted, trained.classes, () if given is None else [name for name in given if name is not None])
     cells = _in_pieces(adata, trained, config, READ)
@@ -202,6 +203,8 @@ def refuse_error(error: float | None, trained: TrainedModel) -> None:
         return
     if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
         raise ConfigError(f"--error is {error}; give the share of wrong labels that you accept, as 0.05.")
+    if not trained.classes:
+        raise ConfigError(f"--error {WITHOUT_TYPES}")
     reader = trained.model.reader
     if reader is None or not len(reader.confidence):
         raise ConfigError(

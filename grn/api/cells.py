@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -9,6 +12,16 @@ from grn.errors import DataError
 
 if TYPE_CHECKING:
     from anndata import AnnData
+
+
+@contextmanager
+def writing_into_views() -> Iterator[None]:
+    """Without anndata's warnings about writing into a view of other cells: it turns into a copy, as is meant."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Trying to modify attribute|Initializing view as actual|.*initializing view as actual"
+        )
+        yield
 
 
 def is_anndata(value: object) -> TypeGuard[AnnData]:

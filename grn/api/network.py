@@ -119,8 +119,10 @@ def network(
             given = ", ".join(
                 [*(keyword.get(each, each) for each in changes), *(["config"] if config is not None else [])]
             )
+            verb, them = ("are", "them") if "," in given else ("is", "it")
             raise ConfigError(
-                f"{given} is about cells, and a run has its own configuration; leave it out, or give the cells first."
+                f"{given} {verb} about cells, and a run has its own configuration; leave {them} out, or give the cells "
+                "first."
             )
         return _of_run(as_run(source), cell, cell_type, data)  # type: ignore[arg-type]
     if data is not None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.cells import checked_anndata, is_anndata
+from grn.api.cells import checked_anndata, is_anndata, writing_into_views
 from grn.api.run import Run, as_run
 from grn.arguments import Bound, checked
 from grn.errors import reworded
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 WORDS = {
     "set data.duplicates: sum to add their counts, or data.gene_key to": "add their counts first, or set gene_key to",
     "; add one, or set data.values: expression to use the values as they are": "; add one",
+    " to a matrix that holds counts, or data.values: expression": " to a matrix that holds counts",
     "set data.path to a file or to": "give a file or",
     "set data.orientation to": "give orientation=",
     "data.orientation": "orientation",
@@ -115,8 +115,7 @@ def predict(
                 cells = cells.to_memory() if cells.isbacked else cells.copy()
         else:
             cells = checked_anndata(open_source(config))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Trying to modify attribute|Initializing view as actual")
+        with writing_into_views():
             say = silent if quiet else print
             annotate(cells, opened._trained, config, key_added, say, error=error, names=map, labels=labels)
         return cells

@@ -166,7 +166,7 @@ def _anndata_of(network: Run | AnnData | pd.DataFrame | str | os.PathLike[str]) 
     path = as_path(network, "read_network")
     if path.is_dir():
         path = path / "network.h5ad"
-    elif path.name == "edges.parquet":
+    elif path.name in ("edges.parquet", "edges_by_type.parquet"):
         path = path.with_name("network.h5ad")
     if not path.is_file() or path.suffix != ".h5ad":
         raise DataError(f"{path} has no networks of cell types; give a run, its folder or its network.h5ad.")

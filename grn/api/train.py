@@ -138,8 +138,10 @@ def changed_fields(keywords: Mapping[str, Any], others: Mapping[str, Any] | None
     """The fields that a call changes: keywords by name (KEYWORDS), None for those that are not given, and `set`."""
     changes = {KEYWORDS[name]: _plain(value) for name, value in keywords.items() if value is not None}
     for field, value in (others or {}).items():
-        if field in changes:
-            raise ConfigError(f"set has {field}, which is also given as a keyword; give one of the two.")
+        within = [f"{field}.{key}" for key in value] if isinstance(value, Mapping) else []
+        for each in (field, *within):
+            if each in changes:
+                raise ConfigError(f"set has {each}, which is also given as a keyword; give one of the two.")
         changes[str(field)] = _plain(value)
     return changes
 

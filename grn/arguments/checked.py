@@ -145,7 +145,7 @@ def _public_name(function: Callable[..., Any]) -> str:
     return f"{'grn.plots' if '.plots.' in function.__module__ else 'grn'}.{function.__name__}"
 
 
-def _misfit(name: str, problem: str, parameters: Mapping[str, object], given: Mapping[str, object]) -> str:
+def _misfit(name: str, problem: str, parameters: Mapping[str, inspect.Parameter], given: Mapping[str, object]) -> str:
     """A sentence about a call that does not fit its function. problem: what Python says of it."""
     unknown = [key for key in given if key not in parameters]
     if unknown:
@@ -154,4 +154,9 @@ def _misfit(name: str, problem: str, parameters: Mapping[str, object], given: Ma
         return f"{name} got an unexpected keyword argument {unknown[0]!r}; {hint}"
     if problem.startswith("missing"):
         return f"{name} is {problem}; give it."
+    by_name = [key for key, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    if problem.startswith("too many") and by_name:
+        without = [key for key in parameters if key not in by_name]
+        words = ", ".join(f"{key}=..." for key in by_name)
+        return f"{name} got {problem}; {', '.join(without)} may stand without a name, all else has one: {words}."
     return f"{name} got {problem}; it takes {', '.join(parameters)}."

@@ -36,6 +36,7 @@ from grn.data.preprocessing.genes import (
     genes_note,
     merge_duplicates,
     near_miss,
+    unnamed_note,
 )
 from grn.data.preprocessing.multiplicity import counting_of, median_total, to_multiplicity
 from grn.data.preprocessing.scale import varying
@@ -151,9 +152,11 @@ def load_cells(
         counts_from=expression.origin,
         notes=(
             *_left_out(adata),
+            *unnamed_note(expression.var, config.gene_key),
             *_empty_cells(values),
             *_without_group(groups, config.group_key),
             *_labels_of_text(classes),
+            *_labels_alike(classes),
             *_without_state(state, config.state_key),
             f"{chosen.size} of {len(names)} genes are used{used}.",
             *genes_note(names, config.genes),
@@ -218,7 +221,7 @@ def cells_in_pieces(
     Raises VocabularyMismatch where the data have fewer than half of the genes, DataError, ConfigError.
     """
     expression = expression_in_pieces(adata, config, rows)
-    to_vocabulary, shared = _to_vocabulary(expression.var, config, vocabulary)
+    to_vocabulary, shared = _to_vocabulary(expression.var, adata.obs_names, config, vocabulary)
     measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
     share = np.zeros(len(vocabulary)) if share_of_depth is None else share_of_depth
     note = f"{shared.sum()} of the model's {len(vocabulary)} genes are in the data; the others count as absent."
@@ -230,7 +233,7 @@ def cells_in_pieces(
     translate = np.array([position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64)
     obs_names, no_property = adata.obs_names.to_numpy(str), _read_property(adata.obs, None)
     transform, counted = _transform(config), config.values == "counts"
-    notes = (*_left_out(adata), note)
+    notes = (*_left_out(adata), *unnamed_note(expression.var, config.gene_key), note)
 
     def pieces() -> Iterator[Cells]:
         first = 0
@@ -263,7 +266,7 @@ def cells_in_pieces(
 
 
 def _to_vocabulary(
-    var: pd.DataFrame, config: DataConfig, vocabulary: Sequence[str]
+    var: pd.DataFrame, obs_names: pd.Index, config: DataConfig, vocabulary: Sequence[str]
 ) -> tuple[sparse.csr_matrix, np.ndarray]:
     """What takes values with the genes of `var` to those of the vocabulary, CSR float32 [genes, N], and which of the
     latter are there, bool [N]. Raises VocabularyMismatch, DataError, ConfigError.
@@ -273,7 +276,7 @@ def _to_vocabulary(
     shared = np.array([gene in position for gene in vocabulary])
     if 2 * shared.sum() < len(vocabulary):
         where = "The AnnData" if config.path == MEMORY else config.path
-        raise VocabularyMismatch(_mismatch(where, var, names, vocabulary, int(shared.sum())))
+        raise VocabularyMismatch(_mismatch(where, var, obs_names, names, vocabulary, int(shared.sum())))
     place = np.full(len(names), MISSING)
     place[[position[gene] for gene in np.asarray(vocabulary, object)[shared]]] = np.flatnonzero(shared)
     place = place[column]
@@ -282,10 +285,13 @@ def _to_vocabulary(
     return sparse.csr_matrix(entries, shape=(len(place), len(vocabulary))), shared
 
 
-def read_labels(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray, tuple[str, ...]]:
+def read_labels(
+    obs: pd.DataFrame, key: str | None, instead: str = "set data.label_key to another column, or to null"
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Position of each cell's label among the sorted classes, int64 [C], and the classes; -1: NaN, None or empty.
 
-    key: `data.label_key`. Raises DataError where obs has no such column or the column no label.
+    key: `data.label_key`, or another column.   instead: what to do where it holds no label. Raises DataError where obs
+    has no such column or the column no label.
     """
     if key is None:
         return np.full(len(obs), MISSING, np.int64), ()
@@ -294,7 +300,7 @@ def read_labels(obs: pd.DataFrame, key: str | None) -> tuple[np.ndarray, tuple[s
     missing = (column.isna() | (text.str.strip() == "")).to_numpy()
     classes, positions = np.unique(text.to_numpy(str)[~missing], return_inverse=True)
     if classes.size == 0:
-        raise DataError(f"Column {key!r} of obs holds no labels; set data.label_key to another column, or to null.")
+        raise DataError(f"Column {key!r} of obs holds no labels; {instead}.")
     if odd := [str(name) for name in classes if CONTROL.search(name)]:
         raise DataError(
             f"The label {odd[0]!a} in the column {key!r} of obs has a line feed or another control character in it; "
@@ -346,10 +352,22 @@ def _without_group(groups: np.ndarray | None, key: str | None) -> tuple[str, ...
 
 def _labels_of_text(classes: Sequence[str]) -> tuple[str, ...]:
     """A sentence about cell types that other programs write for missing labels, where there are any."""
-    odd = [name for name in classes if name.casefold() in ("nan", "none", "na", "<na>", "null")]
-    if not odd:
-        return ()
-    return (f"The label {odd[0]!r} is a text and so a cell type; leave it empty where it means that none is known.",)
+    odd = [name for name in classes if name.casefold() in ("nan", "none", "na", "<na>", "null")][:1]
+    return tuple(
+        f"The label {name!r} is a text and so a cell type; leave it empty where it means that none is known."
+        for name in odd
+    )
+
+
+def _labels_alike(classes: Sequence[str]) -> tuple[str, ...]:
+    """A sentence about two cell types whose names differ in blanks or upper case alone, where there are any."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault("".join(name.split()).casefold(), name), name) for name in classes]
+    alike = [pair for pair in pairs if pair[0] != pair[1]][:1]
+    return tuple(
+        f"The labels {one!r} and {other!r} count as two cell types; give both one name if they are the same."
+        for one, other in alike
+    )
 
 
 def _without_state(state: np.ndarray | None, key: str | None) -> tuple[str, ...]:
@@ -479,7 +497,9 @@ def listed(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _mismatch(path: str, var: pd.DataFrame, names: Sequence[str], vocabulary: Sequence[str], shared: int) -> str:
+def _mismatch(
+    path: str, var: pd.DataFrame, obs_names: pd.Index, names: Sequence[str], vocabulary: Sequence[str], shared: int
+) -> str:
     """How many genes are shared, what the names look like, and the column of var that would fit better, if any."""
     columns = {"null": var.index, **{str(key): var[key] for key in var}}
     overlap = {key: int(column.astype(str).isin(set(vocabulary)).sum()) for key, column in columns.items()}
@@ -489,6 +509,11 @@ def _mismatch(path: str, var: pd.DataFrame, names: Sequence[str], vocabulary: Se
         looks = f"like Ensembl ids ({names[0]!r})"
     if overlap[best] > shared:
         advice = f"Its names look {looks}; set data.gene_key: {best}."
+    elif (turned := obs_names.astype(str).isin(vocabulary)).sum() > shared:
+        advice = (
+            f"Its cells have names of the model's genes ({str(obs_names[int(turned.argmax())])!r}): exchange its rows "
+            "and columns, as adata.T does, or data.orientation for a text file."
+        )
     elif near := near_miss(names, vocabulary) if shared == 0 else None:
         advice = f"Of its names and the model's, {near}."
     elif shared == 0:

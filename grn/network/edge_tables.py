@@ -153,6 +153,24 @@ def numbers(where: Path | str, column: pd.Series) -> np.ndarray:
     return values
 
 
+def shares(where: Path | str, column: pd.Series) -> np.ndarray:
+    """A column as float64 from 0 to 1. Raises DataError with the first value that is none: other programs give columns
+    of this name another meaning, as DoRothEA its confidences A to E.
+    """
+    if what := other_than_numbers(column):
+        raise DataError(f"{where} has {what} in the column {column.name!r}, where numbers belong; give it numbers.")
+    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
+    bad = ~((values >= 0) & (values <= 1))
+    if bad.any():
+        first = int(bad.argmax())
+        others = f" (and {int(bad.sum()) - 1} more)" if bad.sum() > 1 else ""
+        raise DataError(
+            f"{where}, row {first + 1}{others}: {column.name} is {str(column.iloc[first])!r}, which is not a number "
+            "from 0 to 1; correct it, or leave the column out."
+        )
+    return values
+
+
 def other_than_numbers(column: pd.Series) -> str:
     """What a column holds that pandas would take for numbers without a word: dates, true and false; "" for others."""
     whole = pd.api.types.infer_dtype(column, skipna=True)

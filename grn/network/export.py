@@ -14,7 +14,7 @@ from grn.config.schema import Config
 from grn.data.cells import Cells, read_columns, read_labels
 from grn.data.loading.batches import is_packed
 from grn.devices import own_device
-from grn.errors import ConfigError, DataError, RunFolderError, reworded
+from grn.errors import ConfigError, DataError, RunFolderError
 from grn.files import refuse_used_folder, replacing_folder
 from grn.messages import Say
 from grn.model.saved import TrainedModel
@@ -214,8 +214,7 @@ def groups_of(config: Config, cells: Cells, by: str) -> States:
     Raises DataError where obs has no such column, or the column no groups that cells can be compared within.
     """
     column = read_columns(config.data, cells, {by: "--by"})[by]
-    with reworded({"; set data.label_key to another column, or to null": "; give --by another column"}):
-        labels, names = read_labels(pd.DataFrame({by: column}), by)
+    labels, names = read_labels(pd.DataFrame({by: column}), by, "give --by another column")
     if len(names) < 2:
         raise DataError(f"Column {by!r} of obs has one group only, {names[0]!r}; give --by a column with two or more.")
     if FEWEST_CELLS * len(names) > len(labels):

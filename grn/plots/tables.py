@@ -128,6 +128,11 @@ class Counts:
 
 def weights_alone(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """A table of weights, regulators x targets, as float64. Raises DataError."""
+    if {"source", "target", "weight"} <= set(table.columns):
+        raise DataError(
+            f"{name} is a table of edges, and a table with a row for each regulator and a column for each target "
+            "belongs there; give the edges by themselves, in place of the dict."
+        )
     for names in (table.index, table.columns):
         if not names.is_unique:
             raise DataError(f"{name} has {str(names[names.duplicated()][0])!r} twice; keep one of them.")

@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import ParamSpec, TypeVar
 
@@ -80,7 +80,13 @@ def found(value: object) -> str:
 
 def dense_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
-        raise ShapeMismatch(f"{name} must be a tensor; found {type(value).__name__}, make one with torch.as_tensor.")
+        if value is None:
+            advice = "pass one"
+        elif isinstance(value, torch.nn.Module):
+            advice = "pass its parameter, as layer.weight"
+        else:
+            advice = "make one with torch.as_tensor"
+        raise ShapeMismatch(f"{name} must be a tensor; found {type(value).__name__}, {advice}.")
     if value.is_nested:
         raise ShapeMismatch(
             f"{name} must be a dense tensor; found a nested one, pad it or pass packed rows with offsets."
@@ -108,14 +114,14 @@ def _callable(name: str, value: object) -> None:
 
 def _number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, not {value!r}.")
+        raise ValueError(f"{name} must be a finite number, not {found(value)}.")
     if name in ("eps", "tolerance") and value < 0:
         raise ValueError(f"{name} must be at least 0, not {value!r}.")
 
 
 def _whole(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name} must be a whole number, not {value!r}.")
+        raise ValueError(f"{name} must be a whole number, not {found(value)}.")
     if value < LEAST.get(name, value):
         raise ValueError(f"{name} must be at least {LEAST[name]}, not {value!r}.")
 
@@ -172,7 +178,7 @@ def _a(kind: str, example: str) -> Check:
 
     def check(name: str, value: object) -> None:
         if not any(each.__name__ == kind for each in type(value).__mro__):
-            raise ValueError(f"{name} must be {example}, not {value!r}.")
+            raise ValueError(f"{name} must be {example}, not {found(value)}.")
 
     return check
 
@@ -185,9 +191,23 @@ def _or_none(check: Check) -> Check:
     return checked_unless_none
 
 
-def _misfit(function: str, problem: str, parameters: Iterable[str], given: Iterable[str]) -> str:
+def _device_or_facts(name: str, value: object) -> None:
+    if isinstance(value, torch.device):
+        _device(name, value)
+    elif type(value).__name__ != "Device":  # flashsign.dispatch imports this module
+        raise ValueError(
+            f'{name} must be a torch.device or facts, as Device("cuda", (9, 0), "3.6.0"), not {found(value)}.'
+        )
+
+
+def _misfit(function: str, problem: str, parameters: Mapping[str, inspect.Parameter], given: Iterable[str]) -> str:
     """A sentence about a call that does not fit its function. problem: what Python says of it."""
     unknown = [name for name in given if name not in parameters]
+    by_name = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    if not unknown and problem.startswith("too many") and by_name:
+        without = ", ".join(name for name in parameters if name not in by_name)
+        words = ", ".join(f"{name}=..." for name in by_name)
+        return f"{function}: {problem}; {without} may stand without a name, all else has one: {words}."
     if not unknown:
         advice = "give it" if problem.startswith("missing") else f"it takes {', '.join(parameters)}"
         return f"{function}: {problem}; {advice}."
@@ -212,18 +232,18 @@ LEAST = {
 }
 """The least of whole numbers by the names of arguments, which mean the same wherever they occur."""
 
-OPTIONS = (
-    "Method",
-    "Backend",
-    "FoldBackend",
-    "Reduction",
-    "Normaliser",
-    "Activation",
-    "Over",
-    "By",
-    "Literal['auto'] | Order",
-)
-"""Annotations of texts that functions choose from, whose values they check themselves."""
+OPTIONS = {
+    "Method": "auto, stream or moments",
+    "Backend": "auto, triton or torch",
+    "FoldBackend": "auto, triton or torch",
+    "Reduction": "none, sum or mean",
+    "Normaliser": "spherical, l1, squared_relu or softmax",
+    "Activation": "gelu, silu or relu",
+    "Over": "pairs or targets",
+    "By": "absolute or signed",
+    "Literal['auto'] | Order": "auto, rows, items or tree",
+}
+"""Annotations of texts that functions choose from, and these texts; functions check by themselves which one it is."""
 
 CHECKS: dict[str, Check] = {
     "function": _callable,
@@ -242,6 +262,7 @@ CHECKS: dict[str, Check] = {
     "Monoid": _a("Monoid", "a Monoid, as flashsign.SUM"),
     "NAryFold": _a("NAryFold", "an NAryFold"),
     "Fold": _a("Fold", "another Fold"),
-    **dict.fromkeys(OPTIONS, _instance_of(str, "one of the texts that its function lists")),
+    **{annotation: _instance_of(str, texts) for annotation, texts in OPTIONS.items()},
+    "Device | torch.device": _device_or_facts,
     "EdgeSums": _a("EdgeSums", "other EdgeSums"),
 }

@@ -28,13 +28,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from numbers import Integral
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from flashsign.arguments import checked
 from flashsign.eager.transforms import transformed
-from flashsign.errors import BackendUnavailable
+from flashsign.errors import BackendUnavailable, ShapeMismatch
 from flashsign.tuning import tables
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.costs import faster
@@ -155,6 +157,7 @@ class Plan:
         return KERNELS[self.kernel][1]
 
 
+@checked
 def plan(
     queries: Sequence[int],
     keys: Sequence[int] | None = None,
@@ -178,9 +181,18 @@ def plan(
     gradients: whether a backward will follow; gene_parallel: whether the call has a group; in_transform: whether it is
     inside forward mode or a torch.func transform; device: facts, or a device of this machine (default: the current CUDA
     device where there is one, else the CPU).
-    Raises BackendUnavailable where the call would.
+    Raises BackendUnavailable where the call would, ShapeMismatch for shapes that are none, ValueError.
     """
     q, k = tuple(queries), tuple(queries if keys is None else keys)
+    axes = 4 if bags is None else 3
+    for name, shape in (("queries", q), ("keys", k)):
+        if len(shape) != axes or not all(isinstance(size, Integral) and size >= 0 for size in shape):
+            form = "[C, heads, rows, E]" if bags is None else "[rows, heads, E]"
+            raise ShapeMismatch(f"{name} must be a shape {form} of whole numbers; found {list(shape)}.")
+    if method not in ("auto", "stream", "moments"):
+        raise ValueError(f"method must be auto, stream or moments, not {method!r}.")
+    if backend not in ("auto", "triton", "torch"):
+        raise ValueError(f"backend must be auto, triton or torch, not {backend!r}.")
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     known = device if isinstance(device, Device) else device_facts(device)
@@ -500,7 +512,7 @@ def why_no_fold_kernel(kernel: FoldKernel, rows: Tensor, widths: Sequence[int], 
         return "torch.compile does not see the folds' kernels"
     reason = why_not_triton(device_facts(rows.device), rows.dtype, 1, 1, "auto", transformed())
     if reason:
-        return reason
+        return reason.replace("and q is", "and the input is")
     if not rows.numel() or 0 in widths:
         return "There is nothing to compute"
     step = 16 // rows.element_size()

@@ -143,8 +143,13 @@ def check_cut(name: str, offsets: Tensor, rows: int) -> None:
     """
     first, last, rising, _ = cached(offsets, "cut", lambda: _cut(offsets))
     if first != 0 or last != rows or not rising:
+        fall = ""
+        if not rising:
+            at = int(offsets.diff().lt(0).nonzero()[0, 0])
+            fall = f", and {int(offsets[at + 1])} after {int(offsets[at])} in place {at + 1}"
         raise ShapeMismatch(
-            f"{name} must rise from 0 to the {rows} packed rows; found {first} to {last} over {len(offsets) - 1} bags."
+            f"{name} must rise from 0 to the {rows} packed rows; found {first} to {last} over {len(offsets) - 1} "
+            f"bags{fall}."
         )
 
 

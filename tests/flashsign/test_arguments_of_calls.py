@@ -76,7 +76,9 @@ CALLS = {
     "multiplicity must have shape": lambda: fs.edge_weights(Q, K, torch.ones(5)),
     "must be a multiple of the number of key heads": lambda: fs.edge_weights(Q[:, :1], K, COUNTS),
     "group must be a process group of torch.distributed": lambda: fs.spherical_attention(Q, K, K, group="world"),
-    "method must be one of the texts": lambda: fs.spherical_attention(Q, K, K, method=np.array(["auto", "stream"])),
+    "method must be auto, stream or moments, not of the type ndarray": lambda: fs.spherical_attention(
+        Q, K, K, method=np.array(["auto", "stream"])
+    ),
     "offsets must have values": lambda: fs.spherical_attention(
         *[X[:, None].to("meta")] * 3, offsets=torch.zeros(2, dtype=torch.long, device="meta")
     ),

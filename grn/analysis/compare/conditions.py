@@ -60,13 +60,17 @@ def compared_cells(
 
     Raises DataError where there are not two, or where a donor column names fewer than two donors of either.
     """
-    number, values = read_labels(pd.DataFrame({condition.name: condition}), str(condition.name))
+    number, values = read_labels(
+        pd.DataFrame({condition.name: condition}), str(condition.name), "give --by another column"
+    )
     first, second = _chosen(str(condition.name), values, conditions, len(number))
     known = np.isin(number, [first, second])
     _say_left_out(int((number == MISSING).sum()), f"no value in {condition.name!r}", say)
     donors = None
     if donor is not None:
-        donors, _ = read_labels(pd.DataFrame({donor.name: donor}), str(donor.name))
+        donors, _ = read_labels(
+            pd.DataFrame({donor.name: donor}), str(donor.name), "give --group another column, or leave it out"
+        )
         _say_left_out(int((known & (donors == MISSING)).sum()), f"no value in {donor.name!r}", say)
         known &= donors != MISSING
         if known.any() and np.unique(donors[known], return_counts=True)[1].max() < 2:

@@ -25,6 +25,7 @@ from grn.network.edge_tables import (
     numbers,
     read_table,
     refuse_twin_columns,
+    shares,
     unknown_columns,
 )
 from grn.network.signed_network import edge_list, read_sign, sign_has_meaning, signed_network, weights_in
@@ -43,6 +44,7 @@ WEIGHTED = (
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
 KEY, POOLED = "grn", "grn_attention"
 LAYER = re.compile(r"grn_attention_layer\d+")
+SHARES = ("confidence", "q_value")  # of BESIDE, those from 0 to 1
 BESIDE = ("within", "between", "indirect", "confidence", "q_value")  # further columns of grn's tables that are kept
 
 
@@ -138,7 +140,7 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
         found = find_columns(table, [(name,)])
         # Where a read-out does not tell within from between, our tables have columns without numbers.
         if found and table[found[0]].notna().any():
-            edges[name] = numbers(where, table[found[0]])
+            edges[name] = (shares if name in SHARES else numbers)(where, table[found[0]])
     if not ((edges["source"] != edges["target"]) & (edges["weight"] != 0)).any():
         raise DataError(f"{where} has no edge between two genes whose weight is not 0; give a network with such edges.")
     genes = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))

@@ -73,7 +73,7 @@ def make_universe(
         measured = pd.Index(genes).unique()
         inside = edges["source"].isin(measured) & edges["target"].isin(measured)
         if not inside.any():
-            raise _no_edge_between(measured, _genes(edges))
+            raise _no_edge_between(measured, edges)
         left_out = int((~inside).sum())
         edges = edges[inside]
     named = _genes(edges).sort_values()
@@ -101,10 +101,19 @@ def _genes(edges: pd.DataFrame) -> pd.Index:
     return pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
 
 
-def _no_edge_between(measured: pd.Index, named: pd.Index) -> DataError:
-    """The error for a restriction to genes without edges. measured: these genes.   named: those of the reference."""
+def _no_edge_between(measured: pd.Index, edges: pd.DataFrame) -> DataError:
+    """The error for a restriction to genes without edges. measured: these genes.   edges: of the reference."""
+    named = _genes(edges)
     found = f"No edge of the reference is between two of the {len(measured)} genes that are scored"
     if len(shared := named.intersection(measured)):
+        for role in ("source", "target"):
+            if not edges[role].isin(measured).any():
+                near = near_miss(map(str, pd.unique(edges[role])), map(str, measured))
+                advice = near or "use the same kind of names in both, or score more genes"
+                return DataError(
+                    f"{found}: none of these is a {role} of the reference, whose {role}s are named like "
+                    f"{str(edges[role].iloc[0])!r}; {advice}."
+                )
         return DataError(
             f"{found}; the reference names {len(shared)} of them ({str(shared[0])!r}, for example): score more genes."
         )

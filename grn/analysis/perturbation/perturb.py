@@ -146,6 +146,8 @@ def _embedding(source: AnnData, basis: str | None, cells: int) -> np.ndarray | N
     if basis is None:
         return None
     if basis not in source.obsm:
+        if f"X_{basis}" in source.obsm:
+            raise DataError(f"--basis is {basis!r}, which is not in obsm of the cells; did you mean 'X_{basis}'?")
         known = ", ".join(map(repr, source.obsm)) or "none"
         raise DataError(f"--basis is {basis!r}, and the cells have no such embedding in obsm; they have {known}.")
     found = np.asarray(source.obsm[basis], dtype=np.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from grn.api.cells import checked_anndata
+from grn.api.cells import checked_anndata, writing_into_views
 from grn.api.read_network import predicted_network
 from grn.api.run import Run
 from grn.arguments import Bound, checked
@@ -100,17 +100,18 @@ def activity(
     )
     if copy:
         cells = cells.copy()
-    cells.obsm[f"X_{key_added}"] = scores
-    cells.obsm.pop(f"padj_{key_added}", None)
-    if p is not None:
-        cells.obsm[f"padj_{key_added}"] = p
-    cells.uns[key_added] = {
-        "method": method,
-        "targets": targets or 0,
-        "min_targets": min_targets,
-        "layer": layer or "X",
-        "cell_type": cell_type or "",
-    }
+    with writing_into_views():
+        cells.obsm[f"X_{key_added}"] = scores
+        cells.obsm.pop(f"padj_{key_added}", None)
+        if p is not None:
+            cells.obsm[f"padj_{key_added}"] = p
+        cells.uns[key_added] = {
+            "method": method,
+            "targets": targets or 0,
+            "min_targets": min_targets,
+            "layer": layer or "X",
+            "cell_type": cell_type or "",
+        }
     return cells
 
 

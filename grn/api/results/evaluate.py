@@ -31,6 +31,7 @@ WORDS = {
     "--data": "data=",
     "--cell-type": "cell_type=",
     "--key": "key=",
+    " or a file with one gene a line": ", names in a list or a file with one gene a line",
 }
 """What messages say of options -> what they say to a caller of `evaluate`."""
 

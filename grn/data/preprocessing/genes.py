@@ -46,8 +46,23 @@ def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
     if gene_key is None:
         return index
     column = column_of(var, gene_key, "data.gene_key", "var")
-    absent = column.isna() | (column.astype(str) == "")
-    return [own if missing else str(name) for name, own, missing in zip(column, index, absent, strict=True)]
+    unnamed = _unnamed(column)
+    return [own if missing else str(name) for name, own, missing in zip(column, index, unnamed, strict=True)]
+
+
+def unnamed_note(var: pd.DataFrame, gene_key: str | None) -> tuple[str, ...]:
+    """A sentence about genes without a name in the column `gene_key` of var, where there are any (see gene_names)."""
+    absent = 0 if gene_key is None else int(_unnamed(var[gene_key]).sum())
+    if not absent:
+        return ()
+    return (
+        f"{absent} of {len(var)} genes have no name in the column {gene_key!r} of var (data.gene_key); they keep those "
+        "of its index.",
+    )
+
+
+def _unnamed(column: pd.Series) -> pd.Series:
+    return column.isna() | (column.astype(str) == "")
 
 
 NESTED = (list, tuple, set, dict, np.ndarray, bytes)

@@ -181,7 +181,7 @@ def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> 
     if depth not in there:
         wanted = "lift" if depth is None else f"depth {depth}"
         reason = ", because where= masks lifted items" if with_mask else ""
-        raise ValueError(f"{monoid.name} has no {wanted}{reason}; found depths {list(monoid.depths)}.")
+        raise ValueError(f"{monoid.name} has no {wanted}{reason}; found depths {there}.")
     return depth
 
 

@@ -7,6 +7,7 @@ letters, and "..." is any number of axes, equal wherever it stands.
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -97,9 +98,13 @@ def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bo
 
     @functools.wraps(own)
     def call(*arguments: Any) -> Any:
-        result = own(*arguments)
         if torch.compiler.is_compiling():
-            return result
+            return own(*arguments)
+        try:
+            result = own(*arguments)
+        except TypeError:
+            _refuse_other_arity(own, what, len(arguments))
+            raise
         if not isinstance(result, (tuple, list)) or not all(isinstance(each, Tensor) for each in result):
             kind = type(result).__name__
             if isinstance(result, (tuple, list)):
@@ -111,6 +116,42 @@ def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bo
 
     call.own_function = own  # type: ignore[attr-defined]
     return call
+
+
+def _refuse_other_arity(function: Callable[..., Any], what: str, count: int) -> None:
+    """Raises ValueError where a function cannot be called with so many arguments; what: the function in messages."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a builtin
+        return
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        raise ValueError(
+            f"{what} is called with {count} argument{'s' * (count != 1)}, and it takes {signature}."
+        ) from None
+
+
+def check_gradients(what: str, grads: Sequence[Tensor | None], of: Sequence[Tensor]) -> None:
+    """Raises ValueError unless there is a gradient for each tensor that broadcasts to its shape, or None.
+
+    what: the function that returned them, in messages. A compiler traces no check.
+    """
+    if torch.compiler.is_compiling():
+        return
+    if len(grads) != len(of):
+        raise ValueError(f"{what} must return a gradient for each of {len(of)} tensors; found {len(grads)}.")
+    for number, (grad, tensor) in enumerate(zip(grads, of, strict=True)):
+        if grad is not None and grad.shape != tensor.shape and not _broadcasts(grad.shape, tensor.shape):
+            raise ValueError(
+                f"{what} must return gradients shaped like the tensors that they are of; found {list(grad.shape)} for "
+                f"{list(tensor.shape)} in place {number}."
+            )
+
+
+def _broadcasts(shape: Shape, wanted: Shape) -> bool:
+    tail = wanted[len(wanted) - len(shape) :]
+    return len(shape) <= len(wanted) and all(a in (1, b) for a, b in zip(shape, tail, strict=True))
 
 
 def _refuse_other_shapes(what: str, result: Sequence[Tensor], totals: Sequence[Sequence[Tensor]]) -> None:
@@ -139,8 +180,16 @@ def returning_a_tensor(function: Callable[..., Any], what: str) -> Callable[...,
 
     @functools.wraps(own)
     def call(*arguments: Any) -> Tensor:
-        result: Tensor = own(*arguments)
-        if not isinstance(result, Tensor) and not torch.compiler.is_compiling():
+        result: Tensor
+        if torch.compiler.is_compiling():
+            result = own(*arguments)
+            return result
+        try:
+            result = own(*arguments)
+        except TypeError:
+            _refuse_other_arity(own, what, len(arguments))
+            raise
+        if not isinstance(result, Tensor):
             raise ValueError(f"{what} must return a tensor; found {type(result).__name__}.")
         return result
 

@@ -6,6 +6,7 @@ kernels/README.md, "Folds".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from flashsign.algebra.forms import returning_a_tensor, returning_tensors
 from flashsign.arguments import CHECKS, callable_or_none
+from flashsign.errors import ShapeMismatch
 
 Total = tuple[Tensor, ...]
 """The tensors that a fold accumulates, such as (u, z, t) of spherical attention."""
@@ -82,6 +84,8 @@ class Monoid:
             callable_or_none(field, getattr(self, field))
         for field in ("combine", "finish"):
             CHECKS["function"](field, getattr(self, field))
+        if not isinstance(self.forms, tuple) or not all(isinstance(form, str) for form in self.forms):
+            raise ValueError(f"forms must be a tuple of texts, as ('(x [n, ...])',), not {self.forms!r}.")
         of_a_total = {"identity", "combine"}
         for field in ("identity", "lift", "combine", "local_gradient", "proj_fold"):
             if (own := getattr(self, field)) is not None:
@@ -137,6 +141,12 @@ def constants(*values: float) -> Callable[[Total], Total]:
     """An identity whose tensors are each filled with one number: constants(-inf, 0) -> identity(like)."""
 
     def identity(like: Total) -> Total:
+        for part, value in zip(like, values, strict=True):
+            if part.dtype == torch.bool or (math.isinf(value) and not part.is_floating_point()):
+                raise ShapeMismatch(
+                    f"This fold begins with {value:g}, which is no {part.dtype}; pass numbers of a floating dtype, as "
+                    "x.float()."
+                )
         return tuple(part.new_full(part.shape, value) for part, value in zip(like, values, strict=True))
 
     return identity

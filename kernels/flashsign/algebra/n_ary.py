@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashsign.algebra.forms import returning_tensors
+from flashsign.algebra.forms import check_gradients, returning_tensors
 from flashsign.algebra.monoid import Gradients, Total
 from flashsign.arguments import CHECKS, checked
 from flashsign.eager.transforms import in_batches, transformed
@@ -138,6 +138,7 @@ class _NAry(torch.autograd.Function):
                     f"proj_fold_bwd of an NAryFold must return a gradient for each of {len(x)} tensors; found "
                     f"{type(found).__name__}."
                 )
+            check_gradients("proj_fold_bwd of an NAryFold", found, _at(x, xslice))
             for whole, index, grad in zip(sums, xslice, found, strict=True):
                 if whole is not None and grad is not None:
                     whole[index].add_(grad)

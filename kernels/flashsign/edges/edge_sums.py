@@ -12,6 +12,7 @@ n queries and m keys of a bag; T queries and S keys of all packed bags.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Literal
@@ -74,15 +75,24 @@ class EdgeSums:
 
         targets: how many, or a range of step 1 for these rows of a larger table; regulators: how many; absolute, pairs:
         whether these tables are kept; dtype: of signed and absolute. Raises ShapeMismatch for targets that are neither,
-        ValueError for another number, dtype or device that is none, BackendUnavailable for a GPU that is not there.
+        ValueError for another number, dtype or device that is none, BackendUnavailable for a GPU that is not there,
+        MemoryError for tables that do not fit into a CPU's.
         """
         self.targets = targets if isinstance(targets, range) else range(targets)
         if self.targets.step != 1:
             raise ShapeMismatch(f"targets must be a number or a range of step 1; found {self.targets}.")
         shape = (len(self.targets), regulators)
-        self.signed = torch.zeros(shape, dtype=dtype, device=device)
-        self.absolute = torch.zeros(shape, dtype=dtype, device=device) if absolute else None
-        self.pairs = torch.zeros(shape, dtype=torch.int32, device=device) if pairs else None
+        try:
+            self.signed = torch.zeros(shape, dtype=dtype, device=device)
+            self.absolute = torch.zeros(shape, dtype=dtype, device=device) if absolute else None
+            self.pairs = torch.zeros(shape, dtype=torch.int32, device=device) if pairs else None
+        except RuntimeError as problem:
+            if isinstance(problem, torch.OutOfMemoryError) or not re.search("allocate|overflow", str(problem)):
+                raise  # a GPU's memory is torch's own error, which callers may know
+            raise MemoryError(
+                f"Tables of {shape[0]} targets x {shape[1]} regulators do not fit into memory; use top_edges, which "
+                "keeps the strongest alone, or pass absolute=False or pairs=False."
+            ) from problem
         self.listed = torch.zeros(shape[0], dtype=torch.int64, device=device)
 
     @checked

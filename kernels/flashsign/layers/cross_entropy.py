@@ -182,7 +182,9 @@ def weighted_cross_entropy(
             f"classes and weights must be on h's device {h.device}; found {classes.device}, {weights.device}."
         )
     if not is_whole(classes) or not weights.is_floating_point():
-        raise ShapeMismatch(f"classes are integers and weights numbers; found {classes.dtype} and {weights.dtype}.")
+        raise ShapeMismatch(
+            f"classes must be integers and weights of a floating dtype; found {classes.dtype} and {weights.dtype}."
+        )
     if offsets is not None:
         check_offsets("offsets", offsets, h)
         if offsets.shape != (len(h) + 1,) or classes.ndim != 1 or classes.shape != weights.shape:

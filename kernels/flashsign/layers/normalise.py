@@ -36,7 +36,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, back
     kernels = choose_fold(backend, "rms_norm", x, (), x.shape[-1:]) == "triton"
     if not x.ndim or not x.is_floating_point() or (weight is not None and weight.shape != x.shape[-1:]):
         found = f"x {list(x.shape)} {x.dtype}" + ("" if weight is None else f", weight {list(weight.shape)}")
-        raise ShapeMismatch(f"x must be numbers [..., D] and weight [D]; found {found}.")
+        raise ShapeMismatch(f"x must be [..., D] of a floating dtype and weight [D]; found {found}.")
     if weight is not None and (weight.is_complex() or weight.device != x.device):
         raise ShapeMismatch(f"weight must be real on {x.device}; found {weight.dtype} on {weight.device}.")
     if weight is None:

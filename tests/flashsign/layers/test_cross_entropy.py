@@ -179,7 +179,7 @@ MISTAKES = {
     "backend must be auto, triton or torch, not 'cuda'": lambda: linear_cross_entropy(H, C, T, backend="cuda"),
     "of no items has no value": lambda: linear_cross_entropy(H, C[:0], T - 100),
     "the same rows and the same classes": lambda: distribution_cross_entropy(H, C, H, C[:5]),
-    "classes are integers and weights numbers": lambda: weighted_cross_entropy(H, C, H, H),
+    "classes must be integers and weights of a floating dtype": lambda: weighted_cross_entropy(H, C, H, H),
     "a row of h each": lambda: weighted_cross_entropy(H, C, T[:, None], H),
     "classes has 6, and weight has only 6 classes": lambda: weighted_cross_entropy(H, C, T[:, None] + 6, H[:, :1]),
     "Packed: offsets": lambda: weighted_cross_entropy(H, C, T, H[:, 0], offsets=T),

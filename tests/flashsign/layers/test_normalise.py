@@ -64,7 +64,9 @@ def test_half_precision_is_as_accurate_as_torch():
 
 
 def test_mistakes_are_a_sentence():
-    with pytest.raises(ValueError, match=r"x must be numbers \[..., D\] and weight \[D\]; found x \[3, 4\]"):
+    with pytest.raises(
+        ValueError, match=r"x must be \[..., D\] of a floating dtype and weight \[D\]; found x \[3, 4\]"
+    ):
         rms_norm(torch.ones(3, 4), torch.ones(3))
     with pytest.raises(ValueError, match="backend must be auto, triton or torch"):
         rms_norm(torch.ones(3), backend="none")

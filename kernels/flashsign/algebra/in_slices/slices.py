@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flashsign.algebra.forms import check_gradients
 from flashsign.algebra.monoid import Gradients, Monoid, Total, reduce_lifted, with_axes
 
 
@@ -48,6 +49,7 @@ class Slices:
                 parts = self._lift(leaves[: len(a)], leaves[len(a) :], mask)
         assert self.monoid.local_gradient is not None
         adjoint = self.monoid.local_gradient(total, tuple(x.detach() for x in parts), grads)
+        check_gradients(f"The local_gradient of {self.monoid.name}", adjoint, parts)
         return pull(parts, adjoint, leaves)
 
     def _lift(self, a: Total, b: Total, mask: Tensor | None) -> Total:
@@ -82,7 +84,7 @@ class Slices:
 
         def backward(*arguments: Any) -> Total:
             assert self.monoid.proj_fold_bwd is not None
-            of_a, of_b = self.monoid.proj_fold_bwd(*arguments)
+            of_a, of_b = self._pair_of_gradients(self.monoid.proj_fold_bwd(*arguments))
             flat = dict(enumerate((*of_a, *of_b)))
             given[:] = [at for at, grad in flat.items() if grad is not None]
             return tuple(grad for grad in flat.values() if grad is not None)
@@ -100,6 +102,16 @@ class Slices:
                 grad = grad.sum(at) if number < len(a) else grad.flatten(at, at + 1)
             found[number] = grad
         return tuple(found)
+
+    def _pair_of_gradients(self, found: Any) -> tuple[Gradients, Gradients]:
+        """What proj_fold_bwd returned. Raises ValueError unless these are two tuples."""
+        both = isinstance(found, (tuple, list)) and len(found) == 2
+        if not both or not all(isinstance(each, (tuple, list)) for each in found):
+            raise ValueError(
+                f"The proj_fold_bwd of {self.monoid.name} must return two tuples, the gradients of the shared tensors "
+                "and those of the items."
+            )
+        return found[0], found[1]
 
 
 def masked(monoid: Monoid, lifted: Total, mask: Tensor) -> Total:

@@ -38,12 +38,19 @@ def normalised_contraction(
     a1, a2, b = (returning_a_tensor(each, f"{own} of {name}") for own, each in (("a1", a1), ("a2", a2), ("b", b)))
 
     def both(s: Tensor) -> tuple[Tensor, Tensor]:
-        return a1(s), a2(s)
+        weights = a1(s), a2(s)
+        for own, each in zip(("a1", "a2"), weights, strict=True):
+            if each.shape != s.shape:
+                raise ValueError(
+                    f"{own} of {name} must work element by element; found {list(each.shape)} for {list(s.shape)}."
+                )
+        return weights
 
     def lift(items: Total, shared: Total) -> Total:
         (k, v, m), (q,) = (map(wide, x) for x in (items, shared))
         s = (m[:, None] * k) @ q.mT
-        return a1(s)[..., None] * v[:, None], a2(s)
+        w, y = both(s)
+        return w[..., None] * v[:, None], y
 
     def finish(total: Total, shared: Total) -> Tensor:
         u, z = total
