@@ -92,7 +92,7 @@ def states_sentence(about: Mapping, states: Sequence[str]) -> str:
         "numeric": f"Cells are compared within {len(states)} states along a numeric column of obs: {names}.",
         "found": f"There are no labels, so cells are compared within {len(states)} states that were found in the "
         f"leading principal components of the genes: {names}.",
-        "one": "All cells are compared with each other: there are no labels, and no states were found.",
+        "one": "All cells are compared with each other: no two cell types are given, and no states were found.",
     }
     if "cell_type" in about:
         return f"This is the network of one state of the cells alone: {about['cell_type']}."

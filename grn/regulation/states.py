@@ -44,7 +44,7 @@ class States:
             "labels": f"The given cell types are the {len(self)} states that cells are compared within.",
             "numeric": f"Cells are compared within {several}.",
             "found": f"There are no labels, so cells are compared within {len(self)} states that were found.",
-            "one": "All cells are compared with each other: there are no labels, and no states were found.",
+            "one": "All cells are compared with each other: no two cell types are given, and no states were found.",
         }[self.origin] + alone
 
 

@@ -104,9 +104,11 @@ def _genes(edges: pd.DataFrame) -> pd.Index:
 def _no_edge_between(measured: pd.Index, named: pd.Index) -> DataError:
     """The error for a restriction to genes without edges. measured: these genes.   named: those of the reference."""
     found = f"No edge of the reference is between two of the {len(measured)} genes that are scored"
-    if len(shared := named.intersection(measured)):
+    lost = named.difference(measured, sort=False)
+    if len(lost) and len(shared := named.intersection(measured)):
         return DataError(
-            f"{found}; the reference names {len(shared)} of them ({str(shared[0])!r}, for example): score more genes."
+            f"{found}; the reference names {len(shared)} of them ({str(shared[0])!r}, for example), but the other gene "
+            f"of each edge, as {str(lost[0])!r}, is not scored: give cells or genes with those, or another reference."
         )
     if near := near_miss(map(str, named), map(str, measured)):
         return DataError(f"{found}, but {near}.")
