@@ -133,7 +133,7 @@ def loaded_config(
 ) -> Config:
     """The configuration of a run: `config` (None: the defaults) with `overrides` and what the options say."""
     from grn.config.files import change_config, load_config, parse_override
-    from grn.errors import ConfigError
+    from grn.errors import ConfigError, reworded
 
     field, equals, value = (data or "").partition("=")
     if equals and re.fullmatch(r"[a-z_]+\.[a-z_.]+", field):
@@ -150,7 +150,8 @@ def loaded_config(
     for override in overrides or []:
         if (field := parse_override(override)[0]) in given:
             raise ConfigError(f"--set {override} sets {field}, which is {given[field]!r} already; give one of the two.")
-    return change_config(loaded, given)
+    with reworded({"set data.label_key=": "--label ", "set data.regulators=": "--regulators "}):
+        return change_config(loaded, given)
 
 
 def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:

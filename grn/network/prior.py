@@ -96,9 +96,12 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarr
     columns = find_columns(table, COLUMNS)
     if columns is None:
         if problem := no_list_of_edges(table):
-            raise DataError(f"{path} (network.prior) {problem}, and name the columns source, target and weight.")
+            raise DataError(f"{path} (network.prior) {problem}, with the columns source, target and weight.")
         found = ", ".join(map(str, table.columns[:8]))
-        raise DataError(f"{path} (network.prior) has the columns {found}; name them source, target and weight.")
+        raise DataError(
+            f"{path} (network.prior) has the columns {found}; name them source, target and weight, in a line above the "
+            "first edge."
+        )
     source, target = (table[name].astype(object).where(table[name].notna(), "").astype(str) for name in columns)
     row = pd.Index(genes, dtype=object).get_indexer(target)
     of_regulators = pd.Index(np.asarray(genes, dtype=object)[regulators])

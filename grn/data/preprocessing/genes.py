@@ -92,7 +92,7 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
     near = nearest(key, columns, likeness=0.5)
     hint = f"did you mean {near!r}?" if near else f"{table} has {', '.join(map(repr, columns))}."
     if not columns:
-        hint = f"{table} has no columns: write the cells as an .h5ad file that has it, or leave it out."
+        hint = f"{table} has no columns; give an .h5ad file whose {table} has it, or leave {field} out."
     raise DataError(f"{field} is {key!r}, which is not a column of {table}; {hint}")
 
 
