@@ -388,6 +388,8 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
     if (found := disguised(path)) and found != DISGUISED[b"\x89HDF"]:
         return DataError(f"{path} {found}.")
     with suppress(OSError, RuntimeError), h5py.File(path, "r") as file:
+        if "obs" not in file and "var" not in file and "matrix" in file:
+            return DataError(f"{path} is a 10x file, not an AnnData; rename it so that it ends in .h5.")
         if "obs" not in file and "var" not in file:
             held = ", ".join(map(repr, list(file)[:5])) or "nothing"
             return DataError(f"{path} is no AnnData: it holds {held}, and neither obs nor var; give another file.")
@@ -398,7 +400,7 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
     with suppress(OSError), path.open("rb") as opened:
         if opened.read(9).lower().startswith((b"<!doctype", b"<html")):
             return DataError(f"{path} is a web page, as of a sign-in or an error; download the file again.")
-    if unknown := re.search(r"encoding_type='([a-z_-]+)', encoding_version='([\d.]+)'", str(problem)):
+    if unknown := re.search(r"encoding_type='([\w-]+)', encoding_version='([\d.]+)'", str(problem)):
         return DataError(
             f"{path} cannot be read as .h5ad: a part of it is a {unknown[1]} in version {unknown[2]}, which the "
             "installed anndata does not know; update anndata, or write the file with this one."

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 WORDS = {
     "set data.duplicates: sum to add their counts, or data.gene_key to": "add their counts first, or set gene_key to",
-    "; add one, or set data.values: expression to use the values as they are": "; add one",
     " to a matrix that holds counts, or data.values: expression": " to a matrix that holds counts",
+    ", or set data.values: expression to use the values as they are": "",
     "set data.path to a file or to": "give a file or",
     "set data.orientation to": "give orientation=",
     "data.orientation": "orientation",

@@ -12,8 +12,8 @@ from grn.errors import reworded
 
 OPTIONS = {
     "set data.duplicates: sum to add their counts, or data.gene_key to": "merge them, or give --gene-key",
-    "; add one, or set data.values: expression to use the values as they are": "; add one",
     " to a matrix that holds counts, or data.values: expression": " to a matrix that holds counts",
+    ", or set data.values: expression to use the values as they are": "",
     "set data.counts: ": "give --counts ",
     "data.counts: ": "--counts ",
     "data.counts": "--counts",

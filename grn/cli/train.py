@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,9 +42,9 @@ def command(
         str | None,
         typer.Option(
             "--regulators",
-            metavar="FILE|LIST",
-            help="The genes that may regulate: a file with one a line, or a list of grn data get, as human_tfs: "
-            "data.regulators.",
+            metavar="FILE|LIST|NAME,NAME,...",
+            help="The genes that may regulate: a file with one a line, a list of grn data get, as human_tfs, or their "
+            "names: data.regulators.",
         ),
     ] = None,
     overrides: Annotated[
@@ -116,6 +116,13 @@ def command(
         to.print(f"\nFigures and tables: {report}", markup=False)
 
 
+def names_or_file(regulators: str) -> str | list[str]:
+    """What --regulators gives: names, as A,B or [A,B], or else a file or the name of a list."""
+    if Path(regulators).exists() or not re.search(r",|^\[.*\]$", regulators):
+        return regulators
+    return [name for part in regulators.strip("[]").split(",") if (name := part.strip())]
+
+
 def is_configuration(data: str | None) -> bool:
     """Whether what was given in the place of cells is a configuration."""
     return data is not None and data.lower().endswith((".yaml", ".yml"))
@@ -126,7 +133,7 @@ def loaded_config(
 ) -> Config:
     """The configuration of a run: `config` (None: the defaults) with `overrides` and what the options say."""
     from grn.config.files import change_config, load_config, parse_override
-    from grn.errors import ConfigError
+    from grn.errors import ConfigError, reworded
 
     field, equals, value = (data or "").partition("=")
     if equals and re.fullmatch(r"[a-z_]+\.[a-z_.]+", field):
@@ -134,12 +141,17 @@ def loaded_config(
     if is_configuration(data):
         config, data = data, None
     loaded = load_config(config or DEFAULTS, overrides or [])
-    given = {"data.path": data, "data.label_key": label, "data.regulators": regulators}
+    given: dict[str, Any] = {
+        "data.path": data,
+        "data.label_key": label,
+        "data.regulators": None if regulators is None else names_or_file(regulators),
+    }
     given = {field: value for field, value in given.items() if value is not None}
     for override in overrides or []:
         if (field := parse_override(override)[0]) in given:
             raise ConfigError(f"--set {override} sets {field}, which is {given[field]!r} already; give one of the two.")
-    return change_config(loaded, given)
+    with reworded({"set data.label_key=": "--label ", "set data.regulators=": "--regulators "}):
+        return change_config(loaded, given)
 
 
 def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:

@@ -72,6 +72,9 @@ class _Dumper(yaml.SafeDumper):
     """Quotes every text that YAML 1.1 or 1.2 would read as something else."""
 
 
+# Texts of other classes, as the choices of an option, are written as the texts that they are.
+_Dumper.add_multi_representer(str, lambda dumper, text: dumper.represent_str(str(text)))
+
 _PLAIN_SCALARS = [
     ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", "-+0123456789"),

@@ -15,7 +15,7 @@ from grn.arguments.kinds import writable
 from grn.config.schema import DataConfig
 from grn.data.digest import digest_of_cells
 from grn.data.preprocessing.counting import Counting
-from grn.data.preprocessing.counts import Expression, expression_in_pieces, read_expression
+from grn.data.preprocessing.counts import Expression, expression_in_pieces, read_expression, refuse_empty
 from grn.data.preprocessing.depth import (
     DepthScale,
     basal_multiplicity,
@@ -36,6 +36,8 @@ from grn.data.preprocessing.genes import (
     genes_note,
     merge_duplicates,
     near_miss,
+    plain,
+    refuse_cells_as_genes,
     unnamed_note,
 )
 from grn.data.preprocessing.multiplicity import counting_of, median_total, to_multiplicity
@@ -48,6 +50,8 @@ from grn.data.simulated import read_truth
 from grn.errors import ConfigError, DataError, VocabularyMismatch
 
 MISSING = -1
+OF_MISSING = ("nan", "none", "na", "n/a", "<na>", "null", "?", "-", "unknown", "unassigned", "unlabeled", "unlabelled")
+"""What other programs write for a label that is not known, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +114,13 @@ def load_cells(
     """
     source = adata
     adata = open_source(config) if source is None else source
-    if adata.n_obs == 0:
-        raise DataError(f"{config.path} holds no cells; set data.path to other data.")
+    refuse_empty(adata, config.path)
     labels, classes = read_labels(adata.obs, config.label_key)
     groups = _read_groups(adata.obs, config.group_key)
     split = split_cells(labels, groups, config.validation_fraction, config.test_fraction, seed)
     expression = read_expression(adata, config)
     values, names = _named_genes(expression, config)
+    refuse_cells_as_genes(names, config.path if source is None else "the AnnData")
     named, regulators_note = choose_regulators(names, config.regulators)
     chosen = choose_genes(values[split.train], names, config.genes, named, config.values)
     if len(chosen) < len(names):
@@ -158,7 +162,7 @@ def load_cells(
             *_labels_of_text(classes),
             *_labels_alike(classes),
             *_without_state(state, config.state_key),
-            f"{chosen.size} of {len(names)} genes are used{used}.",
+            f"{chosen.size} of {len(names)} genes are used ({listed(vocabulary, most=3)}){used}.",
             *genes_note(names, config.genes),
             regulators_note,
             *_dropped_regulators(names, named, chosen, config.genes),
@@ -352,22 +356,25 @@ def _without_group(groups: np.ndarray | None, key: str | None) -> tuple[str, ...
 
 def _labels_of_text(classes: Sequence[str]) -> tuple[str, ...]:
     """A sentence about cell types that other programs write for missing labels, where there are any."""
-    odd = [name for name in classes if name.casefold() in ("nan", "none", "na", "<na>", "null")][:1]
-    return tuple(
-        f"The label {name!r} is a text and so a cell type; leave it empty where it means that none is known."
-        for name in odd
-    )
+    odd = [name for name in classes if name.strip().casefold() in OF_MISSING]
+    if not odd:
+        return ()
+    what = f"label {odd[0]!r} is a text and so a cell type"
+    if len(odd) > 1:
+        what = f"labels {listed(list(map(repr, odd)))} are texts and so cell types"
+    return (f"The {what}; leave it empty where it means that none is known.",)
 
 
 def _labels_alike(classes: Sequence[str]) -> tuple[str, ...]:
-    """A sentence about two cell types whose names differ in blanks or upper case alone, where there are any."""
-    first: dict[str, str] = {}
-    pairs = [(first.setdefault("".join(name.split()).casefold(), name), name) for name in classes]
-    alike = [pair for pair in pairs if pair[0] != pair[1]][:1]
-    return tuple(
-        f"The labels {one!r} and {other!r} count as two cell types; give both one name if they are the same."
-        for one, other in alike
-    )
+    """A sentence about two cell types whose names differ in spaces or in upper and lower case alone."""
+    own: dict[str, str] = {}
+    for name in classes:
+        if (other := own.setdefault(plain(name).casefold(), name)) != name:
+            return (
+                f"The labels {other!r} and {name!r} differ only in spaces or in upper and lower case, and count as two "
+                "cell types; give them one name if they are one.",
+            )
+    return ()
 
 
 def _without_state(state: np.ndarray | None, key: str | None) -> tuple[str, ...]:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 from anndata import AnnData
+from scipy import sparse
 
 from grn.config.schema import DataConfig
-from grn.data.preprocessing.counts import choices_that_hold_counts
-from grn.data.preprocessing.genes import ENSEMBL_ID
+from grn.data.preprocessing.counts import (
+    choices_that_hold_counts,
+    choices_that_hold_expression,
+    read_expression,
+    refuse_empty,
+)
+from grn.data.preprocessing.genes import ENSEMBL_ID, gene_names, merge_duplicates, refuse_cells_as_genes
 from grn.data.readers.registry import open_source
+from grn.errors import DataError
 
 LABELS: tuple[str, ...] = (
     "cell_type",
@@ -39,20 +47,39 @@ class Found:
 
 def describe(path: str, orientation: str | None = None) -> Found:
     """What the cells at `path` hold. Raises DataError, ConfigError."""
-    adata = open_source(DataConfig(path=path, orientation=orientation))
+    config = DataConfig(path=path, orientation=orientation)
+    adata = open_source(config)
+    refuse_empty(adata, path)
     fields: dict[str, str | None] = {"path": path, "orientation": orientation}
     sentences = [f"{path} has {adata.n_obs} cells x {adata.n_vars} genes."]
-    found = {"counts": _counts(adata), "gene_key": _symbols(adata), "label_key": _labels(adata)}
+    found = {"counts": _counts(adata, config), "gene_key": _symbols(adata), "label_key": _labels(adata)}
     for field, (value, sentence) in found.items():
         fields[field] = value
         sentences.append(sentence)
-    return Found(fields, sentences)
+    return Found(fields, [*sentences, *_wrong_names(adata, fields["gene_key"])])
 
 
-def _counts(adata: AnnData) -> tuple[str, str]:
+def _wrong_names(adata: AnnData, gene_key: str | None) -> tuple[str, ...]:
+    """Why names of genes will be refused in training, where that is so."""
+    names = gene_names(adata.var, gene_key)
+    try:
+        refuse_cells_as_genes(names, "these cells")
+        merge_duplicates(sparse.csr_matrix((0, len(names)), dtype=np.float32), names, "refuse")
+    except DataError as error:
+        return (str(error),)
+    return ()
+
+
+def _counts(adata: AnnData, config: DataConfig) -> tuple[str, str]:
+    """Raises DataError where no matrix holds counts or anything else that could be used."""
     found = choices_that_hold_counts(adata)
     if not found:
-        return "X", "No matrix holds counts: add one, or set data.values to expression to use X as it is."
+        usable = choices_that_hold_expression(adata)
+        if not usable:
+            read_expression(adata, config)  # raises: its sentence says what is wrong with X
+        return usable[0], (
+            f"No matrix holds counts: add one, or set data.values to expression to use {usable[0]} as it is."
+        )
     if found[0] == "recover":
         return found[0], "Counts are recovered from log1p values."
     others = f" (also: {', '.join(found[1:])})" if found[1:] else ""

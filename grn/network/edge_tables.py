@@ -95,10 +95,31 @@ def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | 
 
 
 def unknown_columns(where: Path | str, table: pd.DataFrame, accepted: Iterable[Columns]) -> DataError:
-    found = ", ".join(map(str, table.columns[:8])) + (", ..." if len(table.columns) > 8 else "")
     sets = " or ".join(f"({', '.join(names)})" for names in accepted)
-    own = f"the columns {found}" if found else "no columns"
-    return DataError(f"{where} has {own}; name them as one of these formats does: {sets}.")
+    if problem := no_list_of_edges(table):
+        return DataError(f"{where} {problem}, with the columns of one of these formats: {sets}.")
+    found = f"the columns {_examples(table)}" if len(table.columns) else "no columns"
+    text = isinstance(where, Path) and not where.name.lower().endswith((".parquet", ".pq"))
+    above = ", in a line above the first edge" if text else ""
+    return DataError(f"{where} has {found}; name them as one of these formats does{above}: {sets}.")
+
+
+def _examples(table: pd.DataFrame) -> str:
+    return ", ".join(map(str, table.columns[:8])) + (", ..." if len(table.columns) > 8 else "")
+
+
+def no_list_of_edges(table: pd.DataFrame) -> str | None:
+    """Why no names of columns are found: the first line is an edge, or the table is a matrix; and what to write.
+
+    The first line is an edge where its regulator or target, or its sign, stands in other lines, too. None for others.
+    """
+    texts = table.iloc[:, :3].astype(str)
+    first = [str(name) for name in texts.columns]
+    if any(set(first[own]) & set(texts.iloc[:, own].to_numpy().ravel()) for own in (slice(2), slice(2, 3))):
+        return f"has no header: its first line is an edge ({_examples(table)}); write a header above it"
+    if len(table.columns) > 1 and texts.map(_is_number).to_numpy().all():
+        return f"is a matrix of numbers ({_examples(table)}), where a list of edges belongs; write a line for each edge"
+    return None
 
 
 def names(where: Path | str, column: pd.Series) -> np.ndarray:

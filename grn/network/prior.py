@@ -24,7 +24,7 @@ from grn.data.cells import Cells
 from grn.data.preprocessing.genes import near_miss
 from grn.errors import DataError
 from grn.files import does_not_exist
-from grn.network.edge_tables import find_columns, numbers, read_table
+from grn.network.edge_tables import find_columns, no_list_of_edges, numbers, read_table
 from grn.network.weights import Network
 
 COLUMNS = (("source", "target"), ("TF", "target"), ("Gene1", "Gene2"), ("regulatoryGene", "targetGene"))
@@ -95,8 +95,13 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarr
     table = _table(path)
     columns = find_columns(table, COLUMNS)
     if columns is None:
+        if problem := no_list_of_edges(table):
+            raise DataError(f"{path} (network.prior) {problem}, with the columns source, target and weight.")
         found = ", ".join(map(str, table.columns[:8]))
-        raise DataError(f"{path} (network.prior) has the columns {found}; name them source, target and weight.")
+        raise DataError(
+            f"{path} (network.prior) has the columns {found}; name them source, target and weight, in a line above the "
+            "first edge."
+        )
     source, target = (table[name].astype(object).where(table[name].notna(), "").astype(str) for name in columns)
     row = pd.Index(genes, dtype=object).get_indexer(target)
     of_regulators = pd.Index(np.asarray(genes, dtype=object)[regulators])

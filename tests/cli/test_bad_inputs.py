@@ -35,6 +35,17 @@ def mtx_folder(path) -> None:
         (path / name).write_text("x")
 
 
+def filled_mtx_folder(path, changed) -> None:
+    path.mkdir()
+    content = {
+        "matrix.mtx": "%%MatrixMarket matrix coordinate integer general\n1 1 1\n1 1 3\n",
+        "barcodes.tsv": "c0\n",
+        "features.tsv": "E0\ta\tGene Expression\n",
+    }
+    for name, text in (content | changed).items():
+        (path / name).write_text(text)
+
+
 FILES = {
     "cells.h5ad": lambda path: cells().write_h5ad(path),
     "bool.h5ad": lambda path: cells(X=COUNTS > 3).write_h5ad(path),
@@ -98,6 +109,35 @@ FILES = {
     "dates.parquet": lambda path: pd.DataFrame(
         {"source": pd.to_datetime(["2026-03-01"]), "target": ["G1"], "weight": [1.0]}
     ).to_parquet(path),
+    "halves.h5ad": lambda path: cells(X=COUNTS + 0.5).write_h5ad(path),
+    "scaled.h5ad": lambda path: cells(X=COUNTS - COUNTS.mean(0)).write_h5ad(path),
+    "missing.h5ad": lambda path: cells(X=np.where(COUNTS > 3, np.nan, COUNTS)).write_h5ad(path),
+    "huge.h5ad": lambda path: cells(X=np.where(np.eye(12, 6), 1e30, COUNTS)).write_h5ad(path),
+    "none.h5ad": lambda path: cells()[:0].copy().write_h5ad(path),
+    "barcodes.h5ad": lambda path: cells(
+        var=pd.DataFrame(index=[f"ACGTACGTAA{gene}-1" for gene in ("A", "C", "G", "T", "AA", "CC")])
+    ).write_h5ad(path),
+    "means.h5ad": lambda path: cells(var=pd.DataFrame({"mean": COUNTS.mean(0) + 0.01}, index=GENES)).write_h5ad(path),
+    "odd.h5ad": lambda path: (
+        cells().write_h5ad(path),
+        changed_file(path, lambda file: file["X"].attrs.update({"encoding-type": "csr_matrix_v9"})),
+    ),
+    "tenx.h5ad": lambda path: h5py.File(path, "w").create_group("matrix").file.close(),
+    "text.csv": lambda path: path.write_text(TABLE),
+    "negative.csv": lambda path: path.write_text(TABLE.replace(",4", ",-4")),
+    "row.txt": lambda path: path.write_text("g0 g1 g2\n"),
+    "utf16.txt": lambda path: path.write_bytes("g0\ng1\n".encode("utf-16")),
+    "packed.txt": lambda path: path.write_bytes(gzip.compress(b"g0\ng1\n")),
+    "book.txt": lambda path: path.write_bytes(b"PK\3\4 of a sheet"),
+    "bare.csv": lambda path: path.write_text("R1,G1,+\nR1,G2,+\nR2,G3,-\n"),
+    "pairs.csv": lambda path: path.write_text("R1,G1\nR2,G2\n"),
+    "matrix.csv": lambda path: path.write_text(",R1,R2\nG1,0,1\nG2,1,0\n"),
+    "signs.csv": lambda path: path.write_text("Gene1,Gene2,Type\nR1,G1,+\n"),
+    "nine.csv": lambda path: path.write_text("Gene1,Gene2,Type\nX1,G1,+\n"),
+    "header": lambda path: filled_mtx_folder(path, {"features.tsv": "id\tname\tkind\nE0\ta\tGene Expression\n"}),
+    "commas": lambda path: filled_mtx_folder(path, {"features.tsv": "E0,a,Gene Expression\n"}),
+    "blank": lambda path: filled_mtx_folder(path, {"barcodes.tsv": ""}),
+    "unended": lambda path: (path.mkdir(), (path / "log.txt").write_text("")),
     "pointers.h5": lambda path: h5py.File(path, "w").create_group("matrix/barcodes").file.close(),
 }
 
@@ -206,6 +246,39 @@ SENTENCES = {
     "train pointers.h5": "is a 10x file whose matrix has no indptr; it is damaged",
     f"train cells.h5ad --set trainer.seed={'9' * 500}": f"{'9' * 60} …: trainer.seed must be at most",
     "benchmark cells.h5ad RUN/truth.csv --network Pearson=other.csv": "called 'Pearson', which is a method of its own",
+    "init bool.h5ad": "X holds true and false, which are neither counts nor expression",
+    "init scaled.h5ad": "which is negative, as in scaled data; correct it, or give data with counts.\n",
+    "init missing.h5ad": "which is not finite; correct it, or give data with counts.\n",
+    "init none.h5ad": "none.h5ad holds no cells; give other data.\n",
+    "train none.h5ad": "none.h5ad holds no cells; set data.path to other data.\n",
+    "train huge.h5ad": "which is too large for a count; correct it, or give data with counts.\n",
+    "train scaled.h5ad --set data.counts=recover": "are finite and not all 0; give data with counts.\n",
+    "train cells.h5ad --set data.counts=recover": "X is not log1p of counts but holds whole numbers, as counts are;",
+    "train barcodes.h5ad": "The genes of barcodes.h5ad are named like cells ('ACGTACGTAAA-1'); transpose it",
+    "train means.h5ad --set data.gene_key=mean": "a column of var that holds numbers, as ",
+    "train odd.h5ad": "a part of it is a csr_matrix_v9 in version ",
+    "train tenx.h5ad": "tenx.h5ad is a 10x file, not an AnnData; rename it so that it ends in .h5.",
+    f"train text.csv --label type {TEXT}": "obs has no columns; give an .h5ad file whose obs has it, or leave",
+    f"train negative.csv {TEXT}": "which is negative, as in scaled data; correct it, or give data with counts.\n",
+    "train cells.h5ad --regulators row.txt": "some hold more than a name ('g0 g1 g2' and 'g0'); write one name a line",
+    "train cells.h5ad --label condition --set data.group_key=condition": "error: --label 'condition': data.group_key",
+    "train cells.h5ad --regulators utf16.txt": "utf16.txt is not text in UTF-8; save it as UTF-8, with one gene",
+    "train cells.h5ad --regulators packed.txt": "packed.txt is packed by gzip, which its name does not say; unpack it",
+    "train cells.h5ad --regulators book.txt": "book.txt is an Excel file or a zip archive; save its sheet as .csv",
+    "train cells.h5ad --regulators [x,y]": "None of the genes of data.regulators ('x', 'y') is in the data",
+    "train cells.h5ad --regulators x,y": "None of the genes of data.regulators ('x', 'y') is in the data",
+    "train cells.h5ad --set network.prior=bare.csv": "has no header: its first line is an edge (R1, G1, +)",
+    "evaluate RUN bare.csv": "has no header: its first line is an edge (R1, G1, +); write a header above it",
+    "evaluate RUN pairs.csv": "has the columns R1, G1; name them as one of these formats does, in a line above the",
+    "evaluate RUN matrix.csv": "is a matrix of numbers (R1, R2), where a list of edges belongs; write a line for each",
+    "evaluate signs.csv RUN": "has signs and no weights, as a reference has; give a network first, and the reference",
+    "evaluate RUN nine.csv": "but the other gene of each edge, as 'X1', is not scored",
+    "evaluate RUN RUN/truth.csv --data halves.h5ad": "or give --data a configuration with data.values: expression",
+    "train header": "give three files of one experiment, or remove the first line ('id' of features.tsv) if it is a",
+    "train commas": "features.tsv is separated by commas ('E0,a,Gene Expression'); write it with tabs, as 10x does.",
+    "train blank": "barcodes.tsv is empty; copy or write it again.",
+    "predict unended cells.h5ad --output y.h5ad": "is a run without its folder model: it has not ended, or that was",
+    "export RUN/edges.parquet --output e.csv --format csv": "edges.parquet is a file; give the folder of a run, ",
     "benchmark RUN RUN/truth.csv --label cell_type": "--label is of cells, and a run or a configuration names its own",
 }
 

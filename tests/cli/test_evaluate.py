@@ -403,7 +403,10 @@ def test_quiet_prints_nothing(grn_evaluate):
     [
         (["networks.csv", "reference.csv"], "networks.csv does not exist; did you mean network.csv?"),
         (["network.csv", "network.tsv"], "network.tsv does not exist"),
-        (["reference.csv", "reference.csv"], "reference.csv has the columns Gene1, Gene2, Type; name them as"),
+        (
+            ["reference.csv", "reference.csv"],
+            "reference.csv has signs and no weights, as a reference has; give a network first",
+        ),
         (
             ["network.csv", "reference.csv", "--regulators", "al"],
             "--regulators is 'al', but there is no such file",

@@ -63,6 +63,47 @@ def test_nothing_is_overwritten_and_wrong_cells_leave_nothing(cells, capsys):
     assert sorted(path.name for path in cells.iterdir()) == ["cells.h5ad", "mine.yaml"]
 
 
+def test_the_orientation_of_a_text_file_is_written(cells):
+    (cells / "m.csv").write_text("cell,A,B\n" + "".join(f"c{cell},{cell},{cell % 3}\n" for cell in range(9)))
+    assert cli.main(["init", "m.csv", "--orientation", "cells_by_genes"]) == 0
+    assert load_config("m.yaml").data.orientation == "cells_by_genes"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda adata: setattr(adata, "var_names", ["A", "A", "B", "C", "D"]), "occur more than once (1: 'A')"),
+        (lambda adata: setattr(adata, "X", np.where(np.eye(60, 5), np.inf, adata.X)), "Counts are in layer:umi."),
+        (lambda adata: adata.layers.clear(), "or set data.values to expression to use X as it is"),
+    ],
+)
+def test_what_training_would_refuse_is_said(change, sentence, cells, capsys):
+    adata = read_h5ad(cells / "cells.h5ad")
+    adata.X = adata.layers["umi"] + 0.25
+    change(adata)
+    adata.write_h5ad(cells / "cells.h5ad")
+    assert cli.main(["init", "cells.h5ad"]) == 0
+    assert sentence in " ".join(capsys.readouterr().out.split())
+
+
+def test_infinite_counts_are_no_counts(cells, capsys):
+    adata = read_h5ad(cells / "cells.h5ad")
+    counts = np.where(np.eye(60, 5), np.inf, adata.layers["umi"])
+    AnnData(counts, obs=adata.obs, var=adata.var).write_h5ad(cells / "cells.h5ad")
+    assert cli.main(["init", "cells.h5ad"]) == 2
+    assert "it has inf for gene ENSG00000000000 in cell c0, which is not finite" in capsys.readouterr().err
+
+
+def test_regulators_by_name_are_an_option_of_train(cells, monkeypatch):
+    from grn.training import run as training
+
+    seen = {}
+    monkeypatch.setattr(training, "train", lambda config, *_, **options: seen.update(config=config))
+    for given in ("A,B", "[A, B]"):
+        assert cli.main(["train", "cells.h5ad", "--regulators", given]) == 0
+        assert seen["config"].data.regulators == ["A", "B"]
+
+
 def test_label_and_regulators_are_options_of_train(cells, monkeypatch):
     from grn.training import run as training
 

@@ -49,6 +49,36 @@ def test_missing_labels_come_back_from_a_file(adata, write):
         assert (cells.labels[part] == -1).any(), "cells without a label are a stratum too"
 
 
+@pytest.mark.parametrize(
+    ("labels", "note"),
+    [
+        (["B", "Unknown"], "The label 'Unknown' is a text and so a cell type"),
+        (["NA", "unassigned"], "The labels 'NA', 'unassigned' are texts and so cell types"),
+        (["T cell", "T cell "], "The labels 'T cell' and 'T cell ' differ only in spaces or in upper and lower case"),
+        (["T cell", "t cell"], "The labels 'T cell' and 't cell' differ only in spaces or in upper and lower case"),
+    ],
+)
+def test_doubtful_labels_are_named(labels, note, adata, write):
+    adata.obs["label"] = [labels[cell % 2] for cell in range(adata.n_obs)]
+    cells, _ = load_cells(DataConfig(path=write(adata), label_key="label"))
+    assert note in " ".join(cells.notes)
+
+
+def test_the_names_of_genes_are_shown_and_doubtful_ones_named(adata, write):
+    adata.var["symbol"] = [None, "total", " A ", *map(str, range(3, adata.n_vars))]
+    adata.var_names = adata.var_names.str.replace("gene", "g")
+    path = write(adata)
+    cells, _ = load_cells(DataConfig(path=path, genes="all", gene_key="symbol", regulators=["A", "3"]))
+    notes = " ".join(cells.notes)
+    for note in (
+        f"genes are used ({cells.vocabulary[0]}, total,  A  and {adata.n_vars - 3} more), 1 of them as regulators.",
+        f"1 of {adata.n_vars} genes have no name in the column 'symbol' of var (data.gene_key); they keep those of its index.",
+        "1 gene names are those of measurements of cells ('total')",
+        "1 are not in the data ('A'); some differ only in spaces or unusual characters ('A' and ' A ')",
+    ):
+        assert note in notes
+
+
 def test_a_missing_column_names_the_nearest(adata, write):
     path = write(adata)
     with pytest.raises(

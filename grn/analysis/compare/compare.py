@@ -99,7 +99,11 @@ def compare_cells(
             refused = "no regulator is seen in enough cells of both conditions"
         if refused or genes is None:
             if cell_type is not None or len(compared.type_names) == 1 or name == ALL:
-                raise DataError(f"{_title(name)} cannot be compared: {refused}.")
+                few_donors = not _too_few(part) and _too_few_donors(part)
+                advice = (
+                    "give --group a column with more donors" if few_donors else "compare conditions with more cells"
+                )
+                raise DataError(f"{_title(name)} cannot be compared: {refused}; {advice}.")
             say(f"{_title(name)} is left out: {refused}.")
             continue
         _say_limits(name, part, permutations, say)

@@ -41,6 +41,7 @@ WEIGHTED = (
     ("regulatoryGene", "targetGene", "weight"),  # GENIE3 of Bioconductor
     ("source", "target", "mor"),  # an older name of decoupler
 )
+SIGNED = (("TF", "Target", "Regulation"), ("source", "target", "sign"), ("Gene1", "Gene2", "Type"))  # references
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
 KEY, POOLED = "grn", "grn_attention"
 LAYER = re.compile(r"grn_attention_layer\d+")
@@ -126,6 +127,10 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
     refuse_twin_columns(where, table)
     table = table.rename(columns=str)
     columns = find_columns(table, (*WEIGHTED, BARE))
+    if columns is None and find_columns(table, SIGNED):
+        raise DataError(
+            f"{where} has signs and no weights, as a reference has; give a network first, and the reference after it."
+        )
     if columns is None:
         raise unknown_columns(where, table, WEIGHTED)
     source, target, weight = columns

@@ -114,9 +114,13 @@ def _no_edge_between(measured: pd.Index, edges: pd.DataFrame) -> DataError:
                     f"{found}: none of these is a {role} of the reference, whose {role}s are named like "
                     f"{str(edges[role].iloc[0])!r}; {advice}."
                 )
-        return DataError(
-            f"{found}; the reference names {len(shared)} of them ({str(shared[0])!r}, for example): score more genes."
-        )
+        lost = named.difference(measured, sort=False)
+        if len(lost):
+            return DataError(
+                f"{found}; the reference names {len(shared)} of them ({str(shared[0])!r}, for example), but the other "
+                f"gene of each edge, as {str(lost[0])!r}, is not scored: give cells or genes with those, or another "
+                "reference."
+            )
     if near := near_miss(map(str, named), map(str, measured)):
         return DataError(f"{found}, but {near}.")
     example = str(measured[0]) if len(measured) else ""

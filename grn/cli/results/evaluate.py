@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 OPTIONS = {
     "set data.path to a file or to": "give --data a file or",
     "set data.orientation to": "give --data a configuration with data.orientation:",
+    "set data.": "give --data a configuration with data.",
 }
 
 

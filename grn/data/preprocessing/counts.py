@@ -14,6 +14,7 @@ from scipy import sparse
 from grn.config.schema import DataConfig
 from grn.data.preprocessing.recover import ADVICE, recover_counts, recovery
 from grn.data.readers.matrix import csr_pieces, locate, to_csr
+from grn.data.readers.memory import MEMORY
 from grn.errors import ConfigError, DataError
 
 LARGEST = 1e9  # count: far above any cell's total
@@ -39,6 +40,14 @@ class ExpressionInPieces:
     pieces: Pieces
     var: pd.DataFrame
     origin: str
+
+
+def refuse_empty(adata: AnnData, path: str) -> None:
+    """Raises DataError for data without a cell or a gene. path: where they are from, for messages."""
+    genes = adata.n_vars or (adata.raw is not None and adata.raw.n_vars)
+    if not adata.n_obs or not genes:
+        where = "The AnnData" if path == MEMORY else path
+        raise DataError(f"{where} holds no {'genes' if adata.n_obs else 'cells'}; set data.path to other data.")
 
 
 def read_expression(adata: AnnData, config: DataConfig) -> Expression:
@@ -67,15 +76,24 @@ def expression_in_pieces(adata: AnnData, config: DataConfig, rows: int | None) -
         try:
             return _recovered(adata, rows)
         except DataError as error:
-            found = choices_that_hold_counts(adata, rows)
-            if not found or not str(error).endswith(ADVICE):
+            if not str(error).endswith(ADVICE):
                 raise
-            raise DataError(f"{str(error).removesuffix(ADVICE)}set data.counts: {' or '.join(found)}.") from None
+            raise DataError(_instead_of_recover(adata, str(error).removesuffix(ADVICE), rows)) from None
     pieces, var, name = _matrix(adata, config.counts, rows)
     problem = _count_problem(pieces(), adata.obs_names, var.index, name)
     if problem:
         raise DataError(f"{problem}; {_alternatives(adata, config.counts, rows)}")
     return ExpressionInPieces(_single(pieces), var, f"Counts are read from {name}.")
+
+
+def _instead_of_recover(adata: AnnData, problem: str, rows: int | None) -> str:
+    """The sentence about counts that cannot be recovered, which begins with `problem`, and what to do."""
+    own, found = "X" if adata.raw is None else "raw", choices_that_hold_counts(adata, rows)
+    if own in found:
+        problem = f"{own} is not log1p of counts but holds whole numbers, as counts are; "
+    if found:
+        return f"{problem}set data.counts: {' or '.join(found)}."
+    return problem + (ADVICE if _holds_expression(adata, own, rows) else "give data with counts.")
 
 
 def _single(pieces: Pieces) -> Pieces:
@@ -220,16 +238,25 @@ def _alternatives(adata: AnnData, tried: str, rows: int | None) -> str:
         found[found.index("recover")] = "recover (computes the integers from its log1p values)"
     if found:
         return f"set data.counts: {' or '.join(found)}."
-    usable, stored = True, 0
-    for values in _matrix(adata, tried, rows)[0]():
-        usable = usable and bool(np.isfinite(values.data).all()) and not (values.data < 0).any()
-        stored += values.nnz
-    if not usable or not stored:
-        return "no other matrix of the AnnData holds counts; correct this one, or add one."
-    return (
-        "no other matrix of the AnnData holds counts; add one, or set data.values: expression to use the values as "
-        "they are."
-    )
+    several = len(_matrices(adata)) > 1
+    others = "no other matrix of the AnnData holds counts; " if several else ""
+    if not _holds_expression(adata, tried, rows):
+        return others + ("correct this one, or add one." if several else "correct it, or give data with counts.")
+    give = "add one" if several else "give data with counts"
+    return f"{others}{give}, or set data.values: expression to use the values as they are."
+
+
+def choices_that_hold_expression(adata: AnnData) -> list[str]:
+    """The values of `data.counts` with which `adata` gives expression; each is read to see whether it does."""
+    return [choice for choice in _matrices(adata) if _holds_expression(adata, choice, None)]
+
+
+def _holds_expression(adata: AnnData, choice: str, rows: int | None) -> bool:
+    def attempt() -> None:
+        pieces, var, name = _matrix(adata, choice, rows)
+        _check_expression(pieces(), adata.obs_names, var.index, name)
+
+    return _works(attempt)
 
 
 def choices_that_hold_counts(adata: AnnData, rows: int | None = None) -> list[str]:
@@ -252,7 +279,7 @@ def _whole(adata: AnnData, choice: str, rows: int | None) -> bool:
     """Whether a matrix holds whole numbers above 0, besides zeros."""
     stored = 0
     for values in _matrix(adata, choice, rows)[0]():
-        if not np.all((values.data > 0) & (values.data == np.rint(values.data))):
+        if not np.all((values.data > 0) & (values.data <= LARGEST) & (values.data == np.rint(values.data))):
             return False
         stored += values.nnz
     return stored > 0

@@ -19,9 +19,17 @@ from grn.config.mistakes import shown
 from grn.data.gene_lists import LISTS, read_list
 from grn.data.preprocessing.variable import residual_variance, variance
 from grn.errors import DataError
-from grn.files import address_in, as_a_shell_reads, nearest_file
+from grn.files import address_in, as_a_shell_reads, nearest_file, unpacked
 from grn.nearest import nearest
 
+# Barcodes, after which R writes a dot, and numbered cells.
+OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE)
+# What programs measure of each cell, as its total, and write beside its genes.
+MEASURED = re.compile(
+    r"(n|num|total|sum|log1p_total|log1p_n)_?(counts?|genes?|umis?|features?)(_by_counts)?|total|n(Count|Feature)_\w+|"
+    r"(pct|percent)[._]?(counts[._])?(mito?|mt|ribo|rb|hb)\w*|(library|lib)_?size|doublet_?scores?",
+    re.IGNORECASE,
+)
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
 SEPARATED = re.compile(r"[,;\t]")
@@ -46,13 +54,18 @@ def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
     if gene_key is None:
         return index
     column = column_of(var, gene_key, "data.gene_key", "var")
-    unnamed = _unnamed(column)
-    return [own if missing else str(name) for name, own, missing in zip(column, index, unnamed, strict=True)]
+    if pd.api.types.is_float_dtype(column) and len(broken := column[column % 1 > 0]):
+        raise DataError(
+            f"data.gene_key is {gene_key!r}, a column of var that holds numbers, as {broken.iloc[0]:g}; set "
+            "data.gene_key to one with the names of the genes."
+        )
+    absent = without_name(column)
+    return [own if missing else str(name) for name, own, missing in zip(column, index, absent, strict=True)]
 
 
 def unnamed_note(var: pd.DataFrame, gene_key: str | None) -> tuple[str, ...]:
     """A sentence about genes without a name in the column `gene_key` of var, where there are any (see gene_names)."""
-    absent = 0 if gene_key is None else int(_unnamed(var[gene_key]).sum())
+    absent = 0 if gene_key is None else int(without_name(var[gene_key]).sum())
     if not absent:
         return ()
     return (
@@ -61,7 +74,8 @@ def unnamed_note(var: pd.DataFrame, gene_key: str | None) -> tuple[str, ...]:
     )
 
 
-def _unnamed(column: pd.Series) -> pd.Series:
+def without_name(column: pd.Series) -> pd.Series:
+    """Which rows of a column of var name no gene."""
     return column.isna() | (column.astype(str) == "")
 
 
@@ -87,7 +101,9 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
         return column
     columns = [str(column) for column in frame.columns]
     near = nearest(key, columns, likeness=0.5)
-    hint = f"did you mean {near!r}?" if near else f"{table} has {', '.join(map(repr, columns)) or 'no columns'}."
+    hint = f"did you mean {near!r}?" if near else f"{table} has {', '.join(map(repr, columns))}."
+    if not columns:
+        hint = f"{table} has no columns; give an .h5ad file whose {table} has it, or leave {field} out."
     raise DataError(f"{field} is {key!r}, which is not a column of {table}; {hint}")
 
 
@@ -142,7 +158,12 @@ def genes_note(names: Sequence[str], choice: int | str) -> tuple[str, ...]:
         listed = read_gene_list(choice, "data.genes")
         absent = sorted(set(listed) - set(names))
         if absent:
-            notes.append(f"{len(absent)} of {len(listed)} genes of {choice} are not in the data ({_examples(absent)}).")
+            notes.append(f"{len(absent)} of {len(listed)} genes of {choice} are {_absent(absent, names)}.")
+    if measured := [name for name in names if MEASURED.fullmatch(name)]:
+        notes.append(
+            f"{len(measured)} gene names are those of measurements of cells ({_examples(measured)}) and count as "
+            "genes; remove these columns if they are none."
+        )
     if dates := dates_among(names):
         notes.append(
             f"{len(dates)} gene names look like dates ({_examples(dates)}), which spreadsheets make of names such as "
@@ -192,8 +213,28 @@ def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np
     if found.size == 0:
         raise DataError(_none_found("data.regulators", listed, names))
     absent = sorted(set(listed) - set(names))
-    missing = f"; {len(absent)} are not in the data ({_examples(absent)})" if absent else ""
+    missing = f"; {len(absent)} are {_absent(absent, names)}" if absent else ""
     return found, f"{found.size} of {len(set(listed))} regulators were found{missing}."
+
+
+def _absent(absent: Sequence[str], names: Sequence[str]) -> str:
+    """The end of a sentence about genes of a list that the data lack: examples, and the reason where it is seen."""
+    near = near_miss(absent, names)
+    return f"not in the data ({_examples(absent)})" + (f"; {near}" if near else "")
+
+
+def refuse_cells_as_genes(names: Sequence[str], where: str) -> None:
+    """Raises DataError where most names of genes look like those of cells. where: the data, for messages."""
+    if example := first_of_most(names, OF_CELLS):
+        raise DataError(
+            f"The genes of {where} are named like cells ({example!r}); transpose it, so that a row is a cell (adata.T)."
+        )
+
+
+def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
+    """The first name that matches, where more than half of the names do; else an empty text."""
+    matching = [name for name in names if pattern.fullmatch(name)]
+    return matching[0] if 2 * len(matching) > len(names) else ""
 
 
 def read_gene_list(name: str, field: str) -> list[str]:
@@ -212,9 +253,10 @@ def read_gene_list(name: str, field: str) -> list[str]:
             raise DataError(f"{field} is {name!r}, which is {what}; give a file with one gene a line.")
         raise DataError(f"{field} is {name!r}, but there is no such file; {_instead(path, field)}")
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+        with unpacked(path) as file:
+            lines = [line.strip() for line in file.read().decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not text in UTF-8; set {field} to a text file with one gene a line.") from None
+        raise DataError(f"{path} is not text in UTF-8; save it as UTF-8, with one gene a line.") from None
     genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))
     if not genes:
         raise DataError(f"{path} lists no genes; write one gene a line.")
@@ -256,6 +298,11 @@ def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
         for name in wanted:
             if (other := own.get(form(name))) is not None and other != name:
                 return "some differ only in " + why.format(f"{name!a} and {other!a}")
+    alone = set(known)
+    for name in wanted:
+        if word := next((word for word in re.split(r"[\s'\"]+", name) if word in alone and word != name), None):
+            found = f"({name[:60]!a} and {word!a})"
+            return f"some hold more than a name {found}; write one name a line, and nothing beside it"
     return None
 
 

@@ -36,13 +36,23 @@ def read_mtx_folder(folder: Path, config: DataConfig) -> AnnData:
     features = _rows(features_file, columns=3)
     matrix = _matrix(matrix_file)
     if matrix.shape != (len(features), len(barcodes)):
-        transposed = matrix.shape == (len(barcodes), len(features))
         raise DataError(
             f"{matrix_file} has {matrix.shape[0]} rows and {matrix.shape[1]} columns, but {features_file.name} lists "
             f"{len(features)} features and {barcodes_file.name} {len(barcodes)} barcodes; "
-            + ("transpose it: 10x writes a row per feature." if transposed else "give three files of one experiment.")
+            + _advice(matrix.shape, {features_file.name: features, barcodes_file.name: barcodes})
         )
     return tenx_cells(folder, matrix.T.tocsr(), barcodes[0].to_numpy(), _named(features))
+
+
+def _advice(shape: tuple[int, ...], listed: dict[str, pd.DataFrame]) -> str:
+    """What to do about a matrix of another shape than the features and barcodes, which are given by their files."""
+    if shape == tuple(map(len, listed.values()))[::-1]:
+        return "transpose it: 10x writes a row per feature."
+    longer = [name for name, size in zip(listed, shape, strict=True) if len(listed[name]) == size + 1]
+    if len(longer) == sum(len(listed[name]) != size for name, size in zip(listed, shape, strict=True)):
+        first = " and ".join(f"{listed[name].iloc[0, 0]!r} of {name}" for name in longer)
+        return f"give three files of one experiment, or remove the first line ({first}) if it is a header."
+    return "give three files of one experiment."
 
 
 def _only(folder: Path, names: tuple[str, ...]) -> Path:
@@ -77,6 +87,10 @@ def _rows(path: Path, columns: int) -> pd.DataFrame:
         raise DataError(
             f"{path} is not text in UTF-8; write it again, or add .gz to its name if it is compressed."
         ) from None
+    if lines == [[""]]:
+        raise DataError(f"{path} is empty; copy or write it again.")
+    if columns > 1 and all(len(fields) == 1 and fields[0].count(",") > 1 for fields in lines):
+        raise DataError(f"{path} is separated by commas ({lines[0][0][:60]!r}); write it with tabs, as 10x does.")
     for number, fields in enumerate(lines, 1):
         if len(fields) != len(lines[0]):
             raise DataError(

@@ -102,6 +102,8 @@ def _matrix_group(path: Path, file: h5py.File) -> h5py.Group:
 
 
 def _features(group: h5py.Group) -> pd.DataFrame:
+    if "features" not in group and "gene_names" not in group:
+        raise ValueError("its matrix has no features")
     if "features" not in group:  # before Cell Ranger 3
         return pd.DataFrame({"name": _texts(group["gene_names"]), "gene_ids": _texts(group["genes"])}, dtype=object)
     features = group["features"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -21,13 +20,11 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.config.schema import DataConfig, Orientation
-from grn.data.preprocessing.genes import ENSEMBL_ID, read_gene_list
+from grn.data.preprocessing.genes import ENSEMBL_ID, OF_CELLS, first_of_most, read_gene_list
 from grn.errors import DataError
 from grn.files import number_advice, unpacked
 
 ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
-# Barcodes, after which R writes a dot, and numbered cells.
-OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE)
 
 
 def read_text(path: Path, config: DataConfig) -> AnnData:
@@ -206,17 +203,11 @@ def _refuse_transposed(
     of_cells, of_genes = ("row", "column") if by_cells else ("column", "row")
     if (among_cells := len(set(known_genes).intersection(cells))) > len(set(known_genes).intersection(genes)):
         found = f"{among_cells} of its {of_cells} names are known gene names"
-    elif example := _first_of_most(genes, OF_CELLS):
+    elif example := first_of_most(genes, OF_CELLS):
         found = f"its {of_genes} names look like names of cells ({example!r})"
-    elif example := _first_of_most(cells, ENSEMBL_ID):
+    elif example := first_of_most(cells, ENSEMBL_ID):
         found = f"its {of_cells} names look like genes ({example!r})"
     else:
         return
     other = next(each for each in get_args(Orientation) if each != orientation)
     raise DataError(f"{path} is read as {orientation}, but {found}; set data.orientation to {other}.")
-
-
-def _first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
-    """The first name that matches, where more than half of the names do; else an empty text."""
-    matching = [name for name in names if pattern.fullmatch(name)]
-    return matching[0] if 2 * len(matching) > len(names) else ""

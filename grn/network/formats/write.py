@@ -109,6 +109,14 @@ def write_file(chosen: ChosenEdges, output: Path, name: str, say: Say = silent) 
     )
 
 
+PARTS = ("edges.parquet", "network.h5ad")
+
+
+def _around(file: Path) -> str:
+    """The folder of a network that a file is of, as the end of a sentence."""
+    return f", {file.parent}" if all((file.parent / name).is_file() for name in PARTS) else ""
+
+
 def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[str], dict]:
     """The edge table of a folder of `grn train` or `grn export`, all genes, and what the weights mean (uns["grn"]).
 
@@ -116,7 +124,9 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
     """
     if not folder.exists():
         raise RunFolderError(does_not_exist(folder, "give a run folder."))
-    for name in ("edges.parquet", "network.h5ad"):
+    if folder.is_file():
+        raise RunFolderError(f"{folder} is a file; give the folder of a run{_around(folder)}.")
+    for name in PARTS:
         if not (folder / name).is_file():
             raise RunFolderError(f"{folder} holds no network: it has no {name}; give the folder of a finished run.")
     refuse_mixed_parts(folder)

@@ -156,7 +156,7 @@ def test_a_pair_listed_with_both_signs_has_none():
         (
             network(("A", "B", 1)),
             {"genes": ["A", "D", "Q"]},
-            r"the reference names 2 of them \('A', for example\): score more",
+            r"the reference names 2 of them \('A', for example\), but the other gene of each edge, as 'B', is",
         ),
     ],
 )
