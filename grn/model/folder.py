@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
 from grn.files import does_not_exist
-from grn.run_folder import refuse_mixed_parts
+from grn.run_folder import refuse_cut_off, refuse_mixed_parts
 
 FORMAT = 7
 READABLE = (6, FORMAT)  # 6 has no cell reader
@@ -106,6 +106,8 @@ def read_model_folder(folder: Path) -> ModelFiles:
     if (folder / "model").is_dir():
         refuse_mixed_parts(folder)
         folder = folder / "model"
+    elif not (folder / CARD).exists():
+        refuse_cut_off(folder, ("model",))
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
         raise RunFolderError(f"{folder} is not a model: {missing[0]} is missing; give a run folder or its model/.")
