@@ -41,7 +41,8 @@ def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
     A folder that is no run says nothing here: its reader has the sentence for it.
     """
     missing = [name for name in needed if not (run / name).exists()]
-    if not missing or not (run / CONFIG).is_file():
+    is_model = (run / "model.safetensors").is_file()  # a model folder has a config.yaml, too
+    if not missing or is_model or not (run / CONFIG).is_file():
         return
     if (run / COMPLETE).is_file():
         raise RunFolderError(f"The run in {run} was complete, and {missing[0]} is lost; restore it, or train again.")

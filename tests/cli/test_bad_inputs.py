@@ -269,6 +269,7 @@ def other_cells(run) -> None:
 
 OF_RUNS = {
     ("predict RUN cells.h5ad --output y.h5ad", unfinished): "was cut off, as model is missing; grn train --resume",
+    ("evaluate RUN/model other.csv", without_network): "is a folder without edges.parquet; give a run folder or a file",
     ("evaluate RUN other.csv", unfinished): "was cut off, as edges.parquet is missing; grn train --resume",
     ("export RUN --output e.csv --format csv", without_network): "network.h5ad holds no network of grn: uns['grn'] is",
     ("compare RUN --by condition", other_cells): "are not those that the run was started with; restore them, or train "
