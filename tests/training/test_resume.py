@@ -229,7 +229,7 @@ def test_cells_and_lists_that_are_lost_or_replaced_are_named_as_what_the_run_was
             "model",
             "width",
             32,
-            r"width: 32, but the run was started with 16; restore that value, or \S+last\.ckpt if that is of another run",
+            r"width: 32, .*with 16; .*, or \S+last\.ckpt if that is of another run",
         ),
         (
             "data",
