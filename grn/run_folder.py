@@ -7,12 +7,12 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grn.errors import RunFolderError
-from grn.files import does_not_exist, refuse_endless, refuse_used_folder
+from grn.errors import ConfigError, DataError, RunFolderError
+from grn.files import does_not_exist, refuse_endless, refuse_unwritable, refuse_used_folder
 
 RUNS = Path("runs")
 CELLS = re.compile(r"  (\d+) cells x \d+ genes \(")  # how a run's log begins
@@ -33,6 +33,39 @@ def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
         raise RunFolderError(f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made.")
     refuse_mixed_parts(run)
     return run / CONFIG
+
+
+def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
+    """Raises RunFolderError where a run has not written a `needed` file or folder yet, or where that is lost.
+
+    A folder that is no run says nothing here: its reader has the sentence for it.
+    """
+    missing = [name for name in needed if not (run / name).exists()]
+    is_model = (run / "model.safetensors").is_file()  # a model folder has a config.yaml, too
+    if not missing or is_model or not (run / CONFIG).is_file():
+        return
+    if (run / COMPLETE).is_file():
+        raise RunFolderError(f"The run in {run} was complete, and {missing[0]} is lost; restore it, or train again.")
+    raise RunFolderError(
+        f"The run in {run} was cut off, as {missing[0]} is missing; grn train --resume {run} goes on with it."
+    )
+
+
+@contextmanager
+def read_again(run: Path) -> Iterator[None]:
+    """Within it, what is wrong with the cells, lists or settings that a run was started with is said to be so.
+
+    They were right when the run was started, so that advice to give others would not help by itself.
+    """
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        sentence = str(error)
+        error.args = (
+            f"The files or settings that {run / CONFIG} names are not those that the run was started with; restore "
+            f"them, or train again: {sentence}",
+        )
+        raise
 
 
 def refuse_mixed_parts(run: Path) -> None:
@@ -128,6 +161,7 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) ->
         except FileExistsError:
             continue
         except OSError as error:
+            refuse_unwritable(folder)  # it names the folder or file above that is in the way
             raise RunFolderError(_refused(folder, error)) from None
         return folder
     raise RunFolderError(

@@ -114,6 +114,13 @@ def test_an_impossible_file_name_is_a_user_error(number, capsys):
     assert capsys.readouterr().err.startswith(f"error: results/x: {os.strerror(number).lower()}; ")
 
 
+def test_a_folder_in_the_place_of_a_file_is_to_be_moved_out_of_the_way(capsys):
+    assert exit_code_of(raising(IsADirectoryError(errno.EISDIR, "Is a directory", "run/metrics.csv"))) == 2
+    assert capsys.readouterr().err == (
+        "error: run/metrics.csv: is a directory; rename or remove it, or give another path.\n"
+    )
+
+
 @pytest.mark.parametrize("number", sorted(REFUSALS))
 def test_what_the_system_refuses_comes_with_what_to_do(number, capsys):
     assert exit_code_of(raising(OSError(number, os.strerror(number)))) == 2

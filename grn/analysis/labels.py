@@ -158,7 +158,7 @@ def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str
     if not scored.any():
         raise DataError(
             f"None of the given labels ({others[0]!r}, ...) is a cell type of the model ({classes[0]!r}, ...); "
-            "give --map a table from one to the other."
+            "give --map a table from one to the other, or --labels another column."
         )
     truth, found = given[scored].astype(str), predicted[scored].astype(str)
     types = sorted(set(truth))

@@ -152,7 +152,7 @@ def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | 
 
     path = run._file(BY_TYPE)
     if not path.is_file():
-        raise RunFolderError(f"{run.folder} has no {BY_TYPE}; write its network again with grn export.")
+        raise RunFolderError(f"{run.folder} has no {BY_TYPE}; restore it, or train again.")
     known = list(read_edge_table(path, columns=["cell_type"])["cell_type"].unique())
     if cell_type not in known:
         _refuse_unknown("cell_type", cell_type, known)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grn.arguments import checked
 from grn.errors import RunFolderError, reworded
 from grn.files import does_not_exist, refuse_unwritable, replacing_folder
-from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in, refuse_mixed_parts
+from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in, refuse_cut_off, refuse_mixed_parts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -292,15 +292,9 @@ def _find(folder: Path) -> Path:
         return above if folder.resolve().name == "model" and (above / CONFIG).is_file() else folder
     if not folder.is_dir():
         raise RunFolderError(f"{folder} is a file; give the folder of a run.")
-    missing = [name for name in NEEDED if not (folder / name).is_file()]
-    if CONFIG in missing:
+    if not (folder / CONFIG).is_file():
         raise RunFolderError(f"{folder} holds no run: it lacks {CONFIG}; give the folder of a run.")
-    if missing and (folder / COMPLETE).is_file():
-        raise RunFolderError(f"The run in {folder} was complete, and {missing[0]} is lost; restore it, or train again.")
-    if missing:
-        raise RunFolderError(
-            f"The run in {folder} was cut off, as {missing[0]} is missing; grn train --resume {folder} goes on with it."
-        )
+    refuse_cut_off(folder, NEEDED)
     refuse_mixed_parts(folder)
     return folder
 

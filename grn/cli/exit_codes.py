@@ -24,7 +24,8 @@ INTERNAL_ERROR, USER_ERROR, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 REFUSALS = dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or choose another path")
 REFUSALS |= dict.fromkeys((errno.EROFS, errno.EEXIST), "choose another output")
 REFUSALS |= dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space, or choose another output")
-REFUSALS |= dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP), "give another path")
+REFUSALS |= dict.fromkeys((errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP), "give another path")
+REFUSALS |= {errno.EISDIR: "rename or remove it, or give another path"}
 REFUSALS |= {errno.EIO: "the disk may be damaged; choose another", errno.EMFILE: "raise the limit (ulimit -n)"}
 
 LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may have a million

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from grn.cli.options import Debug, Orientation, Quiet
+from grn.cli.train import is_configuration
 
 
 def command(
@@ -29,6 +30,8 @@ def command(
     from grn.errors import ConfigError, RunFolderError, reworded
     from grn.files import refuse_unwritable, write_text
 
+    if is_configuration(data):
+        raise ConfigError(f"{data} looks like a configuration, where cells are expected; grn train {data} starts it.")
     stem = re.sub(r"[^\w.-]+", "_", Path(data).stem).strip("_") or "cells"
     output = output or Path(f"{stem}.yaml")
     if output.suffix not in (".yaml", ".yml"):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from grn.training.run import TrainResult
 
 DEFAULTS = "own_data.yaml"
+SIMULATED = "data.simulated."
 EDGES = 8  # of each sign on the terminal
 
 
@@ -151,7 +152,15 @@ def loaded_config(
         if (field := parse_override(override)[0]) in given:
             raise ConfigError(f"--set {override} sets {field}, which is {given[field]!r} already; give one of the two.")
     with reworded({"set data.label_key=": "--label ", "set data.regulators=": "--regulators "}):
-        return change_config(loaded, given)
+        changed = change_config(loaded, given)
+    for override in overrides or []:
+        field = parse_override(override)[0]
+        if field.startswith(SIMULATED) and not changed.data.path.startswith("simulated:"):
+            raise ConfigError(
+                f"--set {override} is of simulated cells, and data.path is {changed.data.path!r}; leave it out, or "
+                "give simulated: as the cells."
+            )
+    return changed
 
 
 def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:

@@ -85,7 +85,10 @@ def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], Origins,
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not text in UTF-8; save it as UTF-8, or give a YAML file.") from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read as text ({one_line(error)}); give a YAML file.") from error
+        refused = error.strerror or one_line(error)
+        raise ConfigError(
+            f"{path} cannot be read ({refused.lower()}); change its permissions, or give another file."
+        ) from error
     title = path.name if path.parent == shipped_configs() else str(path)
     values, lines = parse_yaml(text, title)
     if values is None:
@@ -134,11 +137,15 @@ def _set_field(values: dict[str, Any], origins: Origins, field: str, value: Any,
     for inside in [each for each in origins if each == field or each.startswith(f"{field}.")]:
         del origins[inside]
     origins[field] = origin
+    above: type[BaseModel] | None = Config
     for depth, section in enumerate(sections, start=1):
+        above = subsection(above, section) if above and section in above.model_fields else None
         if values.get(section) is None:
             values[section] = {}
         values = values[section]
         if not isinstance(values, dict):
+            if above is not None:  # the file has a value in the place of a section: its check names the file and line
+                return
             raise ConfigError(f"{origin}{'.'.join(sections[:depth])} is not a section and has no fields; set it alone.")
     values[last] = value
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
 from grn.files import does_not_exist
-from grn.run_folder import LOG, refuse_mixed_parts
+from grn.run_folder import refuse_cut_off, refuse_mixed_parts
 
 FORMAT = 7
 READABLE = (6, FORMAT)  # 6 has no cell reader
@@ -106,12 +106,9 @@ def read_model_folder(folder: Path) -> ModelFiles:
     if (folder / "model").is_dir():
         refuse_mixed_parts(folder)
         folder = folder / "model"
+    elif not (folder / CARD).exists():
+        refuse_cut_off(folder, ("model",))
     missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing and (folder / LOG).is_file():
-        raise RunFolderError(
-            f"{folder} is a run without its folder model: it has not ended, or that was removed; continue it (grn "
-            "train --resume), or restore the folder."
-        )
     if missing:
         raise RunFolderError(f"{folder} is not a model: {missing[0]} is missing; give a run folder or its model/.")
     content = {name: (folder / name).read_bytes() for name in FILES}

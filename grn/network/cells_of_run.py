@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from anndata import AnnData
@@ -12,6 +13,7 @@ from grn.errors import DataError, RunFolderError, VocabularyMismatch
 from grn.files import nearest_file
 from grn.model.saved import TrainedModel
 from grn.regulation.states import States, states_of
+from grn.run_folder import read_again
 
 
 def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None) -> Cells:
@@ -22,7 +24,8 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
     """
     if adata is None:
         refuse_lost_cells(run, config)
-    cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
+    with nullcontext() if adata is not None else read_again(run):
+        cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
     where = config.data.path if adata is None else "the AnnData"
     if cells.vocabulary != trained.vocabulary:
         same = set(cells.vocabulary) == set(trained.vocabulary)

@@ -14,7 +14,7 @@ from grn.config.schema import Config
 from grn.data.cells import Cells, read_columns, read_labels
 from grn.data.loading.batches import is_packed
 from grn.devices import own_device
-from grn.errors import ConfigError, DataError, RunFolderError
+from grn.errors import ConfigError, DataError
 from grn.files import refuse_used_folder, replacing_folder
 from grn.messages import Say
 from grn.model.saved import TrainedModel
@@ -29,7 +29,7 @@ from grn.network.weights import Network
 from grn.process_memory import give_back
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import States, states_of
-from grn.run_folder import CONFIG, config_of
+from grn.run_folder import CONFIG, config_of, refuse_cut_off
 
 FEWEST_CELLS = 10  # of a group, on average, for a network of its own
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
@@ -180,8 +180,7 @@ def export(
     run was trained on.
     """
     config_file = config_of(run, needed=(CONFIG,))
-    if not (run / "model").exists():
-        raise RunFolderError(f"The run in {run} has no model yet; finish it with grn train --resume {run}.")
+    refuse_cut_off(run, ("model",))
     trained = TrainedModel.load(run / "model")
     changes = changes or {}
     if changes.get("readout", "effect") != "effect":

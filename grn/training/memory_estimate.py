@@ -60,11 +60,12 @@ def memory_wanted(config: Config, size: Size) -> float:
 
 def listed(config: Config, size: Size, genes: int) -> float:
     """How many genes the bags of a batch list."""
+    batch = min(config.trainer.batch_size, size.cells)  # no batch has more cells than there are
     if not is_packed(config.data.bags, genes):
-        return config.trainer.batch_size * genes
+        return batch * genes
     present = size.stored / max(size.cells, 1) * genes / max(size.genes, 1)
     absent = config.objectives.masked_multiplicity.fraction * config.data.absent_fraction * (genes - present)
-    return config.trainer.batch_size * (present + absent)
+    return batch * (present + absent)
 
 
 def _regulators(config: Config, genes: int) -> int:

@@ -54,7 +54,8 @@ class Start:
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(
                     f"{self.folder / CONFIG} has {name}: {ours.get(name)}, but the run was started with "
-                    f"{theirs.get(name)}; restore that value, or train again."
+                    f"{theirs.get(name)}; restore that value, or {self.checkpoint} if that is of another run, or "
+                    "train again."
                 )
         if processes(config.trainer) != self.origin["processes"]:
             raise ConfigError(

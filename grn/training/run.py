@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,12 +33,13 @@ from grn.messages import Say, silent
 from grn.model.compile import fusing
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
+from grn.network.cells_of_run import refuse_lost_cells
 from grn.network.export import write_network_files
 from grn.network.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
-from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, remove_run
+from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, read_again, remove_run
 from grn.training import memory_estimate
 from grn.training.building import (
     build_model,
@@ -117,9 +118,12 @@ def train(
         started = time.monotonic()
         L.seed_everything(config.trainer.seed, verbose=False)
         until_the_end.enter_context(returning_large_pieces())
-        if first and (size := size_of_source(config.data, adata)) is not None:
-            say(memory_estimate.sentence(config, size))
-        cells, split = checked_cells(config, adata)
+        if resume is not None and adata is None:
+            refuse_lost_cells(resume, config)
+        with nullcontext() if resume is None or adata is not None else read_again(resume):
+            if first and (size := size_of_source(config.data, adata)) is not None:
+                say(memory_estimate.sentence(config, size))
+            cells, split = checked_cells(config, adata)
         origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:

@@ -156,7 +156,7 @@ def test_a_run_without_networks_of_types_says_so(tiny_run, tmp_path):
 
     shutil.copytree(tiny_run, tmp_path / "run")
     (tmp_path / "run" / "edges_by_type.parquet").unlink()
-    with pytest.raises(RunFolderError, match=r"has no edges_by_type\.parquet; write its network again with grn export"):
+    with pytest.raises(RunFolderError, match=r"has no edges_by_type\.parquet; restore it, or train again"):
         grn.network(tmp_path / "run", cell_type="type 1")
 
 

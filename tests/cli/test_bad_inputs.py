@@ -47,6 +47,7 @@ def filled_mtx_folder(path, changed) -> None:
 
 
 FILES = {
+    "config.txt": lambda path: path.write_text("# mine\n\ndata:\n  path: cells.h5ad\n"),
     "cells.h5ad": lambda path: cells().write_h5ad(path),
     "bool.h5ad": lambda path: cells(X=COUNTS > 3).write_h5ad(path),
     "unnamed.h5ad": lambda path: cells(var=pd.DataFrame(index=["", *GENES[1:]])).write_h5ad(path),
@@ -279,6 +280,10 @@ SENTENCES = {
     "train blank": "barcodes.tsv is empty; copy or write it again.",
     "predict unended cells.h5ad --output y.h5ad": "is a run without its folder model: it has not ended, or that was",
     "export RUN/edges.parquet --output e.csv --format csv": "edges.parquet is a file; give the folder of a run, ",
+    "train cells.h5ad --set data.simulated.cells=100": "is of simulated cells, and data.path is 'cells.h5ad'; leave",
+    "train config.txt": "config.txt looks like a configuration, where cells are expected; give it a name that ends in",
+    "init flat.yaml": "flat.yaml looks like a configuration, where cells are expected; grn train flat.yaml starts it.",
+    "evaluate other.csv RUN": "is a folder, where a table of the true edges is expected; give the network first",
     "benchmark RUN RUN/truth.csv --label cell_type": "--label is of cells, and a run or a configuration names its own",
 }
 
@@ -317,3 +322,48 @@ def test_regulators_without_an_edge_are_named(tiny_run, tmp_path, capsys):
     command = ["export", str(tiny_run), "--output", str(tmp_path / "x.csv"), "--format", "csv"]
     assert main([*command, "--regulators", "R1,FOO"]) == 0
     assert "1 of the regulators that were asked for have no edge in this network: 'FOO'." in capsys.readouterr().out
+
+
+def unfinished(run) -> None:
+    (run / "edges.parquet").unlink()
+    shutil.rmtree(run / "model")
+
+
+def without_network(run) -> None:
+    cells().write_h5ad(run / "network.h5ad")
+
+
+def other_cells(run) -> None:
+    config = (run / "config.yaml").read_text()
+    cells().write_h5ad(run / "cells.h5ad")
+    changed = re.sub(r"  path: .*", f"  path: {run / 'cells.h5ad'}", config, count=1)
+    (run / "config.yaml").write_text(re.sub(r"label_key: .*", "label_key: cell_type", changed))
+
+
+OF_RUNS = {
+    ("predict RUN cells.h5ad --output y.h5ad", unfinished): "was cut off, as model is missing; grn train --resume",
+    ("evaluate RUN/model other.csv", without_network): "is a folder without edges.parquet; give a run folder or a file",
+    ("evaluate RUN other.csv", unfinished): "was cut off, as edges.parquet is missing; grn train --resume",
+    ("export RUN --output e.csv --format csv", without_network): "network.h5ad holds no network of grn: uns['grn'] is",
+    ("compare RUN --by condition", other_cells): "are not those that the run was started with; restore them, or train "
+    "again: data.label_key is 'cell_type', which is not a column",
+    ("export RUN --output e", other_cells): "are not those that the run was started with; restore them",
+    ("perturb RUN --knock-out R1", other_cells): "are not those that the run was started with; restore them",
+}
+
+
+@pytest.mark.parametrize(("command", "change"), OF_RUNS)
+def test_what_is_wrong_with_a_run_is_told_apart_from_wrong_settings(
+    command, change, tiny_run, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_run, "run")
+    change(tmp_path / "run")
+    cells().write_h5ad("cells.h5ad")
+    FILES["other.csv"](tmp_path / "other.csv")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(shlex.split(command.replace("RUN", "run"))) == 2
+    printed = capfd.readouterr().err
+    assert printed.startswith("error: ") and printed.count("\n") == 1
+    assert OF_RUNS[command, change] in printed
+    assert sorted(tmp_path.rglob("*")) == before

@@ -74,7 +74,10 @@ def test_what_is_no_finished_run_is_refused(grn_compare, tiny_run, tmp_path):
     unfinished = tmp_path / "unfinished"
     shutil.copytree(tiny_run, unfinished, ignore=shutil.ignore_patterns("model"))
     code, _, error = grn_compare("--by", "x", folder=unfinished)
-    assert code == 2 and "has no model yet" in error
+    assert code == 2 and "was cut off, as model is missing; grn train --resume" in error
+    (unfinished / "report.html").touch()
+    code, _, error = grn_compare("--by", "x", folder=unfinished)
+    assert code == 2 and "was complete, and model is lost; restore it, or train again." in error
 
 
 def test_cells_with_other_genes_are_refused(grn_compare, tiny_run, tmp_path):

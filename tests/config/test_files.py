@@ -222,6 +222,25 @@ def test_a_mistake_of_several_fields_quotes_the_override_that_made_it(tmp_path):
         load_config(tmp_path / "run.yaml", ["model.hidden=9"])
 
 
+def test_a_value_in_the_place_of_a_section_is_a_mistake_of_the_file_and_not_of_the_override(tmp_path):
+    (tmp_path / "run.yaml").write_text("data:\n  path: x.h5ad\ntrainer: none\n")
+    with pytest.raises(ConfigError, match=r"^\S+run\.yaml, line 3: trainer is a section, not 'none'; set its fields"):
+        load_config(tmp_path / "run.yaml", ["trainer.max_steps=2"])
+
+
+def test_a_file_that_may_not_be_read_is_a_matter_of_permissions(tmp_path, monkeypatch):
+    (tmp_path / "run.yaml").write_text("data:\n  path: x.h5ad\n")
+
+    def refuse(self, **how):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(
+        ConfigError, match=r"run\.yaml cannot be read \(permission denied\); change its permissions, or"
+    ):
+        load_config(tmp_path / "run.yaml")
+
+
 def test_overrides_that_contradict_each_other_are_both_quoted():
     with pytest.raises(ConfigError, match=r"^--set model.width=64 --set model.query_heads=3: model: width 64 is not a"):
         load_config("own_data.yaml", ["model.width=64", "model.query_heads=3"])

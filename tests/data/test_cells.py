@@ -72,7 +72,7 @@ def test_the_names_of_genes_are_shown_and_doubtful_ones_named(adata, write):
     notes = " ".join(cells.notes)
     for note in (
         f"genes are used ({cells.vocabulary[0]}, total,  A  and {adata.n_vars - 3} more), 1 of them as regulators.",
-        f"1 of {adata.n_vars} genes have no name in the column 'symbol' of var (data.gene_key); they keep those of its index.",
+        f"1 of {adata.n_vars} genes have no name in the column 'symbol' of var (data.gene_key)",
         "1 gene names are those of measurements of cells ('total')",
         "1 are not in the data ('A'); some differ only in spaces or unusual characters ('A' and ' A ')",
     ):

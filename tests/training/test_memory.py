@@ -87,6 +87,8 @@ def test_the_estimate_grows_with_what_takes_memory(monkeypatch):
     assert trained > 2 * base
     assert memory_wanted(config_of(regulators=listed, batch_size=64, genes=4000), few) > 1.5 * trained
     packed = memory_wanted(config_of(regulators=listed, batch_size=64, bags="packed"), few)
+    beyond = memory_wanted(config_of(regulators=listed, batch_size=10**9), few)
+    assert beyond == memory_wanted(config_of(regulators=listed, batch_size=few.cells), few)
     assert packed < 0.5 * trained  # a cell has 50 of the 2000 genes
 
 

@@ -200,6 +200,27 @@ def test_other_cells_are_refused_and_the_same_cells_in_another_file_are_not(cut_
     assert resumed(cut_off).folder == cut_off
 
 
+def test_cells_and_lists_that_are_lost_or_replaced_are_named_as_what_the_run_was_started_with(cut_off, cells_file):
+    path = cells_file[1]
+    adata = ad.read_h5ad(path)
+    adata.obs = adata.obs[[]]
+    moved = path.rename(path.with_name("moved.h5ad"))
+    with pytest.raises(
+        DataError, match=r"The cells that \S+ was trained on, \S+, do not exist; put the file back there"
+    ):
+        resumed(cut_off)
+    adata.write_h5ad(path)
+    before = state(cut_off)
+    with pytest.raises(
+        (DataError, ConfigError), match=r"are not those that the run was started with; restore them, or"
+    ):
+        resumed(cut_off)
+    assert state(cut_off) == before
+    path.unlink()
+    moved.rename(path)
+    assert resumed(cut_off).folder == cut_off
+
+
 @pytest.mark.parametrize(
     ("section", "field", "value", "message"),
     [
@@ -208,7 +229,7 @@ def test_other_cells_are_refused_and_the_same_cells_in_another_file_are_not(cut_
             "model",
             "width",
             32,
-            r"has model\.width: 32, but the run was started with 16; restore that value, or train again",
+            r"width: 32, .*with 16; .*, or \S+last\.ckpt if that is of another run",
         ),
         (
             "data",

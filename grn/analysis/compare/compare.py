@@ -16,10 +16,10 @@ from grn.analysis.compare.one_table import comparable_genes, compare_slopes
 from grn.config.files import load_config
 from grn.data.cells import Cells, read_columns
 from grn.data.preprocessing.scale import mean_and_sd
-from grn.errors import ConfigError, DataError, RunFolderError
+from grn.errors import ConfigError, DataError
 from grn.messages import Say
 from grn.network.cells_of_run import cells_of_run
-from grn.run_folder import CONFIG, config_of
+from grn.run_folder import CONFIG, config_of, refuse_cut_off
 
 FEWEST = 20  # cells of a type in each condition
 LARGEST = 2**27  # cells x genes that one comparison holds
@@ -46,8 +46,7 @@ def compare_run(
     from grn.model.saved import TrainedModel
 
     config = load_config(config_of(run, needed=(CONFIG,)))
-    if not (run / "model").exists():
-        raise RunFolderError(f"The run in {run} has no model yet; finish it with grn train --resume {run}.")
+    refuse_cut_off(run, ("model",))
     trained = TrainedModel.load(run / "model")
     cells = cells_of_run(run, config, trained, adata)
     options, group = {by: "--by"}, group or config.data.group_key

@@ -29,7 +29,7 @@ from grn.network.edge_tables import (
     unknown_columns,
 )
 from grn.network.signed_network import edge_list, read_sign, sign_has_meaning, signed_network, weights_in
-from grn.run_folder import CONFIG, refuse_mixed_parts
+from grn.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -105,6 +105,7 @@ def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
     if path.is_dir():
         inside = path / "edges.parquet"
         if not inside.is_file():
+            refuse_cut_off(path, [inside.name])
             raise DataError(f"{path} is a folder without edges.parquet; give a run folder or a file.")
         refuse_mixed_parts(path)
         return replace(open_network_file(inside), of_run=(path / CONFIG).is_file())

@@ -15,12 +15,12 @@ from grn.analysis.perturbation.changes import Mechanism
 from grn.config.files import load_config
 from grn.config.schema import Config
 from grn.data.cells import Cells, read_columns
-from grn.errors import ConfigError, DataError, RunFolderError
+from grn.errors import ConfigError, DataError
 from grn.model.saved import TrainedModel
 from grn.model.signed.regulation import Regulation
 from grn.network.cells_of_run import cells_of_run, states_of_run
 from grn.regulation.states import States
-from grn.run_folder import CONFIG, config_of
+from grn.run_folder import CONFIG, config_of, refuse_cut_off
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,7 @@ class Subject:
     def of_run(cls, run: Path, adata: AnnData | None = None) -> Subject:
         """Raises RunFolderError, ConfigError, DataError; also where the cells are not those of the run any more."""
         config = load_config(config_of(run, needed=(CONFIG,)))
-        if not (run / "model").exists():
-            raise RunFolderError(f"The run in {run} has no model yet; finish it with grn train --resume {run}.")
+        refuse_cut_off(run, ("model",))
         trained = TrainedModel.load(run / "model")
         if trained.model.regulation is None:
             raise ConfigError(

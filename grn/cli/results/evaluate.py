@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grn.cli.options import Debug, Quiet
-from grn.errors import reworded
+from grn.errors import DataError, reworded
 
 if TYPE_CHECKING:
     from grn.analysis.evaluation.comparison import Comparison
@@ -102,6 +102,11 @@ def command(
 
     if output is not None:
         refuse_used_folder(output)
+    if reference.is_dir():
+        raise DataError(
+            f"{reference} is a folder, where a table of the true edges is expected; give the network first, and the "
+            "table after it."
+        )
 
     from grn.analysis.evaluation.comparison import compare, printed_rows, score_table
     from grn.analysis.evaluation.type_scores import TYPE_SCORES, printed_type_rows

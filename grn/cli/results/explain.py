@@ -83,7 +83,10 @@ def command(
         )
     for name, own in table.groupby("cell_type", sort=False):
         read = own["cells"].iloc[0]
-        say(f"{name} ({read} {'cell' if read == 1 else 'cells'} called so), change of its log odds:")
+        whose = f"{read} {'cell' if read == 1 else 'cells'} called so"
+        if cell is not None and cell_type is not None:  # the cell may be called something else
+            whose = f"the cell {cell}, whatever it is called"
+        say(f"{name} ({whose}), change of its log odds:")
         ends = {"for": own.head(top), "against": own.tail(top).iloc[::-1]}
         shown = [
             (side, row.gene, f"{row.effect:+.3f}", f"{row.agreement:.2f}", f"{row.expressed:.2f}")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TextIO, get_args
 
@@ -32,6 +34,7 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
 
     Raises DataError, also where data.orientation is missing.
     """
+    _refuse_configuration(path)
     if config.orientation is None:
         raise DataError(
             f"{path} is a text file, which does not say what its rows are; set data.orientation to cells_by_genes (a "
@@ -41,6 +44,17 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
     if isinstance(config.genes, str) and config.genes != "all":
         known = [*known, *_listed(config.genes, "data.genes")]
     return read_text_matrix(path, config.orientation, known)
+
+
+def _refuse_configuration(path: Path) -> None:
+    """Raises DataError for a configuration that is called .txt, as some editors name every text."""
+    if path.is_file() and not path.name.endswith(".gz"):
+        with path.open(encoding="utf-8", errors="replace") as file:
+            begins = (line for line in islice(file, 100) if line.strip() and not line.startswith("#"))
+            if re.fullmatch(r"[a-z_]+:\s*({.*)?", next(begins, "").rstrip()):
+                raise DataError(
+                    f"{path} looks like a configuration, where cells are expected; give it a name that ends in .yaml."
+                )
 
 
 def _listed(choice: str | list[str], field: str) -> list[str]:

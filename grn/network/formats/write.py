@@ -32,7 +32,7 @@ from grn.network.readouts.blocks.one_layer import LayerChoice, meaning_of_signs,
 from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import whole_bags
 from grn.network.weights import Network
-from grn.run_folder import CONFIG, config_of, refuse_mixed_parts
+from grn.run_folder import CONFIG, config_of, refuse_cut_off, refuse_mixed_parts
 
 BY_TYPE = "edges_by_type.parquet"
 
@@ -126,6 +126,7 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
         raise RunFolderError(does_not_exist(folder, "give a run folder."))
     if folder.is_file():
         raise RunFolderError(f"{folder} is a file; give the folder of a run{_around(folder)}.")
+    refuse_cut_off(folder, PARTS)
     for name in PARTS:
         if not (folder / name).is_file():
             raise RunFolderError(f"{folder} holds no network: it has no {name}; give the folder of a finished run.")
@@ -135,7 +136,7 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
     if cell_type is None:
         return read_edge_table(folder / "edges.parquet"), genes, about
     if not (folder / BY_TYPE).is_file():
-        raise RunFolderError(f"{folder} has no {BY_TYPE}; write its network again with grn export.")
+        raise RunFolderError(f"{folder} has no {BY_TYPE}; restore it, or train again.")
     known = read_edge_table(folder / BY_TYPE, columns=["cell_type"])["cell_type"].unique()
     refuse_unknown_type(cell_type, tuple(map(str, known)))
     found = read_edge_table(folder / BY_TYPE, filters=[("cell_type", "==", cell_type)])
@@ -157,8 +158,7 @@ def layer_edges(
     """
     file = config_of(run, needed=(CONFIG,))
     config = load_config(file, [f"network.{field}={value}" for field, value in changes.items()])
-    if not (run / "model").exists():
-        raise RunFolderError(f"The run in {run} has no model yet; finish it with grn train --resume {run}.")
+    refuse_cut_off(run, ("model",))
     trained = TrainedModel.load(run / "model")
     model = trained.model.eval()
     choice.check(model)
@@ -205,7 +205,11 @@ def _genes_and_meaning(path: Path) -> tuple[list[str], dict]:
     refuse_endless(path)
     try:
         with h5py.File(path) as file:
+            if "uns/grn" not in file:
+                raise DataError(f"{path} holds no network of grn: uns['grn'] is missing; restore it, or train again.")
             return list(map(str, read_elem(file["var"]).index)), dict(read_elem(file["uns/grn"]))
+    except DataError:
+        raise
     except Exception as problem:
         raise damaged_h5ad(path, problem) from problem
 
