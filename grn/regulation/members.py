@@ -68,7 +68,7 @@ def train_members(
     parameters: list[Tensor] = list(layer.parameters())
     # One member after the other, which has no part in the others' loss: what one of them computes is a fraction of all.
     members = [layer.part(number) for number in range(layer.members)]
-    # Fused: other ways to step take two more tables of the member's size, which would be the run's peak of memory.
+    # Fused: other ways to step take two more tables of the member's size for a moment.
     optimisers = [torch.optim.Adam(one.parameters(), lr=config.learning_rate, fused=True) for one in members]
     slices = genes_at_once(layer)
     parts = [[(genes, layer.part(number, genes)) for genes in slices] for number in range(layer.members)]

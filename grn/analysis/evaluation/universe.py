@@ -109,7 +109,7 @@ def _no_edge_between(measured: pd.Index, edges: pd.DataFrame) -> DataError:
         for role in ("source", "target"):
             if not edges[role].isin(measured).any():
                 near = near_miss(map(str, pd.unique(edges[role])), map(str, measured))
-                advice = near or "use the same kind of names in both, or score more genes"
+                advice = near or "use the same kind of names in both, or score genes of both kinds"
                 return DataError(
                     f"{found}: none of these is a {role} of the reference, whose {role}s are named like "
                     f"{str(edges[role].iloc[0])!r}; {advice}."
