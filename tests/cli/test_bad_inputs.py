@@ -278,7 +278,7 @@ SENTENCES = {
     "train header": "give three files of one experiment, or remove the first line ('id' of features.tsv) if it is a",
     "train commas": "features.tsv is separated by commas ('E0,a,Gene Expression'); write it with tabs, as 10x does.",
     "train blank": "barcodes.tsv is empty; copy or write it again.",
-    "predict unended cells.h5ad --output y.h5ad": "The run in unended was cut off, as model is missing; grn train --resume",
+    "predict unended cells.h5ad --output y.h5ad": "The run in unended was cut off, as model is missing; grn train",
     "export RUN/edges.parquet --output e.csv --format csv": "edges.parquet is a file; give the folder of a run, ",
     "train cells.h5ad --set data.simulated.cells=100": "is of simulated cells, and data.path is 'cells.h5ad'; leave",
     "train config.txt": "config.txt looks like a configuration, where cells are expected; give it a name that ends in",
