@@ -42,7 +42,7 @@ def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
     """
     missing = [name for name in needed if not (run / name).exists()]
     is_model = (run / "model.safetensors").is_file()  # a model folder has a config.yaml, too
-    if not missing or is_model or not (run / CONFIG).is_file():
+    if not missing or is_model or not all((run / name).is_file() for name in (CONFIG, LOG)):
         return
     if (run / COMPLETE).is_file():
         raise RunFolderError(f"The run in {run} was complete, and {missing[0]} is lost; restore it, or train again.")

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 def writing_into_views() -> Iterator[None]:
     """Without anndata's warnings about writing into a view of other cells: it turns into a copy, as is meant."""
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Trying to modify attribute|Initializing view as actual|.*initializing view as actual"
-        )
+        warnings.filterwarnings("ignore", message="Trying to modify attribute|.*initializing view as actual")
         yield
 
 

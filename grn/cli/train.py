@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,8 +120,11 @@ def command(
 
 def names_or_file(regulators: str) -> str | list[str]:
     """What --regulators gives: names, as A,B or [A,B], or else a file or the name of a list."""
-    if Path(regulators).exists() or not re.search(r",|^\[.*\]$", regulators):
+    if not re.search(r",|^\[.*\]$", regulators):
         return regulators
+    with suppress(OSError):  # a long list of names is no name of a file
+        if Path(regulators).exists():
+            return regulators
     return [name for part in regulators.strip("[]").split(",") if (name := part.strip())]
 
 

@@ -120,7 +120,7 @@ def load_cells(
     split = split_cells(labels, groups, config.validation_fraction, config.test_fraction, seed)
     expression = read_expression(adata, config)
     values, names = _named_genes(expression, config)
-    refuse_cells_as_genes(names, config.path if source is None else "the AnnData")
+    refuse_cells_as_genes(names, list(map(str, adata.obs_names)), config.path if source is None else "the AnnData")
     named, regulators_note = choose_regulators(names, config.regulators)
     chosen = choose_genes(values[split.train], names, config.genes, named, config.values)
     if len(chosen) < len(names):
@@ -371,8 +371,8 @@ def _labels_alike(classes: Sequence[str]) -> tuple[str, ...]:
     for name in classes:
         if (other := own.setdefault(plain(name).casefold(), name)) != name:
             return (
-                f"The labels {other!r} and {name!r} differ only in spaces or in upper and lower case, and count as two "
-                "cell types; give them one name if they are one.",
+                f"The labels {other!a} and {name!a} differ only in spaces, dashes or upper and lower case, and count "
+                "as two cell types; give them one name if they are one.",
             )
     return ()
 

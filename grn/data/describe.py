@@ -56,14 +56,15 @@ def describe(path: str, orientation: str | None = None) -> Found:
     for field, (value, sentence) in found.items():
         fields[field] = value
         sentences.append(sentence)
-    return Found(fields, [*sentences, *_wrong_names(adata, fields["gene_key"])])
+    return Found(fields, [*sentences, *_wrong_names(adata, fields)])
 
 
-def _wrong_names(adata: AnnData, gene_key: str | None) -> tuple[str, ...]:
-    """Why names of genes will be refused in training, where that is so."""
-    names = gene_names(adata.var, gene_key)
+def _wrong_names(adata: AnnData, fields: dict[str, str | None]) -> tuple[str, ...]:
+    """Why names of genes will be refused in training, where that is so. fields: of the data section."""
+    of_raw = adata.raw is not None and fields["counts"] in ("raw", "recover")
     try:
-        refuse_cells_as_genes(names, "these cells")
+        names = gene_names(adata.raw.var if of_raw else adata.var, fields["gene_key"])
+        refuse_cells_as_genes(names, list(map(str, adata.obs_names)), "these cells")
         merge_duplicates(sparse.csr_matrix((0, len(names)), dtype=np.float32), names, "refuse")
     except DataError as error:
         return (str(error),)

@@ -111,10 +111,17 @@ def _examples(table: pd.DataFrame) -> str:
 def no_list_of_edges(table: pd.DataFrame) -> str | None:
     """Why no names of columns are found: the first line is an edge, or the table is a matrix; and what to write.
 
-    The first line is an edge where its regulator or target, or its sign, stands in other lines, too. None for others.
+    A table is a matrix where all but row names are numbers, and a name of a row is that of a column, or rows have no
+    names. The first line is an edge where its regulator or target, or its sign, stands in other lines, too. None for
+    others, and where a column is called as in a list of edges.
     """
     texts = table.iloc[:, :3].astype(str)
     first = [str(name) for name in texts.columns]
+    of_numbers = texts.iloc[:, 1:].map(_is_number).to_numpy()
+    if of_numbers.size and of_numbers.all() and set(map(str, table.columns[1:])) & set(texts.iloc[:, 0]):
+        return f"is a matrix of numbers ({_examples(table)}), where a list of edges belongs; write a line for each edge"
+    if READ & {name.casefold() for name in first}:
+        return None
     if any(set(first[own]) & set(texts.iloc[:, own].to_numpy().ravel()) for own in (slice(2), slice(2, 3))):
         return f"has no header: its first line is an edge ({_examples(table)}); write a header above it"
     if len(table.columns) > 1 and texts.map(_is_number).to_numpy().all():

@@ -68,8 +68,9 @@ def train_members(
     parameters: list[Tensor] = list(layer.parameters())
     # One member after the other, which has no part in the others' loss: what one of them computes is a fraction of all.
     members = [layer.part(number) for number in range(layer.members)]
-    # Fused: other ways to step take two more tables of the member's size for a moment.
-    optimisers = [torch.optim.Adam(one.parameters(), lr=config.learning_rate, fused=True) for one in members]
+    # Fused: other ways to step take two more tables of the member's size for a moment. A GPU has room for them.
+    fused = True if device.type == "cpu" else None
+    optimisers = [torch.optim.Adam(one.parameters(), lr=config.learning_rate, fused=fused) for one in members]
     slices = genes_at_once(layer)
     parts = [[(genes, layer.part(number, genes)) for genes in slices] for number in range(layer.members)]
     for one in members:  # they take turns, so that one memory does for the gradients of all

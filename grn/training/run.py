@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -120,10 +120,10 @@ def train(
         until_the_end.enter_context(returning_large_pieces())
         if resume is not None and adata is None:
             refuse_lost_cells(resume, config)
-        with nullcontext() if resume is None or adata is not None else read_again(resume):
-            if first and (size := size_of_source(config.data, adata)) is not None:
-                say(memory_estimate.sentence(config, size))
-            cells, split = checked_cells(config, adata)
+        if first and (size := size_of_source(config.data, adata)) is not None:
+            say(memory_estimate.sentence(config, size))
+        again = nullcontext() if resume is None or adata is not None else read_again(resume)
+        cells, split = checked_cells(config, adata, again)
         origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:
@@ -154,12 +154,16 @@ def train(
             raise
 
 
-def checked_cells(config: Config, adata: AnnData | None = None) -> tuple[Cells, Split]:
+def checked_cells(
+    config: Config, adata: AnnData | None = None, reading: AbstractContextManager[None] | None = None
+) -> tuple[Cells, Split]:
     """The cells of a run and their split, unless something in them is refused. `adata` as for `train`.
 
-    Raises UserError for whatever can be known before anything is trained or written.
+    reading: within which they are read. Raises UserError for whatever can be known before anything is trained or
+    written.
     """
-    cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
+    with reading or nullcontext():
+        cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
     refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
     refuse_nothing_to_learn(config, cells, split)
     if config.network.prior is not None:

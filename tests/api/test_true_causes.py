@@ -154,7 +154,7 @@ def test_what_is_read_of_doubtful_names_is_said(cells, capsys):
     printed = capsys.readouterr().out
     assert len(run)
     assert (
-        "The labels 'T' and 'T ' differ only in spaces or in upper and lower case, and count as two cell types"
+        "The labels 'T' and 'T ' differ only in spaces, dashes or upper and lower case, and count as two cell types"
         in printed
     )
     assert f"1 of {cells.n_vars} genes have no name in the column 'symbol' of var (data.gene_key)" in printed

@@ -54,8 +54,8 @@ def test_missing_labels_come_back_from_a_file(adata, write):
     [
         (["B", "Unknown"], "The label 'Unknown' is a text and so a cell type"),
         (["NA", "unassigned"], "The labels 'NA', 'unassigned' are texts and so cell types"),
-        (["T cell", "T cell "], "The labels 'T cell' and 'T cell ' differ only in spaces or in upper and lower case"),
-        (["T cell", "t cell"], "The labels 'T cell' and 't cell' differ only in spaces or in upper and lower case"),
+        (["T cell", "T cell "], "The labels 'T cell' and 'T cell ' differ only in spaces, dashes or upper and lower"),
+        (["T cell", "t cell"], "The labels 'T cell' and 't cell' differ only in spaces, dashes or upper and lower"),
     ],
 )
 def test_doubtful_labels_are_named(labels, note, adata, write):

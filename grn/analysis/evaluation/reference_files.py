@@ -56,6 +56,11 @@ class ReferenceNetwork:
 def open_reference_file(path: Path) -> ReferenceNetwork:
     """A table (csv, tsv, parquet), TRRUST's also without a header; see reference_of_table. Raises DataError."""
     path = Path(path)
+    if path.is_dir() and not path.name.lower().endswith((".parquet", ".pq")):
+        raise DataError(
+            f"{path} is a folder, where a table of the true edges is expected; give the network first, and the "
+            "table after it."
+        )
     return reference_of_table(read_table(path), path)
 
 

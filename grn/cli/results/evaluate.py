@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grn.cli.options import Debug, Quiet
-from grn.errors import DataError, reworded
+from grn.errors import reworded
 
 if TYPE_CHECKING:
     from grn.analysis.evaluation.comparison import Comparison
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 OPTIONS = {
     "set data.path to a file or to": "give --data a file or",
     "set data.orientation to": "give --data a configuration with data.orientation:",
-    "set data.": "give --data a configuration with data.",
+    "set data.": "in a configuration for --data, set data.",
 }
 
 
@@ -102,11 +102,6 @@ def command(
 
     if output is not None:
         refuse_used_folder(output)
-    if reference.is_dir():
-        raise DataError(
-            f"{reference} is a folder, where a table of the true edges is expected; give the network first, and the "
-            "table after it."
-        )
 
     from grn.analysis.evaluation.comparison import compare, printed_rows, score_table
     from grn.analysis.evaluation.type_scores import TYPE_SCORES, printed_type_rows

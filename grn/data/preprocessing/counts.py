@@ -90,7 +90,7 @@ def _instead_of_recover(adata: AnnData, problem: str, rows: int | None) -> str:
     """The sentence about counts that cannot be recovered, which begins with `problem`, and what to do."""
     own, found = "X" if adata.raw is None else "raw", choices_that_hold_counts(adata, rows)
     if own in found:
-        problem = f"{own} is not log1p of counts but holds whole numbers, as counts are; "
+        problem = f"{'.raw' if own == 'raw' else own} is not log1p of counts but holds whole numbers, as counts are; "
     if found:
         return f"{problem}set data.counts: {' or '.join(found)}."
     return problem + (ADVICE if _holds_expression(adata, own, rows) else "give data with counts.")

@@ -223,9 +223,12 @@ def _absent(absent: Sequence[str], names: Sequence[str]) -> str:
     return f"not in the data ({_examples(absent)})" + (f"; {near}" if near else "")
 
 
-def refuse_cells_as_genes(names: Sequence[str], where: str) -> None:
-    """Raises DataError where most names of genes look like those of cells. where: the data, for messages."""
-    if example := first_of_most(names, OF_CELLS):
+def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str) -> None:
+    """Raises DataError where most names of genes look like those of cells, and those of the cells do not.
+
+    Both do where the genes are short sequences. where: the data, for messages.
+    """
+    if (example := first_of_most(names, OF_CELLS)) and not first_of_most(cells, OF_CELLS):
         raise DataError(
             f"The genes of {where} are named like cells ({example!r}); transpose it, so that a row is a cell (adata.T)."
         )
@@ -243,6 +246,13 @@ def read_gene_list(name: str, field: str) -> list[str]:
     field: its name in messages. Raises DataError for a file that is missing, not text or without genes.
     """
     path = Path(name)
+    try:
+        path.is_file()
+    except OSError as problem:  # as for a long list of names
+        raise DataError(
+            f"{field} is {name[:40]!r}..., which is no name of a file ({problem.strerror}); give a file, or the genes "
+            "themselves, as [A, B]."
+        ) from None
     if name in LISTS and not path.is_file():
         return read_list(name)
     if not path.is_file():
@@ -302,7 +312,7 @@ def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
     for name in wanted:
         if word := next((word for word in re.split(r"[\s'\"]+", name) if word in alone and word != name), None):
             found = f"({name[:60]!a} and {word!a})"
-            return f"some hold more than a name {found}; write one name a line, and nothing beside it"
+            return f"some hold more than a name {found}; write each name alone"
     return None
 
 

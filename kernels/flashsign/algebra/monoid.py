@@ -142,7 +142,8 @@ def constants(*values: float) -> Callable[[Total], Total]:
 
     def identity(like: Total) -> Total:
         for part, value in zip(like, values, strict=True):
-            if part.dtype == torch.bool or (math.isinf(value) and not part.is_floating_point()):
+            of_numbers = part.dtype != torch.bool or isinstance(value, bool)
+            if not part.is_floating_point() and (math.isinf(value) or not of_numbers):
                 raise ShapeMismatch(
                     f"This fold begins with {value:g}, which is no {part.dtype}; pass numbers of a floating dtype, as "
                     "x.float()."
