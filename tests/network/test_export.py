@@ -32,7 +32,11 @@ def test_the_number_of_bags_is_that_of_those_read(make_config, members, readout,
     [
         ((), "run does not exist; give a run folder."),
         (("model/card.json",), "run is not a run folder: it has no config.yaml; give a folder that grn train made."),
-        (("config.yaml",), "The run in run was cut off, as model is missing; grn train --resume run goes on with it."),
+        (("config.yaml",), "run/model does not exist; give a run folder or its model/."),
+        (
+            ("log.txt", "config.yaml"),
+            "The run in run was cut off, as model is missing; grn train --resume run goes on with it.",
+        ),
     ],
 )
 def test_only_finished_runs_are_exported(files, sentence, tmp_path, monkeypatch):
