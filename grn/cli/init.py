@@ -47,7 +47,6 @@ def command(
     with reworded(
         {
             "set data.path to a file or to": "give a file or",
-            "set data.path to": "give",
             "set data.orientation to": "give --orientation",
             "set data.orientation: null": "leave it out",
             "data.orientation": "--orientation",

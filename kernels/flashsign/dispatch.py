@@ -309,7 +309,7 @@ def _choose(
     of = "moments" if gene_parallel else method
     reason = why_not_triton(device, dtype, q[-1], bags * k[1], of, in_transform)
     if not reason and gene_parallel and dtype.itemsize != 2:
-        reason = f"With genes split over processes the kernels take 16-bit numbers only, and q is {dtype}"
+        reason = f"With genes split over processes the kernels take 16-bit numbers only, not {dtype}"
     if reason and backend == "triton":
         raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
     if not reason and backend == "auto" and device.kind != "cuda":
@@ -332,7 +332,7 @@ def why_not_triton(
     width: of a head; bags_and_heads: number of bags times number of key heads.
     """
     if not (device.kind == "cuda" or device.interpreted):
-        return f"The Triton kernels run on CUDA devices, and q is on {device.kind}"
+        return f"The Triton kernels run on CUDA devices, and the tensors are on {device.kind}"
     if not device.triton:
         return "Triton is not installed"
     if device.kind == "cuda" and device.capability < (8, 0):
@@ -512,7 +512,7 @@ def why_no_fold_kernel(kernel: FoldKernel, rows: Tensor, widths: Sequence[int], 
         return "torch.compile does not see the folds' kernels"
     reason = why_not_triton(device_facts(rows.device), rows.dtype, 1, 1, "auto", transformed())
     if reason:
-        return reason.replace("and q is", "and the input is")
+        return reason
     if not rows.numel() or 0 in widths:
         return "There is nothing to compute"
     step = 16 // rows.element_size()

@@ -251,7 +251,7 @@ SENTENCES = {
     "init scaled.h5ad": "which is negative, as in scaled data; correct it, or give data with counts.\n",
     "init missing.h5ad": "which is not finite; correct it, or give data with counts.\n",
     "init none.h5ad": "none.h5ad holds no cells; give other data.\n",
-    "train none.h5ad": "none.h5ad holds no cells; set data.path to other data.\n",
+    "train none.h5ad": "none.h5ad holds no cells; give other data.\n",
     "train huge.h5ad": "which is too large for a count; correct it, or give data with counts.\n",
     "train scaled.h5ad --set data.counts=recover": "are finite and not all 0; give data with counts.\n",
     "train cells.h5ad --set data.counts=recover": "X is not log1p of counts but holds whole numbers, as counts are;",

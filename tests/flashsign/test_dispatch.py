@@ -108,7 +108,7 @@ def test_dq_comes_from_moments_where_keys_are_many(keys, from_moments):
 @pytest.mark.parametrize(
     ("q", "options", "words"),
     [
-        (shape(100), {"device": CPU}, "run on CUDA devices, and q is on cpu"),
+        (shape(100), {"device": CPU}, "run on CUDA devices, and the tensors are on cpu"),
         (shape(100), {"device": Device("cuda", (9, 0), "")}, "Triton is not installed"),
         (shape(100), {"device": V100}, r"compute capability 8\.0 or newer"),
         (shape(100), {"dtype": DOUBLE}, r"no kernel for torch\.float64"),

@@ -116,7 +116,7 @@ def test_arguments_that_need_a_name_are_listed():
 
 def test_a_layer_without_q_names_none(monkeypatch):
     monkeypatch.setattr(dispatch, "device_facts", lambda device: dispatch.Device("cpu"))
-    with pytest.raises(fs.BackendUnavailable, match="CUDA devices, and the input is on cpu"):
+    with pytest.raises(fs.BackendUnavailable, match="CUDA devices, and the tensors are on cpu"):
         fs.distribution_cross_entropy(H, W, H, W, backend="triton")
 
 

@@ -97,7 +97,7 @@ PROPERTY = {"objectives": {"property": {"weight": 1.0, "key": "age"}}}
         (COUNTS, {"age": np.ones(60)} | PROPERTY, "'age' does not vary between the training cells"),
         (COUNTS, {"age": np.full(60, np.inf)} | PROPERTY, "'age' has 0 finite numbers among the training cells"),
         (COUNTS[:0], {}, "holds no cells"),
-        (COUNTS[:, :0], {}, "holds no genes; set data.path to other data"),
+        (COUNTS[:, :0], {}, "holds no genes; give other data"),
     ],
 )
 def test_cells_from_which_nothing_can_be_learned_are_refused_and_leave_nothing(

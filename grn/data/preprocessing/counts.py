@@ -47,7 +47,7 @@ def refuse_empty(adata: AnnData, path: str) -> None:
     genes = adata.n_vars or (adata.raw is not None and adata.raw.n_vars)
     if not adata.n_obs or not genes:
         where = "The AnnData" if path == MEMORY else path
-        raise DataError(f"{where} holds no {'genes' if adata.n_obs else 'cells'}; set data.path to other data.")
+        raise DataError(f"{where} holds no {'genes' if adata.n_obs else 'cells'}; give other data.")
 
 
 def read_expression(adata: AnnData, config: DataConfig) -> Expression:
@@ -63,7 +63,7 @@ def expression_in_pieces(adata: AnnData, config: DataConfig, rows: int | None) -
     A matrix on disk is read once for the check, and again whenever its pieces are asked for.
     """
     if adata.n_obs == 0:
-        raise DataError("The data hold no cells; set data.path to other data.")
+        raise DataError("The data hold no cells; give other data.")
     if config.values == "expression":
         if config.counts == "recover":
             raise ConfigError(

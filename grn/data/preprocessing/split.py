@@ -65,7 +65,7 @@ def _stratified(labels: np.ndarray, validation_fraction: float, test_fraction: f
     """
     generator = np.random.default_rng(seed)
     if labels.size == 0:
-        raise DataError("The data hold no cells; set data.path to other data.")
+        raise DataError("The data hold no cells; give other data.")
     parts: tuple[list, list, list] = ([], [], [])
     for label in np.unique(labels):
         members = generator.permutation(np.flatnonzero(labels == label))
