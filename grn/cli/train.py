@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from grn.training.run import TrainResult
 
 DEFAULTS = "own_data.yaml"
-SIMULATED = "data.simulated."
 EDGES = 8  # of each sign on the terminal
 
 
@@ -137,7 +136,7 @@ def loaded_config(
     data: str | None, config: str | None, label: str | None, regulators: str | None, overrides: list[str] | None
 ) -> Config:
     """The configuration of a run: `config` (None: the defaults) with `overrides` and what the options say."""
-    from grn.config.files import change_config, load_config, parse_override
+    from grn.config.files import change_config, load_config, parse_override, refuse_unused
     from grn.errors import ConfigError, reworded
 
     field, equals, value = (data or "").partition("=")
@@ -157,13 +156,7 @@ def loaded_config(
             raise ConfigError(f"--set {override} sets {field}, which is {given[field]!r} already; give one of the two.")
     with reworded({"set data.label_key=": "--label ", "set data.regulators=": "--regulators "}):
         changed = change_config(loaded, given)
-    for override in overrides or []:
-        field = parse_override(override)[0]
-        if field.startswith(SIMULATED) and not changed.data.path.startswith("simulated:"):
-            raise ConfigError(
-                f"--set {override} is of simulated cells, and data.path is {changed.data.path!r}; leave it out, or "
-                "give simulated: as the cells."
-            )
+    refuse_unused(changed, [parse_override(override)[0] for override in overrides or []])
     return changed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from grn.config.strict_yaml import dump_yaml, parse_yaml
 from grn.errors import ConfigError, Mistakes, one_line
 from grn.files import address_in, as_a_shell_reads, disguised, does_not_exist, nearest_file
 from grn.nearest import nearest
+
+SIMULATED = "data.simulated."
 
 
 def shipped_configs() -> Path:
@@ -72,7 +74,18 @@ def change_config(base: Config | str | os.PathLike[str] | None, changes: Mapping
         values, origins, title = _read_config(base)
     for field, value in changes.items():
         _set_field(values, origins, field, value, f"set {field}={shown(value)}: ")
-    return build_config(values, origins, title)
+    changed = build_config(values, origins, title)
+    refuse_unused(changed, changes)
+    return changed
+
+
+def refuse_unused(config: Config, fields: Iterable[str]) -> None:
+    """Raises ConfigError where one of the fields that a user set is of simulated cells, and the cells are others."""
+    own = [field for field in fields if f"{field}.".startswith(SIMULATED)]
+    if own and not config.data.path.startswith("simulated:"):
+        raise ConfigError(
+            f"{own[0]} is of simulated cells, and other cells are given; leave it out, or give simulated: as the cells."
+        )
 
 
 def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], Origins, str]:

@@ -336,6 +336,12 @@ WRONG = {
         DataError,
         r"regulators \('SPI1'\)",
     ),
+    "a field of simulated cells": (
+        lambda adata: adata,
+        {"set": {"data.simulated.cells": 50}},
+        ConfigError,
+        r"data\.simulated\.cells is of simulated cells, and other cells are given; leave it out",
+    ),
     "no such field": (
         lambda adata: adata,
         {"set": {"trainer.max_step": 5}},

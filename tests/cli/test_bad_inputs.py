@@ -282,7 +282,7 @@ SENTENCES = {
     "train blank": "barcodes.tsv is empty; copy or write it again.",
     "predict unended cells.h5ad --output y.h5ad": "The run in unended was cut off, as model is missing; grn train",
     "export RUN/edges.parquet --output e.csv --format csv": "edges.parquet is a file; give the folder of a run, ",
-    "train cells.h5ad --set data.simulated.cells=100": "is of simulated cells, and data.path is 'cells.h5ad'; leave",
+    "train cells.h5ad --set data.simulated.cells=100": "is of simulated cells, and other cells are given; leave",
     "train config.txt": "config.txt looks like a configuration, where cells are expected; give it a name that ends in",
     "init flat.yaml": "flat.yaml looks like a configuration, where cells are expected; grn train flat.yaml starts it.",
     "evaluate other.csv RUN": "is a folder, where a table of the true edges is expected; give the network first",
