@@ -34,27 +34,6 @@ OF_FILES = {
     *(".h5ad", ".h5", ".loom", ".csv", ".tsv", ".txt", ".gz", ".xlsx", ".parquet", ".json", ".yaml", ".yml"),
     *(".html", ".png", ".pdf", ".svg", ".zip"),
 }
-    f".{each}"
-    for each in [
-        "h5ad",
-        "h5",
-        "loom",
-        "csv",
-        "tsv",
-        "txt",
-        "gz",
-        "xlsx",
-        "parquet",
-        "json",
-        "yaml",
-        "yml",
-        "html",
-        "png",
-        "pdf",
-        "svg",
-        "zip",
-    ]
-}
 
 
 def refuse_used_folder(output: Path | None) -> None:

@@ -29,7 +29,7 @@ ELSEWHERE = {
     "model.width": "dim d_model hidden_size embedding_dim",
     "model.layers": "n_layers num_layers",
     "trainer.max_epochs": "epochs n_epochs num_epochs",
-    "trainer.max_steps": "n_steps num_steps iterations",
+    "trainer.max_steps": "n_steps num_steps",
     "trainer.learning_rate": "lr",
     "trainer.accelerator": "device gpu cuda use_gpu",
     "trainer.devices": "gpus n_gpus num_gpus",
