@@ -42,12 +42,12 @@ def refuse_used_folder(output: Path | None) -> None:
         return
     output = Path(os.path.normpath(output))  # a folder that `..` leads back out of need not exist
     refuse_unwritable_name(output)
+    if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
+        raise RunFolderError(f"{output} already exists and is not an empty folder; choose another output folder.")
     if output.suffix.lower() in OF_FILES and not output.is_dir():
         raise RunFolderError(
             f"{output} is named like a file, but a folder is made; choose another output, as {output.with_suffix('')}."
         )
-    if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
-        raise RunFolderError(f"{output} already exists and is not an empty folder; choose another output folder.")
     refuse_unwritable(output)
 
 
