@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
+# Endings of names that nobody gives to a folder: it would pass for a file of that format.
+OF_FILES = {
+    *(".h5ad", ".h5", ".loom", ".csv", ".tsv", ".txt", ".gz", ".xlsx", ".parquet", ".json", ".yaml", ".yml"),
+    *(".html", ".png", ".pdf", ".svg", ".zip"),
+}
+
+
 def refuse_used_folder(output: Path | None) -> None:
     """Raises RunFolderError where `output` exists and is not an empty folder. Called before anything is read."""
     if output is None:
@@ -37,6 +44,10 @@ def refuse_used_folder(output: Path | None) -> None:
     refuse_unwritable_name(output)
     if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
         raise RunFolderError(f"{output} already exists and is not an empty folder; choose another output folder.")
+    if output.suffix.lower() in OF_FILES and not output.is_dir():
+        raise RunFolderError(
+            f"{output} is named like a file, but a folder is made; choose another output, as {output.with_suffix('')}."
+        )
     refuse_unwritable(output)
 
 
@@ -76,6 +87,11 @@ def refuse_unwritable(path: Path) -> None:
     """
     refuse_unwritable_name(path)
     for above in path.absolute().parents:
+        if above.is_symlink() and not above.exists():
+            raise RunFolderError(
+                f"{path} cannot be made, because {above} is a link that leads nowhere; remove it, or choose another "
+                "output."
+            )
         if above.exists():
             if not above.is_dir():
                 raise RunFolderError(f"{path} cannot be made, because {above} is a file; choose another output.")
@@ -161,11 +177,15 @@ def remove_leftovers(folder: Path, names: Collection[str]) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def nearest_file(path: Path) -> Path | None:
-    """The file or folder beside `path` whose name is most like that of `path`, for messages; None where none is."""
+def nearest_file(path: Path, folders: bool = False) -> Path | None:
+    """The file or folder beside `path` whose name is most like that of `path`, for messages; None where none is.
+
+    folders: of folders alone.
+    """
     names: list[str] = []
     with suppress(OSError):
-        names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
+        shown = [entry for entry in path.parent.iterdir() if not entry.name.startswith(".")]
+        names = [entry.name for entry in shown if entry.is_dir() or not folders]
     near = nearest(path.name, names)
     return path.parent / near if near else None
 
@@ -176,16 +196,23 @@ def as_a_shell_reads(path: str | os.PathLike[str]) -> str | None:
     return whole if whole != os.fspath(path) and os.path.exists(whole) else None
 
 
-def does_not_exist(path: Path, otherwise: str) -> str:
+def folder_with(path: Path, start: Path) -> Path | None:
+    """The folder, `start` or one above it, in which a relative path exists, for messages; None where none has it."""
+    if path.is_absolute() or os.path.exists(path):
+        return None
+    return next((above for above in (start, *start.parents) if os.path.exists(above / path)), None)
+
+
+def does_not_exist(path: Path, otherwise: str, near: Path | None = None, folders: bool = False) -> str:
     """The sentence about a path that does not exist, and what to do: the path that a shell would have read, the nearest
-    name, or `otherwise`."""
+    name (or `near`, where the caller knows better; with `folders`, of folders alone), or `otherwise`."""
     if address := address_in(path):
         return f"{address} is an address, and grn reads files; download it first."
     if whole := as_a_shell_reads(path):
         return f"{path} does not exist: only a shell reads ~ and $ in it; give the whole path, {whole}."
     if path.is_symlink():
         return f"{path} is a link that leads nowhere; {otherwise}"
-    near = nearest_file(path)
+    near = near or nearest_file(path, folders)
     return f"{path} does not exist; " + (f"did you mean {near}?" if near else otherwise)
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.files import does_not_exist, refuse_endless, refuse_unwritable, refuse_used_folder
+from grn.files import does_not_exist, nearest_file, refuse_endless, refuse_unwritable, refuse_used_folder
 
 RUNS = Path("runs")
 CELLS = re.compile(r"  (\d+) cells x \d+ genes \(")  # how a run's log begins
@@ -25,7 +25,7 @@ def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
     """The configuration file in a run folder. Raises RunFolderError where a `needed` file is missing, and for a folder
     with parts of different runs."""
     if not run.exists():
-        raise RunFolderError(does_not_exist(run, "give a run folder."))
+        raise RunFolderError(no_such_run(run, "give a run folder."))
     if (run / "card.json").is_file():
         raise RunFolderError(f"{run} is the model folder of a run; give the folder of the run.")
     missing = [name for name in needed if not (run / name).is_file()]
@@ -33,6 +33,14 @@ def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
         raise RunFolderError(f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made.")
     refuse_mixed_parts(run)
     return run / CONFIG
+
+
+def no_such_run(run: Path, otherwise: str) -> str:
+    """The sentence about the folder of a run that does not exist, and what to do: a run of that name among the runs of
+    this folder, the nearest folder, or `otherwise`."""
+    inside = RUNS / run
+    near = inside if inside.is_dir() else nearest_file(run, folders=True)
+    return does_not_exist(run, otherwise, near or nearest_file(inside, folders=True), folders=True)
 
 
 def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
@@ -159,6 +167,8 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) ->
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
+            if not root.is_dir():
+                refuse_unwritable(folder)
             continue
         except OSError as error:
             refuse_unwritable(folder)  # it names the folder or file above that is in the way

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from grn.arguments import checked
 from grn.errors import RunFolderError, reworded
-from grn.files import does_not_exist, refuse_unwritable, replacing_folder
-from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in, refuse_cut_off, refuse_mixed_parts
+from grn.files import refuse_unwritable, replacing_folder
+from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in, no_such_run, refuse_cut_off, refuse_mixed_parts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -286,7 +286,7 @@ def as_run(run: Run | str | os.PathLike[str]) -> Run:
 def _find(folder: Path) -> Path:
     """The folder of the run, given it or its model folder; a model folder alone as it is."""
     if not folder.exists():
-        raise RunFolderError(does_not_exist(folder, "give the folder of a run."))
+        raise RunFolderError(no_such_run(folder, "give the folder of a run."))
     if (folder / "card.json").is_file():
         above = folder.resolve().parent
         return above if folder.resolve().name == "model" and (above / CONFIG).is_file() else folder

@@ -152,7 +152,7 @@ def run_settings(
     changes: dict[str, Any],
 ) -> tuple[Config, AnnData | None, str]:
     """The configuration of the run, its cells where they are in memory, and a name for it."""
-    from grn.config.files import change_config
+    from grn.config.files import change_config, refuse_started_elsewhere
     from grn.config.schema import Config
     from grn.data.readers.memory import MEMORY
 
@@ -167,7 +167,9 @@ def run_settings(
     path = os.fspath(data)
     if is_configuration(path):
         _refuse_config(config)
-        return change_config(path, changes), None, Path(path).stem
+        changed = change_config(path, changes)
+        refuse_started_elsewhere(changed, path)
+        return changed, None, Path(path).stem
     _refuse_path(changes)
     return change_config(config, {"data.path": path} | changes), None, re.sub(r"[^\w.-]+", "_", Path(path).stem)
 

@@ -33,8 +33,6 @@ LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may h
 # Patterns in typer's messages, and what makes them one sentence.
 REPHRASED = {
     r"\. Did you mean": ", did you mean",
-    r" \(Possible options: (.+)\)": r", did you mean one of \1",
-    r"did you mean one of (\S+)$": r"did you mean \1",
     "Value error, ": "",
     "Input should be": "it must be",
     r"requires (\d) arguments": r"takes \1 values, with a space between them",
@@ -42,7 +40,6 @@ REPHRASED = {
     r"^Got unexpected extra argument(?:s|\(s\))? \((.+)\)": (
         r"there are more arguments than the command takes (\1); put a text with spaces in quotes, and"
     ),
-    r"^No such option: (-[^-]\w*)$": r"no such option: \1, as all begin with two dashes (--)",
 }
 
 
@@ -80,6 +77,11 @@ def explain(error: Exception, program: str = "grn") -> tuple[int, str]:
         return USER_ERROR, str(error)
     if isinstance(error, UserError) or type(error).__name__ == "UnusableTiles":  # flashsign's: no import of torch here
         return USER_ERROR, str(error).replace("\n", r"\n")  # a path may hold one
+    context = getattr(error, "ctx", None)
+    if context and hasattr(error, "option_name") and hasattr(error, "possibilities"):  # typer's, of unknown options
+        from grn.cli.mistyped import unknown_option
+
+        return USER_ERROR, unknown_option(error.option_name, context)
     if hasattr(error, "format_message"):  # typer's errors: unknown options, missing arguments
         message = " ".join(error.format_message().split()).rstrip(".?")
         for old, new in REPHRASED.items():

@@ -12,6 +12,7 @@ import typer
 import grn
 from grn.cli import data, doctor, init, predict, train
 from grn.cli.exit_codes import exit_code_of, exit_with
+from grn.cli.mistyped import refuse_mistyped
 from grn.cli.results import benchmark, compare, evaluate, explain, export, perturb, report
 from grn.config.launcher import refuse_odd_launcher
 from grn.errors import ConfigError
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         refuse_odd_launcher()
         _refuse_empty(arguments)
         _refuse_parted_override(arguments)
+        refuse_mistyped(typer.main.get_command(app), arguments)
         return app(args=list(arguments), prog_name="grn", standalone_mode=False)
 
     known = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}

@@ -136,7 +136,13 @@ def loaded_config(
     data: str | None, config: str | None, label: str | None, regulators: str | None, overrides: list[str] | None
 ) -> Config:
     """The configuration of a run: `config` (None: the defaults) with `overrides` and what the options say."""
-    from grn.config.files import change_config, load_config, parse_override, refuse_unused
+    from grn.config.files import (
+        change_config,
+        load_config,
+        parse_override,
+        refuse_started_elsewhere,
+        refuse_unused,
+    )
     from grn.errors import ConfigError, reworded
 
     field, equals, value = (data or "").partition("=")
@@ -156,6 +162,8 @@ def loaded_config(
             raise ConfigError(f"--set {override} sets {field}, which is {given[field]!r} already; give one of the two.")
     with reworded({"set data.label_key=": "--label ", "set data.regulators=": "--regulators "}):
         changed = change_config(loaded, given)
+    if config and "data.path" not in given:
+        refuse_started_elsewhere(changed, config)
     refuse_unused(changed, [parse_override(override)[0] for override in overrides or []])
     return changed
 

@@ -14,7 +14,7 @@ from grn.config.mistakes import Origins, sentences, shown
 from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
 from grn.errors import ConfigError, Mistakes, one_line
-from grn.files import address_in, as_a_shell_reads, disguised, does_not_exist, nearest_file
+from grn.files import address_in, as_a_shell_reads, disguised, does_not_exist, folder_with
 from grn.nearest import nearest
 
 SIMULATED = "data.simulated."
@@ -44,10 +44,9 @@ def find_config(name: str | os.PathLike[str]) -> Path:
     shipped = sorted(path.name for path in shipped_configs().glob("*.yaml"))
     if address_in(name) or as_a_shell_reads(name):
         raise ConfigError(does_not_exist(wanted, ""))
-    here = nearest_file(wanted) or nearest_file(Path(f"{wanted}.yaml"))
-    near = str(here) if here and here.suffix in {".yaml", ".yml"} else nearest(wanted.name, shipped, LIKE)
-    near = near or nearest(f"{wanted.name}.yaml", shipped, LIKE)
-    hint = f"did you mean {near}?" if near else f"those are {', '.join(shipped)}."
+    known = {name: name for name in shipped} | {path.name: str(path) for path in wanted.parent.glob("*.y*ml")}
+    near = nearest(wanted.name, known, LIKE) or nearest(f"{wanted.name}.yaml", known, LIKE)
+    hint = f"did you mean {known[near]}?" if near else f"those are {', '.join(shipped)}."
     raise ConfigError(f"There is no configuration {str(name)!r} in this folder or among the shipped ones; {hint}")
 
 
@@ -85,6 +84,18 @@ def refuse_unused(config: Config, fields: Iterable[str]) -> None:
     if own and not config.data.path.startswith("simulated:"):
         raise ConfigError(
             f"{own[0]} is of simulated cells, and other cells are given; leave it out, or give simulated: as the cells."
+        )
+
+
+def refuse_started_elsewhere(config: Config, name: str | os.PathLike[str]) -> None:
+    """Raises ConfigError where the cells are not in the folder that a command was started in, but in that of the
+    configuration `name`, or above it."""
+    path = config.data.path
+    folder = None if ":" in path else folder_with(Path(path), find_config(name).resolve().parent)
+    if folder is not None:
+        raise ConfigError(
+            f"{path} does not exist, seen from the folder in which this command was started; start it in {folder}, or "
+            f"set data.path to {folder / path}."
         )
 
 

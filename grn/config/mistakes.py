@@ -88,7 +88,12 @@ def _sentence(field: str, mistakes: list[dict[str, Any]]) -> str:
             return f"{field} is missing; set it in the file or with --set {field}=VALUE"
         case "model_type" | "model_attributes_type":
             inside = [name for name in all_fields() if name.startswith(f"{field}.")]
-            return f"{field} is a section, not {shown(first['input'])}; set its fields, for example {inside[0]}"
+            name, equals, value = str(first["input"]).partition("=")
+            as_yaml = f"write `{name.strip()}: {value.strip()}`, with a colon" if equals else ""
+            return (
+                f"{field} is a section, not {shown(first['input'])}; "
+                f"{as_yaml or f'set its fields, for example {inside[0]}'}"
+            )
         case "value_error":
             problem = str(first["ctx"]["error"])
             return problem if not field or field in problem else f"{field}: {problem}"
@@ -119,8 +124,9 @@ _BOUNDS = {
 def _expected(mistake: dict[str, Any]) -> str:
     """What a field takes, from pydantic's type of the error."""
     error_type = mistake["type"]
-    if error_type == "too_short":
-        return "a list that is not empty"
+    if error_type in ("too_short", "too_long"):
+        least, most = (mistake["ctx"].get(limit) for limit in ("min_length", "max_length"))
+        return "a list that is not empty" if least == 1 else f"a list of {least or most} values"
     if error_type == "literal_error":
         return mistake["ctx"]["expected"].replace("'", "")
     if error_type in _BOUNDS:

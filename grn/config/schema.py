@@ -26,6 +26,15 @@ def _no_boolean(value: Any) -> Any:
     return value
 
 
+def _genes(value: Any) -> Any:
+    """A number in quotes is the number, and no file; names stand in a file."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value)
+    if isinstance(value, (list, tuple)):
+        raise ValueError("data.genes is a list; write the names into a file, one a line, and give the name of the file")
+    return value
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False)
 
@@ -102,7 +111,9 @@ class DataConfig(Section):
     absent_fraction: float = Field(
         0.1, ge=0, le=1, description="packed bags: share of the masked absent genes that are listed, as queries only"
     )
-    genes: Positive | str = Field(2000, description="all | the N most variable | a file with one gene a line")
+    genes: Annotated[Positive | str, BeforeValidator(_genes)] = Field(
+        2000, description="all | the N most variable | a file with one gene a line"
+    )
     gene_key: str | None = Field(None, description="column of var with the gene names; null: the index")
     duplicates: Literal["refuse", "sum"] = Field("refuse", description="genes listed twice: refuse, or sum the counts")
     label_key: str | None = Field(None, description="column of obs with the cell types; null: none")

@@ -21,7 +21,13 @@ KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")  # what a key may be
 ADVICE = {
     "constructor for the tag": "write plain values, without tags (!)",
     "escape": "write \\ twice, or use single quotes",
-    "mapping values": "indent the fields of a section alike, and put a text with a colon in quotes",
+    "<block end>": "indent the fields of a section alike",
+    "<stream end>": "close its quotes and brackets",
+    "expected ':'": "write each field as `name: value`",
+    "mapping values": (
+        "end the name of a section with a colon, indent the fields of a section alike, and put a text with a colon in "
+        "quotes"
+    ),
     "\\t": "indent with spaces, not with tabs",
     "document start": "write sections as `data:`, and their fields, indented, below",
     "end of stream": "close its quotes and brackets",

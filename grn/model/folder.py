@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
-from grn.files import does_not_exist
-from grn.run_folder import refuse_cut_off, refuse_mixed_parts
+from grn.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
 
 FORMAT = 7
 READABLE = (6, FORMAT)  # 6 has no cell reader
@@ -102,7 +101,7 @@ class ModelFiles(BaseModel):
 def read_model_folder(folder: Path) -> ModelFiles:
     """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
     if not folder.exists():
-        raise RunFolderError(does_not_exist(folder, "give a run folder or its model/."))
+        raise RunFolderError(no_such_run(folder, "give a run folder or its model/."))
     if (folder / "model").is_dir():
         refuse_mixed_parts(folder)
         folder = folder / "model"

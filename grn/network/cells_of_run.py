@@ -10,7 +10,7 @@ from anndata import AnnData
 from grn.config.schema import Config
 from grn.data.cells import Cells, load_cells
 from grn.errors import DataError, RunFolderError, VocabularyMismatch
-from grn.files import nearest_file
+from grn.files import folder_with, nearest_file
 from grn.model.saved import TrainedModel
 from grn.regulation.states import States, states_of
 from grn.run_folder import read_again
@@ -49,6 +49,8 @@ def refuse_lost_cells(run: Path, config: Config) -> None:
     if ":" in config.data.path or path.exists():
         return
     seen = "" if path.is_absolute() else ", seen from the folder in which this command was started"
+    if folder := folder_with(path, run.resolve()):
+        raise DataError(f"The cells that {run} was trained on, {path}, do not exist{seen}; start it in {folder}.")
     near = nearest_file(path)
     moved = f"{near}, if that is it" if near else "where it is now"
     raise DataError(

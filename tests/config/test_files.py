@@ -206,7 +206,10 @@ def test_the_last_override_of_a_field_holds():
             "objectives.property.weight is above 0, but objectives.property.key names no column of obs; set the key to "
             "a numeric column, or the weight to 0.",
         ),
-        ("data.regulators=[A", "this is not valid YAML (expected ',' or ']', but got '<stream end>'); correct it."),
+        (
+            "data.regulators=[A",
+            "this is not valid YAML (expected ',' or ']', but got '<stream end>'); close its quotes and brackets.",
+        ),
     ],
 )
 def test_a_wrong_override_is_one_sentence_that_quotes_it(override, sentence):

@@ -71,7 +71,15 @@ def command(
 
     to = console(quiet)
     source = load_config(cells) if cells.lower().endswith((".yaml", ".yml")) else cells
-    words = {"label_key": "--label", "regulators=": "--regulators"}
+    words = {
+        "give the network first": "give the cells first",
+        "a text is expected; give a text file, or write the table as one": (
+            "a table of the true edges is expected; give the cells first, and the table after it"
+        ),
+        "set label_key to another column, or to null": "give --label another column, or leave it out",
+        "label_key": "--label",
+        "regulators=": "--regulators",
+    }
     if isinstance(source, str):  # cells alone have no fields to set
         words["set data."] = "give a configuration with data."
     with reworded(words):

@@ -210,6 +210,8 @@ def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np
     if not listed:
         raise DataError("data.regulators is an empty list; list genes, or set it to all.")
     found = np.flatnonzero(np.isin(names, listed))
+    if alone := sorted({"all", *LISTS} & set(listed) - set(names)):
+        raise DataError(f"data.regulators lists {alone[0]!r}, which is no gene; give it alone, or names of genes.")
     if found.size == 0:
         raise DataError(_none_found("data.regulators", listed, names))
     absent = sorted(set(listed) - set(names))
@@ -292,7 +294,8 @@ def _instead(path: Path, field: str) -> str:
         return f"did you mean {near}?"
     given = [*words, *(["a whole number"] if field == "data.genes" else []), "a file with one gene a line"]
     if field == "data.regulators" and not re.search(r"[./\\]", str(path)):
-        given.append(f"the genes themselves, as [{path}]")
+        names = re.findall(r"[^\s;,|]+", str(path))
+        given.append(f"the genes themselves, as [{', '.join(names)}]")
     return f"give {', '.join(given[:-1])}{' or ' if given[1:] else ''}{given[-1]}."
 
 

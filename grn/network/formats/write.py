@@ -32,7 +32,7 @@ from grn.network.readouts.blocks.one_layer import LayerChoice, meaning_of_signs,
 from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import whole_bags
 from grn.network.weights import Network
-from grn.run_folder import CONFIG, config_of, refuse_cut_off, refuse_mixed_parts
+from grn.run_folder import CONFIG, config_of, no_such_run, refuse_cut_off, refuse_mixed_parts
 
 BY_TYPE = "edges_by_type.parquet"
 
@@ -123,7 +123,7 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
     cell_type: of this type alone. Raises RunFolderError, DataError.
     """
     if not folder.exists():
-        raise RunFolderError(does_not_exist(folder, "give a run folder."))
+        raise RunFolderError(no_such_run(folder, "give a run folder."))
     if folder.is_file():
         raise RunFolderError(f"{folder} is a file; give the folder of a run{_around(folder)}.")
     refuse_cut_off(folder, PARTS)
