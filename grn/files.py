@@ -186,7 +186,9 @@ def nearest_file(path: Path, folders: bool = False) -> Path | None:
     with suppress(OSError):
         shown = [entry for entry in path.parent.iterdir() if not entry.name.startswith(".")]
         names = [entry.name for entry in shown if entry.is_dir() or not folders]
-    near = nearest(path.name, names)
+    # An ending that many files have makes no two names alike.
+    alike = [name for name in names if Path(name).suffix != path.suffix or nearest(path.stem, [Path(name).stem])]
+    near = nearest(path.name, alike)
     return path.parent / near if near else None
 
 
@@ -224,6 +226,7 @@ DISGUISED = {
     b"\x89HDF": "is an HDF5 file, where a text is expected; give a text file, or write the table as one",
     b"PAR1": "is a parquet file; give it the ending .parquet",
     b"version https://git-lfs": "is a pointer of Git LFS and not the file itself; get that with git lfs pull",
+    **dict.fromkeys((b'{"', b'[{"', b'["'), "is JSON; write it as a text file, with a line for each of its entries"),
 }
 
 
@@ -254,6 +257,8 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
     if found and not packed:
         raise DataError(f"{path} {found}.")
     if packed and found != DISGUISED[b"\x1f\x8b"] and path.is_file() and path.stat().st_size:
+        if found:
+            raise DataError(f"{path} {found}.")
         raise DataError(f"{path} is not packed by gzip, though its name ends in .gz; remove that ending from its name.")
     try:
         with gzip.open(path) if packed else path.open("rb") as file:
@@ -415,6 +420,10 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
     if (found := disguised(path)) and found != DISGUISED[b"\x89HDF"]:
         return DataError(f"{path} {found}.")
     with suppress(OSError, RuntimeError), h5py.File(path, "r") as file:
+        if "obs" not in file and "row_attrs" in file:
+            return DataError(f"{path} is a loom file; read it with anndata.io.read_loom, and write it as .h5ad.")
+        if file.attrs.get("encoding-type") == "MuData":
+            return DataError(f"{path} is a MuData file; write its modality of gene expression as .h5ad.")
         if "obs" not in file and "var" not in file and "matrix" in file:
             return DataError(f"{path} is a 10x file, not an AnnData; rename it so that it ends in .h5.")
         if "obs" not in file and "var" not in file:

@@ -59,6 +59,12 @@ def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
     )
 
 
+def refuse_lost(run: Path) -> None:
+    """Raises RunFolderError where a complete run has lost what every run writes, which resuming cannot bring back."""
+    if (run / COMPLETE).is_file():
+        refuse_cut_off(run, ("model", "network.h5ad", "edges.parquet"))
+
+
 @contextmanager
 def read_again(run: Path) -> Iterator[None]:
     """Within it, what is wrong with the cells, lists or settings that a run was started with is said to be so.

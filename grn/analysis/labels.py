@@ -17,6 +17,7 @@ from anndata import AnnData
 
 from grn.data.preprocessing.genes import column_of
 from grn.errors import ConfigError, DataError, one_line
+from grn.files import disguised
 from grn.nearest import nearest
 
 LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabulary that is wanted
@@ -78,6 +79,8 @@ def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
     if not isinstance(given, (str, os.PathLike)):
         raise ConfigError(f"--map is of the type {type(given).__name__}; give names, as {{'CD8 T': 'T'}}, or a file.")
     path = Path(given)
+    if other := disguised(path):
+        raise ConfigError(f"--map {path} {other}.")
     try:
         separator = "\t" if path.suffix == ".tsv" else ","
         # index_col=False: a third field in a line is an error, and not a column before the others.

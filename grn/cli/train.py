@@ -69,7 +69,7 @@ def command(
 ) -> None:
     """Train a model, and write its predictions of cell types and its network into a run folder."""
     from grn.errors import ConfigError
-    from grn.run_folder import COMPLETE, config_of
+    from grn.run_folder import COMPLETE, config_of, refuse_lost
 
     if is_configuration(data):
         if config is not None:
@@ -79,6 +79,7 @@ def command(
         if any((data, config, overrides, output, label, regulators)):
             raise ConfigError(f"--resume continues {resume} as it was started; leave out everything else.")
         config = str(config_of(resume))
+        refuse_lost(resume)
         if (resume / COMPLETE).exists():  # a queue that gives the same command until it succeeds must end
             from grn.cli.console import console, plain
 

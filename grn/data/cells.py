@@ -42,7 +42,7 @@ from grn.data.preprocessing.genes import (
 )
 from grn.data.preprocessing.multiplicity import counting_of, median_total, to_multiplicity
 from grn.data.preprocessing.scale import varying
-from grn.data.preprocessing.split import Split, split_cells
+from grn.data.preprocessing.split import MANY, Split, split_cells
 from grn.data.readers.memory import MEMORY
 from grn.data.readers.registry import open_source
 from grn.data.readers.tenx import LEFT_OUT
@@ -115,13 +115,14 @@ def load_cells(
     source = adata
     adata = open_source(config) if source is None else source
     refuse_empty(adata, config.path)
+    refuse_turned(adata, config)
     labels, classes = read_labels(adata.obs, config.label_key)
     groups = _read_groups(adata.obs, config.group_key)
     split = split_cells(labels, groups, config.validation_fraction, config.test_fraction, seed)
     expression = read_expression(adata, config)
     values, names = _named_genes(expression, config)
     refuse_cells_as_genes(names, list(map(str, adata.obs_names)), config.path if source is None else "the AnnData")
-    named, regulators_note = choose_regulators(names, config.regulators)
+    named, regulators_note = choose_regulators(names, config.regulators, list(map(str, adata.obs_names)))
     chosen = choose_genes(values[split.train], names, config.genes, named, config.values)
     if len(chosen) < len(names):
         values = values[:, chosen]
@@ -161,7 +162,9 @@ def load_cells(
             *_without_group(groups, config.group_key),
             *_labels_of_text(classes),
             *_labels_alike(classes),
-            *_without_state(state, config.state_key),
+            *_without_number(state, config.state_key, "data.state_key"),
+            *_without_number(predicted, property_key, "objectives.property.key"),
+            *_types_not_trained(labels, classes, split, config.group_key),
             f"{chosen.size} of {len(names)} genes are used ({listed(vocabulary, most=3)}){used}.",
             *genes_note(names, config.genes),
             regulators_note,
@@ -289,6 +292,15 @@ def _to_vocabulary(
     return sparse.csr_matrix(entries, shape=(len(place), len(vocabulary))), shared
 
 
+def refuse_turned(adata: AnnData, config: DataConfig) -> None:
+    """Raises DataError where the column of the labels is one of var alone: then a row may well be a gene."""
+    if config.label_key in adata.var and config.label_key not in adata.obs:
+        raise DataError(
+            f"data.label_key is {config.label_key!r}, a column of var and not of obs; name one of obs or, if the rows "
+            "of the AnnData are genes, transpose it, so that a row is a cell (adata.T)."
+        )
+
+
 def read_labels(
     obs: pd.DataFrame, key: str | None, instead: str = "set data.label_key to another column, or to null"
 ) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -377,21 +389,41 @@ def _labels_alike(classes: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-def _without_state(state: np.ndarray | None, key: str | None) -> tuple[str, ...]:
-    """A sentence about cells without a finite number along which regulation may change, where there are any."""
-    absent = 0 if state is None else int(np.isnan(state).sum())
-    return (f"{absent} cells have no finite number in the column {key!r} of obs (data.state_key).",) * bool(absent)
+def _without_number(values: np.ndarray | None, key: str | None, field: str) -> tuple[str, ...]:
+    """A sentence about cells without a finite number in the column that `field` names, where there are any."""
+    absent = 0 if values is None or key is None else int(np.isnan(values).sum())
+    return (f"{absent} cells have no finite number in the column {key!r} of obs ({field}).",) * bool(absent)
+
+
+def _types_not_trained(
+    labels: np.ndarray, classes: Sequence[str], split: Split, group_key: str | None
+) -> tuple[str, ...]:
+    """A sentence about cell types that no training cell has, as groups stay together, where there are any."""
+    absent = [repr(name) for place, name in enumerate(classes) if not (labels[split.train] == place).any()]
+    if group_key is None or not absent:
+        return ()
+    return (
+        f"No training cell has the type {listed(absent)}, as the groups of data.group_key ({group_key!r}) stay "
+        "together in the split, and no cell will be called so; give more groups of it, or set data.group_key: null.",
+    )
 
 
 def _read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     """The number of each cell's group, [C]; cells without a group form one group together (-1)."""
     if key is None:
         return None
-    groups = pd.factorize(column_of(obs, key, "data.group_key", "obs"), use_na_sentinel=True)[0]
+    column = column_of(obs, key, "data.group_key", "obs").astype(object)
+    column = column.where(column.astype(str).str.strip() != "", None)  # an empty text names no group
+    groups = pd.factorize(column, use_na_sentinel=True)[0]
     if len(groups) and (groups < 0).all():
         raise DataError(
             f"The column {key!r} of obs (data.group_key) has no value for any cell; choose another, or set "
             "data.group_key: null."
+        )
+    if len(groups) >= MANY and np.unique(groups).size == len(groups):
+        raise DataError(
+            f"The column {key!r} of obs (data.group_key) has another value for each of the {len(groups)} cells, so "
+            "that it groups none; set data.group_key to the column of the donor or batch, or to null."
         )
     return groups
 

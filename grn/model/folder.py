@@ -102,6 +102,8 @@ def read_model_folder(folder: Path) -> ModelFiles:
     """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
     if not folder.exists():
         raise RunFolderError(no_such_run(folder, "give a run folder or its model/."))
+    if folder.is_file():
+        raise RunFolderError(f"{folder} is a file, where a model is expected; give a run folder or its model/.")
     if (folder / "model").is_dir():
         refuse_mixed_parts(folder)
         folder = folder / "model"
@@ -117,7 +119,7 @@ def read_model_folder(folder: Path) -> ModelFiles:
             raise ValueError(f"{CARD} does not have the entries of a model")
         if card["format"] not in READABLE:
             raise RunFolderError(
-                f"{folder} has format {card['format']} and this version reads {FORMAT}; "
+                f"{folder} has format {card['format']!r} and this version reads {FORMAT}; "
                 "train again, or use the version that wrote it."
             )
         if card["hash"] != hash_of(card, content):

@@ -120,6 +120,9 @@ def no_list_of_edges(table: pd.DataFrame) -> str | None:
     of_numbers = texts.iloc[:, 1:].map(_is_number).to_numpy()
     if of_numbers.size and of_numbers.all() and set(map(str, table.columns[1:])) & set(texts.iloc[:, 0]):
         return f"is a matrix of numbers ({_examples(table)}), where a list of edges belongs; write a line for each edge"
+    if len(table) and _is_counting([str(name) for name in table.columns]) and is_edge(list(table.iloc[0].astype(str))):
+        edge = ", ".join(table.iloc[0].astype(str)[:8])  # see read_table: these columns have no names
+        return f"has no header: its first line is an edge ({edge}); write a header above it"
     if READ & {name.casefold() for name in first}:
         return None
     if any(set(first[own]) & set(texts.iloc[:, own].to_numpy().ravel()) for own in (slice(2), slice(2, 3))):

@@ -158,7 +158,11 @@ def property_scale(values: np.ndarray, key: str | None) -> tuple[float, float]:
     """Mean and sd of the property over cells [C], NaN where missing. Raises DataError where it does not vary."""
     known = values[~np.isnan(values)]
     if len(known) < 2 or known.std() == 0:
-        found = f"has {len(known)} finite numbers among" if len(known) < 2 else "does not vary between"
+        found = (
+            f"has {len(known)} finite numbers (in single precision) among"
+            if len(known) < 2
+            else "does not vary between"
+        )
         raise DataError(
             f"The obs column {key!r} {found} the training cells; set objectives.property.key to another column."
         )

@@ -19,7 +19,7 @@ from grn.config.fields import RENAMED
 from grn.config.schema import Config
 from grn.data.cells import Cells
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.run_folder import COMPLETE, CONFIG
+from grn.run_folder import COMPLETE, CONFIG, refuse_lost
 from grn.training.loop.checkpoint_file import load_checkpoint
 from grn.training.loop.metrics_file import METRICS, Rows, rows_before
 from grn.training.machine import processes
@@ -89,6 +89,7 @@ class Origin(L.Callback):
 
 def find_start(folder: Path) -> Start:
     """Where the run in `folder` resumes. Raises RunFolderError where that is complete or damaged."""
+    refuse_lost(folder)
     if (folder / COMPLETE).exists():
         raise RunFolderError(f"The run in {folder} is complete; there is nothing to resume.")
     last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))

@@ -139,8 +139,36 @@ FILES = {
     "commas": lambda path: filled_mtx_folder(path, {"features.tsv": "E0,a,Gene Expression\n"}),
     "blank": lambda path: filled_mtx_folder(path, {"barcodes.tsv": ""}),
     "unended": lambda path: (path.mkdir(), [(path / name).touch() for name in ("config.yaml", "log.txt")]),
+    "cells.loom.h5ad": lambda path: loom(path),
+    "modes.h5ad": lambda path: changed_kind(path),
+    "edges.json": lambda path: path.write_text('[{"source": "R1", "target": "G1"}]\n'),
+    "page.csv.gz": lambda path: path.write_bytes(b"PK\3\4 of a sheet"),
+    "sheet.xlsx": lambda path: path.write_bytes(b"PK\3\4" + bytes(range(255))),
+    "unheaded.csv": lambda path: path.write_text("R1,G1,1\nR2,G2,2\n"),
+    "folder_zarr": lambda path: cells().write_zarr(path),
+    "turned.h5ad": lambda path: cells().T.copy().write_h5ad(path),
+    "each.h5ad": lambda path: cells(
+        X=np.concatenate([COUNTS, COUNTS]),
+        obs=pd.DataFrame({"share": np.linspace(0, 1, 24)}, index=[f"c{i}" for i in range(24)]),
+    ).write_h5ad(path),
+    "same.h5ad": lambda path: cells(
+        X=np.repeat(COUNTS[:1], 150, 0), obs=pd.DataFrame(index=[f"c{i}" for i in range(150)])
+    ).write_h5ad(path),
+    "far.csv": lambda path: path.write_text(f"{EDGES}KLF1,G1,1\n"),
     "pointers.h5": lambda path: h5py.File(path, "w").create_group("matrix/barcodes").file.close(),
 }
+
+
+def loom(path) -> None:
+    with h5py.File(path, "w") as file:
+        file["matrix"] = COUNTS.T
+        file["row_attrs/Gene"], file["col_attrs/CellID"] = [0] * 6, [0] * 12
+
+
+def changed_kind(path) -> None:
+    with h5py.File(path, "w") as file:
+        file.attrs.update({"encoding-type": "MuData", "encoding-version": "0.1.0"})
+        file.create_group("mod")
 
 
 def changed_file(path, change, **values) -> None:
@@ -286,6 +314,21 @@ SENTENCES = {
     "train config.txt": "config.txt looks like a configuration, where cells are expected; give it a name that ends in",
     "init flat.yaml": "flat.yaml looks like a configuration, where cells are expected; grn train flat.yaml starts it.",
     "evaluate other.csv RUN": "is a folder, where a table of the true edges is expected; give the network first",
+    "train cells.loom.h5ad": "is a loom file; read it with anndata.io.read_loom, and write it as .h5ad.",
+    "train modes.h5ad": "modes.h5ad is a MuData file; write its modality of gene expression as .h5ad.",
+    "evaluate RUN edges.json": "edges.json is JSON; write it as a text file",
+    f"train page.csv.gz {TEXT}": "page.csv.gz is an Excel file or a zip archive; save its sheet",
+    "predict RUN cells.h5ad --output y.h5ad --map sheet.xlsx": "--map sheet.xlsx is an Excel file or a zip archive",
+    "train cells.h5ad --set network.prior=unheaded.csv": "has no header: its first line is an edge (R1, G1, 1)",
+    "train folder_zarr": "it is a .zarr folder: rename it so that it ends in .zarr.",
+    "train turned.h5ad --label condition": "'condition', a column of var and not of obs; name one of obs or, if",
+    "train turned.h5ad --regulators [g0,g1]": "whose cells have their names ('g0'); transpose it, so that a row is a",
+    "train each.h5ad --set data.group_key=share": "has another value for each of the 24 cells, so that it groups none",
+    "train same.h5ad": "0 of the 6 genes vary between the 105 training cells",
+    "train cells.h5ad --regulators x;y": "or the genes themselves, as [x,y].",
+    "predict cells.h5ad RUN --output y.h5ad": "cells.h5ad is a file, where a model is expected; give a run folder",
+    "evaluate far.csv RUN/truth.csv": "No edge of the network is from a regulator that is scored to a gene that is",
+    "evaluate ring.csv far.csv": "ring.csv does not exist; give a path that exists.",
     "benchmark RUN RUN/truth.csv --label cell_type": "--label is of cells, and a run or a configuration names its own",
 }
 
@@ -342,7 +385,13 @@ def other_cells(run) -> None:
     (run / "config.yaml").write_text(re.sub(r"label_key: .*", "label_key: cell_type", changed))
 
 
+def without_model(run) -> None:
+    shutil.rmtree(run / "model")
+    (run / "report.html").touch()  # a run writes it last
+
+
 OF_RUNS = {
+    ("train --resume RUN", without_model): "was complete, and model is lost; restore it, or train again.",
     ("predict RUN cells.h5ad --output y.h5ad", unfinished): "was cut off, as model is missing; grn train --resume",
     ("evaluate RUN/model other.csv", without_network): "is a folder without edges.parquet; give a run folder or a file",
     ("evaluate RUN other.csv", unfinished): "was cut off, as edges.parquet is missing; grn train --resume",

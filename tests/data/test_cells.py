@@ -73,7 +73,7 @@ def test_the_names_of_genes_are_shown_and_doubtful_ones_named(adata, write):
     for note in (
         f"genes are used ({cells.vocabulary[0]}, total,  A  and {adata.n_vars - 3} more), 1 of them as regulators.",
         f"1 of {adata.n_vars} genes have no name in the column 'symbol' of var (data.gene_key)",
-        "1 gene names are those of measurements of cells ('total')",
+        "1 gene names are those of measurements or numbers of cells ('total')",
         "1 are not in the data ('A'); some differ only in spaces or unusual characters ('A' and ' A ')",
     ):
         assert note in notes
@@ -264,3 +264,25 @@ def test_control_characters_in_names_of_genes_are_refused(adata, write, name):
     adata.var_names = [name, *adata.var_names[1:]]
     with pytest.raises(DataError, match="has a tab or another control character in its name; rename it first"):
         load_cells(DataConfig(path=write(adata)))
+
+
+def test_what_columns_leave_out_is_said(adata, write):
+    """Donors without a name, a property without a number, and types that groups keep out of the training."""
+    adata.obs["blank"] = ["" if cell % 5 == 0 else f"D{cell % 4}" for cell in range(adata.n_obs)]
+    adata.obs["age"] = [np.inf if cell == 1 else float(cell) for cell in range(adata.n_obs)]
+    adata.obs["type"] = ["abc"[cell % 3] for cell in range(adata.n_obs)]
+    adata.obs["of_type"] = [f"donor of {label}" for label in adata.obs["type"]]
+    path = write(adata)
+    cells, _ = load_cells(DataConfig(path=path, label_key="type", group_key="blank"), "age")
+    notes = " ".join(cells.notes)
+    empty = len(range(0, adata.n_obs, 5))
+    assert f"{empty} cells have nothing in the column 'blank' of obs; they stay together as one group." in notes
+    assert "1 cells have no finite number in the column 'age' of obs (objectives.property.key)." in notes
+    cells, _ = load_cells(DataConfig(path=path, label_key="type", group_key="of_type"))
+    assert "No training cell has the type '" in " ".join(cells.notes)
+
+
+def test_numbers_of_rows_among_the_genes_are_named(adata, write):
+    adata.var_names = ["Unnamed: 0", "index", *adata.var_names[2:]]
+    cells, _ = load_cells(DataConfig(path=write(adata), genes="all"))
+    assert "2 gene names are those of measurements or numbers of cells ('Unnamed: 0', 'index')" in " ".join(cells.notes)

@@ -134,7 +134,7 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path):
 
 
 def test_a_file_is_not_a_model(folder):
-    with pytest.raises(RunFolderError, match=r"card\.json is not a model"):
+    with pytest.raises(RunFolderError, match=r"card\.json is a file, where a model is expected"):
         TrainedModel.load(folder / "card.json")
 
 

@@ -95,7 +95,11 @@ PROPERTY = {"objectives": {"property": {"weight": 1.0, "key": "age"}}}
         (COUNTS, {"data": {"genes": 1}}, "One gene is used, 'g"),
         (COUNTS[:, :1], {}, "One gene is used, 'g0'"),
         (COUNTS, {"age": np.ones(60)} | PROPERTY, "'age' does not vary between the training cells"),
-        (COUNTS, {"age": np.full(60, np.inf)} | PROPERTY, "'age' has 0 finite numbers among the training cells"),
+        (
+            COUNTS,
+            {"age": np.full(60, np.inf)} | PROPERTY,
+            "'age' has 0 finite numbers .in single precision. among the training cells",
+        ),
         (COUNTS[:0], {}, "holds no cells"),
         (COUNTS[:, :0], {}, "holds no genes; give other data"),
     ],

@@ -14,7 +14,7 @@ import pandas as pd
 
 import grn
 from grn.analysis.baseline_cells import Expression, baseline_networks, cells_of_type, find_expression
-from grn.analysis.evaluation.evaluate import SCORES, Evaluation, check_names, checked_edges, evaluate_on
+from grn.analysis.evaluation.evaluate import SCORES, Evaluation, check_names, checked_edges, evaluate_on, repeated_pairs
 from grn.analysis.evaluation.network_files import KEY, PredictedNetwork, open_network_file
 from grn.analysis.evaluation.reference_files import ReferenceNetwork, open_reference_file
 from grn.analysis.evaluation.type_scores import TYPE_SCORES, TypedTruth, with_means
@@ -204,6 +204,11 @@ def describe(evaluation: Evaluation, predicted: PredictedNetwork, truth: Referen
         f"Network: {evaluation.predicted} of these pairs have a weight; {evaluation.outside} predicted edges are "
         f"outside the universe; early precision is computed on the strongest {evaluation.cut}.",
     ]
+    if len(universe.edges) == universe.pairs:
+        lines.append("Every pair of the universe is a true edge: any network that has all of them gets these scores.")
+    typed = "cell_type" in predicted.edges  # such a table lists a pair once for each type
+    if repeated := 0 if typed else repeated_pairs(predicted.edges, universe):
+        lines.append(f"{repeated} of these pairs are listed with several weights; the largest of each counts.")
     if universe.left_out:
         lacks = {"data": "the data lack", "network": "the network lacks"}
         lack = lacks.get(genes, f"{genes} lacks") if isinstance(genes, str) else "the list of genes lacks"

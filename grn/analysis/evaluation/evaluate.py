@@ -172,6 +172,15 @@ def check_names(table: pd.DataFrame, universe: Universe) -> None:
                 f"other way round ({first['source']!r} to {first['target']!r}); swap the columns of "
                 "regulators and targets in one of the two."
             )
+        if (universe.codes(table) < 0).all():
+            scored = [str(name) for name in (*universe.regulators, *universe.genes)]
+            why = near_miss(map(str, named.difference(scored, sort=False)), scored)
+            raise DataError(
+                "No edge of the network is from a regulator that is scored to a gene that is: those of the network are "
+                f"like {table['source'].iloc[0]!r} to {table['target'].iloc[0]!r}, those of the reference like "
+                f"{str(universe.regulators[0])!r} to {str(universe.genes[0])!r}; "
+                f"{why or 'use the same kind of names in both, or a network with such edges'}."
+            )
         return
     in_network, in_reference = str(named[0]), str(universe.genes[0])
     if near := near_miss(map(str, named), map(str, universe.genes)):
@@ -195,6 +204,13 @@ def strongest_per_pair(table: pd.DataFrame, universe: Universe) -> tuple[np.ndar
     _, first = np.unique(codes, return_index=True)
     first.sort()
     return codes[first], weight[first], outside
+
+
+def repeated_pairs(table: pd.DataFrame, universe: Universe) -> int:
+    """How many pairs of the universe a table lists more than once, with different weights."""
+    of_pair = pd.Series(table["weight"].to_numpy()).groupby(universe.codes(table))
+    differ = of_pair.nunique() > 1
+    return int(differ[differ.index >= 0].sum())
 
 
 def _null(

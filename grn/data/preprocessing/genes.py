@@ -27,7 +27,8 @@ OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE)
 # What programs measure of each cell, as its total, and write beside its genes.
 MEASURED = re.compile(
     r"(n|num|total|sum|log1p_total|log1p_n)_?(counts?|genes?|umis?|features?)(_by_counts)?|total|n(Count|Feature)_\w+|"
-    r"(pct|percent)[._]?(counts[._])?(mito?|mt|ribo|rb|hb)\w*|(library|lib)_?size|doublet_?scores?",
+    r"(pct|percent)[._]?(counts[._])?(mito?|mt|ribo|rb|hb)\w*|(library|lib)_?size|doublet_?scores?|"
+    r"(level_|unnamed: ?)\d+|index|row_?(names?|numbers?)",
     re.IGNORECASE,
 )
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -161,8 +162,8 @@ def genes_note(names: Sequence[str], choice: int | str) -> tuple[str, ...]:
             notes.append(f"{len(absent)} of {len(listed)} genes of {choice} are {_absent(absent, names)}.")
     if measured := [name for name in names if MEASURED.fullmatch(name)]:
         notes.append(
-            f"{len(measured)} gene names are those of measurements of cells ({_examples(measured)}) and count as "
-            "genes; remove these columns if they are none."
+            f"{len(measured)} gene names are those of measurements or numbers of cells ({_examples(measured)}) and "
+            "count as genes; remove these columns if they are none."
         )
     if dates := dates_among(names):
         notes.append(
@@ -199,10 +200,13 @@ def choose_genes(
     return chosen
 
 
-def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np.ndarray | None, str]:
+def choose_regulators(
+    names: Sequence[str], choice: str | list[str], cells: Sequence[str] = ()
+) -> tuple[np.ndarray | None, str]:
     """Positions of the regulators, int64 (None: every gene), and a sentence about how many were found.
 
-    names [N]: of the genes.   choice: `data.regulators`. Raises DataError where none is found.
+    names [N]: of the genes.   choice: `data.regulators`.   cells: names of the cells, for messages.
+    Raises DataError where none is found.
     """
     if choice == "all":
         return None, "Every gene may regulate."
@@ -213,6 +217,11 @@ def choose_regulators(names: Sequence[str], choice: str | list[str]) -> tuple[np
     if alone := sorted({"all", *LISTS} & set(listed) - set(names)):
         raise DataError(f"data.regulators lists {alone[0]!r}, which is no gene; give it alone, or names of genes.")
     if found.size == 0:
+        if turned := sorted(set(listed) & set(cells)):
+            raise DataError(
+                f"None of the genes of data.regulators is among the genes of the data, whose cells have their names "
+                f"({turned[0]!r}); transpose it, so that a row is a cell (adata.T)."
+            )
         raise DataError(_none_found("data.regulators", listed, names))
     absent = sorted(set(listed) - set(names))
     missing = f"; {len(absent)} are {_absent(absent, names)}" if absent else ""

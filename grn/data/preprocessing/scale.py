@@ -34,10 +34,13 @@ def _moments(multiplicity: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sd of each gene, float64 [N]. Deviations are squared, and not values: the difference of the mean square
     and the squared mean would leave an sd of 3e-4 of the mean to a gene that is the same in every cell."""
     cells, genes = multiplicity.shape
-    mean = np.asarray(multiplicity.mean(0, dtype=np.float64)).ravel()
-    total, stored = np.zeros(genes), np.zeros(genes)
-    for first in range(0, multiplicity.nnz, PIECE):
-        values, gene = (each[first : first + PIECE] for each in (multiplicity.data, multiplicity.indices))
+    pieces = [slice(first, first + PIECE) for first in range(0, multiplicity.nnz, PIECE)]
+    mean, total, stored = np.zeros(genes), np.zeros(genes), np.zeros(genes)
+    for here in pieces:  # scipy adds float32 up as such, and equal values would differ from their mean
+        mean += np.bincount(multiplicity.indices[here], multiplicity.data[here].astype(np.float64), genes)
+    mean /= max(cells, 1)
+    for here in pieces:
+        values, gene = multiplicity.data[here], multiplicity.indices[here]
         total += np.bincount(gene, np.square(values - mean[gene]), genes)
         stored += np.bincount(gene, minlength=genes)
     return mean, np.sqrt((total + (cells - stored) * mean**2) / cells)

@@ -68,6 +68,8 @@ def _only(folder: Path, names: tuple[str, ...]) -> Path:
 def _what_to_do(folder: Path, name: str) -> str:
     if (folder / "config.yaml").is_file() and (folder / "log.txt").is_file():
         return f"it is a run of grn: give its cells, or its configuration, {folder / 'config.yaml'}."
+    if any((folder / own).is_file() for own in ("zarr.json", ".zgroup")):
+        return "it is a .zarr folder: rename it so that it ends in .zarr."
     if (folder / name).is_dir():
         return f"{name} is a folder itself: put the file in its place."
     if renamed := sorted(path.name for path in folder.glob(f"*{name}*")):

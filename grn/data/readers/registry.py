@@ -57,6 +57,7 @@ CONVERTED = {
     ".xls": "save its sheet as .csv",
     ".h5mu": "write its modality of gene expression as .h5ad",
     ".parquet": "write its table as .csv, or as .h5ad",
+    ".json": "write a configuration as .yaml, and a table as .csv",
     ".yaml": "it looks like a configuration, where cells are expected",
     ".yml": "it looks like a configuration, where cells are expected",
 }

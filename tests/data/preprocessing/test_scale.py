@@ -26,3 +26,8 @@ def test_a_gene_that_is_the_same_in_every_cell_does_not_vary_and_has_an_sd_of_1(
     values[0, 1] += 1
     assert varying(sp.csr_matrix(values)).tolist() == [False, True]
     assert mean_and_sd(sp.csr_matrix(values))[1][0] == 1
+
+
+def test_equal_values_of_many_cells_do_not_vary():
+    """Sums of float32 would be off by more than what tells rounding from variation."""
+    assert not varying(sp.csr_matrix(np.full((105, 3), np.log1p(np.float32(2))))).any()
