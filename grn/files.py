@@ -166,7 +166,9 @@ def nearest_file(path: Path) -> Path | None:
     names: list[str] = []
     with suppress(OSError):
         names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
-    near = nearest(path.name, names)
+    # An ending that many files have makes no two names alike.
+    alike = [name for name in names if Path(name).suffix != path.suffix or nearest(path.stem, [Path(name).stem])]
+    near = nearest(path.name, alike)
     return path.parent / near if near else None
 
 

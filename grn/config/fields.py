@@ -37,6 +37,12 @@ def unknown_field(field: str) -> str:
     return f"{field} is not a field; {_suggestion(field)}"
 
 
+def _initials(name: str) -> str | None:
+    """lr of learning_rate; None of a name of one word."""
+    words = name.split("_")
+    return "".join(word[0] for word in words if word) if len(words) > 1 else None
+
+
 def _suggestion(unknown: str) -> str:
     """The nearest field in the same section, else in any other, else the fields of the section."""
     parent, _, last = unknown.rpartition(".")
@@ -44,7 +50,11 @@ def _suggestion(unknown: str) -> str:
     siblings = [name.rpartition(".")[2] for name in fields if name.rpartition(".")[0] == parent]
     if near := nearest(last, siblings, LIKE):
         return f"did you mean {parent}.{near}?" if parent else f"did you mean {near}?"
+    if near := next((name for name in siblings if _initials(name) == last), None):
+        return f"did you mean {parent}.{near}?" if parent else f"did you mean {near}?"
     elsewhere = {name.rpartition(".")[2]: name for name in reversed(fields)}
-    if near := nearest(last, elsewhere, LIKE) or nearest(unknown, [name for name in fields if name != parent], LIKE):
+    # Names that share the section look alike for that alone.
+    others = [name for name in fields if name != parent and (not parent or name.rpartition(".")[0] != parent)]
+    if near := nearest(last, elsewhere, LIKE) or nearest(unknown, others, LIKE):
         return f"did you mean {elsewhere.get(near, near)}?"
     return f"{parent or 'a configuration'} has the fields {', '.join(siblings)}"
