@@ -164,9 +164,7 @@ def _anndata_of(network: Run | AnnData | pd.DataFrame | str | os.PathLike[str]) 
     if isinstance(network, pd.DataFrame):
         if "cell_type" in network:
             raise DataError("cell_type= chooses a network of a run; of a table, choose rows by its column cell_type.")
-        raise DataError(
-            "cell_type= chooses a network of a run, and this table is of one network; give the run instead."
-        )
+        raise DataError("cell_type= chooses a network of a run, and this table has one network; give the run instead.")
     path = as_path(network, "read_network")
     if path.is_dir():
         path = path / "network.h5ad"

@@ -49,6 +49,10 @@ def dense(cells) -> np.ndarray:
     return cells.X.toarray() if hasattr(cells.X, "toarray") else np.asarray(cells.X)
 
 
+def logs(cells) -> np.ndarray:
+    return np.log1p(dense(cells) / dense(cells).sum(1, keepdims=True) * 1e4)
+
+
 def with_x(cells, values) -> anndata.AnnData:
     return anndata.AnnData(values, cells.obs, cells.var)
 
@@ -140,12 +144,7 @@ CALLS = {
         r"^The AnnData has no layer 'logs'; set counts to one of: layer:log\.$",
     ),
     "logs in X, for scores": (
-        lambda run, cells: grn.evaluate(
-            run,
-            truth(run),
-            data=with_x(cells, np.log1p(dense(cells) * (1 + np.arange(len(cells)))[:, None])),
-            quiet=True,
-        ),
+        lambda run, cells: grn.evaluate(run, truth(run), data=with_x(cells, logs(cells)), quiet=True),
         r"give an AnnData with the counts in X, or a configuration with data\.counts: recover\.$",
     ),
     "genes that the cells lack": (
