@@ -119,7 +119,7 @@ class Argument:
         if "Axes" in self.parts and type(value).__name__ == "ndarray":
             return " (give one of these axes, as ax[0])"
         if PATH not in self.parts and {"Run", "RunLike"} & set(self.parts) and is_folder(value):
-            return f" (open it with grn.load({os.fspath(value)!r}))"  # type: ignore[call-overload]
+            return f" (open the run with grn.load({os.fspath(value)!r}))"  # type: ignore[call-overload]
         if isinstance(value, str):
             texts = [
                 ast.literal_eval(text) for each in self.parts if each.startswith("Lit") for text in choices_of(each)

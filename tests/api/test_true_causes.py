@@ -159,7 +159,7 @@ CALLS = {
     ),
     "a folder in place of a run": (
         lambda run, cells: grn.plots.regulator_dots(str(run.folder)),
-        r"an AnnData \(open it with grn\.load\('.*'\)\)\.$",
+        r"an AnnData \(open the run with grn\.load\('.*'\)\)\.$",
     ),
     "two fields that contradict each other": (
         lambda run, cells: grn.train(cells, label_key="cell_type", group_key="cell_type", quiet=True),
