@@ -20,6 +20,10 @@ class DataError(UserError):
     """An expression matrix, its labels or its genes that cannot be used."""
 
 
+class CellsNotStored(DataError):
+    """Cells of a run that were an AnnData in memory: no file holds them, and none was changed or lost."""
+
+
 class VocabularyMismatch(DataError):
     """Data that lack too many of a model's genes."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grn.errors import ConfigError, DataError, RunFolderError
+from grn.errors import CellsNotStored, ConfigError, DataError, RunFolderError
 from grn.files import does_not_exist, nearest_file, refuse_endless, refuse_unwritable, refuse_used_folder
 
 RUNS = Path("runs")
@@ -69,10 +69,13 @@ def refuse_lost(run: Path) -> None:
 def read_again(run: Path) -> Iterator[None]:
     """Within it, what is wrong with the cells, lists or settings that a run was started with is said to be so.
 
-    They were right when the run was started, so that advice to give others would not help by itself.
+    They were right when the run was started, so that advice to give others would not help by itself. Cells that were
+    never stored are neither lost nor changed: their sentence stays as it is.
     """
     try:
         yield
+    except CellsNotStored:
+        raise
     except (ConfigError, DataError) as error:
         sentence = str(error)
         error.args = (

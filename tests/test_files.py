@@ -13,7 +13,7 @@ from scipy import sparse
 
 from grn import files
 from grn.errors import DataError, RunFolderError
-from grn.files import replacing_file, replacing_folder, write_text
+from grn.files import nearest_file, replacing_file, replacing_folder, write_text
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002])
@@ -153,3 +153,19 @@ def test_a_name_that_is_no_text_is_refused(tmp_path):
     for refuse in (files.refuse_used_folder, files.refuse_unwritable):
         with pytest.raises(RunFolderError, match=r"is not text in UTF-8; choose another output"):
             refuse(tmp_path / "caf\udce9")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "near"),
+    [
+        ("tfs.txt", None),
+        ("note.txt", "notes.txt"),
+        ("notes.csv", "notes.txt"),
+        ("cels.h5ad", "cells.h5ad"),
+        ("a", None),
+    ],
+)
+def test_an_ending_in_common_makes_no_two_names_alike(wanted, near, tmp_path):
+    for name in ("notes.txt", "cells.h5ad"):
+        (tmp_path / name).touch()
+    assert nearest_file(tmp_path / wanted) == (tmp_path / near if near else None)

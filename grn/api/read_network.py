@@ -162,7 +162,9 @@ def _anndata_of(network: Run | AnnData | pd.DataFrame | str | os.PathLike[str]) 
     if is_anndata(network):
         return network
     if isinstance(network, pd.DataFrame):
-        raise DataError("cell_type= chooses a network of a run; of a table, choose rows by its column cell_type.")
+        if "cell_type" in network:
+            raise DataError("cell_type= chooses a network of a run; of a table, choose rows by its column cell_type.")
+        raise DataError("cell_type= chooses a network of a run, and this table has one network; give the run instead.")
     path = as_path(network, "read_network")
     if path.is_dir():
         path = path / "network.h5ad"

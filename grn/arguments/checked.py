@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,6 +17,7 @@ from grn.arguments.kinds import (
     Kind,
     a_text,
     choices_of,
+    is_folder,
     is_whole,
     is_word,
     kind_of,
@@ -116,6 +118,8 @@ class Argument:
             return f" (its columns have {levels(value)} names each; give them one)"
         if "Axes" in self.parts and type(value).__name__ == "ndarray":
             return " (give one of these axes, as ax[0])"
+        if PATH not in self.parts and {"Run", "RunLike"} & set(self.parts) and is_folder(value):
+            return f" (open the run with grn.load({os.fspath(value)!r}))"  # type: ignore[call-overload]
         if isinstance(value, str):
             texts = [
                 ast.literal_eval(text) for each in self.parts if each.startswith("Lit") for text in choices_of(each)

@@ -99,6 +99,12 @@ def _path(value: object) -> object:
     return text if isinstance(text, str) and text and "\0" not in text and not too_long(text) else REFUSED
 
 
+def is_folder(value: object) -> bool:
+    """Whether a value is the path of a folder that exists."""
+    path = _path(value)
+    return path is not REFUSED and os.path.isdir(str(path))
+
+
 def too_long(text: str) -> bool:
     """Whether a path has a name that no file system holds, or is one that the system refuses."""
     names = os.fsencode(text).split(b"/") if writable(text) else []

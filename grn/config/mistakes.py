@@ -51,7 +51,10 @@ def _origin(field: str, problem: str, origins: Origins, name: str) -> str:
     }
     named = [origin for each, origin in inside.items() if re.search(rf"\b{re.escape(each)}\b", problem)]
     if named:
-        return " ".join(origin.removesuffix(": ") for origin in named) + ": "
+        said = [origin.removesuffix(": ") for origin in named]
+        if all(origin.startswith("set ") for origin in said):
+            return f"set {', '.join(origin.removeprefix('set ') for origin in said)}: "
+        return " ".join(said) + ": "
     if not field:
         return f"{name}: "
     last = list(inside.values())[-1:]

@@ -38,6 +38,7 @@ from grn.data.preprocessing.genes import (
     near_miss,
     plain,
     refuse_cells_as_genes,
+    refuse_column_of_var,
     unnamed_note,
 )
 from grn.data.preprocessing.multiplicity import counting_of, median_total, to_multiplicity
@@ -115,7 +116,8 @@ def load_cells(
     source = adata
     adata = open_source(config) if source is None else source
     refuse_empty(adata, config.path)
-    refuse_turned(adata, config)
+    keys = {"label_key": config.label_key, "group_key": config.group_key, "state_key": config.state_key}
+    refuse_column_of_var(adata, {f"data.{name}": key for name, key in keys.items()})
     labels, classes = read_labels(adata.obs, config.label_key)
     groups = _read_groups(adata.obs, config.group_key)
     split = split_cells(labels, groups, config.validation_fraction, config.test_fraction, seed)
@@ -292,15 +294,6 @@ def _to_vocabulary(
     return sparse.csr_matrix(entries, shape=(len(place), len(vocabulary))), shared
 
 
-def refuse_turned(adata: AnnData, config: DataConfig) -> None:
-    """Raises DataError where the column of the labels is one of var alone: then a row may well be a gene."""
-    if config.label_key in adata.var and config.label_key not in adata.obs:
-        raise DataError(
-            f"data.label_key is {config.label_key!r}, a column of var and not of obs; name one of obs or, if the rows "
-            "of the AnnData are genes, transpose it, so that a row is a cell (adata.T)."
-        )
-
-
 def read_labels(
     obs: pd.DataFrame, key: str | None, instead: str = "set data.label_key to another column, or to null"
 ) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -343,6 +336,7 @@ def read_columns(
     source = open_source(config) if adata is None else adata
     if not np.array_equal(source.obs_names.to_numpy(str), cells.obs_names):
         raise DataError(f"{config.path} changed while it was read: its cells are others now; try again.")
+    refuse_column_of_var(source, {option: name for name, option in columns.items()})
     found = {name: column_of(source.obs, name, option, "obs") for name, option in columns.items()}
     if adata is None and source.isbacked:
         source.file.close()

@@ -173,6 +173,11 @@ def _pair(name: str, value: object) -> None:
         raise ValueError(f"{name} must be two whole numbers of at least 0, not {value!r}.")
 
 
+def _shape(name: str, value: object) -> None:
+    if not isinstance(value, (tuple, list)):
+        raise ShapeMismatch(f"{name} must be a shape, as q.shape; found {found(value).removeprefix('of ')}.")
+
+
 def _a(kind: str, example: str) -> Check:
     """A check for a class of flashsign, by its name: its module may import this one."""
 
@@ -256,6 +261,7 @@ CHECKS: dict[str, Check] = {
     "slice": _instance_of(slice, "a slice, as slice(0, 10)"),
     "int | range": _count_or_range,
     "tuple[int, int]": _pair,
+    "Sequence[int]": _shape,
     "torch.dtype": _floating,
     "torch.device | str": _device,
     "distributed.ProcessGroup": _group,

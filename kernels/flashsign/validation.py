@@ -72,6 +72,11 @@ def is_whole(numbers: Tensor) -> bool:
     return not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
 
 
+def is_plain(values: Tensor) -> bool:
+    """Whether a tensor's values can be read: it is of torch's own class, and outside of torch.func transforms."""
+    return type(values) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(values)
+
+
 def check_values(name: str, values: Tensor) -> None:
     """Raises ShapeMismatch for multiplicities below 0, infinite or NaN, where they are data on a CPU.
 
@@ -80,8 +85,7 @@ def check_values(name: str, values: Tensor) -> None:
     """
     if torch.compiler.is_compiling() or values.device.type != "cpu" or values.requires_grad:
         return
-    of_torch = type(values) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(values)
-    if not of_torch or values.dtype == torch.bool or not values.numel():
+    if not is_plain(values) or values.dtype == torch.bool or not values.numel():
         return
     # Detached from tangents too: torch 2.11 has no forward derivative of aminmax.
     least, most = (float(x) for x in values.detach().aminmax())
@@ -102,6 +106,10 @@ def check_packing(
         if query_offsets is not None:
             raise ShapeMismatch("query_offsets came without offsets: pass the offsets of the packed keys too.")
         return None, None
+    if query_offsets is None and len(q) != len(k):
+        raise ShapeMismatch(
+            f"q has {len(q)} packed rows and k {len(k)}, which the same offsets cannot cut: pass query_offsets, too."
+        )
     query_offsets = offsets if query_offsets is None else query_offsets
     check_offsets("offsets", offsets, k)
     check_offsets("query_offsets", query_offsets, q)

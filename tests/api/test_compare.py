@@ -39,7 +39,7 @@ def test_a_run_and_its_folder_give_the_same_table(tiny_run, capsys):
 
 
 def test_cells_in_memory_are_given_again(run_in_memory, cells):
-    with pytest.raises(DataError, match="not stored; give it again as data="):
+    with pytest.raises(DataError, match=r"^data\.path is 'memory:': .* not stored; give it again as data=\.$"):
         grn.compare(run_in_memory, "treated", **OPTIONS)
     before = cells.copy()
     table = grn.compare(run_in_memory, "treated", data=cells, **OPTIONS)

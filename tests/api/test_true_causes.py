@@ -39,6 +39,38 @@ def with_column(cells, name: str, values) -> anndata.AnnData:
     return changed
 
 
+def with_gene_column(cells) -> anndata.AnnData:
+    changed = cells.copy()
+    changed.var["symbol"] = changed.var_names
+    return changed
+
+
+def dense(cells) -> np.ndarray:
+    return cells.X.toarray() if hasattr(cells.X, "toarray") else np.asarray(cells.X)
+
+
+def logs(cells) -> np.ndarray:
+    """From which counts can be recovered."""
+    counts = np.random.default_rng(0).poisson(2.0, cells.shape) + (np.arange(cells.n_vars) == 0)
+    return np.log1p(counts / counts.sum(1, keepdims=True) * 1e4)
+
+
+def with_x(cells, values) -> anndata.AnnData:
+    return anndata.AnnData(values, cells.obs, cells.var)
+
+
+def with_logs_alone(cells) -> anndata.AnnData:
+    return anndata.AnnData(None, cells.obs, cells.var, layers={"log": np.log1p(dense(cells) / 3)})
+
+
+def truth(run) -> pd.DataFrame:
+    return run.edges.head(4)[["source", "target"]].assign(sign=1)
+
+
+def without(cells, edges: pd.DataFrame) -> anndata.AnnData:
+    return cells[:, ~cells.var_names.isin(edges[["source", "target"]].to_numpy().ravel())]
+
+
 CALLS = {
     "cells whose rows are genes": (
         lambda run, cells: grn.predict(cells.T, run),
@@ -86,6 +118,61 @@ CALLS = {
         lambda run, cells: grn.perturb(run, knockout="R1", basis="umap", data=with_umap(cells)),
         r"basis is 'umap', which is not in obsm of the cells; did you mean 'X_umap'\?",
     ),
+    "a column of genes": (
+        lambda run, cells: grn.train(with_gene_column(cells), label_key="symbol", set=FEW, quiet=True),
+        r"^label_key is 'symbol', which is a column of var and not of obs; give a column of obs or, if the rows are "
+        r"genes, exchange rows and columns, as adata\.T does\.$",
+    ),
+    "a column of genes for labels": (
+        lambda run, cells: grn.predict(with_gene_column(cells), run, labels="symbol", quiet=True),
+        r"^labels is 'symbol', which is a column of var and not of obs; give a column of obs",
+    ),
+    "a column that is like no other": (
+        lambda run, cells: grn.train(with_column(cells, "time", 1.0), group_key="patient", set=FEW, quiet=True),
+        r"^group_key is 'patient', which is not a column of obs; obs has '",
+    ),
+    "numbers as objects": (
+        lambda run, cells: grn.train(with_x(cells, dense(cells).astype(object)), set=FEW, quiet=True),
+        r"^X holds values of type object; expression must be numbers: convert them",
+    ),
+    "a matrix of logs alone": (
+        lambda run, cells: grn.predict(with_logs_alone(cells), run, quiet=True),
+        r"^The AnnData has no X, and no other matrix of it holds counts; give data with counts\.$",
+    ),
+    "a layer of expression that is missing": (
+        lambda run, cells: grn.train(
+            with_logs_alone(cells), values="expression", counts="layer:logs", set=FEW, quiet=True
+        ),
+        r"^The AnnData has no layer 'logs'; set counts to one of: layer:log\.$",
+    ),
+    "logs in X, for scores": (
+        lambda run, cells: grn.evaluate(run, truth(run), data=with_x(cells, logs(cells)), quiet=True),
+        r"give an AnnData with the counts in X, or a configuration with data\.counts: recover\.$",
+    ),
+    "genes that the cells lack": (
+        lambda run, cells: grn.evaluate(run.edges, truth(run), data=without(cells, truth(run)), quiet=True),
+        r"use the same kind of names in both or, where it is one already, cells and genes that the reference has\.$",
+    ),
+    "a type of a table of one network": (
+        lambda run, cells: grn.read_network(run.edges, cell_type="T1"),
+        r"^cell_type= chooses a network of a run, and this table has one network; give the run instead\.$",
+    ),
+    "a folder in place of a run": (
+        lambda run, cells: grn.plots.regulator_dots(str(run.folder)),
+        r"an AnnData \(open the run with grn\.load\('.*'\)\)\.$",
+    ),
+    "two fields that contradict each other": (
+        lambda run, cells: grn.train(cells, label_key="cell_type", group_key="cell_type", quiet=True),
+        r"^set label_key='cell_type', group_key='cell_type': group_key and label_key are both",
+    ),
+    "a field by its initials": (
+        lambda run, cells: grn.train(cells, set={"trainer.lr": 0.1}, quiet=True),
+        r"trainer\.lr is not a field; did you mean trainer\.learning_rate\?$",
+    ),
+    "a field that is like no other of its section": (
+        lambda run, cells: grn.train(cells, set={"trainer.zz": 0.1}, quiet=True),
+        r"trainer\.zz is not a field; trainer has the fields ",
+    ),
     "edges in place of a matrix": (
         lambda run, cells: grn.plots.network_heatmaps({"all": run.edges}),
         r"weights\['all'\] is a table of edges.*give the edges by themselves",
@@ -108,6 +195,21 @@ def test_the_true_cause_is_named(mistake, tiny_run, cells):
     call, sentence = CALLS[mistake]
     with pytest.raises(UserError, match=sentence):
         call(grn.load(tiny_run), cells)
+
+
+@pytest.mark.parametrize(
+    "columns", [["source", "target", "weight"], ["TF", "target", "importance"], ["Gene1", "Gene2"]]
+)
+def test_a_list_of_edges_is_no_matrix_of_cells(columns, tmp_path):
+    edges = pd.DataFrame([["R1", "G1", 0.5]], columns=[*columns, "x"][:3])
+    edges.to_csv(tmp_path / "edges.csv.gz", index=False)
+    with pytest.raises(UserError, match=r"edges\.csv\.gz is a list of edges \(its columns are .* where cells"):
+        grn.network(tmp_path / "edges.csv.gz", quiet=True)
+
+
+def test_a_screen_of_a_run_without_types_says_what_to_do(unlabelled, cells):
+    with pytest.raises(UserError, match=r"it has no labels, and no states: train with labels\.$"):
+        grn.screen(unlabelled, "a", "b", data=cells, quiet=True)
 
 
 @pytest.mark.parametrize("option", [{"error": 0.1}, {"labels": "cell_type"}, {"map": {"a": "b"}}])

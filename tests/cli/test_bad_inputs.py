@@ -321,7 +321,7 @@ SENTENCES = {
     "predict RUN cells.h5ad --output y.h5ad --map sheet.xlsx": "--map sheet.xlsx is an Excel file or a zip archive",
     "train cells.h5ad --set network.prior=unheaded.csv": "has no header: its first line is an edge (R1, G1, 1)",
     "train folder_zarr": "it is a .zarr folder: rename it so that it ends in .zarr.",
-    "train turned.h5ad --label condition": "'condition', a column of var and not of obs; name one of obs or, if",
+    "train turned.h5ad --label condition": "'condition', which is a column of var and not of obs; give a column",
     "train turned.h5ad --regulators [g0,g1]": "whose cells have their names ('g0'); transpose it, so that a row is a",
     "train each.h5ad --set data.group_key=share": "has another value for each of the 24 cells, so that it groups none",
     "train same.h5ad": "0 of the 6 genes vary between the 105 training cells",

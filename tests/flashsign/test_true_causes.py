@@ -99,6 +99,21 @@ MISTAKES = {
     ),
     "keys must be a shape [rows, heads, E]": lambda: dispatch.plan((9, 8, 64), (1, 9, 8, 64), bags=1),
     "method must be auto, stream or moments, not 'fast'": lambda: dispatch.plan((1, 8, 30, 64), method="fast"),
+    "queries must be a shape, as q.shape; found 3000.": lambda: dispatch.plan(3000),
+    "keys must be a shape, as q.shape; found the type Tensor.": lambda: dispatch.plan((1, 8, 30, 64), Q),
+    "replay is called with 1 argument, and it takes ().": lambda: fs.top_edges(lambda: None, 6, 5, k=3),
+    "q has 30 packed rows and k 20, which the same offsets cannot cut: pass query_offsets, too.": lambda: (
+        fs.spherical_attention(Q, Q[:20], Q[:20], offsets=torch.tensor([0, 10, 20]))
+    ),
+    "a row of h each; found classes [6] and weights [6].": lambda: fs.weighted_cross_entropy(
+        H, W, WHOLE[:6], torch.ones(6)
+    ),
+    "target has 30, which is none of the 20 classes.": lambda: fs.monoid_reduce(
+        fs.class_cross_entropy(20), (H, torch.full((6,), 30)), (W,)
+    ),
+    "target has 5, which is none of the 0 classes.": lambda: fs.monoid_reduce(
+        fs.class_cross_entropy(0), (H, torch.full((6,), 5)), (W,)
+    ),
     "device must be a torch.device or facts": lambda: dispatch.plan((1, 8, 30, 64), device="cuda"),
 }
 

@@ -126,7 +126,7 @@ def _no_edge_between(measured: pd.Index, edges: pd.DataFrame) -> DataError:
     example = str(measured[0]) if len(measured) else ""
     return DataError(
         f"{found}; the scored genes are named like {example!r}, those of the reference like {str(named[0])!r}: use the "
-        "same kind of names in both."
+        "same kind of names in both or, where it is one already, cells and genes that the reference has."
     )
 
 

@@ -89,5 +89,6 @@ class Subject:
         if len(states) > 1 and name in states.names:
             return states.membership.argmax(1) == states.names.index(name)
         known = cells.classes or (states.names if len(states) > 1 else ())
-        listed = f"its types are {', '.join(map(repr, known))}." if known else "it has no labels, and no states."
+        without = "it has no labels, and no states: train with labels."
+        listed = f"its types are {', '.join(map(repr, known))}." if known else without
         raise DataError(f"The run has no cell type {name!r}; {listed}")

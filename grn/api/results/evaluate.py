@@ -34,6 +34,15 @@ WORDS = {
     " or a file with one gene a line": ", names in a list or a file with one gene a line",
 }
 """What messages say of options -> what they say to a caller of `evaluate`."""
+RECOVERED = "recover (computes the integers from its log1p values)"
+IN_X = {
+    f" or {RECOVERED}": "",
+    f"set data.counts: {RECOVERED}": (
+        "give an AnnData with the counts in X, or a configuration with data.counts: recover"
+    ),
+    "set data.counts: ": "give an AnnData with the counts in X, which here are in: ",
+}
+"""The same for cells in memory, whose counts are taken from X."""
 
 
 @checked(permutations=Bound(0, MOST_PERMUTATIONS), seed=SEED)
@@ -164,7 +173,7 @@ def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network
         if not isinstance(network, Run):
             changes["data.genes"] = "all"
         base = network.config if isinstance(network, Run) else None
-        with reworded({"set data.counts: ": "give an AnnData with the counts in X, which here are in: "}):
+        with reworded(IN_X):
             return read_expression(change_config(base, changes), checked_anndata(data))
     if isinstance(data, (str, os.PathLike)):
         return read_expression(data_config(os.fspath(data)))

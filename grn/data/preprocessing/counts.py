@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ LARGEST = 1e9  # count: far above any cell's total
 SMALLEST_VALUE, LARGEST_VALUE = 1e-12, 1e12  # expression: sums of squares of such values are exact enough in float32
 
 
+Values = Literal["counts", "expression"]
 Pieces = Callable[[], Iterable[sparse.csr_matrix]]  # clean CSR [<= rows, N] of consecutive cells, each time anew
 
 
@@ -69,7 +71,7 @@ def expression_in_pieces(adata: AnnData, config: DataConfig, rows: int | None) -
             raise ConfigError(
                 "data.counts: recover computes counts, but data.values is expression; set data.values: counts."
             )
-        pieces, var, name = _matrix(adata, config.counts, rows)
+        pieces, var, name = _matrix(adata, config.counts, rows, config.values)
         _check_expression(pieces(), adata.obs_names, var.index, name)
         return ExpressionInPieces(_single(pieces), var, f"Expression values are read from {name} and used as they are.")
     if config.counts == "recover":
@@ -101,21 +103,26 @@ def _single(pieces: Pieces) -> Pieces:
     return lambda: (piece.astype(np.float32, copy=False) for piece in pieces())
 
 
-def _matrix(adata: AnnData, choice: str, rows: int | None) -> tuple[Pieces, pd.DataFrame, str]:
-    """The matrix that a choice of `data.counts` names, its genes, and its name in messages."""
+def _matrix(
+    adata: AnnData, choice: str, rows: int | None, values: Values = "counts"
+) -> tuple[Pieces, pd.DataFrame, str]:
+    """The matrix that a choice of `data.counts` names, its genes, and its name in messages.
+
+    values: what it should hold, for the advice where there is no such matrix.
+    """
     if choice == "X":
         if not _has_x(adata):
-            raise DataError(f"The AnnData has no X{_instead(adata)}.")
+            raise DataError(f"The AnnData has no X{_instead(adata, rows, values)}.")
         return _pieces(adata.X, "X", rows), adata.var, "X"
     if choice == "raw":
         if adata.raw is None:
-            raise DataError(f"The AnnData has no .raw{_instead(adata)}.")
+            raise DataError(f"The AnnData has no .raw{_instead(adata, rows, values)}.")
         return _pieces(adata.raw.X, ".raw", rows), adata.raw.var, ".raw"
     kind, _, layer = choice.partition(":")
     if kind != "layer" or not layer:
         raise ConfigError(f"data.counts is {choice!r}; it must be X, raw, layer:NAME or recover.")
     if layer not in adata.layers:
-        raise DataError(f"The AnnData has no layer {layer!r}{_instead(adata)}.")
+        raise DataError(f"The AnnData has no layer {layer!r}{_instead(adata, rows, values)}.")
     name = f"layer {layer!r}"
     return _pieces(adata.layers[layer], name, rows), adata.var, name
 
@@ -136,9 +143,8 @@ def _has_x(adata: AnnData) -> bool:
 
 def _recovered(adata: AnnData, rows: int | None) -> ExpressionInPieces:
     if not _has_x(adata) and adata.raw is None:
-        raise DataError(
-            f"The AnnData has no X or .raw, from which data.counts: recover would compute counts{_instead(adata)}."
-        )
+        instead = _instead(adata, rows)
+        raise DataError(f"The AnnData has no X or .raw, from which data.counts: recover would compute counts{instead}.")
     pieces, var, name = _matrix(adata, "X" if adata.raw is None else "raw", rows)
     counts: Pieces
     if rows is None:
@@ -162,13 +168,14 @@ def _matrices(adata: AnnData) -> list[str]:
     return found + [f"layer:{layer}" for layer in adata.layers if layer is not None]
 
 
-def _instead(adata: AnnData) -> str:
-    """What to do where the chosen matrix does not exist: the end of a sentence."""
-    found = _matrices(adata)
-    if not found:
+def _instead(adata: AnnData, rows: int | None, values: Values = "counts") -> str:
+    """What to do where the chosen matrix does not exist: the end of a sentence. values: what is wanted."""
+    if not _matrices(adata):
         return ", nor any other matrix; give data with counts or expression values"
-    if {"X", "raw"} & set(found):
-        found.append("recover")
+    of_counts = values == "counts"
+    found = choices_that_hold_counts(adata, rows) if of_counts else choices_that_hold_expression(adata)
+    if not found:
+        return f", and no other matrix of it holds {values}; give data with {values}"
     return f"; set data.counts to one of: {', '.join(found)}"
 
 
@@ -265,7 +272,8 @@ def choices_that_hold_counts(adata: AnnData, rows: int | None = None) -> list[st
     rows: cells that are read at a time; None: all.
     """
     found = [choice for choice in _matrices(adata) if _works(lambda choice=choice: _whole(adata, choice, rows))]
-    return [*found, "recover"] if _works(lambda: _recovered(adata, rows)) else found
+    from_log1p = (_has_x(adata) or adata.raw is not None) and _works(lambda: _recovered(adata, rows))
+    return [*found, "recover"] if from_log1p else found
 
 
 def _works(attempt) -> bool:

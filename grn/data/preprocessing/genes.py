@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from anndata import AnnData
 from scipy import sparse
 
 from grn.config.mistakes import shown
@@ -101,11 +102,24 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
             )
         return column
     columns = [str(column) for column in frame.columns]
-    near = nearest(key, columns, likeness=0.5)
+    near = nearest(key, columns)
     hint = f"did you mean {near!r}?" if near else f"{table} has {', '.join(map(repr, columns))}."
     if not columns:
         hint = f"{table} has no columns; give an .h5ad file whose {table} has it, or leave {field} out."
     raise DataError(f"{field} is {key!r}, which is not a column of {table}; {hint}")
+
+
+def refuse_column_of_var(adata: AnnData, columns: Mapping[str, str | None]) -> None:
+    """Raises DataError for a column of obs that is one of var: rows and columns may be exchanged.
+
+    columns: the option that names a column, for messages -> the column, None for none.
+    """
+    for option, key in columns.items():
+        if key is not None and key not in adata.obs and key in adata.var:
+            raise DataError(
+                f"{option} is {key!r}, which is a column of var and not of obs; give a column of obs or, if the rows "
+                "are genes, exchange rows and columns, as adata.T does."
+            )
 
 
 def refuse_control_characters(names: Sequence[str]) -> None:

@@ -119,7 +119,9 @@ def _clean(block, where: str) -> sparse.csr_matrix:
     if block.dtype.kind == "b":
         raise DataError(f"{where} holds true and false, which are neither counts nor expression; give numbers.")
     if block.dtype.kind not in "fiu":
-        kind = "texts" if block.dtype.kind in "OSUT" else f"values of type {block.dtype}"
+        data = block.data if sparse.issparse(block) else block
+        texts = block.dtype.kind in "SUT" or any(isinstance(value, (str, bytes)) for value in data.flat)
+        kind = "texts" if texts else f"values of type {block.dtype}"
         raise DataError(
             f"{where} holds {kind}; expression must be numbers: convert them, or set data.counts to another matrix."
         )

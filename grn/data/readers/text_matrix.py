@@ -28,6 +28,9 @@ from grn.files import number_advice, unpacked
 
 ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
 
+OF_EDGES = ({"source", "target"}, {"tf", "target"}, {"gene1", "gene2"}, {"regulatorygene", "targetgene"})
+"""Columns of lists of edges, in lower case; no matrix has two genes or cells of these names."""
+
 
 def read_text(path: Path, config: DataConfig) -> AnnData:
     """The text file in the orientation of `config`; names listed in data.regulators and data.genes count as genes.
@@ -35,6 +38,7 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
     Raises DataError, also where data.orientation is missing.
     """
     _refuse_configuration(path)
+    _refuse_edges(path)
     if config.orientation is None:
         raise DataError(
             f"{path} is a text file, which does not say what its rows are; set data.orientation to cells_by_genes (a "
@@ -55,6 +59,18 @@ def _refuse_configuration(path: Path) -> None:
                 raise DataError(
                     f"{path} looks like a configuration, where cells are expected; give it a name that ends in .yaml."
                 )
+
+
+def _refuse_edges(path: Path) -> None:
+    """Raises DataError for a list of edges, by the names of its columns."""
+    with unpacked(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text:
+        header = _header(path, text)[1]
+    own = {name.strip().casefold() for name in header}
+    if any(columns <= own for columns in OF_EDGES):
+        raise DataError(
+            f"{path} is a list of edges (its columns are {', '.join(header[:4])}), where cells are expected; give a "
+            "matrix of cells and genes (grn.read_network and grn evaluate read lists of edges)."
+        )
 
 
 def _listed(choice: str | list[str], field: str) -> list[str]:

@@ -103,7 +103,7 @@ def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bo
         try:
             result = own(*arguments)
         except TypeError:
-            _refuse_other_arity(own, what, len(arguments))
+            refuse_other_arity(own, what, len(arguments))
             raise
         if not isinstance(result, (tuple, list)) or not all(isinstance(each, Tensor) for each in result):
             kind = type(result).__name__
@@ -118,7 +118,7 @@ def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bo
     return call
 
 
-def _refuse_other_arity(function: Callable[..., Any], what: str, count: int) -> None:
+def refuse_other_arity(function: Callable[..., Any], what: str, count: int) -> None:
     """Raises ValueError where a function cannot be called with so many arguments; what: the function in messages."""
     try:
         signature = inspect.signature(function)
@@ -187,7 +187,7 @@ def returning_a_tensor(function: Callable[..., Any], what: str) -> Callable[...,
         try:
             result = own(*arguments)
         except TypeError:
-            _refuse_other_arity(own, what, len(arguments))
+            refuse_other_arity(own, what, len(arguments))
             raise
         if not isinstance(result, Tensor):
             raise ValueError(f"{what} must return a tensor; found {type(result).__name__}.")

@@ -174,7 +174,7 @@ class EdgeSums:
 
     @checked
     def top(self, k: int, *, by: By = "absolute", over: Over = "pairs", same: Tensor | None = None) -> TopEdges:
-        """The k strongest regulators of every target, [N, k]; ties in any order.
+        """The k strongest regulators of every target, [N, k], or all R of them where k is larger; ties in any order.
 
         by: "absolute" ranks by the mean of |w|, "signed" by |mean of w|; over: as in mean. same [R]: the number of the
         target that each regulator is (-1: none); then no target is its own regulator. Pairs without a bag are left out.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from flashsign.algebra.forms import refuse_other_arity
 from flashsign.arguments import checked
 from flashsign.edges.edge_sums import By, EdgeSums, Over
 from flashsign.edges.results import TopEdges, stacked
@@ -29,7 +30,8 @@ def top_edges(
 
     replay(sums) adds every bag to the sums that it gets. It is called once for each tile of `rows` targets; queries of
     other targets cost nothing but their padding. Memory holds targets x k edges and rows x regulators sums (by default
-    at most 2^28 numbers). k, by, over, same [regulators]: as in EdgeSums.top. Returns TopEdges of [targets, k] each.
+    at most 2^28 numbers). k, by, over, same [regulators]: as in EdgeSums.top. Returns TopEdges of [targets, k] each,
+    [targets, regulators] where k is larger. Raises ValueError for a replay that takes other arguments.
     Where the tables fit in memory, EdgeSums needs one pass only. Raises what EdgeSums and its top raise.
 
     Example:
@@ -46,6 +48,10 @@ def top_edges(
     for start in range(0, targets, rows):
         tile = range(start, min(start + rows, targets))
         sums = EdgeSums(tile, regulators, absolute=by == "absolute", pairs=over == "pairs", device=device)
-        replay(sums)
+        try:
+            replay(sums)
+        except TypeError:
+            refuse_other_arity(replay, "replay", 1)
+            raise
         found.append(sums.top(k, by=by, over=over, same=same))
     return stacked(found, min(k, regulators), by == "absolute", torch.zeros(0, device=device))

@@ -192,12 +192,13 @@ def weighted_cross_entropy(
             raise ShapeMismatch(f"Packed: offsets [{len(h) + 1}], classes and weights [T]; found {found}.")
         check_cut("offsets", offsets, len(classes))
         classes, weights = _padded(classes.long(), weights, offsets)
-    elif classes.ndim == 1:
+    given = list(classes.shape)
+    if offsets is None and classes.ndim == 1:
         classes = classes.expand(len(h), -1)
     if classes.shape != weights.shape or len(classes) != len(h):
         raise ShapeMismatch(
-            f"classes and weights must be [{len(h)}, L], a row of h each; found {list(classes.shape)} and "
-            f"{list(weights.shape)}."
+            f"classes and weights must be [{len(h)}, L], a row of h each; found classes {given} "
+            f"and weights {list(weights.shape)}."
         )
     wrong = (classes >= len(weight)).any(-1)
     if h.device.type == "cpu" and bool(wrong.any()):

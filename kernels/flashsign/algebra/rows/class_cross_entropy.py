@@ -17,6 +17,7 @@ from flashsign.algebra.monoid import Gradients, Monoid, Total, constants, wide
 from flashsign.algebra.rows.exponentials import log_add, relative_weight
 from flashsign.arguments import checked
 from flashsign.eager.products import wide_product
+from flashsign.validation import is_plain
 
 
 @checked
@@ -24,7 +25,8 @@ def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_in
     """Items (C [V, D],) or (C, bias [V]), shared (h [N, D], target int64 [N]) -> the loss of each row [N].
 
     classes: V; label_smoothing: weight that is spread evenly over all classes; rows with target ignore_index have loss
-    and gradient 0. Logits and sums are float32 at least.
+    and gradient 0. Logits and sums are float32 at least. finish raises ValueError for a target that is no class (on a
+    CPU, outside of transforms and of bags).
 
     Example:
         >>> import torch
@@ -45,6 +47,7 @@ def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_in
 
     def finish(total: Total, shared: Total) -> Tensor:
         (p, n), (_, target) = total, shared
+        _refuse_no_class(target, classes, ignore_index)
         return torch.where(target == ignore_index, 0.0, p - n)
 
     def proj_fold(a: Total, b: Total) -> Total:
@@ -77,6 +80,15 @@ def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_in
         needs_items=True,
         forms=tuple(f"(C [V, D]{bias}), shared (h [N, D], target [N])" for bias in ("", ", bias [V]")),
     )
+
+
+def _refuse_no_class(target: Tensor, classes: int, ignore_index: int) -> None:
+    """Raises ValueError for a target that is no class, where its values are data on a CPU; on a GPU none is read."""
+    if torch.compiler.is_compiling() or target.device.type != "cpu" or not is_plain(target):
+        return
+    wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
+    if bool(wrong.any()):
+        raise ValueError(f"target has {int(target[wrong][0])}, which is none of the {classes} classes.")
 
 
 def combine(a: Total, b: Total) -> Total:
