@@ -325,7 +325,7 @@ SENTENCES = {
     "train turned.h5ad --regulators [g0,g1]": "whose cells have their names ('g0'); transpose it, so that a row is a",
     "train each.h5ad --set data.group_key=share": "has another value for each of the 24 cells, so that it groups none",
     "train same.h5ad": "0 of the 6 genes vary between the 105 training cells",
-    "train cells.h5ad --regulators x;y": "or the genes themselves, as [x,y].",
+    "train cells.h5ad --regulators x;y": "or the genes themselves, as [x, y].",
     "predict cells.h5ad RUN --output y.h5ad": "cells.h5ad is a file, where a model is expected; give a run folder",
     "evaluate far.csv RUN/truth.csv": "No edge of the network is from a regulator that is scored to a gene that is",
     "evaluate ring.csv far.csv": "ring.csv does not exist; give a path that exists.",

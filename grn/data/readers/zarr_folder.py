@@ -10,6 +10,7 @@ from pathlib import Path
 from anndata import AnnData
 
 from grn.config.schema import DataConfig
+from grn.data.readers.zarr_texts import refuse_false_numbers
 from grn.errors import DataError, one_line
 
 
@@ -33,6 +34,7 @@ def read_zarr_folder(path: Path, config: DataConfig) -> AnnData:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
             _refuse_lost_names(path, store)
+            refuse_false_numbers(path, store)
             adata = anndata.read_zarr(store)
         for array in _value_arrays(store):
             if lost := _lost(array):

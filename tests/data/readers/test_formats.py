@@ -8,9 +8,11 @@ import shutil
 from pathlib import Path
 
 import h5py
+import numcodecs
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 from anndata import AnnData
 from anndata import settings as anndata_settings
 from scipy import sparse
@@ -444,6 +446,27 @@ def test_a_zarr_folder_that_lost_names_or_labels(plain, tmp_path, nullable):
                 chunk.unlink()
         assert f"lacks 1 of the 1 chunks of {place}, so that names or labels are lost" in refusal(kept)
         shutil.rmtree(kept)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_zarr_folder_whose_chunk_claims_more_texts_than_it_has_place_for(plain, tmp_path, zarr_format):
+    """Its decoder would make room for all of them first: 17 GB here."""
+    plain.obs["two"] = pd.Categorical(["a", "b"] * (plain.n_obs // 2))
+    with anndata_settings.override(zarr_write_format=zarr_format):
+        path = write_zarr(tmp_path, plain)
+    open_source(DataConfig(path=str(path)))
+    for place in ("obs/two/categories", "var/_index"):
+        shutil.copytree(path, damaged := tmp_path / "damaged.zarr")
+        array = zarr.open_group(damaged)[place]
+        (codec,) = array.compressors
+        name = codec.codec_id if zarr_format == 2 else codec.to_dict()["name"]
+        codec = numcodecs.get_codec({"id": name})
+        (chunk,) = (each for each in (damaged / place).rglob("*") if each.name == "0")
+        content = bytearray(codec.decode(chunk.read_bytes()))
+        content[3] ^= 0x80
+        chunk.write_bytes(codec.encode(bytes(content)))
+        assert f"has a damaged chunk of {place}: it has place for {array.size} texts, and" in refusal(damaged)
+        shutil.rmtree(damaged)
 
 
 def test_folders_and_files_that_are_not_zarr_are_refused(plain, tmp_path):

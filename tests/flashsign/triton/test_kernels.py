@@ -239,8 +239,11 @@ def test_calls_that_no_kernel_can_take_are_refused_with_the_reason(change, words
 @streamed
 def test_offsets_that_do_not_cut_the_rows_are_named(kernels):
     (q, k, v, m), *_ = packed(*draw(cells=1))
+    offsets = torch.tensor([0, 39], device=DEVICE)
     with pytest.raises(ShapeMismatch, match="rise from 0 to the 40 packed rows; found 0 to 39"):
-        kernels(q, k, v, m, offsets=torch.tensor([0, 39], device=DEVICE))
+        kernels(q, k, v, m, offsets=offsets, query_offsets=torch.tensor([0, 30], device=DEVICE))
+    with pytest.raises(ShapeMismatch, match="30 packed rows and k 40, which the same offsets cannot cut: pass query_"):
+        kernels(q, k, v, m, offsets=offsets)
 
 
 def test_bags_of_zeros_give_zeros_forward_and_backward(kernels):
