@@ -208,9 +208,9 @@ def strongest_per_pair(table: pd.DataFrame, universe: Universe) -> tuple[np.ndar
 
 def repeated_pairs(table: pd.DataFrame, universe: Universe) -> int:
     """How many pairs of the universe a table lists more than once, with different weights."""
-    of_pair = pd.Series(table["weight"].to_numpy()).groupby(universe.codes(table))
-    differ = of_pair.nunique() > 1
-    return int(differ[differ.index >= 0].sum())
+    codes = universe.codes(table)
+    again = pd.Index(codes).duplicated(keep=False) & (codes >= 0)  # few or none: groups of all edges would take long
+    return int((table["weight"][again].groupby(codes[again]).nunique() > 1).sum())
 
 
 def _null(
