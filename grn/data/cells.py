@@ -398,7 +398,8 @@ def _types_not_trained(
         return ()
     return (
         f"No training cell has the type {listed(absent)}, as the groups of data.group_key ({group_key!r}) stay "
-        "together in the split, and no cell will be called so; give more groups with such cells, or set data.group_key: null.",
+        "together in the split, and no cell will be called so; give more groups with such cells, or set "
+        "data.group_key: null.",
     )
 
 
