@@ -168,7 +168,7 @@ def run_settings(
     if is_configuration(path):
         _refuse_config(config)
         changed = change_config(path, changes)
-        refuse_started_elsewhere(changed, path)
+        refuse_started_elsewhere(changed, path, changes)
         return changed, None, Path(path).stem
     _refuse_path(changes)
     return change_config(config, {"data.path": path} | changes), None, re.sub(r"[^\w.-]+", "_", Path(path).stem)

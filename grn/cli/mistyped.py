@@ -61,7 +61,9 @@ def unknown_option(option: str, context: Any) -> str:
         return f"{option} is an option of a command and follows it, as in {context.command_path} {having[0]} {option}."
     own = _options(command)
     name = option.lstrip("-").replace("_", "-")
-    near = nearest(name, [each.lstrip("-") for each in own], LIKE)
+    names = [each.lstrip("-") for each in own]
+    begun = [each for each in names if each.startswith(name)]
+    near = begun[0] if len(begun) == 1 else nearest(name, names, LIKE)
     if near is None and not below:
         from grn.config.fields import meant_field  # the schema takes time to import
 

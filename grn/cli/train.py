@@ -163,8 +163,8 @@ def loaded_config(
             raise ConfigError(f"--set {override} sets {field}, which is {given[field]!r} already; give one of the two.")
     with reworded({"set data.label_key=": "--label ", "set data.regulators=": "--regulators "}):
         changed = change_config(loaded, given)
-    if config and "data.path" not in given:
-        refuse_started_elsewhere(changed, config)
+    if config:
+        refuse_started_elsewhere(changed, config, given)
     refuse_unused(changed, [parse_override(override)[0] for override in overrides or []])
     return changed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from grn.files import address_in, as_a_shell_reads, disguised, does_not_exist, f
 from grn.nearest import nearest
 
 SIMULATED = "data.simulated."
+FILES = ("data.path", "data.genes", "data.regulators", "network.prior")  # fields that may name a file or a folder
 
 
 def shipped_configs() -> Path:
@@ -87,16 +88,24 @@ def refuse_unused(config: Config, fields: Iterable[str]) -> None:
         )
 
 
-def refuse_started_elsewhere(config: Config, name: str | os.PathLike[str]) -> None:
-    """Raises ConfigError where the cells are not in the folder that a command was started in, but in that of the
-    configuration `name`, or above it."""
-    path = config.data.path
-    folder = None if ":" in path else folder_with(Path(path), find_config(name).resolve().parent)
-    if folder is not None:
-        raise ConfigError(
-            f"{path} does not exist, seen from the folder in which this command was started; start it in {folder}, or "
-            f"set data.path to {folder / path}."
-        )
+def refuse_started_elsewhere(config: Config, name: str | os.PathLike[str], given: Container[str] = ()) -> None:
+    """Raises ConfigError where the cells, or a list or table beside them, are not in the folder that a command was
+    started in, but in that of the configuration `name`, or above it.
+
+    given: fields that do not come from the configuration.
+    """
+    home = find_config(name).resolve().parent
+    for field in (each for each in FILES if each not in given):
+        section, _, last = field.partition(".")
+        path = getattr(getattr(config, section), last)
+        a_word = field != "data.path" and not (os.path.splitext(str(path))[1] or os.sep in str(path))
+        if not isinstance(path, str) or ":" in path or a_word:
+            continue
+        if folder := folder_with(Path(path), home):
+            raise ConfigError(
+                f"{path} does not exist, seen from the folder in which this command was started; start it in {folder}, "
+                f"or set {field} to {folder / path}."
+            )
 
 
 def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], Origins, str]:

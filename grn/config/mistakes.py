@@ -97,6 +97,9 @@ def _sentence(field: str, mistakes: list[dict[str, Any]]) -> str:
                 f"{field} is a section, not {shown(first['input'])}; "
                 f"{as_yaml or f'set its fields, for example {inside[0]}'}"
             )
+        case "none_as_text":
+            what = f"{shown(first['input'])}, which is a text like any other" if first["input"].strip() else "empty"
+            return f"{field} is {what}; set it to null (None in Python) for none"
         case "value_error":
             problem = str(first["ctx"]["error"])
             return problem if not field or field in problem else f"{field}: {problem}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticKnownError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 # The upper bounds are far above what makes sense, and below what overflows in float32 or in a library.
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -46,6 +46,15 @@ class Section(BaseModel):
             raise PydanticKnownError(
                 "int_type" if "int" in wanted else "float_type" if "float" in wanted else "string_type"
             )
+        return value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _none_is_no_text(cls, value: Any, info: ValidationInfo) -> Any:
+        # YAML writes null; None is Python's, and YAML reads it as a text: a column or a file of that name.
+        nullable = type(None) in get_args(cls.model_fields[str(info.field_name)].annotation)
+        if nullable and isinstance(value, str) and value.strip().casefold() in ("", "none"):
+            raise PydanticCustomError("none_as_text", "null")
         return value
 
 
@@ -360,6 +369,15 @@ class NetworkConfig(Section):
     cells: Positive | Literal["all"] = Field(
         500, description="about how many cells the blocks are read over, evenly by cell type; all: every cell"
     )
+
+    @model_validator(mode="after")
+    def _prior_to_weigh(self):
+        if self.prior_use == "weigh" and self.prior is None:
+            raise ValueError(
+                "network.prior_use is weigh, but network.prior is null; set the prior to a table of edges, or leave "
+                "prior_use out"
+            )
+        return self
 
 
 class Config(Section):

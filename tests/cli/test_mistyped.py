@@ -29,6 +29,7 @@ SENTENCES = {
     "train cells.h5ad --tf tfs.txt": "no such option: --tf, did you mean --regulators; see grn train --help.",
     "train --input cells.h5ad": "no such option: --input; cells are given without one; see grn train --help.",
     "train cells.h5ad --gpus 1": "there is a field, trainer.devices: --set trainer.devices=VALUE; see grn train",
+    "train cells.h5ad --out x": "no such option: --out, did you mean --output; see grn train --help.",
     "init cells.h5ad --label x": "no such option: --label; see grn init --help.",
     "predict run cells.h5ad --layer x": "no such option: --layer, did you mean --counts; see grn predict --help.",
     "predict run cells.h5ad --label x": "no such option: --label, did you mean --labels; see grn predict --help.",
@@ -51,6 +52,10 @@ SENTENCES = {
     "train cells.h5ad --regulators g0;g1": "the genes themselves, as [g0, g1].",
     "train cells.h5ad --regulators human_tfs,mouse_tfs": "lists 'human_tfs', which is no gene; give it alone, or",
     "train cells.h5ad --regulators g0,all": "data.regulators lists 'all', which is no gene; give it alone, or names",
+    "train cells.h5ad --regulators edges.csv,g0": "data.regulators lists 'edges.csv', which is a file; give it alone",
+    "train cells.h5ad --set data.label_key=None": "data.label_key is 'None', which is a text like any other; set it to",
+    "train cells.h5ad --set network.top_k=none": "network.top_k is 'none', which is a text like any other; set it to",
+    "train cells.h5ad --set network.prior_use=weigh": "network.prior is null; set the prior to a table of edges, or",
 }
 
 
@@ -94,6 +99,11 @@ def test_a_mistyped_command_says_what_to_write(command, folder, capsys):
         (f"{CONFIG}regulation: {{penalties: []}}\n", "must be a list that is not empty, not []."),
         (f"{CONFIG}  file: x\n", "data.file is not a field; did you mean data.path?"),
         (f"{CONFIG}  celltype_key: x\n", "did you mean data.label_key?"),
+        (f"{CONFIG}  label_key: None\n", "line 3: data.label_key is 'None', which is a text like any other; set it to"),
+        (f"{CONFIG}  group_key: ''\n", "data.group_key is empty; set it to null (None in Python) for none."),
+        (f"{CONFIG}network: {{prior: none}}\n", "network.prior is 'none', which is a text like any other; set it to"),
+        (f"{CONFIG}trainer: {{max_epochs: None}}\n", "set it to null (None in Python) for none."),
+        (f"{CONFIG}network: {{prior_use: weigh}}\n", "set the prior to a table of edges, or leave prior_use out."),
         (f"{CONFIG}  layer: x\n", "did you mean data.counts?"),
         (f"{CONFIG}  batch_key: x\n", "did you mean data.group_key?"),
         (f"{CONFIG}seed: 1\n", "did you mean trainer.seed?"),
@@ -121,6 +131,16 @@ def test_cells_that_lie_beside_the_configuration_are_found_for_the_message(above
     up = "/".join([".."] * len(Path(above).parts))
     assert main(["train", f"{up}/mine.yaml"]) == 2
     assert f"start it in {folder}, or set data.path to {folder / 'cells.h5ad'}." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("field", ["data.genes", "data.regulators", "network.prior"])
+def test_lists_that_lie_beside_the_configuration_are_found_for_the_message(field, folder, monkeypatch, capsys):
+    section, _, name = field.partition(".")
+    text = f"{CONFIG}  {name}: edges.csv\n" if section == "data" else f"{CONFIG}{section}: {{{name}: edges.csv}}\n"
+    (folder / "mine.yaml").write_text(text.replace("cells.h5ad", str(folder / "cells.h5ad")))
+    monkeypatch.chdir(folder / "runs")
+    assert main(["train", "../mine.yaml"]) == 2
+    assert f"start it in {folder}, or set {field} to {folder / 'edges.csv'}." in capsys.readouterr().err
 
 
 def test_every_name_of_other_tools_is_of_a_field():

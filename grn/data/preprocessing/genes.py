@@ -5,6 +5,7 @@ Names are plain strings throughout: "NA" and "nan" are genes.
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections import Counter
@@ -230,6 +231,8 @@ def choose_regulators(
     found = np.flatnonzero(np.isin(names, listed))
     if alone := sorted({"all", *LISTS} & set(listed) - set(names)):
         raise DataError(f"data.regulators lists {alone[0]!r}, which is no gene; give it alone, or names of genes.")
+    if files := [name for name in listed if name not in names and os.path.splitext(name)[1] and os.path.isfile(name)]:
+        raise DataError(f"data.regulators lists {files[0]!r}, which is a file; give it alone, or names of genes.")
     if found.size == 0:
         if turned := sorted(set(listed) & set(cells)):
             raise DataError(

@@ -15,7 +15,10 @@ SIGNS = (("+", "raises"), ("-", "lowers"))
 
 def write(chosen: ChosenEdges, path: Path) -> None:
     if not chosen.signed:
-        raise DataError("--format gmt writes sets that go up and down, and the signs of these weights mean nothing.")
+        raise DataError(
+            "--format gmt writes sets that go up and down, and the signs of these weights mean nothing; give "
+            "another format, as --format csv."
+        )
     lines = []
     for source, edges in chosen.edges.groupby("source", sort=False):
         for sign, verb in SIGNS:

@@ -137,6 +137,12 @@ def test_options_that_do_not_go_together_are_one_sentence_and_leave_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_weights_without_signs_are_no_gene_sets(tiny_run, tmp_path, capsys):
+    assert main(["export", str(tiny_run), "--output", str(tmp_path / "x.gmt"), "--layer", "0", "--format", "gmt"]) == 2
+    assert "mean nothing; give another format, as --format csv" in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_mean_is_that_of_weights_written_out(make_model, make_bags):
     """Against flashsign's definition, with every weight in memory."""
     from flashsign import edge_weights
