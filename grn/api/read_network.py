@@ -94,7 +94,8 @@ def read_network(
     if cell_type not in signed.by_type:
         known = list(signed.by_type)
         near = nearest(cell_type, known)
-        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(map(repr, known)) or 'none'}."
+        listed = ", ".join(map(repr, known)) or "none, so leave cell_type= out"
+        hint = f"did you mean {near!r}?" if near else f"it has {listed}."
         raise DataError(f"The network has no cell type {cell_type!r}; {hint}")
     return edge_list(signed.by_type[cell_type], signed.genes).astype({"weight": "float64"})
 
