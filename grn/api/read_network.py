@@ -157,6 +157,7 @@ def _anndata_of(network: Run | AnnData | pd.DataFrame | str | os.PathLike[str]) 
     import pandas as pd
 
     from grn.files import read_anndata
+    from grn.run_folder import refuse_cut_off
 
     if isinstance(network, Run):
         return network.network
@@ -169,6 +170,8 @@ def _anndata_of(network: Run | AnnData | pd.DataFrame | str | os.PathLike[str]) 
     path = as_path(network, "read_network")
     if path.is_dir():
         path = path / "network.h5ad"
+        if not path.is_file():
+            refuse_cut_off(path.parent, [path.name])
     elif path.name in ("edges.parquet", "edges_by_type.parquet"):
         path = path.with_name("network.h5ad")
     if not path.is_file() or path.suffix != ".h5ad":

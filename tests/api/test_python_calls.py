@@ -8,7 +8,7 @@ import pytest
 
 import grn
 from grn.data.simulated import simulate
-from grn.errors import ConfigError, DataError
+from grn.errors import ConfigError, DataError, RunFolderError
 
 FEW = {"regulation.steps": 2, "regulation.members": 1}
 
@@ -92,6 +92,24 @@ def test_other_parquet_files_are_to_be_converted(tmp_path):
     for name in ("damaged", "counts"):
         with pytest.raises(DataError, match=r"has a format that grn does not read; write its table as \.csv"):
             grn.network(tmp_path / f"{name}.parquet")
+
+
+def test_a_lost_network_is_called_lost(labelled, tmp_path):
+    folder = labelled.save(tmp_path / "run")
+    (folder / "network.h5ad").unlink()
+    with pytest.raises(RunFolderError, match=r"was complete, and network\.h5ad is lost; restore it, or train again"):
+        grn.read_network(folder, cell_type=labelled.cell_types[0])
+
+
+@pytest.mark.parametrize("value", [1, None, ["ctrl", "stim"]])
+def test_what_is_no_name_in_a_dict_is_said(value, cells, labelled):
+    with pytest.raises(ConfigError, match=r"^where has .*, which is no name; give a text in its place"):
+        grn.perturb(labelled, knockout="R1", where={"x": value} if value != 1 else {1: "x"}, data=cells)
+
+
+def test_an_ending_is_not_given_twice(labelled, tmp_path):
+    with pytest.raises(ConfigError, match=r"give output= .*x\.csv\.$"):
+        grn.export(labelled, tmp_path / "x.csv.gz", format="csv")
 
 
 def test_activity_by_a_network_without_signs_says_so(cells, labelled, capsys):
