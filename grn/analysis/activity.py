@@ -90,7 +90,8 @@ def log_values(adata: AnnData, layer: str | None, say: Say) -> sparse.csr_matrix
     """
     name = "X" if layer is None else f"layer {layer!r}"
     if layer is not None and layer not in adata.layers:
-        known = ", ".join(repr(each) for each in adata.layers if each is not None) or "none"
+        known = ", ".join(repr(each) for each in adata.layers if each is not None)
+        known = known or "none, so leave layer= out"
         raise DataError(f"The AnnData has no layer {layer!r}; it has {known}.")
     matrix = adata.X if layer is None else adata.layers[layer]
     if matrix is None:

@@ -51,6 +51,11 @@ def explain_types(
             "cell_reader.members: 8."
         )
     wanted = tuple(sorted({names.get(name, name) for name in trained.classes}))
+    if len(wanted) < 2:
+        raise ConfigError(
+            f"--map calls every cell type of the model {wanted[0]!r}, which leaves no other type to tell it from; give "
+            "two names or more."
+        )
     if cell_type is not None and cell_type not in wanted:
         if cell_type in names:
             raise ConfigError(f"--cell-type is {cell_type!r}, which --map calls {names[cell_type]!r}; give that name.")

@@ -131,7 +131,7 @@ def merged(probabilities: np.ndarray, classes: Sequence[str], names: LabelMap) -
     wanted = tuple(sorted(set(renamed)))
     to = np.zeros((len(classes), len(wanted)), probabilities.dtype)
     to[np.arange(len(classes)), [wanted.index(name) for name in renamed]] = 1
-    return probabilities @ to, wanted
+    return np.minimum(probabilities @ to, 1), wanted  # of rounding, a sum may be above 1
 
 
 def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:

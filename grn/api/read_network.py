@@ -94,7 +94,8 @@ def read_network(
     if cell_type not in signed.by_type:
         known = list(signed.by_type)
         near = nearest(cell_type, known)
-        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(map(repr, known)) or 'none'}."
+        listed = ", ".join(map(repr, known)) or "none, so leave cell_type= out"
+        hint = f"did you mean {near!r}?" if near else f"it has {listed}."
         raise DataError(f"The network has no cell type {cell_type!r}; {hint}")
     return edge_list(signed.by_type[cell_type], signed.genes).astype({"weight": "float64"})
 
@@ -156,6 +157,7 @@ def _anndata_of(network: Run | AnnData | pd.DataFrame | str | os.PathLike[str]) 
     import pandas as pd
 
     from grn.files import read_anndata
+    from grn.run_folder import refuse_cut_off
 
     if isinstance(network, Run):
         return network.network
@@ -168,6 +170,8 @@ def _anndata_of(network: Run | AnnData | pd.DataFrame | str | os.PathLike[str]) 
     path = as_path(network, "read_network")
     if path.is_dir():
         path = path / "network.h5ad"
+        if not path.is_file():
+            refuse_cut_off(path.parent, [path.name])
     elif path.name in ("edges.parquet", "edges_by_type.parquet"):
         path = path.with_name("network.h5ad")
     if not path.is_file() or path.suffix != ".h5ad":

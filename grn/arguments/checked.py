@@ -108,7 +108,16 @@ class Argument:
                 return self.rule(self.name, found) if self.rule and not isinstance(self.rule, Bound) else found
         wanted = listed([kind.words for kind in self.kinds])
         error = DataError if {"AnnData", "Run", "pd.DataFrame", PATH} & set(self.parts) else ConfigError
+        if wrong := self._no_names(value):
+            raise error(f"{self.name} has {shown(wrong[0])}, which is no name; give a text in its place{self.order}.")
         raise error(f"{self.name} is {shown(value)}; it must be {wanted}{self._advice(value)}{self.order}.")
+
+    def _no_names(self, value: object) -> list[object]:
+        """What a dict has where a name belongs."""
+        if not isinstance(value, Mapping) or not any(each.startswith("Mapping") for each in self.parts):
+            return []
+        wrong = [key for key in value if a_text(key) is REFUSED]
+        return wrong or [each for each in value.values() if not is_word(plain(each))]
 
     def _advice(self, value: object) -> str:
         """What a caller may have meant, or which part of a value is wrong, for the end of the sentence."""
@@ -132,10 +141,6 @@ class Argument:
             if PATH in self.parts and too_long(value):
                 return " whose names have at most 255 letters"
             return "" if writable(value) else " without null characters and halves of characters"
-        if isinstance(value, Mapping) and any(each.startswith("Mapping") for each in self.parts):
-            wrong = [key for key in value if a_text(key) is REFUSED]
-            wrong = wrong or [each for each in value.values() if not is_word(plain(each))]
-            return f" (it has {shown(wrong[0])}, which is no name)" if wrong else ""
         if NAMES in self.parts and isinstance(value, Iterable) and getattr(value, "ndim", 1) == 1:
             wrong = [one for one in value if not is_whole(plain(one)) and a_text(one) is REFUSED]
             return f" (it holds {shown(wrong[0])})" if wrong else ""

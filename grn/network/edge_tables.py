@@ -95,7 +95,11 @@ def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | 
 
 
 def unknown_columns(where: Path | str, table: pd.DataFrame, accepted: Iterable[Columns]) -> DataError:
+    accepted = list(accepted)
     sets = " or ".join(f"({', '.join(names)})" for names in accepted)
+    index = [str(name) for name in table.index.names if name is not None and str(name) not in table.columns]
+    if index and find_columns(pd.DataFrame(columns=[*index, *table.columns]), accepted):
+        return DataError(f"{where} has {' and '.join(index)} in its index; make columns of it: table.reset_index().")
     if problem := no_list_of_edges(table):
         return DataError(f"{where} {problem}, with the columns of one of these formats: {sets}.")
     found = f"the columns {_examples(table)}" if len(table.columns) else "no columns"

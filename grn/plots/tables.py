@@ -64,6 +64,8 @@ def refuse_missing(table: pd.DataFrame, columns: tuple[str, ...], wanted: str) -
     if table.columns.nlevels > 1:
         raise DataError(f"The table has columns of {table.columns.nlevels} levels; give each one name.")
     for column in columns:
+        if column in table.index.names and column not in table:
+            raise DataError(f"The table has {column} in its index; make a column of it: table.reset_index().")
         if column not in table:
             raise DataError(
                 f"This picture draws {wanted}, and the table has no column {column!r}; give one that has it."

@@ -80,19 +80,29 @@ def found(value: object) -> str:
 
 def dense_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
-        if value is None:
-            advice = "pass one"
-        elif isinstance(value, torch.nn.Module):
-            advice = "pass its parameter, as layer.weight"
-        else:
-            advice = "make one with torch.as_tensor"
-        raise ShapeMismatch(f"{name} must be a tensor; found {type(value).__name__}, {advice}.")
+        raise ShapeMismatch(f"{name} must be a tensor; found {type(value).__name__}, {_how_to_get_one(value)}.")
     if value.is_nested:
         raise ShapeMismatch(
             f"{name} must be a dense tensor; found a nested one, pad it or pass packed rows with offsets."
         )
     if value.layout is not torch.strided:
         raise ShapeMismatch(f"{name} must be a dense tensor; found {value.layout}, make one with {name}.to_dense().")
+
+
+def _how_to_get_one(value: object) -> str:
+    """What makes a tensor of a value that is none: torch.as_tensor where it can, which is tried."""
+    if isinstance(value, torch.nn.Module):
+        return "pass its parameter, as layer.weight"
+    if isinstance(value, (list, tuple)) and value and all(isinstance(each, Tensor) for each in value):
+        return f"join its tensors with {'torch.stack' if len({x.shape for x in value}) == 1 else 'torch.cat'}"
+    for method in ("to_numpy", "toarray"):  # of pandas, of scipy.sparse
+        if hasattr(value, method):
+            return f"make one with torch.as_tensor and its {method}()"
+    try:
+        torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        return "pass one"
+    return "make one with torch.as_tensor"
 
 
 def tensors(name: str, value: object) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import get_args
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+from scipy import sparse
 
 import flashsign as fs
 from flashsign import dispatch
@@ -51,6 +54,16 @@ def n_ary(*, init=lambda x: (x.new_zeros(1),), backward) -> None:
         backward,
     )
     fs.n_ary_reduce(form, X[:, 0].clone().requires_grad_())[0].sum().backward()
+
+
+def with_slices(chunker) -> fs.NAryFold:
+    return fs.NAryFold(
+        lambda x: (x.new_zeros(3),),
+        chunker,
+        lambda x: (x[0].reshape(-1, 3).sum(0),),
+        lambda p, q: (p[0] + q[0],),
+        lambda x, a, ga: (ga[0].expand_as(x[0]),),
+    )
 
 
 MISTAKES = {
@@ -105,14 +118,39 @@ MISTAKES = {
     "q has 30 packed rows and k 20, which the same offsets cannot cut: pass query_offsets, too.": lambda: (
         fs.spherical_attention(Q, Q[:20], Q[:20], offsets=torch.tensor([0, 10, 20]))
     ),
-    "a row of h each; found classes [6] and weights [6].": lambda: fs.weighted_cross_entropy(
-        H, W, WHOLE[:6], torch.ones(6)
+    "a row of h each; found classes [6] and weights [6]; for packed rows, pass offsets.": lambda: (
+        fs.weighted_cross_entropy(H, W, WHOLE[:6], torch.ones(6))
     ),
     "target has 30, which is none of the 20 classes.": lambda: fs.monoid_reduce(
         fs.class_cross_entropy(20), (H, torch.full((6,), 30)), (W,)
     ),
     "target has 5, which is none of the 0 classes.": lambda: fs.monoid_reduce(
         fs.class_cross_entropy(0), (H, torch.full((6,), 5)), (W,)
+    ),
+    "q must be a tensor; found list, join its tensors with torch.stack.": lambda: fs.spherical_attention([Q, Q], Q, Q),
+    "q must be a tensor; found list, join its tensors with torch.cat.": lambda: fs.spherical_attention(
+        [Q, Q[:4]], Q, Q
+    ),
+    "x must be a tensor; found DataFrame, make one with torch.as_tensor and its to_numpy().": lambda: fs.rms_norm(
+        pd.DataFrame({"a": [1.0]})
+    ),
+    "x must be a tensor; found csr_matrix, make one with torch.as_tensor and its toarray().": lambda: fs.rms_norm(
+        sparse.csr_matrix(np.ones((2, 2)))
+    ),
+    "x must be a tensor; found dict, pass one.": lambda: fs.rms_norm({"x": X}),
+    "gate must be a tensor; found str, pass one.": lambda: fs.mlp(X, X, X.T, gate="silu"),
+    "x must be a tensor; found list, make one with torch.as_tensor.": lambda: fs.rms_norm([[1.0, 2.0]]),
+    "tests gradients, too, and nothing here has a floating dtype; found items torch.int64 of sum": lambda: (
+        fs.check_monoid(fs.SUM, (WHOLE,))
+    ),
+    "gave the index 99 into a tensor [10, 3], which torch refuses (index 99 is": lambda: fs.n_ary_reduce(
+        with_slices(lambda x: [((slice(None),), (99,))]), X
+    ),
+    "chunker of an NAryFold must give indices made of slices and integers; found 'a'": lambda: fs.n_ary_reduce(
+        with_slices(lambda x: [(("a",), (slice(0, 2),))]), X
+    ),
+    "chunker of an NAryFold must give indices made of slices and integers; found tensor([0])": lambda: fs.n_ary_reduce(
+        with_slices(lambda x: [((torch.tensor([0]),), (slice(0, 2),))]), X
     ),
     "device must be a torch.device or facts": lambda: dispatch.plan((1, 8, 30, 64), device="cuda"),
 }

@@ -293,7 +293,7 @@ SUBTLE = {
     ),
     "has B → x more than once": lambda edges: grn.plots.cell_type_genes(pd.concat([EXPLAINED, EXPLAINED])),
     "ax has a log scale in x": lambda edges: strongest_regulations(edges, ax=logarithmic()),
-    "it has 3.5, which is no name": lambda edges: precision_recall_curves({3.5: edges}, 0.1),
+    "curves has 3.5, which is no name": lambda edges: precision_recall_curves({3.5: edges}, 0.1),
 }
 
 

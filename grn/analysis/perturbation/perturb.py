@@ -18,6 +18,7 @@ from grn.analysis.perturbation.subject import Subject
 from grn.analysis.perturbation.what_is_done import Plan, check_steps
 from grn.analysis.predict import Predictions, predict_cells
 from grn.data.cells import Cells
+from grn.data.preprocessing.embedding import numbers_in_obsm
 from grn.data.readers.registry import open_source
 from grn.errors import DataError
 
@@ -148,13 +149,11 @@ def _embedding(source: AnnData, basis: str | None, cells: int) -> np.ndarray | N
     if basis not in source.obsm:
         if f"X_{basis}" in source.obsm:
             raise DataError(f"--basis is {basis!r}, which is not in obsm of the cells; did you mean 'X_{basis}'?")
-        known = ", ".join(map(repr, source.obsm)) or "none"
+        known = ", ".join(map(repr, source.obsm)) or "none, so leave it out, or compute one with scanpy before"
         raise DataError(f"--basis is {basis!r}, and the cells have no such embedding in obsm; they have {known}.")
-    found = np.asarray(source.obsm[basis], dtype=np.float64)
-    if found.ndim != 2 or not np.isfinite(found).all():
-        raise DataError(
-            f"obsm[{basis!r}] is no embedding: it holds values that are not finite; choose another --basis."
-        )
+    found = numbers_in_obsm(source.obsm[basis], basis)
+    if found.ndim != 2:
+        raise DataError(f"obsm[{basis!r}] has {found.ndim} axes, and an embedding has 2; choose another --basis.")
     return found[:cells]
 
 

@@ -88,6 +88,12 @@ def activity(
         with reworded({"--cell-type": "cell_type"}):
             found = found.of_type(cell_type)
     _refuse_contradictions(found.edges)
+    say = silent if quiet else print
+    if not found.signed:
+        say(
+            "No weight of the network is negative, as in networks without signs: a regulator counts as active where "
+            "its targets are high, whether it raises or lowers them."
+        )
     cells = checked_anndata(adata)
     scores, p = regulon_activity(
         cells,
@@ -96,7 +102,7 @@ def activity(
         targets=targets,
         min_targets=min_targets,
         layer=layer,
-        say=silent if quiet else print,
+        say=say,
     )
     if copy:
         cells = cells.copy()

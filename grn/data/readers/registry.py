@@ -22,7 +22,7 @@ from grn.data.readers.mtx_folder import is_mtx_folder, read_mtx_folder
 from grn.data.readers.scanpy_datasets import DATASETS, open_scanpy_dataset
 from grn.data.readers.tenx import read_tenx_h5
 from grn.data.readers.text_matrix import ENDINGS as TEXT_ENDINGS
-from grn.data.readers.text_matrix import read_text
+from grn.data.readers.text_matrix import read_text, refuse_columns_of_edges
 from grn.data.readers.zarr_folder import read_zarr_folder
 from grn.data.simulated import open_simulated
 from grn.errors import ConfigError, DataError
@@ -57,6 +57,7 @@ CONVERTED = {
     ".xls": "save its sheet as .csv",
     ".h5mu": "write its modality of gene expression as .h5ad",
     ".parquet": "write its table as .csv, or as .h5ad",
+    ".pq": "write its table as .csv, or as .h5ad",
     ".json": "write a configuration as .yaml, and a table as .csv",
     ".yaml": "it looks like a configuration, where cells are expected",
     ".yml": "it looks like a configuration, where cells are expected",
@@ -106,6 +107,8 @@ def find_source(config: DataConfig) -> Callable[[], AnnData]:
             raise DataError(f"{path} is one of the three files of a 10x folder; give the folder, {path.parent}.")
         if path.suffix.lower() in UNPACKED and (path.suffix.lower() != ".gz" or _reader(path.with_suffix(""))):
             raise DataError(f"{path} is packed; unpack it first.")
+        if path.suffix.lower() in (".parquet", ".pq"):
+            refuse_columns_of_edges(path, _parquet_columns(path))
         if advice := CONVERTED.get(path.suffix.lower()):
             raise DataError(f"{path} has a format that grn does not read; {advice}.")
         raise DataError(
@@ -130,6 +133,16 @@ def is_data_file(name: str) -> bool:
 def is_text(path: Path) -> bool:
     """Whether it needs `data.orientation`."""
     return _reader(path) is read_text
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    """The names of its columns, without its rows; none of a folder or a file that is damaged."""
+    from pyarrow import ArrowException, parquet
+
+    try:
+        return list(parquet.read_schema(path).names)
+    except (ArrowException, OSError):
+        return []
 
 
 def _reader(path: Path) -> Reader | None:

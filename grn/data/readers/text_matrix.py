@@ -65,6 +65,11 @@ def _refuse_edges(path: Path) -> None:
     """Raises DataError for a list of edges, by the names of its columns."""
     with unpacked(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="") as text:
         header = _header(path, text)[1]
+    refuse_columns_of_edges(path, header)
+
+
+def refuse_columns_of_edges(path: Path, header: Sequence[str]) -> None:
+    """Raises DataError for the columns of a list of edges."""
     own = {name.strip().casefold() for name in header}
     if any(columns <= own for columns in OF_EDGES):
         raise DataError(

@@ -53,9 +53,11 @@ def check_name(name: str, output: Path) -> Format:
         raise ConfigError(f"--format is {name!r}; the formats are {', '.join(FORMATS)}.")
     found = FORMATS[name]
     if not output.name.lower().endswith(found.ending):
+        bare = output.with_suffix("")  # x.csv.gz: x.csv
+        better = bare if bare.name.lower().endswith(found.ending) else output.with_suffix(found.ending)
         raise ConfigError(
             f"--format {name} writes one file whose name ends in {found.ending}, and --output is {output}; give "
-            f"--output {output.with_suffix(found.ending)}."
+            f"--output {better}."
         )
     return found
 

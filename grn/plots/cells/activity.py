@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from scipy import sparse
 
+from grn.data.preprocessing.embedding import numbers_in_obsm
 from grn.data.preprocessing.genes import column_of
 from grn.errors import DataError
 from grn.nearest import nearest
@@ -54,7 +54,7 @@ def regulator_activity(
         raise DataError(f"obsm[{key!r}] has no regulator {regulator!r}; {hint}")
     if label_key is not None and label_key not in adata.obs:
         raise DataError(f"Column {label_key!r} is not in obs; leave out label_key, or give a column that is there.")
-    values, place = _finite(activity[regulator], key), _finite(adata.obsm[basis], basis)
+    values, place = numbers_in_obsm(activity[regulator], key), numbers_in_obsm(adata.obsm[basis], basis)
     if not len(values):
         raise DataError("The AnnData has no cells; give one that has.")
     if place.ndim != 2 or place.shape[1] < 2:
@@ -101,20 +101,6 @@ def regulator_activity(
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8)
     return shown(axes, ax, show)
-
-
-def _finite(values: object, key: str) -> np.ndarray:
-    """What obsm holds, as float64. Raises DataError."""
-    try:
-        dense = values.toarray() if sparse.issparse(values) else values  # type: ignore[attr-defined]
-        if np.asarray(dense).dtype.kind in "bcMm":
-            raise TypeError
-        found = np.asarray(dense, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DataError(f"obsm[{key!r}] holds no numbers; compute it again.") from None
-    if not np.isfinite(found).all():
-        raise DataError(f"obsm[{key!r}] has values that are not finite; compute it again.")
-    return found
 
 
 def _apart(middles: np.ndarray, size: np.ndarray) -> np.ndarray:

@@ -45,6 +45,11 @@ def check_monoid(monoid: Monoid, items: Total, shared: Total = (), *, tolerance:
     check_items(monoid.name, monoid.forms, items, shared, 0)
     if not items or len(items[0]) < 3:
         raise ValueError(f"check_monoid needs at least 3 items to test the laws of {monoid.name} on; pass more.")
+    if not any(x.is_floating_point() for x in (*items, *shared)):
+        raise ValueError(
+            f"check_monoid tests gradients, too, and nothing here has a floating dtype; found items "
+            f"{', '.join(str(x.dtype) for x in items)} of {monoid.name}: pass some as x.double()."
+        )
     if any(bool(x.isnan().any()) for x in (*items, *shared)):
         raise ValueError(f"check_monoid compares numbers, and these items or shared tensors of {monoid.name} have NaN.")
     items, shared = (tuple(x.double() if x.is_floating_point() else x for x in each) for each in (items, shared))

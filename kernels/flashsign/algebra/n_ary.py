@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -159,8 +160,28 @@ def _slices(form: NAryFold, total: Total, x: Total) -> Iterator[tuple[tuple[Any,
                 f"chunker of an NAryFold must give pairs (aslice, xslice), with an index into each of {len(total)} "
                 f"totals and each of {len(x)} tensors; found {each!r}."
             )
+        for index in (*each[0], *each[1]):
+            if not all(_gives_a_view(part) for part in (index if isinstance(index, tuple) else (index,))):
+                raise ValueError(
+                    f"chunker of an NAryFold must give indices made of slices and integers; found {index!r}."
+                )
         yield tuple(each[0]), tuple(each[1])
 
 
+def _gives_a_view(index: object) -> bool:
+    """Whether what is written to x[index] arrives in x: indices that are tensors or lists give copies."""
+    return index is None or index is ... or (isinstance(index, (Integral, slice)) and not isinstance(index, bool))
+
+
 def _at(tensors: Total, indices: tuple[Any, ...]) -> Total:
-    return tuple(x[index] for x, index in zip(tensors, indices, strict=True))
+    return tuple(_part(x, index) for x, index in zip(tensors, indices, strict=True))
+
+
+def _part(x: Tensor, index: Any) -> Tensor:
+    try:
+        return x[index]
+    except (IndexError, TypeError, ValueError) as problem:
+        raise ValueError(
+            f"chunker of an NAryFold gave the index {index!r} into a tensor {list(x.shape)}, which torch refuses "
+            f"({str(problem).splitlines()[0]}); give slices and integers inside of it."
+        ) from None

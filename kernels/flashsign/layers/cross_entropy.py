@@ -198,7 +198,7 @@ def weighted_cross_entropy(
     if classes.shape != weights.shape or len(classes) != len(h):
         raise ShapeMismatch(
             f"classes and weights must be [{len(h)}, L], a row of h each; found classes {given} "
-            f"and weights {list(weights.shape)}."
+            f"and weights {list(weights.shape)}{'; for packed rows, pass offsets' if weights.ndim == 1 else ''}."
         )
     wrong = (classes >= len(weight)).any(-1)
     if h.device.type == "cpu" and bool(wrong.any()):
