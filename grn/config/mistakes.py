@@ -94,7 +94,7 @@ def _sentence(field: str, mistakes: list[dict[str, Any]]) -> str:
             inside = [name for name in all_fields() if name.startswith(f"{field}.")]
             name, equals, value = str(first["input"]).partition("=")
             as_yaml = f"write `{name.strip()}: {value.strip()}`, with a colon" if equals else ""
-            as_yaml = as_yaml or without_space(str(first["input"]))
+            as_yaml = as_yaml or without_space(str(first["input"])) or ""
             return (
                 f"{field} is a section, not {shown(first['input'])}; "
                 f"{as_yaml or f'set its fields, for example {inside[0]}'}"
