@@ -54,8 +54,7 @@ def read_table(path: Path) -> pd.DataFrame:
     check_exists(path)
     if what := NO_TABLES.get(path.suffix.lower()):
         raise DataError(
-            f"{path} holds {what}, where a table of edges is expected; give one (grn export --format csv writes that of "
-            "a run)."
+            f"{path} holds {what}, where a table of edges is expected; give one (grn export --format csv writes it)."
         )
     if path.name.lower().endswith((".parquet", ".pq")):
         return _read_parquet(path)
