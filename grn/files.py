@@ -238,6 +238,28 @@ def disguised(path: Path) -> str | None:
     return None
 
 
+def instead_of_hdf5(path: Path) -> str | None:
+    """What a file is that should be HDF5 (.h5ad, .h5) and is not, and what to do; None where it may be damaged HDF5."""
+    if found := disguised(path):
+        return None if found == DISGUISED[b"\x89HDF"] else found
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        begins = file.read(1000)
+    if not begins:
+        return "is empty; copy or write it again"
+    if begins[:9].lower().startswith((b"<!doctype", b"<html")):
+        return "is a web page, as of a sign-in or an error; download the file again"
+    try:
+        text = begins.decode() if len(begins) < 1000 else begins.rpartition(b"\n")[0].decode()
+    except UnicodeDecodeError:
+        return None
+    if not text or not all(letter.isprintable() or letter in "\t\r\n\ufeff" for letter in text):
+        return None
+    ending = ".tsv" if "\t" in text else ".csv"
+    return f"is a text, where its name says HDF5; if it is a matrix of cells and genes, let its name end in {ending}"
+
+
 def refuse_pipe(path: Path) -> None:
     """Raises DataError for what is neither a file nor a folder: reading it may wait for ever, and works only once."""
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -417,7 +439,7 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
     """The error for a damaged file, on which HDF5, NumPy, pandas or AnnData fail with exceptions of their own."""
     import h5py
 
-    if (found := disguised(path)) and found != DISGUISED[b"\x89HDF"]:
+    if found := instead_of_hdf5(path):
         return DataError(f"{path} {found}.")
     with suppress(OSError, RuntimeError), h5py.File(path, "r") as file:
         if "obs" not in file and "row_attrs" in file:
@@ -431,11 +453,6 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
             return DataError(f"{path} is no AnnData: it holds {held}, and neither obs nor var; give another file.")
         if isinstance(x := file.get("X"), h5py.Dataset) and x.ndim != 2:  # AnnData's words for it change
             problem = ValueError("X is no matrix")
-    if path.is_file() and not path.stat().st_size:
-        return DataError(f"{path} is empty; copy or write it again.")
-    with suppress(OSError), path.open("rb") as opened:
-        if opened.read(9).lower().startswith((b"<!doctype", b"<html")):
-            return DataError(f"{path} is a web page, as of a sign-in or an error; download the file again.")
     if unknown := re.search(r"encoding_type='([\w-]+)', encoding_version='([\d.]+)'", str(problem)):
         return DataError(
             f"{path} cannot be read as .h5ad: a part of it is a {unknown[1]} in version {unknown[2]}, which the "

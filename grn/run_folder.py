@@ -28,9 +28,13 @@ def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
         raise RunFolderError(no_such_run(run, "give a run folder."))
     if (run / "card.json").is_file():
         raise RunFolderError(f"{run} is the model folder of a run; give the folder of the run.")
+    if run.is_file():
+        raise RunFolderError(f"{run} is a file; give the folder of a run{run_near(run)}.")
     missing = [name for name in needed if not (run / name).is_file()]
     if missing:
-        raise RunFolderError(f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made.")
+        raise RunFolderError(
+            f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made{run_near(run)}."
+        )
     refuse_mixed_parts(run)
     return run / CONFIG
 
@@ -41,6 +45,17 @@ def no_such_run(run: Path, otherwise: str) -> str:
     inside = RUNS / run
     near = inside if inside.is_dir() else nearest_file(run, folders=True)
     return does_not_exist(run, otherwise, near or nearest_file(inside, folders=True), folders=True)
+
+
+def run_near(path: Path, parts: Iterable[str] = (LOG, CONFIG)) -> str:
+    """The run that a wrong path may stand for, as the end of a sentence: the folder that a file is in, or the first of
+    the folders in a folder; `parts` are the files that make it one."""
+    with suppress(OSError):
+        folders = [path.parent] if path.is_file() else sorted(each for each in path.iterdir() if each.is_dir())
+        near = next((each for each in folders if all((each / name).is_file() for name in parts)), None)
+        if near is not None:
+            return f", {near}" if path.is_file() else f", as {near}"
+    return ""
 
 
 def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:

@@ -5,6 +5,8 @@ Letters: C cells, N genes.
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +16,14 @@ import pandas as pd
 
 from grn.config.files import load_config
 from grn.config.schema import Config, DataConfig
-from grn.errors import RunFolderError, UserError, one_line
+from grn.errors import DataError, RunFolderError, UserError, one_line
 from grn.messages import Say
 from grn.network.baselines import pearson, ridge
 
 if TYPE_CHECKING:
     from anndata import AnnData
+
+    from grn.data.cells import Cells
 
 BASELINES = {"Pearson": pearson, "ridge": ridge}
 FEWEST_CELLS = 3  # of which ridge can leave one out
@@ -58,15 +62,40 @@ def find_expression(network: Path, data: str | None, say: Say) -> Expression | N
     if data is not None and data.casefold() == "none":
         return None
     if data is not None:
-        return read_expression(data_config(data))
+        return expression_named(data)
     if not is_run(network):
         return None
     try:
-        return read_expression(data_config(str(network)))
+        return expression_named(str(network))
     except UserError as problem:  # the data may be gone, but the network can be scored without them
         found, _, _ = one_line(problem).partition("; ")  # the advice after it is about fields of a configuration
         say(f"Pearson and ridge are left out: {found}; give the cells with --data to include them.")
         return None
+
+
+def expression_named(data: str) -> Expression:
+    """The cells that `--data` names. Raises DataError where a run is named and its cells are not the same any more."""
+    config = data_config(data)
+    return expression_of_run(Path(data), config) if is_run(Path(data)) else read_expression(config)
+
+
+def expression_of_run(run: Path, config: Config) -> Expression:
+    """The cells that a run was trained on. Raises DataError where they, or how they are read, have changed.
+
+    Networks of other cells would stand beside the run's own as if all were of the same. A run without a card, or of a
+    version that kept no digest, has nothing to compare with.
+    """
+    from grn.data.cells import load_cells
+
+    cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        digest = json.loads((run / "model" / "card.json").read_bytes())["cells"]
+        if digest is not None and digest != cells.digest:
+            raise DataError(
+                f"{config.data.path}, read by the settings in {run / 'config.yaml'}, does not hold the cells that "
+                f"{run} was trained on; restore both, or give the cells themselves instead of the run."
+            )
+    return _expression(cells)
 
 
 def is_run(network: Path) -> bool:
@@ -94,6 +123,10 @@ def read_expression(config: Config, adata: AnnData | None = None) -> Expression:
     from grn.data.cells import load_cells
 
     cells, _ = load_cells(config.data, seed=config.trainer.seed, adata=adata)
+    return _expression(cells)
+
+
+def _expression(cells: Cells) -> Expression:
     labels = np.array([*cells.classes, None], dtype=object)[cells.labels]  # -1 reads the last entry: missing
     return Expression(cells.multiplicity, pd.Index(cells.vocabulary, dtype=object), labels)
 

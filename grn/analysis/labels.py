@@ -97,6 +97,8 @@ def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
         raise ConfigError(f"--map {path} is not text in UTF-8; save it as UTF-8, with the columns from,to.") from None
     except pd.errors.ParserWarning:
         raise ConfigError(f"--map {path} has a line of more than two fields; give two, from,to.") from None
+    except pd.errors.EmptyDataError:
+        raise ConfigError(f"--map {path} is empty; write from,to and, below it, a line for each cell type.") from None
     except (OSError, ValueError) as problem:
         raise ConfigError(f"--map {path} is no table ({one_line(problem)}); give the columns from,to.") from None
     if list(table.columns) != COLUMNS:

@@ -30,6 +30,7 @@ from grn.analysis.summary import (
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.files import write_text
+from grn.messages import glyphs_lacking
 from grn.network.file_formats import strongest_edges
 from grn.network.signed_network import SignedNetwork
 
@@ -99,6 +100,9 @@ TOP = (
     "<p>A regulator's place is that of its strongest edge in the type. Beside it, what it raises and what it lowers "
     "most. Click on a gene to see its edges.</p>"
 )
+
+
+BOXES = "Boxes in this picture stand for characters that its font does not have; the tables show the names in full."
 
 
 class Picture(Protocol):
@@ -287,9 +291,11 @@ def side_by_side(parts: Sequence[str]) -> str:
 def image(picture: Picture, name: str) -> str:
     """HTML: a figure inside the page, as PNG."""
     buffer = io.BytesIO()
-    picture.savefig(buffer, format="png")
+    with glyphs_lacking() as lacking:
+        picture.savefig(buffer, format="png")
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return f'<p class="wide"><img alt="{escape(name)}" src="data:image/png;base64,{data}"></p>'
+    shown = f'<p class="wide"><img alt="{escape(name)}" src="data:image/png;base64,{data}"></p>'
+    return shown + (f"<p>{BOXES}</p>" if lacking else "")
 
 
 def anchor(title: str) -> str:

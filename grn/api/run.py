@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grn.arguments import checked
 from grn.errors import RunFolderError, reworded
 from grn.files import refuse_unwritable, replacing_folder
-from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in, no_such_run, refuse_cut_off, refuse_mixed_parts
+from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in, no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -291,9 +291,9 @@ def _find(folder: Path) -> Path:
         above = folder.resolve().parent
         return above if folder.resolve().name == "model" and (above / CONFIG).is_file() else folder
     if not folder.is_dir():
-        raise RunFolderError(f"{folder} is a file; give the folder of a run.")
+        raise RunFolderError(f"{folder} is a file; give the folder of a run{run_near(folder)}.")
     if not (folder / CONFIG).is_file():
-        raise RunFolderError(f"{folder} holds no run: it lacks {CONFIG}; give the folder of a run.")
+        raise RunFolderError(f"{folder} holds no run: it lacks {CONFIG}; give the folder of a run{run_near(folder)}.")
     refuse_cut_off(folder, NEEDED)
     refuse_mixed_parts(folder)
     return folder

@@ -14,11 +14,21 @@ from grn.config.mistakes import Origins, sentences, shown
 from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
 from grn.errors import ConfigError, Mistakes, one_line
-from grn.files import address_in, as_a_shell_reads, disguised, does_not_exist, folder_with
+from grn.files import DISGUISED, address_in, as_a_shell_reads, disguised, does_not_exist, folder_with
 from grn.nearest import nearest
 
 SIMULATED = "data.simulated."
 FILES = ("data.path", "data.genes", "data.regulators", "network.prior")  # fields that may name a file or a folder
+
+
+# Files of other kinds in place of a configuration, and what to do.
+NO_YAML = {
+    DISGUISED[b"\x89HDF"]: (
+        "is an HDF5 file, where a configuration (YAML) is expected; to give cells, name them as data.path or in place "
+        "of a configuration"
+    ),
+    DISGUISED[b'{"']: "is JSON; write it as YAML: `data:` and, indented below it, `path: ...`",
+}
 
 
 def shipped_configs() -> Path:
@@ -112,7 +122,7 @@ def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], Origins,
     """The values of a configuration file, where each was written, and the file's name in messages."""
     path = find_config(name)
     if found := disguised(path):
-        raise ConfigError(f"{path} {found}.")
+        raise ConfigError(f"{path} {NO_YAML.get(found, found)}.")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

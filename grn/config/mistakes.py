@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from grn.config.fields import all_fields, subsection, unknown_field
 from grn.config.schema import Config
+from grn.config.strict_yaml import without_space
 
 Origins = dict[str, str]  # dotted field -> where it was written, as the beginning of a sentence
 OVERRIDE = ("--set ", "set ")  # how the origins begin of fields that were set on the command line or from Python
@@ -93,6 +94,7 @@ def _sentence(field: str, mistakes: list[dict[str, Any]]) -> str:
             inside = [name for name in all_fields() if name.startswith(f"{field}.")]
             name, equals, value = str(first["input"]).partition("=")
             as_yaml = f"write `{name.strip()}: {value.strip()}`, with a colon" if equals else ""
+            as_yaml = as_yaml or without_space(str(first["input"])) or ""
             return (
                 f"{field} is a section, not {shown(first['input'])}; "
                 f"{as_yaml or f'set its fields, for example {inside[0]}'}"

@@ -35,6 +35,10 @@ ADVICE = {
 }
 
 
+# A field and its value without the space between them, which YAML reads as one text.
+NO_SPACE = re.compile(r"\s*([a-z_]+):([^\s:/\\][^:]*?)\s*$")
+
+
 def dump_yaml(values: dict[str, Any]) -> str:
     """YAML text that `parse_yaml`, and any other reader of YAML, reads as the same values."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
@@ -56,14 +60,32 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
         ) from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number with thousands of digits
         mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark and "\n" in text else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        line = _line_of(problem, mark.line, text.splitlines()) if mark else 0
+        where = f", line {line + 1}" if mark and "\n" in text else ""
         problem = "a number has thousands of digits" if problem.startswith("Exceeds the limit") else problem
         advice = next((advice for part, advice in ADVICE.items() if part in problem), "correct it")
+        advice = without_space("".join(text.splitlines()[line : line + 1])) or advice
         raise ConfigError(f"{name}{where}: this is not valid YAML ({problem}); {advice}.") from error
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def without_space(line: str) -> str | None:
+    """What to do about a field whose value follows the colon without a space; None for other lines."""
+    found = NO_SPACE.match(line)
+    return f"put a space after the colon, as `{found[1]}: {found[2]}`" if found else None
+
+
+def _line_of(problem: str, line: int, lines: list[str]) -> int:
+    """The line, from 0, that is to be mended, where PyYAML names `line`: a text without `: ` goes on into the next
+    line, and only there is found to be no field."""
+    if "mapping values" not in problem and "expected ':'" not in problem:
+        return line
+    above = next((each for each in range(line - 1, -1, -1) if lines[each].strip()), line)
+    no_field = not re.search(r":(\s|$)|^\s*(-|#)", lines[above])
+    return above if no_field else line
 
 
 class _Loader(yaml.SafeLoader):

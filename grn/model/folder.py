@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
-from grn.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
+from grn.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
 
 FORMAT = 7
 READABLE = (6, FORMAT)  # 6 has no cell reader
@@ -111,7 +111,9 @@ def read_model_folder(folder: Path) -> ModelFiles:
         refuse_cut_off(folder, ("model",))
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
-        raise RunFolderError(f"{folder} is not a model: {missing[0]} is missing; give a run folder or its model/.")
+        raise RunFolderError(
+            f"{folder} is not a model: {missing[0]} is missing; give a run folder or its model/{run_near(folder)}."
+        )
     content = {name: (folder / name).read_bytes() for name in FILES}
     try:
         card = json.loads(content.pop(CARD))

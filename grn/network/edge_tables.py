@@ -32,6 +32,12 @@ READ = {
 }
 READ |= {"mor", "sign", "regulation", "type", "cell_type"}
 
+# Endings of networks that are no tables, and what they hold; grn export writes most of them.
+NO_TABLES = {
+    ".gmt": "gene sets",
+    **dict.fromkeys((".graphml", ".gml", ".cyjs", ".cx", ".cx2", ".xgmml", ".sif", ".dot"), "a graph"),
+}
+
 # The names of the columns that hold regulator, target and, in most formats, a value.
 Columns = tuple[str, ...]
 
@@ -46,6 +52,10 @@ def read_table(path: Path) -> pd.DataFrame:
     missing, empty, damaged or not a table.
     """
     check_exists(path)
+    if what := NO_TABLES.get(path.suffix.lower()):
+        raise DataError(
+            f"{path} holds {what}, where a table of edges is expected; give one (grn export --format csv writes it)."
+        )
     if path.name.lower().endswith((".parquet", ".pq")):
         return _read_parquet(path)
     file = io.TextIOWrapper(io.BytesIO(_content(path)), encoding="utf-8-sig")

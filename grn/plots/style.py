@@ -17,6 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from grn.arguments import Bound, Rule, checked
 from grn.errors import DataError, UserError
 from grn.files import replacing_file
+from grn.messages import glyphs_lacking
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -158,6 +159,7 @@ def save(picture: Figure | Axes, path: Path) -> None:
     undated = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with (
         replacing_file(path) as beside,
+        glyphs_lacking(),
         matplotlib.rc_context({"savefig.facecolor": "white", "svg.hashsalt": "grn"}),
     ):
         whole(picture).savefig(beside, metadata=undated.get(path.suffix.lower()))

@@ -28,7 +28,7 @@ def test_probabilities_of_types_with_one_name_are_added():
         ("a,b\nx,y\n", "has the columns a, b; its first line must be from,to"),
         ("from,to\nx,y\nx,z\n", "maps 'x' to two names"),
         ("from,to\nx,\n", "has an empty name"),
-        ("", "is no table"),
+        ("", "is empty; write from,to"),
         (None, "does not exist"),
     ],
 )

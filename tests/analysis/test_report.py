@@ -12,9 +12,10 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from scipy import sparse
 
-from grn.analysis.report import CONFIDENCE, READOUT, prior_meaning, write_report
+from grn.analysis.report import BOXES, CONFIDENCE, READOUT, image, prior_meaning, write_report
 from grn.analysis.report_edges import edges_json, strongest_of_targets
 from grn.analysis.summary import class_rows, edge_columns, edge_rows, is_composition, score_rows
 from grn.config.schema import Config, NetworkConfig
@@ -22,6 +23,7 @@ from grn.network.file_formats import network_anndata, write_network
 from grn.network.run_readouts import Networks
 from grn.network.signed_network import open_network
 from grn.network.weights import Network
+from grn.plots.style import save
 from grn.regulation.states import States
 
 LABELS = ["T/<script>alert(1)</script>", "B & co"]
@@ -151,6 +153,19 @@ def test_without_labels_there_are_no_cell_types(tmp_path):
     assert ["R2 of masked multiplicities", "0.250"] in rows(page)
     assert ["cell type", "F1", "test cells"] not in rows(page)
     assert "Cell types</h2>" not in page
+
+
+def test_characters_that_a_font_lacks_are_said_to_be_boxes_and_warn_of_nothing(tmp_path, recwarn):
+    def picture(text):
+        drawn = Figure()
+        drawn.text(0.5, 0.5, text)
+        return image(drawn, "picture")
+
+    assert BOXES in picture("T\U00012345") and BOXES not in picture("T cells")
+    drawn = Figure()
+    drawn.text(0.5, 0.5, "T\U00012345")
+    save(drawn, tmp_path / "picture.png")
+    assert not [each for each in recwarn if "Glyph" in str(each.message)]
 
 
 def test_every_link_has_its_place(tmp_path):

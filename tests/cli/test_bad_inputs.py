@@ -49,6 +49,22 @@ def filled_mtx_folder(path, changed) -> None:
 FILES = {
     "config.txt": lambda path: path.write_text("# mine\n\ndata:\n  path: cells.h5ad\n"),
     "cells.h5ad": lambda path: cells().write_h5ad(path),
+    "long.csv": lambda path: path.write_text("cell,gene,count\nc0,g0,3\nc0,g1,2\nc1,g0,1\n"),
+    "obs.csv": lambda path: path.write_text("cell,type,donor\nc0,T,d1\nc1,B,d1\n"),
+    "index.csv": lambda path: path.write_text(
+        "".join(f"{place - 1 if place else ''},{line}\n" for place, line in enumerate(TABLE.splitlines()))
+    ),
+    "table.h5ad": lambda path: path.write_text(TABLE),
+    "table.h5": lambda path: path.write_text(TABLE.replace(",", "\t")),
+    "empty.h5": lambda path: path.write_bytes(b""),
+    "outs.tar.gz": lambda path: path.write_bytes(b"\x1f\x8b"),
+    "outs.rds.gz": lambda path: path.write_bytes(b"\x1f\x8b"),
+    "config.json": lambda path: path.write_text('{"data": {"path": "cells.h5ad"}}'),
+    "sets.gmt": lambda path: path.write_text("R1\tna\tG1\tG2\nR2\tna\tG1\n"),
+    "graph.graphml": lambda path: path.write_text('<?xml version="1.0"?>\n<graphml/>\n'),
+    "blank.csv": lambda path: path.write_text("\n"),
+    "spaceless.yaml": lambda path: path.write_text("data:\n  path:cells.h5ad\n"),
+    "config.toml": lambda path: path.write_text("[data]\n"),
     "bool.h5ad": lambda path: cells(X=COUNTS > 3).write_h5ad(path),
     "unnamed.h5ad": lambda path: cells(var=pd.DataFrame(index=["", *GENES[1:]])).write_h5ad(path),
     "other.h5ad": lambda path: h5py.File(path, "w").create_group("foo").file.close(),
@@ -184,6 +200,23 @@ SENTENCES = {
     "train cells.h5ad --label=": "What follows --label is empty",
     "train cells.h5ad --label a --set data.label_key=b": "data.label_key, which is 'a' already",
     "train cells.h5ad --set data.path=b.h5ad": "data.path, which is 'cells.h5ad' already",
+    f"train long.csv {TEXT}": "long.csv, line 2 (c0, g0, 3) is a value of a cell and a gene, where a matrix belongs;",
+    f"train obs.csv {TEXT}": "obs.csv, line 2 (c0, T, d1) holds no number, as the table is no matrix of expression",
+    f"train index.csv {TEXT}": "has two names, a number and a text; remove the first column if it counts the rows",
+    "train table.h5ad": "is a text, where its name says HDF5; if it is a matrix of cells and genes, let its name end",
+    "predict RUN table.h5ad --output y.h5ad": "table.h5ad is a text, where its name says HDF5",
+    "train table.h5": "let its name end in .tsv.",
+    "train empty.h5": "empty.h5 is empty; copy or write it again.",
+    "train outs.tar.gz": "outs.tar.gz is packed; unpack it first.",
+    "train outs.rds.gz": "outs.rds.gz has a format that grn does not read; write it from R as .h5ad",
+    "train --config config.json": "config.json is JSON; write it as YAML: `data:` and, indented below it, `path: ...`.",
+    "evaluate sets.gmt RUN/truth.csv": "sets.gmt holds gene sets, where a table of edges is expected; give one (grn",
+    "evaluate RUN graph.graphml": "graph.graphml holds a graph, where a table of edges is expected; give one (grn",
+    "train cells.h5ad --set network.prior=sets.gmt": "sets.gmt holds gene sets, where a table of edges is expected",
+    "predict RUN cells.h5ad --output y.h5ad --map blank.csv": "--map blank.csv is empty; write from,to and, below it,",
+    "train spaceless.yaml": "data is a section, not 'path:cells.h5ad'; put a space after the colon, as `path:",
+    "perturb RUN/config.yaml --knock-out R1": "config.yaml is a file; give the folder of a run, ",
+    "train config.toml": "write a configuration as .yaml, and a table as .csv.",
     "train bool.h5ad": "X holds true and false, which are neither counts nor expression",
     "train unnamed.h5ad": "Gene 1 of 6 has an empty name",
     "train other.h5ad": "other.h5ad is no AnnData: it holds 'foo', and neither obs nor var",
@@ -250,7 +283,7 @@ SENTENCES = {
     "train cells.h5ad --label cell type": "takes (type); put a text with spaces in quotes, and see grn train --help.",
     "train cells.h5ad -label type": "no such option: -l, as all begin with two dashes (--); see grn train --help.",
     "train data.path=cells.h5ad": "write --set data.path=cells.h5ad.",
-    "train --config bool.h5ad": "bool.h5ad is an HDF5 file, where a text is expected; give a text file",
+    "train --config bool.h5ad": "bool.h5ad is an HDF5 file, where a configuration (YAML) is expected; to give",
     "train RUN": "it is a run of grn: give its cells, or its configuration, ",
     "train web.h5ad": "web.h5ad is a web page, as of a sign-in or an error; download the file again.",
     "train control.h5ad --label type": r"The label 'a\x1b' in the column 'type' of obs has a line feed or",
@@ -390,7 +423,18 @@ def without_model(run) -> None:
     (run / "report.html").touch()  # a run writes it last
 
 
+def unchanged(run) -> None:
+    pass
+
+
 OF_RUNS = {
+    ("export . --output e.csv --format csv", unchanged): "no edges.parquet; give the folder of a finished run, as run.",
+    (
+        "predict . cells.h5ad --output y.h5ad",
+        unchanged,
+    ): "card.json is missing; give a run folder or its model/, as run.",
+    ("perturb . --knock-out R1", unchanged): "; give a folder that grn train made, as run.",
+    ("report .", unchanged): "it lacks config.yaml; give the folder of a run, as ",
     ("train --resume RUN", without_model): "was complete, and model is lost; restore it, or train again.",
     ("predict RUN cells.h5ad --output y.h5ad", unfinished): "was cut off, as model is missing; grn train --resume",
     ("evaluate RUN/model other.csv", without_network): "is a folder without edges.parquet; give a run folder or a file",

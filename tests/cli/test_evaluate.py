@@ -17,10 +17,11 @@ from grn.analysis.evaluation.evaluate import OF_SIGNS, SCORES, evaluate
 from grn.analysis.evaluation.network_files import open_network_file
 from grn.analysis.evaluation.reference_files import open_reference_file
 from grn.cli import main as cli
-from grn.config.files import load_config
+from grn.config.files import change_config, dump_config, load_config
 from grn.config.schema import DataConfig, SimulatedConfig
 from grn.data.cells import load_cells
 from grn.data.simulated import simulate
+from grn.errors import DataError
 from grn.network.baselines import pearson, ridge
 
 NETWORK = "source,target,weight\nA,B,3\nA,C,-2\nB,A,1\nZ,A,9\n"
@@ -137,6 +138,24 @@ def test_a_run_folder_whose_data_are_missing_is_scored_without_baselines(grn_eva
     assert sentence in printed.splitlines()
     code, _, wrong = grn_evaluate("run", tiny_run / "truth.csv", "--data", "run")
     assert code == 2 and "gone.h5ad does not exist; give --data a file or scanpy:" in wrong
+
+
+def test_other_cells_than_those_of_the_run_are_no_baselines_of_it(grn_evaluate, tiny_run):
+    shutil.copytree(tiny_run, "run")
+    changed = change_config(tiny_run / "config.yaml", {"data.simulated.seed": 9})
+    Path("run/config.yaml").write_text(dump_config(changed))
+    truth = tiny_run / "truth.csv"
+    code, printed, _ = grn_evaluate("run", truth, "--permutations", 0)
+    found = "simulated:, read by the settings in run/config.yaml, does not hold the cells that run was trained on"
+    assert code == 0 and row(printed, "score") == ["network", "p"]
+    sentence = f"Pearson and ridge are left out: {found}; give the cells with --data to include them."
+    assert sentence in printed.splitlines()
+    refused = f"{found}; restore both, or give the cells themselves instead of the run."
+    code, _, wrong = grn_evaluate("run", truth, "--data", "run")
+    assert code == 2 and refused in wrong
+    assert cli.main(["benchmark", "run", str(truth)]) == 2
+    with pytest.raises(DataError, match="does not hold the cells that"):
+        grn.evaluate(grn.load("run"), str(truth), data=grn.load("run"), quiet=True)
 
 
 @pytest.mark.parametrize("data", [[], ["--data", "none"]])

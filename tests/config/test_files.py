@@ -331,6 +331,27 @@ def test_hostile_yaml_is_refused_in_one_sentence(text, found, tmp_path):
     assert found in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
+SPACE = "put a space after the colon, as `{}`."
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "advice"),
+    [
+        ("data:\n  path:cells.h5ad\n  label_key: x\n", 2, SPACE.format("path: cells.h5ad")),
+        ("data:\n  path: x\n  regulators:tfs.txt\ntrainer:\n", 3, SPACE.format("regulators: tfs.txt")),
+        ("\ndata:\n  path:cells.h5ad\n", 2, SPACE.format("path: cells.h5ad")),
+        ("data:\n  path: x\n  label_key cell_type\n\n  regulators: t\n", 3, "write each field as `name: value`."),
+        ("data:\n  path: x\n  label_key cell_type\n", 3, "write each field as `name: value`."),
+        ("data\n  path: x\n", 1, "indent the fields of a section alike, and put a text with a colon in quotes."),
+        ("data:\n  path: x\n   label_key: y\n", 3, "alike, and put a text with a colon in quotes."),
+        ("data:\n  path: a: b\n", 2, "alike, and put a text with a colon in quotes."),
+    ],
+)
+def test_a_field_without_its_colon_or_space_is_found_in_its_own_line(text, line, advice):
+    sentence = refusal(name=write(text))
+    assert sentence.startswith(f"run.yaml, line {line}: ") and sentence.endswith(advice)
+
+
 def test_what_is_no_file_is_named_for_what_it_is(working_folder):
     (working_folder / "folder.yaml").mkdir()
     (working_folder / "link.yaml").symlink_to("nowhere")

@@ -49,6 +49,17 @@ def test_missing_labels_come_back_from_a_file(adata, write):
         assert (cells.labels[part] == -1).any(), "cells without a label are a stratum too"
 
 
+def test_counts_that_were_scaled_to_one_depth_are_said_to_be_of_one(adata, write):
+    raw = np.random.default_rng(0).poisson(30.0, adata.shape)
+    total = raw.sum(1, keepdims=True)
+    said = {}
+    for name, counts in {"raw": raw, "scaled": np.round(raw / total * 1e4)}.items():
+        adata.X = sparse.csr_matrix(counts.astype(np.float32))
+        said[name] = " ".join(load_cells(DataConfig(path=write(adata)))[0].notes)
+    assert "All cells have nearly the same total (" in said["scaled"] and "give the raw counts." in said["scaled"]
+    assert "nearly the same total" not in said["raw"]
+
+
 @pytest.mark.parametrize(
     ("labels", "note"),
     [

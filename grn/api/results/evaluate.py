@@ -159,7 +159,7 @@ def reference_of(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceN
 
 def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Expression:
     """The cells behind `data`; an AnnData is read as the network's own run read its cells, where it is of a run."""
-    from grn.analysis.baseline_cells import data_config, read_expression
+    from grn.analysis.baseline_cells import expression_named, expression_of_run, read_expression
     from grn.config.files import change_config
     from grn.config.schema import Config
     from grn.data.readers.memory import MEMORY
@@ -167,7 +167,7 @@ def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network
     if isinstance(data, Config):
         return read_expression(data)
     if isinstance(data, Run):
-        return read_expression(data.config)
+        return expression_of_run(data.folder, data.config)
     if is_anndata(data):
         changes = {"data.path": MEMORY, "data.orientation": None, "data.backed": False}
         if not isinstance(network, Run):
@@ -176,7 +176,7 @@ def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network
         with reworded(IN_X):
             return read_expression(change_config(base, changes), checked_anndata(data))
     if isinstance(data, (str, os.PathLike)):
-        return read_expression(data_config(os.fspath(data)))
+        return expression_named(os.fspath(data))
     raise DataError(f"data must be an AnnData, a Run, a configuration or a path, not {type(data).__name__}.")
 
 

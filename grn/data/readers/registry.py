@@ -58,7 +58,7 @@ CONVERTED = {
     ".h5mu": "write its modality of gene expression as .h5ad",
     ".parquet": "write its table as .csv, or as .h5ad",
     ".pq": "write its table as .csv, or as .h5ad",
-    ".json": "write a configuration as .yaml, and a table as .csv",
+    **dict.fromkeys((".json", ".toml"), "write a configuration as .yaml, and a table as .csv"),
     ".yaml": "it looks like a configuration, where cells are expected",
     ".yml": "it looks like a configuration, where cells are expected",
 }
@@ -105,11 +105,12 @@ def find_source(config: DataConfig) -> Callable[[], AnnData]:
     if reader is None:
         if is_mtx_folder(path.parent) and path.name.lower().endswith((".mtx", ".mtx.gz")):
             raise DataError(f"{path} is one of the three files of a 10x folder; give the folder, {path.parent}.")
-        if path.suffix.lower() in UNPACKED and (path.suffix.lower() != ".gz" or _reader(path.with_suffix(""))):
+        inside = path.with_suffix("") if path.suffix.lower() == ".gz" else path  # of cells.rds.gz: cells.rds
+        if path.suffix.lower() in UNPACKED and (inside == path or _reader(inside) or inside.suffix.lower() in UNPACKED):
             raise DataError(f"{path} is packed; unpack it first.")
         if path.suffix.lower() in (".parquet", ".pq"):
             refuse_columns_of_edges(path, _parquet_columns(path))
-        if advice := CONVERTED.get(path.suffix.lower()):
+        if advice := CONVERTED.get(inside.suffix.lower()):
             raise DataError(f"{path} has a format that grn does not read; {advice}.")
         raise DataError(
             f"{path} has no format that grn reads; use {', '.join(READERS)}, a 10x folder, {_known_sources()}."

@@ -18,7 +18,7 @@ from scipy import sparse
 from grn.config.schema import DataConfig
 from grn.data.readers.matrix import refuse_no_positions
 from grn.errors import DataError, one_line
-from grn.files import refuse_endless
+from grn.files import instead_of_hdf5, refuse_endless
 
 GENES = "Gene Expression"
 LEFT_OUT = "grn_left_out"  # key in uns: a sentence about the features that are not genes
@@ -45,6 +45,8 @@ def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
     except (MemoryError, PermissionError, DataError):  # the first two are faults of the machine: cli/exit_codes.py
         raise
     except Exception as problem:  # a damaged file fails anywhere between HDF5, NumPy and SciPy
+        if found := instead_of_hdf5(path):
+            raise DataError(f"{path} {found}.") from problem
         raise DataError(
             f"{path} cannot be read as a 10x .h5 file ({one_line(problem)}); it is damaged, truncated or another "
             "format: copy or write it again."

@@ -120,6 +120,7 @@ def _read(path: Path, file: TextIO) -> tuple[list[str], list[str], sparse.csr_ma
         line = above + reader.line_num
         if not columns:
             columns = _columns(path, header, fields, line)
+            _refuse_no_matrix(path, line, fields)
         if len(fields) != len(columns) + 1:
             raise DataError(
                 f"{path}, line {line} has {len(fields)} fields where {len(columns) + 1} are expected; give every line "
@@ -210,6 +211,33 @@ def _numbers(path: Path, line: int, fields: Sequence[str], columns: Sequence[str
         advice = number_advice(text) or "correct it, or remove columns that hold no expression"
         raise DataError(f"{path}, line {line}: column {columns[first]!r} {found}; {advice}.")
     return values
+
+
+def _refuse_no_matrix(path: Path, line: int, row: Sequence[str]) -> None:
+    """Raises DataError where the first row shows that the table is no matrix, or has a name too many.
+
+    Nothing is said of values that may be wrong by themselves: empty ones, missing ones and numbers with commas.
+    """
+    name, *values = (field.strip() for field in row)
+    if any(value.casefold() in MISSING or number_advice(value) for value in values):
+        return
+    texts = [value for value in values if not math.isfinite(_number(value))]
+    shown = ", ".join(value[:20] for value in (name, *values[:3]))
+    if len(values) > 1 and len(texts) == len(values):
+        problem = "holds no number, as the table is no matrix of expression; give the one with the counts"
+    elif texts == values[:1] and name.isdecimal() and len(values) > 2:
+        problem = "has two names, a number and a text; remove the first column if it counts the rows, else the second"
+    elif texts == values[:1] and len(values) == 2 and not name.isdecimal():
+        problem = (
+            "is a value of a cell and a gene, where a matrix belongs; write a row for each cell and a column for each "
+            "gene, as pandas.DataFrame.pivot does"
+        )
+    else:
+        return
+    raise DataError(f"{path}, line {line} ({shown}) {problem}.")
+
+
+MISSING = {"", "na", "nan", "n/a", "null", "none", "inf", "-inf"}
 
 
 def _number(text: str) -> float:

@@ -32,7 +32,7 @@ from grn.network.readouts.blocks.one_layer import LayerChoice, meaning_of_signs,
 from grn.network.readouts.sampling import even_rows
 from grn.network.run_readouts import whole_bags
 from grn.network.weights import Network
-from grn.run_folder import CONFIG, config_of, no_such_run, refuse_cut_off, refuse_mixed_parts
+from grn.run_folder import CONFIG, config_of, no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
 
 BY_TYPE = "edges_by_type.parquet"
 
@@ -112,11 +112,6 @@ def write_file(chosen: ChosenEdges, output: Path, name: str, say: Say = silent) 
 PARTS = ("edges.parquet", "network.h5ad")
 
 
-def _around(file: Path) -> str:
-    """The folder of a network that a file is of, as the end of a sentence."""
-    return f", {file.parent}" if all((file.parent / name).is_file() for name in PARTS) else ""
-
-
 def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[str], dict]:
     """The edge table of a folder of `grn train` or `grn export`, all genes, and what the weights mean (uns["grn"]).
 
@@ -125,11 +120,14 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
     if not folder.exists():
         raise RunFolderError(no_such_run(folder, "give a run folder."))
     if folder.is_file():
-        raise RunFolderError(f"{folder} is a file; give the folder of a run{_around(folder)}.")
+        raise RunFolderError(f"{folder} is a file; give the folder of a run{run_near(folder, PARTS)}.")
     refuse_cut_off(folder, PARTS)
     for name in PARTS:
         if not (folder / name).is_file():
-            raise RunFolderError(f"{folder} holds no network: it has no {name}; give the folder of a finished run.")
+            raise RunFolderError(
+                f"{folder} holds no network: it has no {name}; give the folder of a finished run"
+                f"{run_near(folder, PARTS)}."
+            )
     refuse_mixed_parts(folder)
     genes, about = _genes_and_meaning(folder / "network.h5ad")
     about.update(dataset_of(folder))

@@ -394,7 +394,7 @@ def test_h5_files_of_other_formats_are_refused(plain, write, tmp_path):
 def test_a_truncated_h5_is_refused(plain, tmp_path, kept):
     path = write_tenx(tmp_path / "cells.h5", plain)
     path.write_bytes(path.read_bytes()[:kept])
-    assert "cannot be read as a 10x .h5 file" in refusal(path)
+    assert ("cannot be read as a 10x .h5 file" if kept else "is empty; copy or write it again.") in refusal(path)
 
 
 @pytest.mark.parametrize(
