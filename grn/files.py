@@ -257,7 +257,7 @@ def instead_of_hdf5(path: Path) -> str | None:
     if not text or not all(letter.isprintable() or letter in "\t\r\n\ufeff" for letter in text):
         return None
     ending = ".tsv" if "\t" in text else ".csv"
-    return f"is a text, where its name says HDF5; if it is a matrix of cells and genes, let its name end in {ending}"
+    return f"is a text, where its name says HDF5; if it is a table, let its name end in {ending}"
 
 
 def refuse_pipe(path: Path) -> None:

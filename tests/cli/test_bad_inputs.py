@@ -203,7 +203,7 @@ SENTENCES = {
     f"train long.csv {TEXT}": "long.csv, line 2 (c0, g0, 3) is a value of a cell and a gene, where a matrix belongs;",
     f"train obs.csv {TEXT}": "obs.csv, line 2 (c0, T, d1) holds no number, as the table is no matrix of expression",
     f"train index.csv {TEXT}": "has two names, a number and a text; remove the first column if it counts the rows",
-    "train table.h5ad": "is a text, where its name says HDF5; if it is a matrix of cells and genes, let its name end",
+    "train table.h5ad": "is a text, where its name says HDF5; if it is a table, let its name end",
     "predict RUN table.h5ad --output y.h5ad": "table.h5ad is a text, where its name says HDF5",
     "train table.h5": "let its name end in .tsv.",
     "train empty.h5": "empty.h5 is empty; copy or write it again.",

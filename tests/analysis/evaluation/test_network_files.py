@@ -206,7 +206,8 @@ def test_in_an_h5ad_rows_are_targets(tmp_path):
         ("latin.csv", "source,target,weight\nA,\u00e9,1\n".encode("latin-1"), "is not text in UTF-8; save it as UTF-8"),
         ("late.csv", b"source,target,weight\n" + b"A,B,1\n" * 40_000 + b"A,\xe9,1\n", "is not text in UTF-8"),
         ("damaged.parquet", "PAR1 no more", "cannot be read as parquet"),
-        ("damaged.h5ad", "no HDF5", r"cannot be read as \.h5ad"),
+        ("damaged.h5ad", b"no\x00HDF5", r"cannot be read as \.h5ad"),
+        ("table.h5ad", "source,target,weight\n", "is a text, where its name says HDF5; if it is a table, let"),
         ("binary.csv", b"\xff\xfe\x00\x01", "is not text"),
     ],
 )
