@@ -216,10 +216,10 @@ def _numbers(path: Path, line: int, fields: Sequence[str], columns: Sequence[str
 def _refuse_no_matrix(path: Path, line: int, row: Sequence[str]) -> None:
     """Raises DataError where the first row shows that the table is no matrix, or has a name too many.
 
-    Nothing is said of values that may be wrong by themselves: empty ones, missing ones and numbers with commas.
+    Nothing is said of what may be wrong by itself: an empty name, values that are missing, and numbers with commas.
     """
     name, *values = (field.strip() for field in row)
-    if any(value.casefold() in MISSING or number_advice(value) for value in values):
+    if not name or any(value.casefold() in MISSING or number_advice(value) for value in values):
         return
     texts = [value for value in values if not math.isfinite(_number(value))]
     shown = ", ".join(value[:20] for value in (name, *values[:3]))

@@ -274,6 +274,7 @@ def test_names_that_contradict_the_orientation_are_refused(plain, tmp_path, righ
         ("c0,0,3,0\nc1,1,0,2\n", "has numbers in the first line (0, 3, 0), where names belong"),
         ("g1,g2\n0,3\n0,2\n", "has numbers in the first column (0, 0), where names belong"),
         (',g1,g2\nc1,1,2\nc2,"1,2\nc3,1,2\n', "line 3 cannot be read"),
+        (",g1,g2\n,g1,g2\nc1,1,2\n", "line 2 begins with an empty name; name the row, or remove it"),
     ],
 )
 def test_text_that_is_not_a_matrix_is_refused(tmp_path, text, sentence):
