@@ -242,7 +242,7 @@ def test_a_backed_file_that_was_overwritten_is_damaged(tmp_path):
     anndata.AnnData(np.ones((2, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
     cells = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
     cells.file.close()
-    (tmp_path / "cells.h5ad").write_bytes(b"no cells")
+    (tmp_path / "cells.h5ad").write_bytes(b"no\x00cells")
     with pytest.raises(DataError, match=r"cells\.h5ad cannot be read as \.h5ad"):
         grn.train(cells, quiet=True)
 
