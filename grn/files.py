@@ -238,6 +238,11 @@ def disguised(path: Path) -> str | None:
     return None
 
 
+def is_web_page(begins: bytes) -> bool:
+    """Whether a file that begins so is HTML."""
+    return begins.lstrip()[:9].lower().startswith((b"<!doctype", b"<html"))
+
+
 def instead_of_hdf5(path: Path) -> str | None:
     """What a file is that should be HDF5 (.h5ad, .h5) and is not, and what to do; None where it may be damaged HDF5."""
     if found := disguised(path):
@@ -248,7 +253,7 @@ def instead_of_hdf5(path: Path) -> str | None:
         begins = file.read(1000)
     if not begins:
         return "is empty; copy or write it again"
-    if begins[:9].lower().startswith((b"<!doctype", b"<html")):
+    if is_web_page(begins):
         return "is a web page, as of a sign-in or an error; download the file again"
     try:
         text = begins.decode() if len(begins) < 1000 else begins.rpartition(b"\n")[0].decode()
@@ -453,6 +458,11 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
             return DataError(f"{path} is no AnnData: it holds {held}, and neither obs nor var; give another file.")
         if isinstance(x := file.get("X"), h5py.Dataset) and x.ndim != 2:  # AnnData's words for it change
             problem = ValueError("X is no matrix")
+    if "already open for" in str(problem):
+        return DataError(
+            f"{path} is open in another program that writes it, or was when that stopped; close it there, or write it "
+            "again."
+        )
     if unknown := re.search(r"encoding_type='([\w-]+)', encoding_version='([\d.]+)'", str(problem)):
         return DataError(
             f"{path} cannot be read as .h5ad: a part of it is a {unknown[1]} in version {unknown[2]}, which the "

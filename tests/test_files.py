@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import subprocess
 import sys
 
 import h5py
@@ -13,7 +14,7 @@ from scipy import sparse
 
 from grn import files
 from grn.errors import DataError, RunFolderError
-from grn.files import nearest_file, replacing_file, replacing_folder, write_text
+from grn.files import nearest_file, read_anndata, replacing_file, replacing_folder, write_text
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002])
@@ -169,3 +170,12 @@ def test_an_ending_in_common_makes_no_two_names_alike(wanted, near, tmp_path):
     for name in ("notes.txt", "cells.h5ad"):
         (tmp_path / name).touch()
     assert nearest_file(tmp_path / wanted) == (tmp_path / near if near else None)
+
+
+def test_a_file_that_another_program_writes_is_not_called_damaged(tmp_path):
+    code = f"import h5py, os; file = h5py.File({str(tmp_path / 'cells.h5ad')!r}, 'r+', libver='latest'); os._exit(0)"
+    with h5py.File(tmp_path / "cells.h5ad", "w", libver="latest") as file:
+        file.create_group("obs")
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(DataError, match=r"cells\.h5ad is open in another program that writes it, or was when that"):
+        read_anndata(tmp_path / "cells.h5ad")

@@ -14,6 +14,7 @@ from scipy import sparse
 from grn.arguments.kinds import writable
 from grn.config.schema import DataConfig
 from grn.data.digest import digest_of_cells
+from grn.data.doubts import doubtful_cells, doubtful_counts
 from grn.data.preprocessing.counting import Counting
 from grn.data.preprocessing.counts import Expression, expression_in_pieces, read_expression, refuse_empty
 from grn.data.preprocessing.depth import (
@@ -126,7 +127,7 @@ def load_cells(
     refuse_cells_as_genes(names, list(map(str, adata.obs_names)), config.path if source is None else "the AnnData")
     named, regulators_note = choose_regulators(names, config.regulators, list(map(str, adata.obs_names)))
     chosen = choose_genes(values[split.train], names, config.genes, named, config.values)
-    one_depth = _one_depth(values) if config.values == "counts" else []
+    doubts = doubtful_counts(values) if config.values == "counts" else []
     if len(chosen) < len(names):
         values = values[:, chosen]
     if source is None and adata.isbacked:
@@ -162,7 +163,8 @@ def load_cells(
             *_left_out(adata),
             *unnamed_note(expression.var, config.gene_key),
             *_empty_cells(values),
-            *one_depth,
+            *doubts,
+            *doubtful_cells(adata.obs_names.astype(str)),
             *_without_group(groups, config.group_key),
             *_labels_of_text(classes),
             *_labels_alike(classes),
@@ -348,21 +350,6 @@ def read_columns(
 def _left_out(adata: AnnData) -> tuple[str, ...]:
     """A sentence about the features of a 10x file that are not genes, where there are any."""
     return (adata.uns[LEFT_OUT],) if LEFT_OUT in adata.uns else ()
-
-
-def _one_depth(counts: sparse.csr_matrix) -> list[str]:
-    """A sentence about cells that all have nearly one total, as raw counts never do, over all genes of the data."""
-    total = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
-    total = total[total > 0]
-    if len(total) < FEWEST_OF_ONE_DEPTH or total.std() > ONE_DEPTH * total.mean():
-        return []
-    return [
-        f"All cells have nearly the same total ({total.min():.0f} to {total.max():.0f}), as counts that were "
-        "downsampled, or scaled to one depth and rounded; of the second kind, give the raw counts."
-    ]
-
-
-ONE_DEPTH, FEWEST_OF_ONE_DEPTH = 0.005, 10  # sd of the totals in means of them; cells
 
 
 def _empty_cells(values: sparse.csr_matrix) -> tuple[str, ...]:

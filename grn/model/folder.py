@@ -110,6 +110,8 @@ def read_model_folder(folder: Path) -> ModelFiles:
     elif not (folder / CARD).exists():
         refuse_cut_off(folder, ("model",))
     missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing and set(FILES) - set(missing) - {"config.yaml"}:  # a folder with a configuration alone may be another
+        raise RunFolderError(f"{folder} is damaged, as {missing[0]} is missing; restore it, or train again.")
     if missing:
         raise RunFolderError(
             f"{folder} is not a model: {missing[0]} is missing; give a run folder or its model/{run_near(folder)}."

@@ -28,13 +28,12 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
         cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
     where = config.data.path if adata is None else "the AnnData"
     if cells.vocabulary != trained.vocabulary:
-        same = set(cells.vocabulary) == set(trained.vocabulary)
-        change = (
-            f"has the genes that {run} was trained on in another order"
-            if same
-            else (f"no longer has the {len(trained.vocabulary)} genes that {run} was trained on")
-        )
-        raise VocabularyMismatch(f"{where[:1].upper()}{where[1:]} {change}; restore the data, or train again.")
+        if set(cells.vocabulary) == set(trained.vocabulary):
+            change = f"has the genes that {run} was trained on in another order"
+        else:
+            change = f"no longer has the {len(trained.vocabulary)} genes that {run} was trained on"
+        subject = where if adata is None else "The AnnData"
+        raise VocabularyMismatch(f"{subject} {change}; restore the data, or train again.")
     if trained.cells is not None and trained.cells != cells.digest:
         raise DataError(
             f"The cells of {where}, or the settings in {run / 'config.yaml'} by which they are read, are not those "

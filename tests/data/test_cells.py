@@ -60,6 +60,18 @@ def test_counts_that_were_scaled_to_one_depth_are_said_to_be_of_one(adata, write
     assert "nearly the same total" not in said["raw"]
 
 
+def test_counts_of_0_and_1_and_cells_named_like_sums_are_said_to_be_so(adata, write):
+    def said() -> str:
+        return " ".join(load_cells(DataConfig(path=write(adata)))[0].notes)
+
+    adata.X = sparse.csr_matrix(np.random.default_rng(0).poisson(3.0, adata.shape).astype(np.float32))
+    assert "No count is above 1" not in said() and "sum of others" not in said()
+    adata.X = (adata.X > 0).astype(np.float32)
+    adata.obs_names = [*adata.obs_names[:-1], "Total"]
+    assert "No count is above 1, as in matrices that only say whether" in said()
+    assert "1 cells are named like a sum of others ('Total') and count as cells; remove these rows" in said()
+
+
 @pytest.mark.parametrize(
     ("labels", "note"),
     [

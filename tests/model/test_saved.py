@@ -123,7 +123,7 @@ def test_saving_again_replaces_the_folder(trained, folder):
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
-    with pytest.raises(RunFolderError, match=rf"model is not a model: {name} is missing; give a run folder") as caught:
+    with pytest.raises(RunFolderError, match=rf"model is damaged, as {name} is missing; restore it, or") as caught:
         TrainedModel.load(folder)
     assert "\n" not in str(caught.value)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import Debug, Quiet
+from grn.cli.options import Debug, Orientation, Quiet
 
 WORDS = {
     "cells is": "--cells is",
@@ -19,7 +19,9 @@ WORDS = {
     "set gene_key to": "give --gene-key",
     "give gene_key": "give --gene-key",
     "gene_key is": "--gene-key is",
-    "orientation is": "the run's data.orientation is",
+    "give orientation=": "give --orientation",
+    "orientation is": "--orientation is",
+    "which map calls": "which --map calls",
 }
 """What messages say to a caller of `grn.explain` -> what they say of options."""
 
@@ -45,6 +47,10 @@ def command(
     ] = None,
     gene_key: Annotated[
         str | None, typer.Option("--gene-key", help="Column of var with the gene names. Default: as in training.")
+    ] = None,
+    orientation: Annotated[
+        Orientation | None,
+        typer.Option("--orientation", help="What the rows and columns of a text file are. Default: as in training."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -79,6 +85,7 @@ def command(
             cells=cells,
             counts=counts,
             gene_key=gene_key,
+            orientation=orientation.value if orientation else None,
             quiet=True,
         )
     for name, own in table.groupby("cell_type", sort=False):
