@@ -103,6 +103,8 @@ class Run:
                 table = pd.DataFrame()
             if list(map(str, table.index)) != list(table) or not all(kind.kind in "iu" for kind in table.dtypes):
                 raise ValueError("it is no square table of numbers of cells")
+            if table.empty and "accuracy" in self.metrics:
+                raise ValueError("it has no cell types")
             return table
 
     @cached_property

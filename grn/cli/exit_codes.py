@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from grn.errors import Interrupted, Mistakes, UserError
 
@@ -86,6 +87,9 @@ def explain(error: Exception, program: str = "grn") -> tuple[int, str]:
         message = " ".join(error.format_message().split()).rstrip(".?")
         for old, new in REPHRASED.items():
             message = re.sub(old, new, message)
+        given = re.match(r"no such command '([^']*)'", message, re.IGNORECASE)
+        if given and Path(given[1]).is_file():
+            return USER_ERROR, f"{given[1]} is a file, and a command comes first; as in grn train {given[1]}."
         joined = "" if message.endswith(", and") else ";"
         return USER_ERROR, f"{message[:1].lower()}{message[1:]}{joined} see {_command_path(error, program)} --help."
     if "Invalid log settings" in str(error):  # raised by the import of torch

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -81,6 +84,15 @@ def test_the_command_prints_and_writes_the_table(tiny_run, tmp_path, capsys):
 def test_what_cannot_be_scored_is_one_sentence(arguments, sentence, tiny_run, capsys):
     assert main(["benchmark", str(tiny_run), str(tiny_run / "truth.csv"), *arguments]) == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_whose_cells_are_gone_says_where_to_put_them(tiny_run, tmp_path, capsys):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    config = run / "config.yaml"
+    config.write_text(re.sub("path: .*", "path: gone.h5ad", config.read_text()))
+    assert main(["benchmark", str(run), str(run / "truth.csv")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "was trained on, gone.h5ad, do not exist" in said and f"or set data.path in {config} to where" in said
 
 
 def test_a_reference_of_other_genes_is_refused(adata):

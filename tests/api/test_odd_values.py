@@ -218,6 +218,9 @@ def test_a_table_that_a_run_had_is_missed(tiny_run, tmp_path):
     (run.folder / "confusion.csv").unlink()
     with pytest.raises(DataError, match=r"confusion\.csv does not exist any more; restore it"):
         _ = run.confusion
+    (run.folder / "confusion.csv").write_text("x\n")
+    with pytest.raises(DataError, match=r"confusion\.csv is damaged \(it has no cell types\)"):
+        _ = run.confusion
 
 
 OBS = {

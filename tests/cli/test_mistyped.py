@@ -44,6 +44,7 @@ SENTENCES = {
     "benchmark cells.h5ad reference.csv --network A b.csv": "a space where none may be; write --network A=b.csv.",
     "train cells.h5ad --label cell type": "put a text with spaces in quotes, and see grn train --help.",
     "train cells.h5ad --output out.h5ad": "out.h5ad is named like a file, but a folder is made; choose another output",
+    "cells.h5ad --label x": "cells.h5ad is a file, and a command comes first; as in grn train cells.h5ad.",
     "report mine": "mine does not exist; did you mean runs/mine?",
     "predict mien cells.h5ad --output o.h5ad": "mien does not exist; did you mean runs/mine?",
     "train --resume mine": "mine does not exist; did you mean runs/mine?",

@@ -88,6 +88,7 @@ def benchmark(
     from grn.analysis.evaluation.comparison import CAUTION
     from grn.analysis.evaluation.evaluate import check_names, checked_edges, evaluate_on
     from grn.analysis.evaluation.universe import make_universe
+    from grn.network.cells_of_run import refuse_lost_cells
 
     notes: list[str] = []
 
@@ -106,6 +107,8 @@ def benchmark(
         raise ConfigError("label_key is of cells, and a run or a configuration names its own; leave label_key out.")
     with reworded(WORDS):
         truth = reference_of(reference)
+        if isinstance(cells, Run):
+            refuse_lost_cells(cells.folder, cells.config)
         expression = expression_of(cells, cells)
         universe = make_universe(truth.edges, regulators=_regulators(regulators), genes=expression.genes)
         known = universe.regulators[universe.regulators.isin(expression.genes)]

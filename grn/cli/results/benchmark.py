@@ -68,6 +68,7 @@ def command(
     from grn.api.results.benchmark import benchmark
     from grn.cli.console import console, plain, print_table
     from grn.config.files import load_config
+    from grn.run_folder import CONFIG
 
     to = console(quiet)
     source = load_config(cells) if cells.lower().endswith((".yaml", ".yml")) else cells
@@ -80,7 +81,7 @@ def command(
         "label_key": "--label",
         "regulators=": "--regulators",
     }
-    if isinstance(source, str):  # cells alone have no fields to set
+    if isinstance(source, str) and not (Path(source) / CONFIG).is_file():  # cells alone have no fields
         words["set data."] = "give a configuration with data."
     with reworded(words):
         table = benchmark(

@@ -31,6 +31,8 @@ def _pbmc3k() -> AnnData:
     import scanpy
 
     downloads = Path(scanpy.settings.datasetdir)
+    verbosity = scanpy.settings.verbosity
+    scanpy.settings.verbosity = "error"  # it warns of certificates, where there is no network at all
     try:
         counts = scanpy.datasets.pbmc3k()
         labelled = scanpy.datasets.pbmc3k_processed()
@@ -41,6 +43,8 @@ def _pbmc3k() -> AnnData:
             f"scanpy:pbmc3k is downloaded when it is first used, and the download failed ({one_line(problem)}); "
             "connect to the network, or use scanpy:pbmc68k_reduced, which needs no download."
         ) from problem
+    finally:
+        scanpy.settings.verbosity = verbosity
     kept = counts.obs_names[counts.obs_names.isin(labelled.obs_names)]
     cells = counts[kept].copy()
     cells.obs["louvain"] = labelled.obs["louvain"].loc[kept].to_numpy()

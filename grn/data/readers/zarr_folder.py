@@ -13,6 +13,8 @@ from grn.config.schema import DataConfig
 from grn.data.readers.zarr_texts import refuse_false_numbers
 from grn.errors import DataError, one_line
 
+PARTS = (("tables", "a SpatialData", "table"), ("mod", "a MuData", "rna"))  # where others keep AnnData, and how called
+
 
 def read_zarr_folder(path: Path, config: DataConfig) -> AnnData:
     """The AnnData in a .zarr folder. Raises DataError where it is damaged or a chunk of its values is missing."""
@@ -30,6 +32,12 @@ def read_zarr_folder(path: Path, config: DataConfig) -> AnnData:
         raise DataError(
             f"{path} cannot be read as an AnnData .zarr folder: it is none; copy or write it again."
         ) from None
+    for part, kind, key in PARTS:
+        if part in store and "obs" not in store:
+            raise DataError(
+                f"{path} holds {kind}, of which AnnData are parts; read it, and write the part with the counts "
+                f'({part}["{key}"]) by itself: .write_h5ad(FILE).'
+            )
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides

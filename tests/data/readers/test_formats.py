@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import shutil
 from pathlib import Path
 
@@ -416,6 +417,14 @@ def test_a_damaged_h5_is_refused(plain, tmp_path, field, change):
         del file["matrix"][field]
         file["matrix"][field] = change(values)
     assert "cannot be read as a 10x .h5 file" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "told"), [("tables", 'a SpatialData, .*tables."table"'), ("mod", 'a MuData, .*mod."rna"')]
+)
+def test_a_zarr_folder_of_which_anndata_are_parts(part, told, tmp_path):
+    zarr.open_group(tmp_path / "cells.zarr", mode="w").create_group(part)
+    assert re.search(rf"cells.zarr holds {told}.* by itself: .write_h5ad", refusal(tmp_path / "cells.zarr"))
 
 
 @pytest.mark.parametrize("dense", [False, True])

@@ -114,6 +114,7 @@ def test_pbmc3k_without_network_says_what_to_do_and_leaves_nothing(problem, monk
     monkeypatch.chdir(tmp_path)
 
     def offline():
+        assert sys.modules["scanpy"].settings.verbosity == "error", "its own warning would stand before ours"
         (tmp_path / "data").mkdir(exist_ok=True)
         raise problem
 
@@ -127,6 +128,7 @@ def test_pbmc3k_without_network_says_what_to_do_and_leaves_nothing(problem, monk
     with pytest.raises(DataError):
         open_source(DataConfig(path="scanpy:pbmc3k"))
     assert (tmp_path / "data" / "mine.txt").exists()
+    assert sys.modules["scanpy"].settings.verbosity == 1
 
 
 def test_pipes_and_links_to_nowhere_are_refused_without_waiting(tmp_path):
@@ -148,8 +150,8 @@ def test_a_new_format_is_one_entry(adata, monkeypatch, tmp_path):
 def _stub_scanpy(monkeypatch, **datasets):
     stub = types.ModuleType("scanpy")
     stub.datasets = types.SimpleNamespace(**datasets)
-    stub.settings = types.SimpleNamespace(datasetdir="data")
-    monkeypatch.setitem(__import__("sys").modules, "scanpy", stub)
+    stub.settings = types.SimpleNamespace(datasetdir="data", verbosity=1)
+    monkeypatch.setitem(sys.modules, "scanpy", stub)
 
 
 @pytest.mark.parametrize(
