@@ -44,11 +44,17 @@ def refuse_used_folder(output: Path | None) -> None:
     refuse_unwritable_name(output)
     if os.path.lexists(output) and (not output.is_dir() or any(output.iterdir())):
         raise RunFolderError(f"{output} already exists and is not an empty folder; choose another output folder.")
-    if output.suffix.lower() in OF_FILES and not output.is_dir():
-        raise RunFolderError(
-            f"{output} is named like a file, but a folder is made; choose another output, as {output.with_suffix('')}."
-        )
+    if not output.is_dir():
+        refuse_name_of_file(output)
     refuse_unwritable(output)
+
+
+def refuse_name_of_file(folder: Path) -> None:
+    """Raises RunFolderError where a folder that is to be made is named like a file."""
+    if folder.suffix.lower() in OF_FILES:
+        raise RunFolderError(
+            f"{folder} is named like a file, but a folder is made; choose another output, as {folder.with_suffix('')}."
+        )
 
 
 def refuse_inside(output: Path | None, data: str) -> None:

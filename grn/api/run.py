@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grn.arguments import checked
 from grn.errors import RunFolderError, reworded
-from grn.files import refuse_unwritable, replacing_folder
+from grn.files import refuse_name_of_file, refuse_unwritable, replacing_folder
 from grn.run_folder import COMPLETE, CONFIG, LOG, cells_in, no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ class Run:
             raise RunFolderError(f"{folder} lies in the folder of the run itself; give save() a place outside of it.")
         try:
             with reworded({"choose another output": "give save() another place"}):
+                refuse_name_of_file(folder)
                 refuse_unwritable(folder)
                 with replacing_folder(folder) as beside:
                     shutil.copytree(self._folder, beside, dirs_exist_ok=True)

@@ -106,6 +106,12 @@ def test_nothing_is_saved_over(there, tiny_run, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
+def test_a_folder_is_not_saved_under_the_name_of_a_file(tiny_run, tmp_path):
+    with pytest.raises(RunFolderError, match=r"is named like a file.*; give save\(\) another place, as .*run\."):
+        grn.load(tiny_run).save(tmp_path / "run.h5ad")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_run_that_cannot_be_saved_whole_is_not_saved(problem, run, temporary, tmp_path, monkeypatch):
     def fail(*_, **__):
