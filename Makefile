@@ -27,7 +27,7 @@ test: install-dev
 
 # What compares floats, again with other instruction sets than the processor's own choice: their order of sums differs.
 # Compilers, caches and the search for block sizes take as long as all others together, and have no bars of their own.
-NUMERICAL_TESTS := tests/flashsign tests/model tests/network tests/regulation \
+NUMERICAL_TESTS := tests/flashsign tests/model tests/networks tests/regulation \
   --ignore=tests/flashsign/autotune --ignore=tests/flashsign/tuning --ignore=tests/model/test_compile.py \
   --ignore=tests/flashsign/operators/test_verify.py
 # OpenBLAS does as it is told, so its AVX-512 code is asked for only where the processor has AVX-512.

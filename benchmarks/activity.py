@@ -62,7 +62,7 @@ def networks(cells, regulators: list[str], label_key: str, seed: int) -> dict[st
     """The networks by method, from counts in X of all genes of `cells`."""
     from scipy.sparse import csr_matrix
 
-    from grn.network.baselines import pearson, ridge
+    from grn.networks.baselines import pearson, ridge
 
     options = {"network.false_discovery": False}
     ours = grn.network(
@@ -136,8 +136,8 @@ def load(name: str, folder: Path):
 
     factors = (folder / "human_tfs.txt").read_text().split()
     if name == "pbmc68k_reduced":
-        from grn.data.preprocessing.counts import read_expression
-        from grn.data.readers.registry import open_source
+        from grn.cells.preprocessing.counts import read_expression
+        from grn.cells.readers.registry import open_source
 
         config = load_config("pbmc.yaml").data
         source = open_source(config)

@@ -35,9 +35,9 @@ from classification_parts.methods import METHODS, OURS, TEST, Labels, available,
 from results_file import merged, ordered, write
 from sklearn.metrics import f1_score
 
+from grn.cells.preprocessing.split import split_cells
 from grn.config.files import load_config
 from grn.config.schema import Config
-from grn.data.preprocessing.split import split_cells
 
 HERE = Path(__file__).parent
 BINS, DRAWS, SMALLEST = 15, 200, 1e-6

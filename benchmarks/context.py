@@ -48,7 +48,7 @@ from sets import NetworkSet, sergio
 from threadpoolctl import threadpool_limits
 
 from grn.analysis.evaluation.ranking import rank, ranking_scores
-from grn.network.baselines import pearson, ridge, spearman
+from grn.networks.baselines import pearson, ridge, spearman
 
 KEYS = ["kind", "draw", "seed", "method"]
 SIZES = [(depth, cells) for depth in (4, 1) for cells in (600, 150)]

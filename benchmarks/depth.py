@@ -27,8 +27,8 @@ from classification import chosen_configurations, configurations, scores
 from classification_parts.methods import METHODS, OURS, TEST, Fit, LabelledSet, Predict, fit_grn, labelled_set
 from results_file import merged, ordered, write
 
-from grn.data.cells import cells_for_vocabulary
-from grn.data.preprocessing.split import split_cells
+from grn.cells.cells import cells_for_vocabulary
+from grn.cells.preprocessing.split import split_cells
 
 HERE = Path(__file__).parent
 SETS = ("pbmc68k_reduced", "pbmc3k")

@@ -7,7 +7,7 @@
     cascades       chains of regulators, with and without the direct edge; our own generator has them, too
     composition    composition alone
 
-Written after the published equations of SERGIO (Dibaeinia and Sinha 2020) and apart from grn/data/simulated.py, so
+Written after the published equations of SERGIO (Dibaeinia and Sinha 2020) and apart from grn/cells/simulated.py, so
 that two generators have to agree.
 
 Letters: C cells, N genes, R regulators, K cell types.
@@ -180,8 +180,8 @@ def cascades(
 
 def simulated_cascades(seed: int, depth: float, types: int = 1) -> Draw:
     """Cascades of the project's own generator: the cells of `path: "simulated:"`, half of whose targets end one."""
+    from grn.cells.simulated import read_truth, simulate
     from grn.config.schema import SimulatedConfig
-    from grn.data.simulated import read_truth, simulate
 
     config = SimulatedConfig(
         cells=2400, genes=200, regulators=20, cell_types=types, depth=depth, cascades=90, seed=seed

@@ -3,7 +3,7 @@
     python benchmarks/false_discovery.py    # 4 minutes of one CPU thread, without SERGIO's sets
     python benchmarks/false_discovery.py --seeds 1 --sets default --knockoffs knockoffs    # 10 seconds
 
-The cells are simulated with planted networks (grn/data/simulated.py) and loaded as by the default configuration; with
+The cells are simulated with planted networks (grn/cells/simulated.py) and loaded as by the default configuration; with
 GRN_BENCHMARK_DATA, also SERGIO's two sets. An entry of the table has three proportions, means over the generator's
 seeds:
 
@@ -12,7 +12,7 @@ seeds:
 at q <= 0.05, 0.1, 0.2 and 0.5. Genes are connected by a path or by a common ancestor in the planted graph. Cell types
 link all regulators besides, so only sets of one type have pairs that are truly independent. Edges that were found but
 not planted mostly have a common ancestor, or another regulator between them whose counts are too noisy to explain all:
-`direct` takes out what that makes (grn/network/evidence/direct.py).
+`direct` takes out what that makes (grn/networks/evidence/direct.py).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import pandas as pd
 import torch
 from sets import VARIABLE, folder, read_reference
 
+from grn.cells.cells import Cells, load_cells
+from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
-from grn.data.cells import Cells, load_cells
-from grn.data.preprocessing.scale import mean_and_sd
-from grn.data.preprocessing.split import Split
-from grn.network.evidence.false_discovery import edge_evidence
-from grn.network.in_context import paths_between
+from grn.networks.evidence.false_discovery import edge_evidence
+from grn.networks.in_context import paths_between
 from grn.regulation.fit import fit_ensemble
 from grn.regulation.knockoffs import fit_with_knockoffs
 from grn.regulation.states import states_of

@@ -32,10 +32,10 @@ from anndata import AnnData
 from scipy import sparse
 from scipy.io import mmwrite
 
+from grn.cells.cells import load_cells
 from grn.cli.exit_codes import USER_ERROR, explain
 from grn.config.files import dump_config, load_config
 from grn.config.schema import Config, DataConfig
-from grn.data.cells import load_cells
 from grn.errors import ConfigError
 from grn.model.saved import TrainedModel
 from grn.training.resume import find_start

@@ -25,8 +25,8 @@ import pandas as pd
 from sets import VARIABLE
 
 from grn.analysis.compare.compare import compare_cells
+from grn.cells.cells import Cells, load_cells, read_columns
 from grn.config.schema import DataConfig
-from grn.data.cells import Cells, load_cells, read_columns
 from grn.messages import silent
 
 FACTORS = ("STAT1", "STAT2", "IRF1", "IRF7", "IRF8", "IRF9")

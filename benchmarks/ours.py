@@ -20,14 +20,14 @@ from sets import NetworkSet
 from torch import Tensor
 
 import grn
+from grn.cells.cells import Cells, load_cells
+from grn.cells.preprocessing.scale import mean_and_sd
 from grn.config.schema import Config
-from grn.data.cells import Cells, load_cells
-from grn.data.preprocessing.scale import mean_and_sd
-from grn.files import write_anndata
+from grn.io.atomic import write_anndata
 from grn.messages import Say, silent
 from grn.model.signed.regulation import Regulation
-from grn.network.file_formats import edge_table
-from grn.network.in_context import network_in_context
+from grn.networks.file_formats import edge_table
+from grn.networks.in_context import network_in_context
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import States, states_of
 

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from grn.network.baselines import pearson, ridge
+from grn.networks.baselines import pearson, ridge
 
 RHO = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # how freely a type differs from the others; 0: not at all
 PENALTIES = np.logspace(0, 5, 16)

@@ -45,13 +45,13 @@ from sklearn.metrics import roc_auc_score
 
 from grn.analysis.perturbation.association import Association
 from grn.analysis.perturbation.changes import Mechanism, cell_inputs
+from grn.cells.cells import Cells, load_cells
+from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.readers.memory import MEMORY
 from grn.config.files import change_config
 from grn.config.schema import Config
-from grn.data.cells import Cells, load_cells
-from grn.data.preprocessing.scale import mean_and_sd
-from grn.data.readers.memory import MEMORY
 from grn.messages import silent
-from grn.network.baselines import pearson, ridge
+from grn.networks.baselines import pearson, ridge
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import States, states_of
 

@@ -60,7 +60,7 @@ class NetworkSet:
             return self.matrix
         from scipy import sparse
 
-        from grn.data.preprocessing.multiplicity import median_total, to_multiplicity
+        from grn.cells.preprocessing.multiplicity import median_total, to_multiplicity
 
         counts = sparse.csr_matrix(self.matrix)
         total = np.asarray(counts.sum(1, dtype=np.float64)).ravel()

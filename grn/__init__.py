@@ -17,20 +17,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from grn import errors as errors
     from grn import plots as plots
-    from grn.api.network import network as network
-    from grn.api.predict import predict as predict
-    from grn.api.read_network import read_network as read_network
-    from grn.api.results.activity import activity as activity
-    from grn.api.results.benchmark import benchmark as benchmark
-    from grn.api.results.compare import compare as compare
-    from grn.api.results.evaluate import evaluate as evaluate
-    from grn.api.results.explain import explain as explain
-    from grn.api.results.export import export as export
-    from grn.api.results.perturb import perturb as perturb
-    from grn.api.results.perturb import screen as screen
-    from grn.api.run import Run as Run
-    from grn.api.run import load as load
-    from grn.api.train import train as train
+    from grn.verbs.activity import activity as activity
+    from grn.verbs.benchmark import benchmark as benchmark
+    from grn.verbs.compare import compare as compare
+    from grn.verbs.evaluate import evaluate as evaluate
+    from grn.verbs.explain import explain as explain
+    from grn.verbs.export import export as export
+    from grn.verbs.network import network as network
+    from grn.verbs.perturb import perturb as perturb
+    from grn.verbs.perturb import screen as screen
+    from grn.verbs.predict import predict as predict
+    from grn.verbs.read_network import read_network as read_network
+    from grn.verbs.run import Run as Run
+    from grn.verbs.run import load as load
+    from grn.verbs.train import train as train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -54,19 +54,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Run": "grn.api.run",
-    "activity": "grn.api.results.activity",
-    "benchmark": "grn.api.results.benchmark",
-    "compare": "grn.api.results.compare",
-    "evaluate": "grn.api.results.evaluate",
-    "explain": "grn.api.results.explain",
-    "export": "grn.api.results.export",
-    "load": "grn.api.run",
-    "perturb": "grn.api.results.perturb",
-    "predict": "grn.api.predict",
-    "read_network": "grn.api.read_network",
-    "screen": "grn.api.results.perturb",
-    "train": "grn.api.train",
+    "Run": "grn.verbs.run",
+    "activity": "grn.verbs.activity",
+    "benchmark": "grn.verbs.benchmark",
+    "compare": "grn.verbs.compare",
+    "evaluate": "grn.verbs.evaluate",
+    "explain": "grn.verbs.explain",
+    "export": "grn.verbs.export",
+    "load": "grn.verbs.run",
+    "network": "grn.verbs.network",
+    "perturb": "grn.verbs.perturb",
+    "predict": "grn.verbs.predict",
+    "read_network": "grn.verbs.read_network",
+    "screen": "grn.verbs.perturb",
+    "train": "grn.verbs.train",
 }
 
 

@@ -1,11 +1,28 @@
-"""Errors that the user can correct. Each message is one sentence: what was found, where, and what to do."""
+"""Errors that the user can correct: what was found, which field it concerns, and what to do about it."""
 
-from collections.abc import Iterator, Mapping
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """Base of all errors that the user can correct (exit code 2, no traceback)."""
+    """Base of all errors that the user can correct (exit code 2, no traceback).
+
+    problem: what was found and where, a sentence without its full stop.   field: the configuration's field that it
+    concerns, as `data.regulators`.   advice: what to do.   In both texts `{field}` stands for the field as the user
+    sets it, which the command line and Python's functions each call by a name of their own (`called`).
+    """
+
+    def __init__(self, problem: str, *, field: str | None = None, advice: str | None = None):
+        super().__init__(problem)
+        self.problem, self.field, self.advice = problem, field, advice
+        self.shown = field
+
+    def __str__(self) -> str:
+        text = self.problem if self.advice is None else f"{self.problem.rstrip('.')}; {self.advice.rstrip('.')}."
+        return text if self.shown is None else text.replace("{field}", self.shown)
 
 
 class ConfigError(UserError):
@@ -21,7 +38,7 @@ class DataError(UserError):
 
 
 class CellsNotStored(DataError):
-    """Cells of a run that were an AnnData in memory: no file holds them, and none was changed or lost."""
+    """The run was trained on an AnnData in memory, so no file holds its cells."""
 
 
 class VocabularyMismatch(DataError):
@@ -36,31 +53,49 @@ class RunFolderError(UserError):
     """A run or model folder that cannot be read or written."""
 
 
-def one_line(problem: BaseException) -> str:
-    """The first line of an exception's message, without its full stop, for use inside a sentence."""
-    lines = str(problem).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(problem).__name__
-
-
-@contextmanager
-def reworded(replacements: Mapping[str, str]) -> Iterator[None]:
-    """Rewords a UserError for a command or function whose options have other names than the configuration's fields.
-
-    replacements: text about a field -> text about the option, replaced in this order (longer texts first).
-    """
-    try:
-        yield
-    except UserError as error:
-        sentence = str(error)
-        for field, option in replacements.items():
-            sentence = sentence.replace(field, option)
-        error.args = (sentence,)
-        raise
-
-
 class Interrupted(Exception):
     """A signal stopped the run after it had saved its state. `signum` is the number of the signal."""
 
     def __init__(self, signum: int, saved: str):
         super().__init__(saved)
         self.signum = signum
+
+
+@contextmanager
+def called(names: Mapping[str, str]) -> Iterator[None]:
+    """Within it, a UserError names its field as this door does; names: `data.label_key` -> `--label`, say."""
+    try:
+        yield
+    except UserError as error:
+        if error.field is not None:
+            error.shown = names.get(error.field, error.shown)
+        raise
+
+
+def one_line(problem: BaseException) -> str:
+    """The first line of an exception's message, without its full stop, for use inside a sentence."""
+    lines = str(problem).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(problem).__name__
+
+
+def nearest(name: object, known: Iterable[object], likeness: float = 0.6) -> str | None:
+    """The known name that is most like this one, whatever its case, or None.
+
+    likeness: the least that counts, 0 to 1, as difflib measures it.
+    """
+    of_folded = {str(each).casefold(): str(each) for each in known}
+    near = difflib.get_close_matches(str(name).casefold(), list(of_folded), n=1, cutoff=likeness)
+    return of_folded[near[0]] if near else None
+
+
+@contextmanager
+def reworded(replacements: Mapping[str, str]) -> Iterator[None]:
+    """Going: rewords a UserError by its text. `called` does it by the field."""
+    try:
+        yield
+    except UserError as error:
+        sentence = str(error)
+        for field, option in replacements.items():
+            sentence = sentence.replace(field, option)
+        error.problem, error.advice, error.args = sentence, None, (sentence,)
+        raise

@@ -23,11 +23,11 @@ from sklearn.svm import LinearSVC
 
 import grn
 from classification_parts import celltypist
+from grn.cells.cells import Cells, load_cells
+from grn.cells.preprocessing.counts import read_expression
+from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.readers.registry import open_source
 from grn.config.schema import Config
-from grn.data.cells import Cells, load_cells
-from grn.data.preprocessing.counts import read_expression
-from grn.data.preprocessing.scale import mean_and_sd
-from grn.data.readers.registry import open_source
 from grn.messages import silent
 from grn.training.building import build_model, trained_model
 from grn.training.reader_fit import fit_reader

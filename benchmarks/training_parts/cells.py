@@ -71,7 +71,7 @@ def regulators(point: Point, seed: int = 0) -> Tensor | None:
 
 
 def batches(point: Point, count: int, seed: int = 0) -> list[Batch]:
-    """Training batches like those of grn/data/loading/batches.py, of simulated cells; on the CPU."""
+    """Training batches like those of grn/cells/loading/batches.py, of simulated cells; on the CPU."""
     random = torch.Generator().manual_seed(seed)
     chosen = regulators(point, seed)
     programs = torch.randn(CLASSES, point.vocabulary, generator=random)

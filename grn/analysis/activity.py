@@ -14,7 +14,7 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.data.readers.matrix import to_csr
+from grn.cells.readers.matrix import to_csr
 from grn.errors import ConfigError, DataError, VocabularyMismatch
 from grn.messages import Say
 

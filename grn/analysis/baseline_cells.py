@@ -18,12 +18,12 @@ from grn.config.files import load_config
 from grn.config.schema import Config, DataConfig
 from grn.errors import DataError, RunFolderError, UserError, one_line
 from grn.messages import Say
-from grn.network.baselines import pearson, ridge
+from grn.networks.baselines import pearson, ridge
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-    from grn.data.cells import Cells
+    from grn.cells.cells import Cells
 
 BASELINES = {"Pearson": pearson, "ridge": ridge}
 FEWEST_CELLS = 3  # of which ridge can leave one out
@@ -85,7 +85,7 @@ def expression_of_run(run: Path, config: Config) -> Expression:
     Networks of other cells would stand beside the run's own as if all were of the same. A run without a card, or of a
     version that kept no digest, has nothing to compare with.
     """
-    from grn.data.cells import load_cells
+    from grn.cells.cells import load_cells
 
     cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed)
     with suppress(OSError, ValueError, KeyError, TypeError):
@@ -104,7 +104,7 @@ def is_run(network: Path) -> bool:
 
 def data_config(data: str) -> Config:
     """The configuration that `--data` names: a run folder's, a file's, or for cells the defaults with all genes."""
-    from grn.data.readers.registry import is_data_file
+    from grn.cells.readers.registry import is_data_file
 
     path = Path(data)
     if is_run(path):
@@ -120,7 +120,7 @@ def data_config(data: str) -> Config:
 
 def read_expression(config: Config, adata: AnnData | None = None) -> Expression:
     """The genes and multiplicities on which a run with `config` trains; `adata` replaces the cells of data.path."""
-    from grn.data.cells import load_cells
+    from grn.cells.cells import load_cells
 
     cells, _ = load_cells(config.data, seed=config.trainer.seed, adata=adata)
     return _expression(cells)

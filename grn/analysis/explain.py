@@ -18,11 +18,10 @@ from torch import Tensor
 
 from grn.analysis.labels import merged
 from grn.analysis.predict import predict_cells
-from grn.data.cells import Cells
-from grn.errors import ConfigError, DataError
+from grn.cells.cells import Cells
+from grn.errors import ConfigError, DataError, nearest
 from grn.model.cell_reader import CellReader
 from grn.model.saved import TrainedModel
-from grn.nearest import nearest
 
 COLUMNS = ("cell_type", "gene", "effect", "agreement", "expressed", "cells")
 

@@ -15,10 +15,9 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from grn.data.preprocessing.genes import column_of, refuse_column_of_var
-from grn.errors import ConfigError, DataError, one_line
-from grn.files import disguised
-from grn.nearest import nearest
+from grn.cells.preprocessing.genes import column_of, refuse_column_of_var
+from grn.errors import ConfigError, DataError, nearest, one_line
+from grn.io.atomic import disguised
 
 LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabulary that is wanted
 COLUMNS = ["from", "to"]

@@ -9,11 +9,11 @@ import pandas as pd
 
 from grn.config.files import load_config
 from grn.config.schema import Config
-from grn.files import refuse_used_folder, replacing_folder, table_of_run
+from grn.io.atomic import refuse_used_folder, replacing_folder, table_of_run
+from grn.io.run_folder import CONFIG, config_of
 from grn.messages import Say
 from grn.model.folder import FILES
 from grn.model.saved import TrainedModel
-from grn.run_folder import CONFIG, config_of
 
 CARD = "README.md"
 METRICS = {

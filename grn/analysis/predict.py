@@ -17,15 +17,15 @@ import torch
 from anndata import AnnData
 
 from grn.analysis.labels import LabelMap, LabelScores, given_labels, merged, read_map, refuse_unused, score_labels
+from grn.cells.cells import Cells, CellsInPieces, cells_in_pieces
+from grn.cells.loading.batches import is_packed, plain_batches
+from grn.cells.readers.memory import MEMORY
+from grn.cells.readers.registry import is_text, source_in_file
 from grn.config.files import load_config
 from grn.config.schema import DataConfig, Orientation
-from grn.data.cells import Cells, CellsInPieces, cells_in_pieces
-from grn.data.loading.batches import is_packed, plain_batches
-from grn.data.readers.memory import MEMORY
-from grn.data.readers.registry import is_text, source_in_file
-from grn.disk import refuse_too_little_room, size_of
 from grn.errors import ConfigError, RunFolderError
-from grn.files import write_anndata, write_text
+from grn.io.atomic import write_anndata, write_text
+from grn.io.h5ad import refuse_too_little_room, size_of
 from grn.messages import Say
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model

@@ -29,10 +29,10 @@ from grn.analysis.summary import (
 )
 from grn.config.files import dump_config
 from grn.config.schema import Config
-from grn.files import write_text
+from grn.io.atomic import write_text
 from grn.messages import glyphs_lacking
-from grn.network.file_formats import strongest_edges
-from grn.network.signed_network import SignedNetwork
+from grn.networks.file_formats import strongest_edges
+from grn.networks.signed_network import SignedNetwork
 
 READOUT = {
     "effect": (

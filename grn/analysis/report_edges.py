@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from grn.analysis.summary import is_composition, tells_apart
-from grn.network.signed_network import SignedNetwork, edge_list
+from grn.networks.signed_network import SignedNetwork, edge_list
 
 ALL = "all cells"
 EACH_SIGN = 4  # edges of each sign that every target has in each cell type

@@ -29,8 +29,7 @@ from grn.arguments.kinds import (
     too_long,
     writable,
 )
-from grn.errors import ConfigError, DataError
-from grn.nearest import nearest
+from grn.errors import ConfigError, DataError, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -214,9 +214,9 @@ KINDS: dict[str, Kind] = {
     "tuple[str, str]": Kind("two different names", _two_names),
     "AnnData": _instance("an AnnData", "anndata", "AnnData"),
     TABLE: Kind("a table", _table),
-    "Run": _instance("a run", "grn.api.run", "Run"),
+    "Run": _instance("a run", "grn.verbs.run", "Run"),
     "RunLike": Kind("a run", _run_like),
-    "SignedNetwork": _instance("a network (run.network)", "grn.network.signed_network", "SignedNetwork"),
+    "SignedNetwork": _instance("a network (run.network)", "grn.networks.signed_network", "SignedNetwork"),
     "Config": _instance("a configuration", "grn.config.schema", "Config"),
     "Axes": _instance("axes of matplotlib", "matplotlib.axes", "Axes"),
 }

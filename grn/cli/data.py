@@ -22,8 +22,8 @@ def start(context: typer.Context) -> None:
 @app.command("list")
 def list_(debug: Debug = False) -> None:
     """Print the lists that data.regulators takes by name."""
+    from grn.cells.gene_lists import LISTS, path_of
     from grn.cli.console import print_table
-    from grn.data.gene_lists import LISTS, path_of
 
     here = {name: "yes" if path_of(name).is_file() else "no" for name in LISTS}
     rows = [[each.name, each.species, each.names, here[each.name]] for each in LISTS.values()]
@@ -40,8 +40,8 @@ def get(
     debug: Debug = False,
 ) -> None:
     """Download a list, check it, and keep it for data.regulators."""
+    from grn.cells.gene_lists import get_list, known, path_of
     from grn.cli.console import console, plain
-    from grn.data.gene_lists import get_list, known, path_of
 
     names = get_list(name, file)
     say, wanted = plain(console(quiet)), known(name)
@@ -53,8 +53,8 @@ def get(
 @app.command("describe")
 def describe(name: Name, debug: Debug = False) -> None:
     """Print where a list comes from, its licence, its hash, and whether it is here."""
+    from grn.cells.gene_lists import description
     from grn.cli.console import console, plain
-    from grn.data.gene_lists import description
 
     say = plain(console())
     for label, text in description(name).items():

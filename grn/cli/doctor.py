@@ -78,7 +78,7 @@ def _machine(say: Callable[[str], None], config) -> int:
     import torch
 
     from grn.config.schema import ModelConfig
-    from grn.disk import in_units
+    from grn.io.h5ad import in_units
     from grn.model.kernel_check import own_device, paths_taken, self_test
 
     device = own_device()
@@ -106,7 +106,7 @@ def _machine(say: Callable[[str], None], config) -> int:
 
 def _estimate(config, say: Callable[[str], None]) -> None:
     from grn.analysis.rehearsal import rehearse
-    from grn.disk import in_units
+    from grn.io.h5ad import in_units
 
     found = rehearse(config, say)
     say(f"Estimate for {config.data.path}, from a rehearsal of {found.rehearsed:.0f} s")

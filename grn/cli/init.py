@@ -28,7 +28,7 @@ def command(
     """Write a configuration for these cells: every field with its default and reason, and what was found in them."""
     from grn.cli.console import console, plain
     from grn.errors import ConfigError, RunFolderError, reworded
-    from grn.files import refuse_unwritable, write_text
+    from grn.io.atomic import refuse_unwritable, write_text
 
     if is_configuration(data):
         raise ConfigError(f"{data} looks like a configuration, where cells are expected; grn train {data} starts it.")
@@ -40,9 +40,9 @@ def command(
         raise RunFolderError(f"{output} already exists and is not overwritten; give --output another name.")
     refuse_unwritable(output)
 
+    from grn.cells.describe import describe
     from grn.config.files import shipped_configs
     from grn.config.strict_yaml import dump_yaml
-    from grn.data.describe import describe
 
     with reworded(
         {

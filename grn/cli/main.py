@@ -10,10 +10,9 @@ from typing import Annotated, NoReturn
 import typer
 
 import grn
-from grn.cli import data, doctor, init, predict, train
+from grn.cli import benchmark, compare, data, doctor, evaluate, explain, export, init, perturb, predict, report, train
 from grn.cli.exit_codes import exit_code_of, exit_with
 from grn.cli.mistyped import refuse_mistyped
-from grn.cli.results import benchmark, compare, evaluate, explain, export, perturb, report
 from grn.config.launcher import refuse_odd_launcher
 from grn.errors import ConfigError
 

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from grn.errors import ConfigError
-from grn.nearest import nearest
+from grn.errors import ConfigError, nearest
 
 LIKE = 0.75  # how like an option's name must be to be the one that was meant
 

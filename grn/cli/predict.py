@@ -81,7 +81,7 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Predict the cell types of new cells, with their confidence and representation."""
-    from grn.files import refuse_unwritable
+    from grn.io.atomic import refuse_unwritable
 
     refuse_unwritable(output)
 

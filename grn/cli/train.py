@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from grn.config.schema import Config
-    from grn.network.signed_network import SignedNetwork
+    from grn.networks.signed_network import SignedNetwork
     from grn.training.run import TrainResult
 
 DEFAULTS = "own_data.yaml"
@@ -69,7 +69,7 @@ def command(
 ) -> None:
     """Train a model, and write its predictions of cell types and its network into a run folder."""
     from grn.errors import ConfigError
-    from grn.run_folder import COMPLETE, config_of, refuse_lost
+    from grn.io.run_folder import COMPLETE, config_of, refuse_lost
 
     if is_configuration(data):
         if config is not None:
@@ -96,10 +96,10 @@ def command(
 
     import pandas as pd
 
-    from grn.api.report import write_run_report
     from grn.cli.console import console, plain
-    from grn.network.signed_network import open_network
+    from grn.networks.signed_network import open_network
     from grn.training.run import train
+    from grn.verbs.report import write_run_report
 
     to = console(quiet)
     result = train(loaded, output, resume=resume, name=name, say=plain(to), terminal=to.is_terminal)
@@ -174,7 +174,7 @@ def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> No
     empty table."""
     from grn.analysis.summary import class_rows, edge_columns, edge_rows, edge_titles, found_rows, score_rows
     from grn.cli.console import print_table
-    from grn.network.file_formats import strongest_edges
+    from grn.networks.file_formats import strongest_edges
 
     strongest = strongest_edges(result.edges, EDGES)
     tables: list[tuple[str, list[str], list]] = [

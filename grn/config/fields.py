@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel
 
 from grn.config.schema import Config
-from grn.nearest import nearest
+from grn.errors import nearest
 
 LIKE = 0.7  # how like a name of a field must be to be the one that was meant: many are alike
 CERTAIN = 0.85  # the same, for a name that may not be one of a field at all

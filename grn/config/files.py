@@ -13,9 +13,8 @@ from grn.config.fields import LIKE, subsection
 from grn.config.mistakes import Origins, sentences, shown
 from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
-from grn.errors import ConfigError, Mistakes, one_line
-from grn.files import DISGUISED, address_in, as_a_shell_reads, disguised, does_not_exist, folder_with
-from grn.nearest import nearest
+from grn.errors import ConfigError, Mistakes, nearest, one_line
+from grn.io.atomic import DISGUISED, address_in, as_a_shell_reads, disguised, does_not_exist, folder_with
 
 SIMULATED = "data.simulated."
 FILES = ("data.path", "data.genes", "data.regulators", "network.prior")  # fields that may name a file or a folder

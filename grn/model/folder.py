@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from grn.config.schema import ModelConfig
 from grn.errors import RunFolderError
-from grn.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
+from grn.io.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
 
 FORMAT = 7
 READABLE = (6, FORMAT)  # 6 has no cell reader

@@ -16,7 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from grn.arguments import Bound, Rule, checked
 from grn.errors import DataError, UserError
-from grn.files import replacing_file
+from grn.io.atomic import replacing_file
 from grn.messages import glyphs_lacking
 
 P = ParamSpec("P")

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grn.cells.cells import Cells
 from grn.config.schema import Config, RegulationConfig
-from grn.data.cells import Cells
 from grn.devices import own_device
 from grn.errors import ConfigError, TrainingDiverged
 from grn.messages import Say, silent

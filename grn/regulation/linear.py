@@ -5,7 +5,7 @@ more, the less of the targets' variance the regulators explain, and the fewer th
 penalties is widened where the best one is at its end. Whether the states deviate from their shared slopes is decided
 once for all targets. Where they do, the fit is the mean of one with a small and one with a large rho (FREEDOM): the
 second knows better which edges a state has and with which signs. That no such edge is one of chance is for the
-knock-offs to say, which look at all states (grn/network/evidence/false_discovery.py).
+knock-offs to say, which look at all states (grn/networks/evidence/false_discovery.py).
 
 A prior network penalises the pairs that it does not list more (UNLISTED), if held-out error says that this helps by
 more than chance; otherwise the fit is as without it.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from grn.data.cells import Cells
+from grn.cells.cells import Cells
 
 KNOTS = (0.0, 0.5, 1.0)  # quantiles of a numeric column at which there is a state
 MOST_COMPONENTS, MOST_STATES = 10, 12

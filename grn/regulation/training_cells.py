@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from torch import Tensor
 
-from grn.data.cells import Cells
+from grn.cells.cells import Cells
 
 
 @dataclass(frozen=True)

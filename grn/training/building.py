@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from grn.cells.cells import Cells
+from grn.cells.loading.module import CellsDataModule
+from grn.cells.loading.order import EpochOrder
+from grn.cells.preprocessing.scale import varying
+from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
-from grn.data.cells import Cells
-from grn.data.loading.module import CellsDataModule
-from grn.data.loading.order import EpochOrder
-from grn.data.preprocessing.scale import varying
-from grn.data.preprocessing.split import Split
 from grn.errors import ConfigError, DataError
 from grn.model.cell_reader import CellReader
 from grn.model.saved import TrainedModel

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.data.cells import Cells
-from grn.data.preprocessing.split import Split
+from grn.cells.cells import Cells
+from grn.cells.preprocessing.split import Split
 from grn.model.signed.regulation import Regulation
-from grn.network.baselines import ridge_predictions
+from grn.networks.baselines import ridge_predictions
 from grn.regulation.states import States
 
 LARGEST_RIDGE = 2**27  # most numbers that ridge is fitted on: more take minutes

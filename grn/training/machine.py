@@ -11,9 +11,9 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from grn.cells.loading.gene_parallel import ParallelRank
 from grn.config.launcher import number_in_environment, refuse_odd_launcher
 from grn.config.schema import TrainerConfig
-from grn.data.loading.gene_parallel import ParallelRank
 from grn.devices import uses_gpu
 from grn.errors import ConfigError
 from grn.training.loop.quiet import quiet

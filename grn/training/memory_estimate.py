@@ -5,12 +5,12 @@ Letters: C cells, N genes, R regulators, K states, P members.
 
 from __future__ import annotations
 
+from grn.cells.loading.batches import is_packed
+from grn.cells.preprocessing.genes import read_gene_list
+from grn.cells.size import Size
 from grn.config.schema import Config
-from grn.data.loading.batches import is_packed
-from grn.data.preprocessing.genes import read_gene_list
-from grn.data.size import Size
-from grn.disk import in_units
 from grn.errors import DataError
+from grn.io.h5ad import in_units
 from grn.process_memory import in_use, physical_memory
 from grn.regulation.linear import LARGE
 from grn.regulation.ridge import COLUMNS

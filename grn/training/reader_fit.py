@@ -21,9 +21,9 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from grn.cells.cells import Cells
+from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
-from grn.data.cells import Cells
-from grn.data.preprocessing.split import Split
 from grn.devices import own_device
 from grn.errors import TrainingDiverged
 from grn.messages import Say

@@ -15,11 +15,11 @@ from typing import Any
 import lightning as L
 
 import grn
+from grn.cells.cells import Cells
 from grn.config.fields import RENAMED
 from grn.config.schema import Config
-from grn.data.cells import Cells
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.run_folder import COMPLETE, CONFIG, refuse_lost
+from grn.io.run_folder import COMPLETE, CONFIG, refuse_lost
 from grn.training.loop.checkpoint_file import load_checkpoint
 from grn.training.loop.metrics_file import METRICS, Rows, rows_before
 from grn.training.machine import processes

@@ -19,27 +19,27 @@ from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from grn.bags import Batch
+from grn.cells.cells import Cells, load_cells
+from grn.cells.loading.module import CellsDataModule
+from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.split import Split
+from grn.cells.size import size_of_source
 from grn.config.files import dump_config
 from grn.config.schema import Config
-from grn.data.cells import Cells, load_cells
-from grn.data.loading.module import CellsDataModule
-from grn.data.preprocessing.scale import mean_and_sd
-from grn.data.preprocessing.split import Split
-from grn.data.size import size_of_source
 from grn.devices import own_device, uses_gpu
 from grn.errors import Interrupted, RunFolderError
-from grn.files import refuse_inside, refuse_used_folder, remove_leftovers, replacing_file, write_text
+from grn.io.atomic import refuse_inside, refuse_used_folder, remove_leftovers, replacing_file, write_text
+from grn.io.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, read_again, remove_run
 from grn.messages import Say, silent
 from grn.model.compile import fusing
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
-from grn.network.cells_of_run import refuse_lost_cells
-from grn.network.export import write_network_files
-from grn.network.prior import prior_of
+from grn.networks.cells_of_run import refuse_lost_cells
+from grn.networks.export import write_network_files
+from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
-from grn.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, read_again, remove_run
 from grn.training import memory_estimate
 from grn.training.building import (
     build_model,

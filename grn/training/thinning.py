@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.data.cells import Cells
-from grn.data.preprocessing.depth import LEAST, STEP
+from grn.cells.cells import Cells
+from grn.cells.preprocessing.depth import LEAST, STEP
 
 
 @dataclass(frozen=True)

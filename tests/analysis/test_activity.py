@@ -86,7 +86,7 @@ def test_it_is_decouplers_ulm_on_log_values(net, cells, capsys):
 
 
 def test_a_network_of_a_run_and_of_its_cell_types_is_taken_as_it_is(tiny_run, make_config):
-    from grn.data.simulated import simulate
+    from grn.cells.simulated import simulate
 
     adata = simulate(make_config().data.simulated)
     run = grn.load(tiny_run)

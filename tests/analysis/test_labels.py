@@ -9,8 +9,8 @@ import pytest
 
 import grn
 from grn.analysis.labels import merged, read_map, refuse_unused, score_labels
+from grn.cells.simulated import simulate
 from grn.cli.main import main
-from grn.data.simulated import simulate
 from grn.errors import ConfigError, DataError
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import yaml
 
 import grn
+from grn.cells.simulated import simulate
 from grn.cli.main import main
-from grn.data.simulated import simulate
 
 
 def test_the_exported_folder_loads_and_predicts_as_the_run_and_has_a_card(tiny_run, tmp_path, capsys):

@@ -19,10 +19,10 @@ from grn.analysis.report import BOXES, CONFIDENCE, READOUT, image, prior_meaning
 from grn.analysis.report_edges import edges_json, strongest_of_targets
 from grn.analysis.summary import class_rows, edge_columns, edge_rows, is_composition, score_rows
 from grn.config.schema import Config, NetworkConfig
-from grn.network.file_formats import network_anndata, write_network
-from grn.network.run_readouts import Networks
-from grn.network.signed_network import open_network
-from grn.network.weights import Network
+from grn.networks.file_formats import network_anndata, write_network
+from grn.networks.run_readouts import Networks
+from grn.networks.signed_network import open_network
+from grn.networks.weights import Network
 from grn.plots.style import save
 from grn.regulation.states import States
 

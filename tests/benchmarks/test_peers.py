@@ -104,7 +104,7 @@ def staged(model, rounds: int, inputs: np.ndarray) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("name", ["pearson", "spearman", "ridge"])
 def test_peers_agree_with_the_baselines_of_the_package(name):
-    baselines = pytest.importorskip("grn.network.baselines")
+    baselines = pytest.importorskip("grn.networks.baselines")
     theirs = getattr(baselines, name)(planted(), GENES, REGULATORS)
     both = infer(name).merge(theirs, on=["source", "target"], suffixes=("", "_package"), validate="one_to_one")
     assert len(both) == len(theirs)

@@ -16,13 +16,13 @@ from grn.analysis.evaluation.comparison import CAUTION
 from grn.analysis.evaluation.evaluate import OF_SIGNS, SCORES, evaluate
 from grn.analysis.evaluation.network_files import open_network_file
 from grn.analysis.evaluation.reference_files import open_reference_file
+from grn.cells.cells import load_cells
+from grn.cells.simulated import simulate
 from grn.cli import main as cli
 from grn.config.files import change_config, dump_config, load_config
 from grn.config.schema import DataConfig, SimulatedConfig
-from grn.data.cells import load_cells
-from grn.data.simulated import simulate
 from grn.errors import DataError
-from grn.network.baselines import pearson, ridge
+from grn.networks.baselines import pearson, ridge
 
 NETWORK = "source,target,weight\nA,B,3\nA,C,-2\nB,A,1\nZ,A,9\n"
 REFERENCE = "Gene1,Gene2,Type\nA,B,+\nA,C,-\nB,C,+\n"

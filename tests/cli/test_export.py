@@ -10,7 +10,7 @@ import pytest
 
 from grn.cli.main import main
 from grn.config.files import change_config, dump_config, load_config
-from grn.network.signed_network import open_network
+from grn.networks.signed_network import open_network
 
 
 def test_one_cell_type_is_written_as_the_network(tiny_run, tmp_path, capsys):
@@ -79,9 +79,9 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(arguments, s
     ],
 )
 def test_columns_that_are_no_groups_are_refused(values, sentence, make_config, monkeypatch):
-    from grn.data.cells import load_cells
+    from grn.cells.cells import load_cells
     from grn.errors import DataError
-    from grn.network import export
+    from grn.networks import export
 
     config = make_config()
     cells, _ = load_cells(config.data)
@@ -91,8 +91,8 @@ def test_columns_that_are_no_groups_are_refused(values, sentence, make_config, m
 
 
 def test_cells_without_a_group_belong_to_all(make_config, monkeypatch):
-    from grn.data.cells import load_cells
-    from grn.network import export
+    from grn.cells.cells import load_cells
+    from grn.networks import export
 
     config = make_config()
     cells, _ = load_cells(config.data)
@@ -105,7 +105,7 @@ def test_cells_without_a_group_belong_to_all(make_config, monkeypatch):
 
 def test_a_run_with_one_state_has_no_cell_types(make_config, tmp_path):
     from grn.errors import DataError
-    from grn.network.export import export
+    from grn.networks.export import export
     from grn.training.run import train
 
     config = make_config(max_steps=2)

@@ -13,8 +13,8 @@ import pytest
 from grn.cli.main import main
 from grn.config.files import load_config
 from grn.errors import ConfigError, RunFolderError
-from grn.files import refuse_unwritable
-from grn.run_folder import make_run_folder, no_such_run
+from grn.io.atomic import refuse_unwritable
+from grn.io.run_folder import make_run_folder, no_such_run
 
 CONFIG = "data:\n  path: cells.h5ad\n"
 

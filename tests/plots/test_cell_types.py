@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from scipy import sparse
 
 from grn.errors import UserError
-from grn.network.signed_network import signed_network
+from grn.networks.signed_network import signed_network
 from grn.plots.network.cell_types import cell_type_regulators, main, strongest_of_each
 from grn.plots.style import save
 

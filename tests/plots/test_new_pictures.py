@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 import grn
 from grn.errors import UserError
-from grn.network.signed_network import signed_network
+from grn.networks.signed_network import signed_network
 from grn.plots.given import as_edges, as_network, as_typed_edges
 from grn.plots.style import DOWN, UP, figure
 

@@ -9,12 +9,12 @@ import scipy.sparse as sp
 import torch
 from sklearn.metrics import average_precision_score
 
+from grn.cells.cells import Cells, load_cells
+from grn.cells.preprocessing.scale import mean_and_sd
 from grn.config.schema import Config, RegulationConfig
-from grn.data.cells import Cells, load_cells
-from grn.data.preprocessing.scale import mean_and_sd
 from grn.errors import ConfigError, TrainingDiverged
 from grn.model.signed.regulation import Regulation
-from grn.network.readouts.effect import effect_network
+from grn.networks.readouts.effect import effect_network
 from grn.regulation import cell_table
 from grn.regulation import fit as fitting
 from grn.regulation.fit import FittedLayer, fit_ensemble, fit_regulation

@@ -10,7 +10,7 @@ import torch
 from scipy import sparse
 from scipy.stats import rankdata
 
-from grn.network.evidence.false_discovery import edge_evidence
+from grn.networks.evidence.false_discovery import edge_evidence
 from grn.regulation import knockoffs
 from grn.regulation.knockoffs import METHODS, KnockoffFit, fit_with_knockoffs, independent_shares, strata
 from grn.regulation.linear import LinearFit, Penalties

@@ -8,8 +8,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from grn.cells.preprocessing.scale import mean_and_sd
 from grn.config.schema import RegulationConfig
-from grn.data.preprocessing.scale import mean_and_sd
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation import members as module
 from grn.regulation.cell_table import CellTable, set_units

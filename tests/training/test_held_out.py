@@ -5,11 +5,11 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from grn.data.cells import load_cells
-from grn.data.preprocessing.scale import mean_and_sd
+from grn.cells.cells import load_cells
+from grn.cells.preprocessing.scale import mean_and_sd
 from grn.messages import silent
-from grn.network import baselines
-from grn.network.baselines import ridge, ridge_predictions
+from grn.networks import baselines
+from grn.networks.baselines import ridge, ridge_predictions
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
 from grn.training import held_out

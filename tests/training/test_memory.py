@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grn.cells.size import Size
 from grn.config.schema import Config
-from grn.data.size import Size
 from grn.training import memory_estimate
 from grn.training.memory_estimate import memory_wanted, sentence
 
@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np, torch
 from scipy import sparse
 from grn.config.schema import Config
-from grn.data.cells import load_cells
-from grn.data.preprocessing.scale import mean_and_sd
-from grn.data.size import size_of_source
+from grn.cells.cells import load_cells
+from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.size import size_of_source
 from grn.process_memory import in_use
 from grn.messages import silent
 from grn.regulation.fit import fit_regulation

@@ -11,10 +11,10 @@ from anndata import AnnData
 from scipy import sparse
 
 import grn
+from grn.cells.cells import load_cells
+from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.simulated import simulate
 from grn.config.schema import Config
-from grn.data.cells import load_cells
-from grn.data.preprocessing.scale import mean_and_sd
-from grn.data.simulated import simulate
 from grn.errors import ConfigError
 from grn.model.cell_reader import CellReader, ReaderShape
 from grn.model.folder import hash_of

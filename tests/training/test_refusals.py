@@ -10,8 +10,8 @@ import pytest
 import torch
 from anndata import AnnData
 
+from grn.cells.cells import load_cells
 from grn.config.schema import Config, DataConfig
-from grn.data.cells import load_cells
 from grn.errors import ConfigError, DataError, RunFolderError
 from grn.model.saved import TrainedModel
 from grn.training import machine, run

@@ -15,7 +15,7 @@ from grn.cli.main import main
 from grn.config.files import dump_config, load_config
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
-from grn.run_folder import locked
+from grn.io.run_folder import locked
 from grn.training.loop.checkpoint_file import seal
 from grn.training.loop.metrics_file import MetricsFile, rows_before
 from grn.training.loop.task import Task

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from grn.bags import Batch
+from grn.cells.cells import load_cells
+from grn.cells.loading.order import EpochOrder
+from grn.cells.preprocessing.scale import mean_and_sd
 from grn.config.files import change_config, load_config
-from grn.data.cells import load_cells
-from grn.data.loading.order import EpochOrder
-from grn.data.preprocessing.scale import mean_and_sd
 from grn.errors import ConfigError, TrainingDiverged
 from grn.model.saved import TrainedModel
-from grn.network.export import export
+from grn.networks.export import export
 from grn.regulation import fit as fitting
 from grn.training import run
 from grn.training.loop.metrics import Evaluation

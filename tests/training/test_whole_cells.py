@@ -10,10 +10,10 @@ from sklearn.metrics import accuracy_score, f1_score
 from torch.nn import functional as F
 
 import grn
+from grn.cells.cells import load_cells
+from grn.cells.loading.batches import EVALUATE, BagMaker
+from grn.cells.simulated import simulate
 from grn.config.schema import Config
-from grn.data.cells import load_cells
-from grn.data.loading.batches import EVALUATE, BagMaker
-from grn.data.simulated import simulate
 from grn.model.objectives import active_objectives
 from grn.training.loop.task import Task
 from grn.training.run import train

@@ -13,13 +13,13 @@ from anndata import AnnData
 from grn.analysis.compare.conditions import ALL, Compared, compared_cells
 from grn.analysis.compare.divisions import Divisions
 from grn.analysis.compare.one_table import comparable_genes, compare_slopes
+from grn.cells.cells import Cells, read_columns
+from grn.cells.preprocessing.scale import mean_and_sd
 from grn.config.files import load_config
-from grn.data.cells import Cells, read_columns
-from grn.data.preprocessing.scale import mean_and_sd
 from grn.errors import ConfigError, DataError
+from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
 from grn.messages import Say
-from grn.network.cells_of_run import cells_of_run
-from grn.run_folder import CONFIG, config_of, refuse_cut_off
+from grn.networks.cells_of_run import cells_of_run
 
 FEWEST = 20  # cells of a type in each condition
 LARGEST = 2**27  # cells x genes that one comparison holds

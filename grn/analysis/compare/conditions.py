@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from grn.data.cells import MISSING, Cells, read_labels
+from grn.cells.cells import MISSING, Cells, read_labels
 from grn.errors import DataError
 from grn.messages import Say
 

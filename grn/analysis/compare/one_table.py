@@ -13,7 +13,7 @@ from scipy.stats import false_discovery_control, norm, t
 from grn.analysis.compare.conditions import Compared
 from grn.analysis.compare.divisions import Divisions
 from grn.analysis.compare.slopes import Differences, Sample, SlopeFit, without_levels
-from grn.data.cells import Cells
+from grn.cells.cells import Cells
 from grn.regulation.folds import held_out_cells
 from grn.regulation.linear import FOLDS, choose_penalties
 from grn.regulation.ridge import Features, Ridge

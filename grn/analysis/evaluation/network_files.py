@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 
 from grn.errors import DataError
-from grn.files import read_anndata
-from grn.network.edge_tables import (
+from grn.io.atomic import read_anndata
+from grn.io.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
+from grn.networks.edge_tables import (
     cell_types,
     check_exists,
     find_columns,
@@ -28,8 +29,7 @@ from grn.network.edge_tables import (
     shares,
     unknown_columns,
 )
-from grn.network.signed_network import edge_list, read_sign, sign_has_meaning, signed_network, weights_in
-from grn.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
+from grn.networks.signed_network import edge_list, read_sign, sign_has_meaning, signed_network, weights_in
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -55,7 +55,7 @@ class PredictedNetwork:
 
     genes: all genes that the network names.
 
-    sign: the meaning of the weights' signs, from network.h5ad (see grn.network.file_formats); "" where it is unknown.
+    sign: the meaning of the weights' signs, from network.h5ad (see grn.networks.file_formats); "" where it is unknown.
     of_run: whether it is the network of a run; its genes are then those of the run's cells.
     read_types: reads the edges (source, target, weight) of each cell type, by label; by default there are none. They
     are read only where they are needed, as they may be many times as large.

@@ -11,7 +11,7 @@ import pandas as pd
 
 from grn.analysis.evaluation.universe import unique_edges
 from grn.errors import DataError
-from grn.network.edge_tables import (
+from grn.networks.edge_tables import (
     Columns,
     cell_types,
     find_columns,

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.data.cells import Cells
+from grn.cells.cells import Cells
 from grn.model.signed.regulation import Regulation
-from grn.network.readouts.effect import effect
-from grn.network.readouts.layer_means import state_means, state_sds
-from grn.network.weights import without_self
+from grn.networks.readouts.effect import effect
+from grn.networks.readouts.layer_means import state_means, state_sds
+from grn.networks.weights import without_self
 from grn.regulation.levels import state_levels
 from grn.regulation.states import States
 

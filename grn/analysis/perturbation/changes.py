@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from grn.analysis.perturbation.association import Association
-from grn.data.cells import Cells
+from grn.cells.cells import Cells
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation.states import States
@@ -35,7 +35,7 @@ class Mechanism:
     """The layer that answers, with what it needs.
 
     layer: `pooled` where the levels of states follow their regulators, else the one that knows the states: as for the
-    weights of the network (grn/network/readouts/effect.py).   members: those that predict multiplicities.
+    weights of the network (grn/networks/readouts/effect.py).   members: those that predict multiplicities.
     sd [N]: of every gene's multiplicity.   association: None where it does not count.
     """
 

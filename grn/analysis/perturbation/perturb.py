@@ -17,9 +17,9 @@ from grn.analysis.perturbation.changes import cell_inputs
 from grn.analysis.perturbation.subject import Subject
 from grn.analysis.perturbation.what_is_done import Plan, check_steps
 from grn.analysis.predict import Predictions, predict_cells
-from grn.data.cells import Cells
-from grn.data.preprocessing.embedding import numbers_in_obsm
-from grn.data.readers.registry import open_source
+from grn.cells.cells import Cells
+from grn.cells.preprocessing.embedding import numbers_in_obsm
+from grn.cells.readers.registry import open_source
 from grn.errors import DataError
 
 NEIGHBOURS = 30  # cells among which a shift finds its direction in an embedding

@@ -12,15 +12,15 @@ from anndata import AnnData
 
 from grn.analysis.perturbation.association import Association
 from grn.analysis.perturbation.changes import Mechanism
+from grn.cells.cells import Cells, read_columns
 from grn.config.files import load_config
 from grn.config.schema import Config
-from grn.data.cells import Cells, read_columns
 from grn.errors import ConfigError, DataError
+from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
 from grn.model.saved import TrainedModel
 from grn.model.signed.regulation import Regulation
-from grn.network.cells_of_run import cells_of_run, states_of_run
+from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.regulation.states import States
-from grn.run_folder import CONFIG, config_of, refuse_cut_off
 
 
 @dataclass(frozen=True)

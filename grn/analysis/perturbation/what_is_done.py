@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.data.cells import Cells
-from grn.errors import ConfigError, DataError
-from grn.nearest import nearest
+from grn.cells.cells import Cells
+from grn.errors import ConfigError, DataError, nearest
 
 KNOCKDOWN, OVEREXPRESSION = 0.5, 0.95
 KINDS = ("knockout", "knockdown", "overexpress")

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.data.preprocessing.embedding import numbers_in_obsm
-from grn.data.preprocessing.genes import column_of
-from grn.errors import DataError
-from grn.nearest import nearest
+from grn.cells.preprocessing.embedding import numbers_in_obsm
+from grn.cells.preprocessing.genes import column_of
+from grn.errors import DataError, nearest
 from grn.plots.style import INK, SIGNED, canvas, draws, plain, short, shown
 
 if TYPE_CHECKING:

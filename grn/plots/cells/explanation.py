@@ -7,8 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from grn.arguments import Bound
-from grn.errors import DataError
-from grn.nearest import nearest
+from grn.errors import DataError, nearest
 from grn.plots.style import DOWN, UP, canvas, draws, note, plain, short, shorten, shown
 from grn.plots.tables import FINITE, Table
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from grn.arguments import Bound
-from grn.network.signed_network import SignedNetwork, edge_list, open_network
+from grn.networks.signed_network import SignedNetwork, edge_list, open_network
 from grn.plots.given import RunLike, as_network
 from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, draws, figure, note, save, short
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from grn.arguments import Bound
 from grn.errors import DataError, UserError
-from grn.network.signed_network import SignedNetwork
+from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_network, weights_of
 from grn.plots.names import name_edges
 from grn.plots.style import LINES, canvas, draws, note, plain, short, shown

@@ -12,7 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 
 from grn.arguments import Bound
-from grn.network.signed_network import SignedNetwork
+from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_typed_edges
 from grn.plots.style import SIGNED, canvas, draws, note, plain, short, shorten, shown
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from grn.arguments import Bound
-from grn.network.file_formats import strongest_edges
-from grn.network.signed_network import SignedNetwork
+from grn.networks.file_formats import strongest_edges
+from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
 from grn.plots.style import (
     DOWN,

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from grn.errors import DataError
-from grn.network.signed_network import SignedNetwork, heatmap_blocks
+from grn.networks.signed_network import SignedNetwork, heatmap_blocks
 from grn.plots.given import ONLY_TYPES, RunLike, as_network
 from grn.plots.style import SIGNED, draws, figure, note, plain, short, shorten
 from grn.plots.tables import EachOf, weights_alone

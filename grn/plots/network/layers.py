@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from grn.arguments import Bound
 from grn.errors import DataError, UserError
-from grn.network.signed_network import edge_list, similarity_order, weights_in
+from grn.networks.signed_network import edge_list, similarity_order, weights_in
 from grn.plots.given import RunLike, is_run
 from grn.plots.style import draws, figure, plain, shorten
 

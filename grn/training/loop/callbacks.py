@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from grn.config.launcher import number_in_environment
 from grn.errors import Interrupted, RunFolderError, TrainingDiverged
-from grn.files import replacing_file
+from grn.io.atomic import replacing_file
 from grn.messages import Say
 from grn.training.loop.checkpoint_file import DamagedCheckpoint, load_checkpoint, seal
 

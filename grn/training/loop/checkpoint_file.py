@@ -14,8 +14,8 @@ from typing import IO, Any, cast
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from grn.disk import RememberingFile
 from grn.errors import RunFolderError
+from grn.io.h5ad import RememberingFile
 
 END = b"PK\x05\x06"  # how the last record of a zip file begins
 LENGTH = 22  # of that record; its last two bytes are the length of the comment

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor
 
 from grn.errors import RunFolderError
-from grn.files import replacing_file
+from grn.io.atomic import replacing_file
 
 METRICS = "metrics.csv"
 Rows = list[dict[str, Any]]

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from grn.bags import Batch
+from grn.cells.loading.batches import DROPOUT
+from grn.cells.loading.gene_parallel import ParallelRank
+from grn.cells.loading.masking import cell_states
 from grn.config.schema import ObjectivesConfig, TrainerConfig
-from grn.data.loading.batches import DROPOUT
-from grn.data.loading.gene_parallel import ParallelRank
-from grn.data.loading.masking import cell_states
 from grn.errors import TrainingDiverged
 from grn.model.objectives import OF_WHOLE_CELLS, Loss, active_objectives, mean_losses, total_loss
 from grn.model.transformer import Model, Prediction

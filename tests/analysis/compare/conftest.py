@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from grn.data.cells import Cells
+from grn.cells.cells import Cells
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from grn.analysis.evaluation.network_files import open_network_file
 from grn.errors import DataError
-from grn.network.signed_network import edge_list, open_network
+from grn.networks.signed_network import edge_list, open_network
 
 EDGES = pd.DataFrame({"source": ["NA", "nan"], "target": ["x", "NA"], "weight": [0.5, -2.0]})
 TEXTS = {

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from grn.analysis.evaluation.reference_files import open_reference_file
+from grn.cells.simulated import simulate
 from grn.config.schema import SimulatedConfig
-from grn.data.simulated import simulate
 from grn.errors import DataError
 
 SIGNED = {("NA", "x"): 1, ("nan", "x"): -1, ("NA", "y"): 0}

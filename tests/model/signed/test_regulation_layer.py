@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from flashsign.reference import reference_spherical_attention
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
-from grn.network.readouts.effect import effect_network
-from grn.network.readouts.regulation_attention import attention_network
+from grn.networks.readouts.effect import effect_network
+from grn.networks.readouts.regulation_attention import attention_network
 
 REGULATORS = (0, 3, 5)
 STATES = 3

@@ -1,0 +1,115 @@
+"""What a file of cells holds, for a first configuration: the column with the cell types, and where the counts are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+from scipy import sparse
+
+from grn.cells.preprocessing.counts import (
+    choices_that_hold_counts,
+    choices_that_hold_expression,
+    read_expression,
+    refuse_empty,
+)
+from grn.cells.preprocessing.genes import ENSEMBL_ID, gene_names, merge_duplicates, refuse_cells_as_genes
+from grn.cells.readers.registry import open_source
+from grn.config.schema import DataConfig
+from grn.errors import DataError
+
+LABELS: tuple[str, ...] = (
+    "cell_type",
+    "celltype",
+    "cell_types",
+    "cell.type",
+    "bulk_labels",
+    "labels",
+    "label",
+    "annotation",
+    "louvain",
+)
+LABELS += ("seurat_annotations", "leiden", "clusters", "cluster", "seurat_clusters")
+PARTS = ("celltype", "cell_type", "cell.type", "annot")  # of the names of others, as celltype_l1 and author_cell_type
+SYMBOLS = ("gene_name", "gene_names", "gene_symbol", "gene_symbols", "feature_name", "symbol", "symbols")
+MOST_TYPES = 200
+
+
+@dataclass(frozen=True)
+class Found:
+    """fields: field of the data section -> its value.   sentences: about what was found, and what was guessed."""
+
+    fields: dict[str, str | None]
+    sentences: list[str]
+
+
+def describe(path: str, orientation: str | None = None) -> Found:
+    """What the cells at `path` hold. Raises DataError, ConfigError."""
+    config = DataConfig(path=path, orientation=orientation)
+    adata = open_source(config)
+    refuse_empty(adata, path)
+    fields: dict[str, str | None] = {"path": path, "orientation": orientation}
+    sentences = [f"{path} has {adata.n_obs} cells x {adata.n_vars} genes."]
+    found = {"counts": _counts(adata, config), "gene_key": _symbols(adata), "label_key": _labels(adata)}
+    for field, (value, sentence) in found.items():
+        fields[field] = value
+        sentences.append(sentence)
+    return Found(fields, [*sentences, *_wrong_names(adata, fields)])
+
+
+def _wrong_names(adata: AnnData, fields: dict[str, str | None]) -> tuple[str, ...]:
+    """Why names of genes will be refused in training, where that is so. fields: of the data section."""
+    of_raw = adata.raw is not None and fields["counts"] in ("raw", "recover")
+    try:
+        names = gene_names(adata.raw.var if of_raw else adata.var, fields["gene_key"])
+        refuse_cells_as_genes(names, list(map(str, adata.obs_names)), "these cells")
+        merge_duplicates(sparse.csr_matrix((0, len(names)), dtype=np.float32), names, "refuse")
+    except DataError as error:
+        return (str(error),)
+    return ()
+
+
+def _counts(adata: AnnData, config: DataConfig) -> tuple[str, str]:
+    """Raises DataError where no matrix holds counts or anything else that could be used."""
+    found = choices_that_hold_counts(adata)
+    if not found:
+        usable = choices_that_hold_expression(adata)
+        if not usable:
+            read_expression(adata, config)  # raises: its sentence says what is wrong with X
+        return usable[0], (
+            f"No matrix holds counts: add one, or set data.values to expression to use {usable[0]} as it is."
+        )
+    if found[0] == "recover":
+        return found[0], "Counts are recovered from log1p values."
+    others = f" (also: {', '.join(found[1:])})" if found[1:] else ""
+    return found[0], f"Counts are in {found[0]}{others}."
+
+
+def _symbols(adata: AnnData) -> tuple[str | None, str]:
+    names = list(map(str, adata.var_names[:1]))
+    if not names or not ENSEMBL_ID.fullmatch(names[0]):
+        return None, f"Genes are named by the index of var ({', '.join(names)}, ...)."
+    column = next((str(key) for key in adata.var if str(key).lower() in SYMBOLS), None)
+    if column is None:
+        return None, f"Genes are Ensembl ids ({names[0]}, ...); no column of var holds symbols."
+    return column, f"Gene symbols are in the column {column!r} of var; its index holds Ensembl ids."
+
+
+def _labels(adata: AnnData) -> tuple[str | None, str]:
+    columns = [str(key) for key in adata.obs if _is_label(adata.obs[key])]
+    known = [key for name in LABELS for key in columns if key.lower() == name]
+    known += [key for key in columns if key not in known and any(part in key.lower() for part in PARTS)]
+    if not known:
+        rest = f"; columns that could be: {', '.join(map(repr, columns))}" if columns else ""
+        return None, f"No column of obs is known to hold cell types, so none are learned{rest}."
+    others = ", ".join(repr(key) for key in columns if key != known[0])
+    return known[0], f"Cell types are in the column {known[0]!r} of obs{others and f' (it also has {others})'}."
+
+
+def _is_label(column: pd.Series) -> bool:
+    """Whether a column can hold cell types: texts, of which there are a few, each many times."""
+    if not (isinstance(column.dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(column.astype(object))):
+        return False
+    return 2 <= column.nunique() <= min(MOST_TYPES, len(column) // 3)

@@ -1,0 +1,225 @@
+"""Published lists of transcription factors, by name: `data.regulators: human_tfs`.
+
+They are not part of grn: `grn data get NAME` downloads one, or takes a copy of it, and keeps its names in the cache.
+A list is checked by the SHA-256 of its names (see `digest`), which line ends and further columns do not change.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from grn.errors import DataError, one_line, reworded
+from grn.io.atomic import refuse_unwritable, write_text
+
+TIMEOUT_S = 30
+LARGEST = 20_000_000  # bytes of a download
+
+
+@dataclass(frozen=True)
+class GeneList:
+    """name: as in data.regulators.   names: what kind of names.   column: of the file; None: one name a line.
+
+    digest: SHA-256 of the list that grn was tested with; None: it could not be downloaded where grn was written. Then
+    the digest of the first download is kept, and later ones are compared with that.
+    """
+
+    name: str
+    species: str
+    source: str
+    licence: str
+    url: str
+    names: str
+    column: str | None = None
+    digest: str | None = None
+
+
+AERTS = "https://resources.aertslab.org/cistarget/tf_lists"
+ANIMAL = "https://guolab.wchscu.cn/AnimalTFDB4_static/download/TF_list_final"
+YEAST = "https://raw.githubusercontent.com/flatironinstitute/inferelator/8e0c089e0b4b2f31647014be0a4361a47e9fbf7d"
+
+LISTS = {
+    each.name: each
+    for each in (
+        GeneList(
+            "human_tfs",
+            "human",
+            "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665",
+            "that of its publisher: see its page; cite the paper",
+            "https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt",
+            "HGNC symbols",
+            digest="ddc47f22ec27f0df5613449b9b3d2d5860f50eb8f8f1bf9dcbf8dc5c94e9592b",
+        ),
+        GeneList(
+            "mouse_tfs",
+            "mouse",
+            "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)",
+            "that of its publisher: see its page; cite the paper",
+            f"{AERTS}/allTFs_mm.txt",
+            "MGI symbols",
+        ),
+        GeneList(
+            "fly_tfs",
+            "fly (Drosophila melanogaster)",
+            "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)",
+            "that of its publisher: see its page; cite the paper",
+            f"{AERTS}/allTFs_dmel.txt",
+            "FlyBase symbols",
+        ),
+        GeneList(
+            "zebrafish_tfs",
+            "zebrafish (Danio rerio)",
+            "AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)",
+            "that of its publisher: see its page; cite the paper",
+            f"{ANIMAL}/Danio_rerio_TF",
+            "ZFIN symbols",
+            column="Symbol",
+        ),
+        GeneList(
+            "yeast_tfs",
+            "yeast (Saccharomyces cerevisiae)",
+            "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, Bioinformatics 38, 2519)",
+            "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
+            f"{YEAST}/data/yeast/tf_names_yeastract.txt",
+            "systematic names, as YAL051W",
+        ),
+    )
+}
+
+
+def cache_folder() -> Path:
+    """Where lists are kept: $GRN_CACHE, else grn in the user's cache ($XDG_CACHE_HOME, ~/.cache)."""
+    chosen = os.environ.get("GRN_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grn"
+
+
+def digest(names: Iterable[str]) -> str:
+    """SHA-256 of the names, sorted, each once, a line each, in UTF-8."""
+    return hashlib.sha256("".join(f"{name}\n" for name in sorted(set(names))).encode()).hexdigest()
+
+
+def known(name: str) -> GeneList:
+    """The list of this name. Raises DataError."""
+    if name not in LISTS:
+        raise DataError(f"There is no list {name!r}; the lists are {', '.join(LISTS)}.")
+    return LISTS[name]
+
+
+def path_of(name: str) -> Path:
+    """Where the names of a list are kept once it was got."""
+    return cache_folder() / f"{name}.txt"
+
+
+def read_list(name: str) -> list[str]:
+    """The names of a list in the cache. Raises DataError where it is not there, or is no longer as it was got."""
+    path = path_of(known(name).name)
+    if not path.is_file():
+        raise DataError(f"The list {name} is not on this machine yet; get it with: grn data get {name}")
+    names = path.read_text("utf-8").splitlines()
+    if digest(names) != _record(path)["digest"]:
+        raise DataError(f"{path} is not as it was downloaded; delete it, and get it again with: grn data get {name}")
+    return names
+
+
+def get_list(name: str, file: Path | None = None, download: Callable[[str], bytes] | None = None) -> list[str]:
+    """Keeps a list in the cache and returns its names: from `file`, a copy of what its address offers, or downloaded.
+
+    download: the function that is given the address; None: over the network. Raises DataError where the list cannot be
+    had, holds no names, or other names than it should.
+    """
+    wanted = known(name)
+    path = path_of(name)
+    with reworded({"choose another output": "set GRN_CACHE to a folder that can be written to"}):
+        refuse_unwritable(path)
+    if file is None:
+        where, content = wanted.url, (download or _downloaded)(wanted.url)
+    else:
+        if not file.is_file():
+            raise DataError(f"{file} is not a file; give --file a copy of {wanted.url}")
+        where, content = str(file), file.read_bytes()
+    names = names_in(content, wanted, where)
+    expected = wanted.digest or (_record(path)["digest"] if path.is_file() else None)
+    found = digest(names)
+    if expected is not None and found != expected:
+        by = "grn knows" if wanted.digest else "was got before"
+        raise DataError(
+            f"The {len(names)} names of {where} are not those of the {name} that {by} (SHA-256 {found[:12]} and not "
+            f"{expected[:12]}); to use this file, name it itself: data.regulators: FILE, one gene a line."
+        )
+    write_text(path, "".join(f"{each}\n" for each in names))
+    write_text(_record_path(path), json.dumps({"digest": found, "from": where, "genes": len(names)}, indent=1) + "\n")
+    return names
+
+
+def names_in(content: bytes, wanted: GeneList, where: str) -> list[str]:
+    """The names in a published file, each once, in its order. Raises DataError for anything else."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{where} is not text in UTF-8; give --file a copy of {wanted.url}") from None
+    if wanted.column is None:
+        found = [line.strip().strip('"') for line in text.splitlines()]
+    else:
+        rows = csv.DictReader(io.StringIO(text), delimiter="\t")
+        if wanted.column not in (rows.fieldnames or ()):
+            raise DataError(f"{where} has no column {wanted.column!r}; give --file a copy of {wanted.url}")
+        found = [(row[wanted.column] or "").strip() for row in rows]
+    names = list(dict.fromkeys(name for name in found if name and name != "-" and not name.startswith("#")))
+    # A page that says that there is no such file is text, too.
+    odd = next((name for name in names if len(name) > 40 or any(mark in name for mark in " <>{}\t,;")), None)
+    if not names or odd is not None:
+        reason = "is empty" if odd is None else f"has a line {odd[:30]!r}, which is no gene"
+        raise DataError(f"{where} {reason}; it should be the list {wanted.name}: one gene a line.")
+    return names
+
+
+def _downloaded(url: str) -> bytes:
+    from urllib.request import Request, urlopen
+
+    try:
+        with urlopen(Request(url, headers={"User-Agent": "grn"}), timeout=TIMEOUT_S) as answer:
+            content: bytes = answer.read(LARGEST + 1)
+    except (OSError, ValueError) as problem:
+        raise DataError(
+            f"{url} cannot be downloaded ({one_line(problem)}); download it elsewhere and give it with --file FILE."
+        ) from None
+    if len(content) > LARGEST:
+        raise DataError(f"{url} is larger than {LARGEST // 10**6} MB, which no list of genes is.")
+    return content
+
+
+def _record_path(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _record(path: Path) -> dict:
+    """What is written beside a list: digest, from, genes. Raises DataError where that is damaged."""
+    try:
+        found = json.loads(_record_path(path).read_text("utf-8"))
+        return {"digest": str(found["digest"]), "from": str(found["from"]), "genes": int(found["genes"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DataError(f"{_record_path(path)} is missing or damaged; delete {path}, and get the list again.") from None
+
+
+def description(name: str) -> dict[str, str]:
+    """What is to be said of a list, as label -> text."""
+    wanted, path = known(name), path_of(name)
+    record = _record(path) if path.is_file() else None
+    return {
+        "name": wanted.name,
+        "species": wanted.species,
+        "source": wanted.source,
+        "licence": wanted.licence,
+        "address": wanted.url,
+        "names": wanted.names,
+        "SHA-256 of the names": wanted.digest or (f"{record['digest']} (as first got)" if record else "not known"),
+        "here": f"{record['genes']} genes in {path}, from {record['from']}" if record else "no",
+    }

@@ -1,0 +1,120 @@
+"""From rows of cells to a Batch: dense or packed bags, with some genes masked.
+
+Letters: B cells of a batch, N genes of the vocabulary, T genes of all packed bags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from grn.bags import Bags, Batch
+from grn.cells.cells import Cells
+from grn.cells.loading.masking import cell_states, gene_bits, threshold, uniform
+from grn.cells.loading.order import OnceInOrder, Request
+
+TRAIN, EVALUATE, DROPOUT = 0, 1, 2  # streams of random numbers
+DENSE_UP_TO = 4096  # genes; in larger vocabularies most genes of a dense bag would be absent
+
+
+def is_packed(bags: str, genes: int) -> bool:
+    """Whether `data.bags` (dense | packed | auto) means packed bags for a vocabulary of `genes` genes."""
+    return bags == "packed" or (bags == "auto" and genes > DENSE_UP_TO)
+
+
+@dataclass(frozen=True)
+class BagMaker(Dataset[Batch]):
+    """Makes the batch of a request (epoch, rows). A mask depends on (seed, stream, epoch, cell, gene) alone.
+
+    masked_fraction: share of genes that are masked, drawn for every cell and epoch.
+    absent_fraction: packed bags list this share of the masked absent genes; dense bags list all genes.
+    with_regulators: bags also hold the regulators' multiplicities, which only a regulation layer reads.
+    part, parts: the part of each cell's genes that this process gets, of so many (gene parallelism).
+    """
+
+    cells: Cells
+    packed: bool
+    masked_fraction: float = 0.0
+    absent_fraction: float = 1.0
+    seed: int = 0
+    stream: int = TRAIN
+    with_regulators: bool = True
+    part: int = 0
+    parts: int = 1
+
+    def __getitem__(self, request: Request) -> Batch:
+        epoch, rows = request
+        basal, regulators = torch.from_numpy(self.cells.basal[rows]), self._regulators(rows)
+        if self.packed:
+            genes, offsets, before, masked = self._listed(epoch, rows)
+            visible = torch.from_numpy(np.where(masked, np.float32(0), before))
+            bags = Bags(torch.from_numpy(genes), visible, torch.from_numpy(offsets), basal, regulators)
+            importance = torch.from_numpy(self._importance(before, masked))
+        else:
+            before = self.cells.multiplicity[rows].toarray()
+            masked = uniform(self.seed, self.stream, epoch, rows, before.shape[1]) < self.masked_fraction
+            visible = torch.from_numpy(np.where(masked, np.float32(0), before))
+            whole = torch.arange(before.shape[1])
+            bags, importance = Bags(whole, visible, None, basal, regulators), None
+        batch = Batch(
+            bags=bags,
+            multiplicity=torch.from_numpy(before),
+            masked=torch.from_numpy(masked),
+            cells=torch.from_numpy(np.asarray(rows, np.int64)),
+            labels=torch.from_numpy(self.cells.labels[rows]),
+            property=torch.from_numpy(self.cells.property[rows]),
+            importance=importance,
+        )
+        return batch.part_of_genes(self.part, self.parts) if self.parts > 1 else batch
+
+    def _regulators(self, rows: np.ndarray) -> torch.Tensor | None:
+        if not self.with_regulators:
+            return None
+        chosen = self.cells.regulators
+        found = self.cells.multiplicity[rows]
+        return torch.from_numpy((found if chosen is None else found[:, chosen]).toarray())
+
+    def _importance(self, before: np.ndarray, masked: np.ndarray) -> np.ndarray:
+        """Weight of each listed gene in the loss, float32 [T]: 1 / probability that it is listed if masked, else 0.
+
+        A packed bag lists every masked gene that is present but only some that are absent. With equal weights the model
+        would learn that a masked gene is usually expressed.
+        """
+        absent = 1 / self.absent_fraction if self.absent_fraction else 0
+        return np.where(masked, np.where(before > 0, 1, absent), 0).astype(np.float32)
+
+    def _listed(self, epoch: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Packed: genes int64 [T], offsets [B + 1], multiplicity before masking [T] and which are masked, bool [T].
+
+        One cell at a time: arrays of all cells by all genes exceed the processor's caches and took four times as long.
+        """
+        stored = self.cells.multiplicity[rows]
+        masks = threshold(self.masked_fraction)
+        # Absent genes are listed by the lowest random numbers, so they are among those that a dense bag masks.
+        samples = threshold(self.masked_fraction * self.absent_fraction)
+        before = np.zeros(stored.shape[1], np.float32)  # multiplicities of one cell
+        found = []
+        states = cell_states(self.seed, self.stream, epoch, rows)
+        for state, start, end in zip(states, stored.indptr, stored.indptr[1:], strict=False):
+            own = stored.indices[start:end]
+            before[own] = stored.data[start:end]
+            if self.masked_fraction:
+                bits = gene_bits(state, len(before))
+                genes = np.flatnonzero((before > 0) | (bits < samples))
+                found.append((genes, before[genes], bits[genes] < masks))
+            else:
+                genes = np.flatnonzero(before > 0)
+                found.append((genes, before[genes], np.zeros(len(genes), dtype=bool)))
+            before[own] = 0
+        genes, listed, masked = (np.concatenate(each) for each in zip(*found, strict=True))
+        return genes, np.cumsum([0, *(len(each[0]) for each in found)]), listed, masked
+
+
+def plain_batches(cells: Cells, rows: np.ndarray, batch_size: int, *, packed: bool = False) -> Iterator[Batch]:
+    """Batches without masks, every row once and in order: for prediction and read-outs."""
+    maker = BagMaker(cells, packed)
+    return (maker[request] for request in OnceInOrder(rows, batch_size))

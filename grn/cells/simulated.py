@@ -1,0 +1,188 @@
+"""Cells with a planted signed network: our own generator behind `path: "simulated:"`.
+
+Regulators form a directed acyclic graph (simulated_network.py); the first of them, the masters, have a level per cell
+type. A regulated gene is produced at sum_j k_ij h_ij, with h = hill(x_j) for an activator and 1 - hill(x_j) for a
+repressor, so that a gene may have repressors alone. Strengths and signs may differ between cell types, or change along
+a state; a gene that a type leaves without regulators has a basal production beside. Composition is what differs between
+types without regulation: a factor on each gene's production. Production has log-normal noise, which regulators pass on
+to their targets: within a cell type, this noise is all that distinguishes one regulator from another. Counts are
+Poisson around production times the cell's size.
+
+Of all arrays of size C x N or R x N only the counts are kept, which are sparse: 500 cells over 40 000 genes take
+seconds. Random tables are drawn row by row, and the noise is drawn again wherever it is needed, from a copy of the
+generator.
+
+Letters: C cells, N genes, R regulators, T cell types.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+from scipy import sparse
+
+from grn.cells.simulated_network import COMPOSITION, STATE, PlantedNetwork, Regulation, masters, own_generator, plant
+from grn.config.schema import DataConfig, SimulatedConfig
+from grn.errors import DataError
+
+TRUTH = "truth"  # key in uns of the planted edges: see PlantedNetwork.table
+STEEPNESS = 2.0  # Hill coefficient
+MASTER_SD = 0.8  # sd of the log levels of a master over cell types
+MEAN_SD = 0.5  # sd of the log mean expression over genes
+BLOCK = 2**21  # numbers that are held densely at a time
+
+
+def open_simulated(name: str, config: DataConfig) -> AnnData:
+    """The source `simulated:` of data.path. Raises DataError where a name follows the colon."""
+    if name:
+        raise DataError(f"simulated:{name} is not known; write `simulated:` and set the fields of data.simulated.")
+    return simulate(config.simulated)
+
+
+def simulate(config: SimulatedConfig) -> AnnData:
+    """Counts in X (CSR), obs["cell_type"], var["is_regulator"], the planted network in uns["truth"].
+
+    Where edges change along the state of a cell, obs["state"] has it. Raises ConfigError.
+    """
+    generator = np.random.default_rng(config.seed)
+    network = plant(config, generator)
+    context = _draw_context(config)
+    level = np.exp(MASTER_SD * generator.standard_normal((config.cell_types, masters(config.regulators))))
+    before_noise = copy.deepcopy(generator)
+    regulators, response = _regulators(network, level, context, config, _noise(config, generator))
+    production = _Production(network, regulators, response, context, config, before_noise)
+    means = config.depth * _log_normal(generator, MEAN_SD, config.genes) / production.mean()
+    sizes = _log_normal(generator, config.size_sd, config.cells)
+    counts = sparse.vstack(
+        [
+            sparse.csr_matrix(generator.poisson(block * means * sizes[rows, None]).astype(np.float32))
+            for rows, block in production
+        ],
+        format="csr",
+    )
+    names = _names(config)
+    types = [f"type {number + 1}" for number in range(config.cell_types)]
+    obs = {"cell_type": pd.Categorical([types[number] for number in context.cell_type])}
+    if config.state:
+        obs["state"] = context.state
+    return AnnData(
+        counts,
+        obs=pd.DataFrame(obs, index=[f"cell{number + 1}" for number in range(config.cells)]),
+        var=pd.DataFrame({"is_regulator": np.arange(config.genes) < config.regulators}, index=names),
+        uns={TRUTH: network.table(names, types)},
+    )
+
+
+def read_truth(adata: AnnData) -> pd.DataFrame | None:
+    """The planted edges of simulated cells (source, target, sign, and cell_type and along_state where edges differ by
+    them: see PlantedNetwork.table); None for any other data."""
+    truth = adata.uns.get(TRUTH)
+    return truth if isinstance(truth, pd.DataFrame) and {"source", "target", "sign"} <= set(truth) else None
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What cells are apart from their network.
+
+    cell_type [C]: numbers.   state [C]: 0 to 1.   composition [T, N]: factors on production; None where all are 1.
+    """
+
+    cell_type: np.ndarray
+    state: np.ndarray
+    composition: np.ndarray | None
+
+
+def _draw_context(config: SimulatedConfig) -> _Context:
+    shape = (config.cell_types, config.genes)
+    composition = (
+        np.exp(config.composition * own_generator(config, COMPOSITION).standard_normal(shape))
+        if config.composition
+        else None
+    )
+    state = own_generator(config, STATE).random(config.cells)
+    return _Context(np.arange(config.cells) % config.cell_types, state, composition)
+
+
+def _names(config: SimulatedConfig) -> np.ndarray:
+    regulators = [f"R{number + 1}" for number in range(config.regulators)]
+    targets = [f"G{number + 1}" for number in range(config.genes - config.regulators)]
+    return np.array(regulators + targets, dtype=object)
+
+
+def _noise(config: SimulatedConfig, generator: np.random.Generator) -> Iterator[tuple[slice, np.ndarray]]:
+    """Noise on production, [c, N] for one block of c cells after the other."""
+    step = max(BLOCK // config.genes, 1)
+    for start in range(0, config.cells, step):
+        rows = slice(start, min(start + step, config.cells))
+        yield rows, _log_normal(generator, config.noise, (rows.stop - start, config.genes))
+
+
+def _regulators(
+    network: PlantedNetwork,
+    level: np.ndarray,
+    context: _Context,
+    config: SimulatedConfig,
+    noise: Iterator[tuple[slice, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Production of the regulators [C, R], each with mean 1 over the cells, and the Hill response to each, half at its
+    mean. level [T, masters]."""
+    regulators = config.regulators
+    production = np.concatenate([block[:, :regulators] for _, block in noise])
+    response = np.zeros(production.shape)
+    regulation = Regulation.of(network, slice(regulators), regulators)
+    for gene in range(regulators):
+        production[:, gene] *= (
+            level[context.cell_type, gene]
+            if gene < level.shape[1]
+            else regulation.only(gene).production(response, context.cell_type, context.state)[:, 0]
+        )
+        if context.composition is not None:
+            production[:, gene] *= context.composition[context.cell_type, gene]
+        production[:, gene] /= production[:, gene].mean()
+        power = production[:, gene] ** STEEPNESS
+        response[:, gene] = power / (1 + power)
+    return production, response
+
+
+class _Production:
+    """Production of every gene, [c, N] for one block of c cells after the other; it can be iterated repeatedly."""
+
+    def __init__(
+        self,
+        network: PlantedNetwork,
+        regulators: np.ndarray,
+        response: np.ndarray,
+        context: _Context,
+        config: SimulatedConfig,
+        before_noise: np.random.Generator,
+    ):
+        self.regulators, self.response, self.context = regulators, response, context
+        self.config, self.before_noise = config, before_noise
+        self.targets = Regulation.of(network, slice(config.regulators, None), config.regulators)
+
+    def __iter__(self) -> Iterator[tuple[slice, np.ndarray]]:
+        regulators, context = self.config.regulators, self.context
+        for rows, block in _noise(self.config, copy.deepcopy(self.before_noise)):
+            cell_type = context.cell_type[rows]
+            block[:, :regulators] = self.regulators[rows]
+            block[:, regulators:] *= self.targets.production(self.response[rows], cell_type, context.state[rows])
+            if context.composition is not None:
+                block[:, regulators:] *= context.composition[cell_type, regulators:]
+            yield rows, block
+
+    def mean(self) -> np.ndarray:
+        """Of each gene over the cells, [N]."""
+        total = np.zeros(self.config.genes)
+        for _, block in self:
+            total += block.sum(axis=0)
+        return total / self.config.cells
+
+
+def _log_normal(generator: np.random.Generator, sd: float, size) -> np.ndarray:
+    """Log-normal numbers of mean 1."""
+    return np.exp(sd * generator.standard_normal(size) - sd**2 / 2)

@@ -1,1 +1,0 @@
-"""Commands that read a finished run, or a network: one a file."""

@@ -1,0 +1,73 @@
+"""The cells that a finished run was trained on, read again: refused where they are no longer the same."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+from anndata import AnnData
+
+from grn.cells.cells import Cells, load_cells
+from grn.config.schema import Config
+from grn.errors import DataError, RunFolderError, VocabularyMismatch
+from grn.io.atomic import folder_with, nearest_file
+from grn.io.run_folder import read_again
+from grn.model.saved import TrainedModel
+from grn.regulation.states import States, states_of
+
+
+def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None) -> Cells:
+    """The cells of `config.data` (adata: these cells in memory instead), which are those that `trained` was trained on.
+
+    Raises VocabularyMismatch where they have other genes, DataError where anything else that training read from them is
+    different: a count, a label, the split, a setting of the data section.
+    """
+    if adata is None:
+        refuse_lost_cells(run, config)
+    with nullcontext() if adata is not None else read_again(run):
+        cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
+    where = config.data.path if adata is None else "the AnnData"
+    if cells.vocabulary != trained.vocabulary:
+        if set(cells.vocabulary) == set(trained.vocabulary):
+            change = f"has the genes that {run} was trained on in another order"
+        else:
+            change = f"no longer has the {len(trained.vocabulary)} genes that {run} was trained on"
+        subject = where if adata is None else "The AnnData"
+        raise VocabularyMismatch(f"{subject} {change}; restore the data, or train again.")
+    if trained.cells is not None and trained.cells != cells.digest:
+        raise DataError(
+            f"The cells of {where}, or the settings in {run / 'config.yaml'} by which they are read, are not those "
+            f"that {run} was trained on, so its network would be another; restore them, or train again."
+        )
+    return cells
+
+
+def refuse_lost_cells(run: Path, config: Config) -> None:
+    """Raises DataError where the file that a run was trained on is not where its configuration says."""
+    path = Path(config.data.path)
+    if ":" in config.data.path or path.exists():
+        return
+    seen = "" if path.is_absolute() else ", seen from the folder in which this command was started"
+    if folder := folder_with(path, run.resolve()):
+        raise DataError(f"The cells that {run} was trained on, {path}, do not exist{seen}; start it in {folder}.")
+    near = nearest_file(path)
+    moved = f"{near}, if that is it" if near else "where it is now"
+    raise DataError(
+        f"The cells that {run} was trained on, {path}, do not exist{seen}; put the file back there, or set "
+        f"data.path in {run / 'config.yaml'} to {moved}."
+    )
+
+
+def states_of_run(run: Path, cells: Cells, seed: int, trained: TrainedModel) -> States:
+    """The states of the run's cells, which its regulation was fitted with; found again where there are no labels.
+
+    Raises RunFolderError where others are found: the search for groups may end differently on another machine.
+    """
+    states, regulation = states_of(cells, seed), trained.model.regulation
+    known = 1 if regulation is None or regulation.by_state is None else regulation.by_state.states
+    if regulation is not None and known != len(states):
+        raise RunFolderError(
+            f"The model of {run} knows {known} states of cells, and {len(states)} are found in the same cells by this "
+            "version of the software; give groups with --by COLUMN, or train again."
+        )
+    return states

@@ -1,0 +1,243 @@
+"""What the knock-offs know: false discovery rates of edges, and the confidence in their signs.
+
+Knock-offs are fitted beside the regulators (grn/regulation/knockoffs.py); their weights show what chance gives. The
+q-value of an edge is the lowest false discovery rate among the sets of strongest edges that contain it. The confidence
+is the probability that the sign of a weight is right: 0.5, a coin toss, where weights are no stronger than those of
+knock-offs.
+
+Letters: N target genes, R regulators, M knock-off pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grn.networks.readouts.effect import presence
+from grn.networks.weights import Network, balanced, without_self
+from grn.regulation.knockoffs import KnockoffFit
+
+NULL_FROM = 0.5  # p-values above it are taken to be of false edges alone: Storey's lambda
+FEW, POWER = 0.1, 0.75  # of regulator_factor; chosen on simulated cells with 60 to 90 % zeros (docs/log.md)
+SMOOTHED = 2**20  # most weights and knock-offs that local rates are estimated from
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """q [N, R]: q-values, 1 where a regulator meets itself.   confidence [N, R], 0.5 to 1.   factor [N, R], 0 to 1: the
+    weights are multiplied by it."""
+
+    q: np.ndarray
+    confidence: np.ndarray
+    factor: np.ndarray
+
+
+def edge_evidence(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Evidence, list[Evidence]]:
+    """What the knock-offs say of the edges within all states together, and of those of each state.
+
+    The weights of this fit, in which every regulator competes with its knock-off, are close to those of the network and
+    not the same. An edge of one state is likely to be one of others, so that the factor of a state's weight has a part
+    that all states share: how likely it is that the pair is an edge in any of them. It counts the more, the less the
+    state's own weights stand out from its knock-offs'. regulators: vocabulary positions [R].
+    """
+    together = _evidence(*_balanced(*_mean_weights(fit), regulators))
+    together = replace(together, factor=together.confidence * regulator_factor(together.confidence))
+    if len(fit.share) == 1:
+        return together, []
+    size, null_size = (_root_mean_square(each, fit.share) * fit.usual for each in (fit.slopes, fit.null_slopes))
+    is_edge = _certain(size, null_size, regulators).cpu().numpy()
+    of_states = []
+    for weight, null_weight in _weights_by_state(fit):
+        alone = signal_share(weight, null_weight)
+        found = _evidence(*_balanced(weight, null_weight, regulators))
+        of_states.append(replace(found, factor=found.confidence * (alone + (1 - alone) * is_edge)))
+    return together, of_states
+
+
+def certain_pairs(fit: KnockoffFit, regulators: np.ndarray) -> tuple[Tensor, list[Tensor]]:
+    """How certain it is that each pair is associated, float32 [N, R], 0 to 1: over all states, and in each of several.
+
+    regulators: vocabulary positions [R].
+    """
+    together = _certain(*_mean_weights(fit), regulators)
+    if len(fit.share) == 1:
+        return together, []
+    return together, [_certain(*weights, regulators) for weights in _weights_by_state(fit)]
+
+
+def _mean_weights(fit: KnockoffFit) -> tuple[Tensor, Tensor]:
+    """Effects over all states [N, R] of the regulators and of their knock-offs, for a usual sd of each regulator."""
+    slopes, null_slopes = (
+        torch.einsum("k,kir->ir", fit.share, each) * fit.usual for each in (fit.slopes, fit.null_slopes)
+    )
+    return slopes, null_slopes
+
+
+def _weights_by_state(fit: KnockoffFit) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same of each state, where regulators that hardly vary count less."""
+    units = presence(fit.sds, fit.usual) * fit.usual
+    for real, null, unit in zip(fit.slopes, fit.null_slopes, units, strict=True):
+        yield real * unit, null * unit
+
+
+def _certain(weight: Tensor, null_weight: Tensor, regulators: np.ndarray) -> Tensor:
+    weight, null_weight, candidates = _balanced(weight, null_weight, regulators)
+    certain = torch.zeros_like(weight)
+    certain[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]).float()
+    return certain
+
+
+def regulator_factor(confidence: np.ndarray) -> np.ndarray:
+    """[R], 0 to 1, of confidences [N, R]: a regulator of which many edges are certain is likely to have others."""
+    share = (2 * confidence - 1).mean(0)  # of the targets whose sign is certain
+    return ((share + FEW) / (1 + FEW)) ** POWER
+
+
+def signal_share(weight: Tensor, null_weight: Tensor) -> float:
+    """S / (S + 2 n): S, the mean square of weights above that of knock-offs, n. The noise of both counts; 0 to 1."""
+    noise = float(null_weight.square().mean())
+    signal = max(float(weight.square().mean()) - noise, 0.0)
+    return signal / max(signal + 2 * noise, 1e-30)
+
+
+def _root_mean_square(values: Tensor, share: Tensor) -> Tensor:
+    """Over states: values [K, N, R], share [K] -> [N, R]. One state after the other, as the table is large."""
+    total = torch.zeros_like(values[0])
+    for each, part in zip(values, share, strict=True):
+        total += part * each.square()
+    return total.sqrt()
+
+
+def _balanced(weight: Tensor, null_weight: Tensor, regulators: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+    """The effects of the regulators and of their knock-offs, [N, R] each, with rows balanced together, and which pairs
+    are candidates, bool [N, R]."""
+    both = [without_self(each.clone(), regulators) for each in (weight, null_weight)]
+    candidates = without_self(torch.ones_like(weight, dtype=torch.bool), regulators)
+    weight, null_weight = balanced(torch.cat(both, 1)).tensor_split(2, 1)
+    return weight, null_weight, candidates
+
+
+def _evidence(weight: Tensor, null_weight: Tensor, candidates: Tensor) -> Evidence:
+    """Of balanced effects [N, R]."""
+    confidence = torch.full_like(weight, 0.5)
+    confidence[candidates] = 1 - local_rates(weight[candidates], null_weight[candidates]).float() / 2
+    of_sign = confidence.cpu().numpy()
+    return Evidence(q_values(weight, null_weight, candidates).cpu().numpy(), of_sign, of_sign)
+
+
+def with_evidence(network: Network, together: Evidence, of_states: list[Evidence]) -> Network:
+    """The network with confidences and q-values. All weights are multiplied by the factors."""
+    by_type = {
+        name: weight * of_state.factor
+        for (name, weight), of_state in zip(network.by_type.items(), of_states, strict=True)
+    }
+    within = network.within * together.factor
+    return replace(
+        network,
+        weight=within if network.weight is network.within else network.weight * together.factor,
+        within=within,
+        total=None if network.total is None else network.total * together.factor,
+        by_type=by_type,
+        confidence=together.confidence,
+        type_confidence={name: each.confidence for name, each in zip(by_type, of_states, strict=True)},
+        q=together.q,
+        type_q={name: each.q for name, each in zip(by_type, of_states, strict=True)},
+    )
+
+
+def local_rates(weight: Tensor, null_weight: Tensor) -> Tensor:
+    """Probability that each weight [n] is false, float64, 0 to 1, never larger for a larger |weight|.
+
+    That is the share of false edges times the ratio of the densities of knock-offs [M] and of weights, as an isotonic
+    regression of which of the two a value is. One knock-off more counts as the strongest value of all, so that no
+    weight is certain. Source: local false discovery rates, Efron et al. 2001.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    size, null = weight.abs().double(), null_weight.abs().double()
+    if not len(size):
+        return size
+    some, some_null = (_sample(each) for each in (size, null))
+    values, order = torch.cat([some, some_null, torch.maximum(size.max(), null.max())[None]]).sort()
+    is_null = (order >= len(some)).double()
+    importance = torch.where(order < len(some), 1 / len(some), 1 / (len(some_null) + 1))
+    regression = IsotonicRegression(increasing=False)
+    regression.fit(*(each.double().cpu().numpy() for each in (values, is_null, importance)))
+    thresholds = (torch.as_tensor(each).to(size) for each in (regression.X_thresholds_, regression.y_thresholds_))
+    share = _interpolated(size, *thresholds)
+    ratio = share / (1 - share).clamp(min=1e-9)
+    return (null_share(p_values(weight, null_weight)) * ratio).clamp(max=1)
+
+
+def _sample(values: Tensor) -> Tensor:
+    """All values [n], or SMOOTHED of them where there are more."""
+    if len(values) <= SMOOTHED:
+        return values
+    return values[torch.as_tensor(_chosen(len(values), SMOOTHED), device=values.device)]
+
+
+@lru_cache(maxsize=1)
+def _chosen(count: int, chosen: int) -> np.ndarray:
+    """The same numbers for all states, as to choose among millions takes a second."""
+    return np.random.default_rng(0).choice(count, chosen, replace=False)
+
+
+def _interpolated(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
+    """The piecewise linear function that has `values` [B] at `at` [B] (ascending), at x [n]; constant outside."""
+    after = torch.searchsorted(at, x).clamp(1, max(len(at) - 1, 1))
+    left, right = at[after - 1], at[after.clamp(max=len(at) - 1)]
+    share = ((x - left) / (right - left).clamp(min=1e-300)).clamp(0, 1)
+    return torch.lerp(values[after - 1], values[after.clamp(max=len(at) - 1)], share)
+
+
+def q_values(weight: Tensor, null_weight: Tensor, candidates: Tensor | None = None) -> Tensor:
+    """q [N, R], float64, 0 to 1, never larger for a larger |weight|; 1 for pairs that are not candidates.
+
+    weight, null_weight [N, R]: of one fit, so that they are comparable as they are.   candidates bool [N, R]: pairs
+    that may be edges (None: all); the knock-offs of the others are not part of the null either.
+    Raises ValueError where shapes differ or a weight is not finite.
+    Source: competition with the null (target-decoy search), Elias and Gygi 2007; the rate, Benjamini and Hochberg 1995;
+    the share of false edges, Storey 2002 (and its finite-sample form of 2004, which counts one p-value more).
+    """
+    candidates = torch.ones_like(weight, dtype=torch.bool) if candidates is None else candidates
+    if not weight.shape == null_weight.shape == candidates.shape:
+        shapes = ", ".join(
+            f"{name} {tuple(each.shape)}"
+            for name, each in {"weights": weight, "knock-offs": null_weight, "candidates": candidates}.items()
+        )
+        raise ValueError(f"The shapes must be equal, and they are: {shapes}.")
+    p = p_values(weight[candidates], null_weight[candidates])
+    q = torch.ones_like(weight, dtype=torch.float64)
+    q[candidates] = benjamini_hochberg(p, null_share(p))
+    return q
+
+
+def p_values(weight: Tensor, null_weight: Tensor) -> Tensor:
+    """Share of knock-offs [M] that are at least as strong as each weight [n], the weight itself counted: never 0.
+    float64."""
+    if not (weight.isfinite().all() and null_weight.isfinite().all()):
+        raise ValueError("A weight is not finite.")
+    null = null_weight.abs().sort()[0]
+    size, order = weight.abs().sort()  # in order, they are found soon
+    p = torch.empty_like(size, dtype=torch.float64)
+    p[order] = (1 + len(null) - torch.searchsorted(null, size)).double() / (1 + len(null))
+    return p
+
+
+def null_share(p: Tensor) -> float:
+    """Estimated share of false edges among all, at most 1."""
+    return float(min(1.0, (1 + int((p > NULL_FROM).sum())) / (max(len(p), 1) * (1 - NULL_FROM))))
+
+
+def benjamini_hochberg(p: Tensor, null_share: float = 1.0) -> Tensor:
+    """q [n] of p-values [n]; equal p-values have equal q-values."""
+    rates, order = p.sort()
+    rates = null_share * len(p) * rates / torch.arange(1, len(p) + 1, device=rates.device)
+    q = torch.empty_like(rates)
+    q[order] = rates.flip(0).cummin(0)[0].flip(0).clamp(max=1)
+    return q

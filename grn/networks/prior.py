@@ -1,0 +1,235 @@
+"""A prior network (motifs, ChIP, another tool's base network): which edges are candidates, or are penalised less.
+
+The fit penalises pairs that the prior does not list more, by as much as held-out cells say (grn/regulation/linear.py),
+or not at all. To `restrict`, the network that was read is left with the listed pairs alone, as pySCENIC prunes its
+modules by motifs. Whether the prior knows something of these cells is asked of cells that were held out: ridge
+regression with the candidates of the prior alone, or with others penalised more, against ridge with as many pairs that
+are the prior's own with the targets shuffled, and against ridge with all regulators.
+
+Letters: C cells, N genes, R regulators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from grn.cells.cells import Cells
+from grn.cells.preprocessing.genes import near_miss
+from grn.config.schema import NetworkConfig
+from grn.errors import DataError
+from grn.io.atomic import does_not_exist
+from grn.networks.edge_tables import find_columns, no_list_of_edges, numbers, read_table
+from grn.networks.weights import Network
+
+COLUMNS = (("source", "target"), ("TF", "target"), ("Gene1", "Gene2"), ("regulatoryGene", "targetGene"))
+UNLISTED = 0.5  # of `weigh`: the factor of pairs that the prior does not list, where held-out cells judge the prior
+PENALTIES = np.logspace(0, 5, 11)
+SHUFFLES = 5
+TARGETS = 500  # most that are judged
+WORK = 2e11  # operations of one comparison: with many regulators, fewer targets are judged
+Use = Literal["restrict", "weigh"]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """factor [N, R]: each pair's penalty is divided by its square where held-out cells judge the prior; 0: no
+    candidate.   listed: pairs of the file among the genes.   pairs: of the file.   use: restrict | weigh.   path: of
+    the file."""
+
+    factor: np.ndarray
+    listed: int
+    pairs: int
+    use: Use
+    path: str
+
+    @property
+    def strength(self) -> np.ndarray:
+        """[N, R], what the fit knows: 0 for a pair that is not listed, and up to 1, by the weights of the file."""
+        return self.factor if self.use == "restrict" else (self.factor - UNLISTED) / (1 - UNLISTED)
+
+    def applied(self, network: Network) -> Network:
+        """The network of the candidates; a pair that is none has no weight, no confidence and the q-value 1."""
+        if self.use == "weigh":
+            return network
+        none = self.factor == 0
+
+        def weighed(weight):
+            if isinstance(weight, sp.csr_matrix):
+                return sp.csr_matrix(weight.multiply(~none))
+            return np.where(none, 0, weight).astype(weight.dtype)
+
+        def unsure(values: np.ndarray, unknown: float) -> np.ndarray:
+            return np.where(none, np.float32(unknown), values)
+
+        return replace(
+            network,
+            weight=weighed(network.weight),
+            by_type={name: weighed(weight) for name, weight in network.by_type.items()},
+            within=None if network.within is None else weighed(network.within),
+            confidence=unsure(network.confidence, 0.5),
+            type_confidence={name: unsure(each, 0.5) for name, each in network.type_confidence.items()},
+            q=None if network.q is None else unsure(network.q, 1),
+            type_q={name: unsure(each, 1) for name, each in network.type_q.items()},
+        )
+
+    def candidates(self, table: pd.DataFrame, genes: tuple[str, ...], regulators: np.ndarray) -> pd.DataFrame:
+        """The rows of an edge table whose pairs are candidates."""
+        if self.use == "weigh":
+            return table
+        rows = pd.Index(genes, dtype=object).get_indexer(table["target"])
+        columns = pd.Index(np.asarray(genes, dtype=object)[regulators]).get_indexer(table["source"])
+        return table[self.factor[rows, columns] > 0].reset_index(drop=True)
+
+
+def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarray) -> Prior:
+    """The prior in a csv, tsv or parquet file with the columns source, target and, if it likes, weight.
+
+    regulators [R]: positions among `genes`. Raises DataError where it cannot be read, or no pair is among the genes.
+    """
+    table = _table(path)
+    columns = find_columns(table, COLUMNS)
+    if columns is None:
+        if problem := no_list_of_edges(table):
+            raise DataError(f"{path} (network.prior) {problem}, with the columns source, target and weight.")
+        found = ", ".join(map(str, table.columns[:8]))
+        raise DataError(
+            f"{path} (network.prior) has the columns {found}; name them source, target and weight, in a line above the "
+            "first edge."
+        )
+    source, target = (table[name].astype(object).where(table[name].notna(), "").astype(str) for name in columns)
+    row = pd.Index(genes, dtype=object).get_indexer(target)
+    of_regulators = pd.Index(np.asarray(genes, dtype=object)[regulators])
+    column = of_regulators.get_indexer(source)
+    pairs = (row >= 0) & (column >= 0)
+    here = pairs & np.where(pairs, regulators[np.maximum(column, 0)] != row, False)
+    size = np.ones(len(table))
+    if weight := find_columns(table, [("weight",)]):
+        size = np.abs(numbers(f"{path} (network.prior)", table[weight[0]]))
+    if not (here & (size > 0)).any():
+        swapped = (of_regulators.get_indexer(target) >= 0) & (pd.Index(genes, dtype=object).get_indexer(source) >= 0)
+        raise DataError(
+            f"None of the {len(table)} edges of {path} (network.prior) is from a regulator to another gene of these "
+            f"cells, whose regulators are named like {str(of_regulators[0])!r}; "
+            + _why_none(pairs.any(), here.any(), swapped.any(), [*source, *target], genes)
+        )
+    here &= size > 0
+    strength = np.zeros((len(genes), len(regulators)), np.float32)
+    np.maximum.at(strength, (row[here], column[here]), size[here] / size[here].max())
+    listed = int((strength > 0).sum())
+    if use == "restrict":
+        factor = (strength > 0).astype(np.float32)  # a candidate is one, whatever its weight
+    else:
+        factor = np.where(strength > 0, UNLISTED + (1 - UNLISTED) * strength, UNLISTED).astype(np.float32)
+    return Prior(factor, listed, len(table), use, path)
+
+
+def _why_none(pairs: bool, edges: bool, swapped: bool, names: list[str], genes: tuple[str, ...]) -> str:
+    """Why no edge of a prior is of use: the end of a sentence.
+
+    pairs: some are of genes of the cells.   edges: and of two.   swapped: some would be, the other way round.
+    """
+    half = len(names) // 2
+    if not any(source and target for source, target in zip(names[:half], names[half:], strict=True)):
+        return "each lacks one of its two names: write both."
+    if edges:
+        return "every weight of such an edge is 0: give weights, or leave that column out."
+    if pairs:
+        return "all of them are from a gene to itself: give edges between two genes."
+    if swapped:
+        return "its targets are regulators here and its sources are genes: swap the two columns."
+    return f"{near_miss(names, genes) or 'use the same kind of names'}."
+
+
+def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
+    """The prior of a configuration, for the genes and regulators of the cells. Raises DataError."""
+    assert settings.prior is not None
+    regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
+    return read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators)
+
+
+def _table(path: str) -> pd.DataFrame:
+    file = Path(path)
+    if file.is_dir():
+        raise DataError(f"network.prior is {path!r}, which is a folder; give a table of source and target.")
+    if not file.is_file():
+        raise DataError(does_not_exist(file, "give network.prior a table of source and target."))
+    return read_table(file)
+
+
+def held_out(prior: Prior, cells: Cells, regulators: np.ndarray, seed: int) -> dict[str, float]:
+    """Squared error on a fifth of the cells, in variances of the genes, of ridge regressions on the rest: with `prior`,
+    with the prior `shuffled` over the targets (mean and least of SHUFFLES), and with `all` regulators.
+
+    Each has the one penalty that serves it best. The cells of a donor (data.group_key) are held out together.
+    """
+    generator = np.random.default_rng(seed)
+    groups = np.arange(len(cells)) if cells.groups is None else cells.groups
+    names = generator.permutation(np.unique(groups))
+    test = np.isin(groups, names[: max(1, len(names) // 5)])
+    if test.all():  # one donor alone
+        test = generator.random(len(cells)) < 0.2
+    count = len(regulators)
+    most = int(np.clip(WORK / (len(PENALTIES) * (2 + SHUFFLES) * count**3), 20, TARGETS))
+    most = min(most, prior.factor.shape[0])
+    targets = np.sort(generator.permutation(prior.factor.shape[0])[:most])
+    every = np.union1d(targets, regulators)
+    values = cells.multiplicity[:, every].toarray().astype(np.float64)
+    mean, sd = values.mean(0), values.std(0)
+    values = (values - mean) / np.where(sd > 0, sd, 1)
+    x = values[:, np.searchsorted(every, regulators)]
+    y = values[:, np.searchsorted(every, targets)]
+    other = (regulators[None] != targets[:, None]).astype(np.float64)
+    factor = prior.factor[targets]
+
+    def error(of_pairs: np.ndarray) -> float:
+        return _least_error(x[~test], y[~test], x[test], y[test], of_pairs * other)
+
+    shuffled = [error(factor[generator.permutation(len(factor))]) for _ in range(SHUFFLES)]
+    return {
+        "prior": error(factor),
+        "shuffled": float(np.mean(shuffled)),
+        "least_shuffled": min(shuffled),
+        "all": error(np.ones_like(factor)),
+    }
+
+
+def _least_error(x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray, factor: np.ndarray) -> float:
+    """The mean squared error on test cells with the best of PENALTIES, which is divided by the squared factor [n, R] of
+    each pair; 0: no candidate."""
+    gram, cross = x.T @ x, x.T @ y
+    errors = []
+    for penalty in PENALTIES:
+        coefficients = np.zeros_like(cross)
+        for target, of_target in enumerate(factor):
+            used = np.flatnonzero(of_target)
+            if len(used):
+                matrix = gram[np.ix_(used, used)] + np.diag(penalty / of_target[used] ** 2)
+                coefficients[used, target] = np.linalg.solve(matrix, cross[used, target])
+        errors.append(float(np.square(test_y - test_x @ coefficients).mean()))
+    return min(errors)
+
+
+def summary(prior: Prior, errors: dict[str, float]) -> list[str]:
+    """What the prior is, and whether it helped, in two sentences."""
+    pairs = prior.factor.size
+    kept = (
+        "the others are no candidates"
+        if prior.use == "restrict"
+        else "the fit penalises the others more, where that helps"
+    )
+    better = errors["prior"] < errors["least_shuffled"]
+    verdict = "it knows something of these cells" if better else "it knows no more of these cells than chance"
+    return [
+        f"The prior {prior.path} lists {prior.listed} of {pairs} pairs of a regulator and a gene ({prior.pairs} in the "
+        f"file); {kept}.",
+        f"Held-out error of ridge with the prior {errors['prior']:.4f}, with its targets shuffled "
+        f"{errors['shuffled']:.4f} (at least {errors['least_shuffled']:.4f}), with all regulators "
+        f"{errors['all']:.4f}: {verdict}"
+        + (", and predicts better than without it." if errors["prior"] < errors["all"] else "."),
+    ]

@@ -1,0 +1,173 @@
+"""Our network, simple methods and networks of other tools on one's own cells, against one's own reference."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grn.arguments import SEED, checked
+from grn.errors import ConfigError, DataError, reworded
+from grn.io.run_folder import CONFIG
+from grn.verbs.cells import is_anndata
+from grn.verbs.evaluate import expression_of, reference_of
+from grn.verbs.network import network
+from grn.verbs.read_network import predicted_network
+from grn.verbs.run import Run, load
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from anndata import AnnData
+
+    from grn.analysis.baseline_cells import Expression
+    from grn.config.schema import Config
+
+COLUMNS = ("auprc", "auprc_ratio", "auroc", "early_precision_ratio", "sign_accuracy", "sign_balanced_accuracy")
+OURS = "grn"
+WORDS = {
+    "--regulators": "regulators=",
+    "--genes": "genes=",
+    "--data is": "cells are",
+    "--data": "the cells",
+    "set data.path to a file or to": "give a file or",
+    "set data.orientation to": "give a configuration with data.orientation:",
+}
+"""What messages say of options -> what they say to a caller of `benchmark`."""
+
+
+@checked(seed=SEED)
+def benchmark(
+    cells: AnnData | Run | Config | str | os.PathLike[str],
+    reference: pd.DataFrame | str | os.PathLike[str],
+    *,
+    networks: Mapping[str, pd.DataFrame | Run | str | os.PathLike[str]] | None = None,
+    regulators: Sequence[str] | str | os.PathLike[str] = "reference",
+    label_key: str | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> pd.DataFrame:
+    """Infers networks of cells by several methods and scores all of them against the same known edges.
+
+    The methods are `grn` (`grn.network`, or the network of the run where `cells` are a Run), Pearson and Spearman
+    correlation and ridge regression, each with the regulators that are judged; and `networks` of other tools.
+
+    Args:
+        cells: an AnnData or a path (counts in X, all genes), a configuration, or a Run, whose cells are read again.
+        reference: the true edges, as for `grn.evaluate`.
+        networks: further networks by name: tables or paths that `read_network` reads.
+        regulators: whose edges are judged: `reference`, `all`, names or a file, as for `grn.evaluate`.
+        label_key: column of obs with the cell types, for grn alone, where `cells` are an AnnData or a path.
+        seed: of grn's fit.
+        quiet: print nothing; otherwise what is scored, in a few lines.
+
+    Returns:
+        A row for each method, by falling AUPRC: auprc, auprc_ratio (over the density of true edges, which chance
+        reaches), auroc, early_precision_ratio, sign_accuracy, sign_balanced_accuracy (NaN where signs are not known, or
+        have no meaning), and seconds (NaN for networks that were given). `attrs["notes"]` has the printed lines.
+
+    Raises:
+        DataError: cells, a reference or a network that cannot be used, no true edge between genes of the cells.
+        ConfigError: a configuration that cannot be used.
+
+    Source: Pratapa et al. 2020 (BEELINE), by whose rules networks are scored.
+
+    Examples:
+        >>> import grn
+        >>> from grn.cells.simulated import simulate
+        >>> from grn.config.schema import SimulatedConfig
+        >>> adata = simulate(SimulatedConfig(cells=200, genes=30, regulators=4))
+        >>> truth = adata.uns["truth"]
+        >>> table = grn.benchmark(adata, truth, label_key="cell_type", quiet=True)
+        >>> sorted(table.index)
+        ['grn', 'pearson', 'ridge', 'spearman']
+    """
+    import pandas as pd
+
+    from grn.analysis.evaluation.comparison import CAUTION
+    from grn.analysis.evaluation.evaluate import check_names, checked_edges, evaluate_on
+    from grn.analysis.evaluation.universe import make_universe
+    from grn.networks.cells_of_run import refuse_lost_cells
+
+    notes: list[str] = []
+
+    def say(line: str) -> None:
+        notes.append(line)
+        if not quiet:
+            print(line, flush=True)
+
+    given = dict(networks or {})
+    taken = sorted(name for name in given if str(name).casefold() in {OURS, "pearson", "spearman", "ridge"})
+    if taken:
+        raise DataError(f"A network is called {taken[0]!r}, which is a method of its own here; give it another name.")
+    if isinstance(cells, (str, os.PathLike)) and (Path(cells) / CONFIG).is_file():
+        cells = load(cells)
+    if label_key is not None and not (is_anndata(cells) or isinstance(cells, (str, os.PathLike))):
+        raise ConfigError("label_key is of cells, and a run or a configuration names its own; leave label_key out.")
+    with reworded(WORDS):
+        truth = reference_of(reference)
+        if isinstance(cells, Run):
+            refuse_lost_cells(cells.folder, cells.config)
+        expression = expression_of(cells, cells)
+        universe = make_universe(truth.edges, regulators=_regulators(regulators), genes=expression.genes)
+        known = universe.regulators[universe.regulators.isin(expression.genes)]
+        say(
+            f"{expression.matrix.shape[0]} cells; {len(known)} regulators x {len(universe.genes)} genes, "
+            f"{len(universe.edges)} true edges, {universe.left_out} left out, as they name genes that the cells lack; "
+            f"chance has the AUPRC {universe.density:.4f}."
+        )
+        if truth.curated:
+            say(CAUTION)
+        others = {}
+        for name, each in given.items():
+            own = {"the network": f"the network {name!r}", "The network": f"The network {name!r}"}
+            with reworded(own | {"A network must": f"The network {name!r} must"}):
+                others[name] = predicted_network(each)
+                check_names(others[name].edges, universe)
+        found: dict[str, tuple[pd.DataFrame, bool, float]] = {}
+        started = time.monotonic()
+        ours = _ours(cells, [str(name) for name in known], label_key, seed)
+        found[OURS] = ours, True, time.monotonic() - started
+        found |= _simple(expression, known, universe.genes)
+        for name, other in others.items():
+            found[name] = other.edges, other.signed, float("nan")
+        rows = {}
+        for name, (edges, signed, seconds) in found.items():
+            scores = evaluate_on(universe, checked_edges(edges), signed=signed, permutations=0).scores
+            rows[name] = {column: scores[column] for column in COLUMNS} | {"seconds": seconds}
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
+    table = table.sort_values("auprc", ascending=False, kind="stable")
+    table.attrs["notes"] = notes
+    return table
+
+
+def _ours(cells: Any, regulators: list[str], label_key: str | None, seed: int) -> pd.DataFrame:
+    if isinstance(cells, Run):
+        return cells.edges
+    if is_anndata(cells) or isinstance(cells, (str, os.PathLike)):
+        return network(cells, label_key=label_key, regulators=regulators, genes="all", seed=seed, quiet=True)
+    return network(cells, regulators=regulators, seed=seed, quiet=True)
+
+
+def _simple(
+    expression: Expression, regulators: pd.Index, genes: pd.Index
+) -> dict[str, tuple[pd.DataFrame, bool, float]]:
+    """The networks of the simple methods, whether signs are scored, and the seconds that each took."""
+    import numpy as np
+
+    from grn.networks.baselines import pearson, ridge, spearman
+
+    shared = expression.genes[expression.genes.isin(genes)]
+    matrix = np.asarray(expression.matrix[:, expression.genes.get_indexer(shared)].toarray(), dtype=np.float64)
+    found = {}
+    for name, method in (("pearson", pearson), ("spearman", spearman), ("ridge", ridge)):
+        started = time.monotonic()
+        found[name] = method(matrix, list(shared), list(regulators)), True, time.monotonic() - started
+    return found
+
+
+def _regulators(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[str] | str | None:
+    from grn.analysis.evaluation.comparison import chosen_regulators
+
+    return chosen_regulators(choice)

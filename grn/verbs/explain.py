@@ -1,0 +1,89 @@
+"""Why cells are called what they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from grn.arguments import Bound, checked
+from grn.errors import reworded
+from grn.messages import silent
+from grn.verbs.cells import checked_anndata, is_anndata
+from grn.verbs.predict import WORDS
+from grn.verbs.run import Run, as_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from anndata import AnnData
+
+
+@checked(cells=Bound(1))
+def explain(
+    adata: AnnData | str | os.PathLike[str],
+    run: Run | str | os.PathLike[str],
+    *,
+    cell_type: str | None = None,
+    cell: str | None = None,
+    map: Mapping[str, str] | str | os.PathLike[str] | None = None,
+    cells: int = 50,
+    counts: str | None = None,
+    gene_key: str | None = None,
+    orientation: Literal["cells_by_genes", "genes_by_cells"] | None = None,
+    quiet: bool = False,
+) -> pd.DataFrame:
+    """Which genes speak for the cell type that a cell is called, and which against it.
+
+    A gene's effect is the change of the type's log odds, against all other types, when the gene is hidden from the
+    model. Genes that tell several types from the rest do little for each of these: give `map` one name for them.
+    `grn.plots.cell_type_genes` draws the table.
+
+    Args:
+        adata: cells, as for `grn.predict`.
+        run: the run whose model calls them.
+        cell_type: explain the calls of this type alone; None: of every type that some cell is called.
+        cell: explain the call of this cell, by its name in obs, for the type that it is called, or for `cell_type`.
+        map: other names for cell types, as for `grn.predict`.
+        cells: how many cells of a type are read, drawn from those that are called so.
+        counts: where the counts are, as for `grn.predict`.
+        gene_key: column of var with the gene names; None: as in training.
+        orientation: what the rows of a text file are; None: as in training.
+        quiet: print nothing; otherwise what was found of the model's genes, in a few lines.
+
+    Returns:
+        A row for each type and gene, those that speak for the type most first: `cell_type`, `gene`, `effect` (mean
+        over the cells; above 0: for the type), `agreement` (share of the cells in which the effect has that sign),
+        `expressed` (share of the cells with the gene), `cells` (how many were read).
+
+    Raises:
+        ConfigError: the model tells no cell types, or not this one.
+        DataError: no such cell, no cell that is called so, and what `grn.predict` raises.
+
+    Source: arXiv 2505.09326; hiding a gene is the masking that the model was trained with.
+
+    Examples:
+        >>> import anndata, numpy, grn
+        >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
+        >>> counts[::2, 3] += 9  # the gene that tells a from b
+        >>> adata = anndata.AnnData(counts, obs={"type": ["a", "b"] * 50})
+        >>> tiny = {"regulation.steps": 20, "regulation.members": 1}
+        >>> run = grn.train(adata, label_key="type", max_steps=20, set=tiny, quiet=True)
+        >>> grn.explain(adata, run, cell_type="a", quiet=True)["gene"][0]
+        '3'
+    """
+    from grn.analysis.explain import explain_types
+    from grn.analysis.labels import read_map, refuse_unused
+    from grn.analysis.predict import cells_of_model, data_config
+    from grn.cells.readers.memory import MEMORY
+    from grn.cells.readers.registry import open_source
+
+    with reworded(WORDS | {"--cell-type": "cell_type"}):
+        trained, folder = as_run(run)._trained, as_run(run).folder
+        names = {} if map is None else read_map(map)
+        refuse_unused(names, trained.classes)
+        path = Path(MEMORY if is_anndata(adata) else adata)  # type: ignore[arg-type]
+        config = data_config(trained, folder, path, counts=counts, gene_key=gene_key, orientation=orientation)
+        source = checked_anndata(adata if is_anndata(adata) else open_source(config))
+        read = cells_of_model(source, trained, config, silent if quiet else print)
+        return explain_types(trained, read, names=names, cell_type=cell_type, cell=cell, most=cells)

@@ -1,0 +1,180 @@
+"""Knock-outs, knock-downs and overexpression as a model expects them, and a screen over all regulators, from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from grn.arguments import Bound, checked
+from grn.errors import reworded
+from grn.messages import silent
+from grn.verbs.cells import cells_of_caller
+from grn.verbs.run import Run, as_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from anndata import AnnData
+
+    from grn.analysis.perturbation.subject import Subject
+
+WORDS = {
+    "--knock-out, --knock-down or --overexpress": "knockout=, knockdown= or overexpress=",
+    "--cell-type and --where": "cell_type and where",
+    "--remaining": "remaining",
+    "--quantile": "quantile",
+    "--screen": "kind",
+    "--steps": "steps",
+    "--where": "where",
+    "--basis": "basis",
+    "write it with adata.write_h5ad(FILE) and set data.path to FILE in config.yaml": "give it again as data=",
+}
+"""What messages say of options -> what they say to a caller of `perturb` and `screen`."""
+
+STEPS = Bound(1, 1000)
+
+
+@checked(steps=STEPS, remaining=Bound(0, 1), quantile=Bound(0, 1))
+def perturb(
+    run: Run | str | os.PathLike[str],
+    *,
+    knockout: str | Sequence[str] = (),
+    knockdown: str | Sequence[str] = (),
+    overexpress: str | Sequence[str] = (),
+    cell_type: str | None = None,
+    where: Mapping[str, str] | None = None,
+    steps: int = 1,
+    remaining: float = 0.5,
+    quantile: float = 0.95,
+    basis: str | None = None,
+    data: AnnData | None = None,
+) -> AnnData:
+    """What a trained model expects to change where regulators are knocked out, knocked down or overexpressed.
+
+    The regulation layers predict every gene twice in each cell, from the regulators as they were measured and from the
+    perturbed ones; the difference is the change. One step reads direct effects. With more steps, regulators that have
+    changed act on their own targets: 20 are about where nothing moves any more. The changed cells are then read by
+    the whole model, which says how far its representation of each cell moves. What is predicted is the model's
+    expectation: observed cells alone do not distinguish a cause from a correlation (docs/usage.md has what was
+    measured).
+
+    Args:
+        run: a Run, or its folder. Its configuration names the cells, which are read again.
+        knockout: regulators whose multiplicity becomes 0: a name or several.
+        knockdown: regulators of whose counts the share `remaining` is left.
+        overexpress: regulators that are raised to the quantile `quantile` of their multiplicity among the cells that
+            have them; cells above it stay as they are.
+        cell_type: a label: the cells of this type alone are perturbed. None: all cells.
+        where: columns of obs and the value that chosen cells have there, as {"condition": "stim"}.
+        steps: of propagation, at least 1.
+        remaining: see `knockdown`, 0 to 1.
+        quantile: see `overexpress`, 0 to 1.
+        basis: an embedding in obsm of the cells, as "X_umap", in which shifts are wanted.
+        data: the cells, where the run was trained on an AnnData in memory.
+
+    Returns:
+        The chosen cells x the run's genes, multiplicities in X:
+
+            var["grn_change"]       mean change of the expected multiplicity
+            var["grn_effect"]       the same in sds of the gene
+            var["grn_sd"]           sd of the effect over the ensemble members; NaN where only one predicts values
+            var["grn_before"]       mean multiplicity before
+            var["grn_perturbed"]    whether the gene is one of those that were perturbed
+            layers["grn_change"]    float32 [cells, genes]: change in each cell
+            obsm["X_grn"]           each cell's representation before, as from grn.predict
+            obsm["X_grn_shift"]     how far it moves
+            obsm["<basis>_shift"]   with `basis`: the direction in that embedding, towards neighbours that lie there
+            obs["grn_cell_type_before"], obs["grn_cell_type_after"], obsm["grn_probabilities_change"]
+                                    with cell types: what the classifier says
+            uns["grn_perturb"]      what was perturbed, steps, model
+
+    Raises:
+        DataError: a gene that is no regulator, no such cell type, no such column, cells that have changed.
+        ConfigError: nothing is perturbed, or the run has no regulation layer.
+        RunFolderError: `run` has no model or cannot be read.
+
+    Source: arXiv 2505.09326; La Manno et al. 2018 (shifts in an embedding).
+
+    Examples:
+        >>> import grn
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
+        >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
+        >>> gene = run.edges["source"][0]
+        >>> cells = grn.perturb(run, knockout=gene, cell_type="type 1")
+        >>> table = cells.var.sort_values("grn_effect", key=abs, ascending=False)
+        >>> table.columns.tolist()
+        ['grn_change', 'grn_effect', 'grn_sd', 'grn_before', 'grn_perturbed']
+        >>> bool(cells.var.loc[gene, "grn_perturbed"]), cells.layers["grn_change"].shape == cells.shape
+        (True, True)
+    """
+    from grn.analysis.perturbation.perturb import perturb_cells, perturbed_anndata
+    from grn.analysis.perturbation.what_is_done import Plan
+
+    chosen = {
+        name: (genes,) if isinstance(genes, str) else tuple(genes)
+        for name, genes in (("knockout", knockout), ("knockdown", knockdown), ("overexpress", overexpress))
+    }
+
+    with reworded(WORDS):
+        plan = Plan(**chosen, remaining=remaining, quantile=quantile)
+        subject = _subject(run, data)
+        found = perturb_cells(subject, plan, subject.rows(cell_type, where), steps)
+        return perturbed_anndata(subject, plan, found, steps, basis)
+
+
+@checked(steps=STEPS)
+def screen(
+    run: Run | str | os.PathLike[str],
+    cell_type: str,
+    towards: str,
+    *,
+    kind: Literal["knockout", "knockdown", "overexpress"] = "knockout",
+    steps: int = 1,
+    data: AnnData | None = None,
+    quiet: bool = False,
+) -> pd.DataFrame:
+    """Perturbs every regulator in turn in cells of one type, and ranks them by how far cells move towards another type.
+
+    Args:
+        run: a Run, or its folder. Its configuration names the cells, which are read again.
+        cell_type: the label of the cells that are perturbed, at most 200 of them.
+        towards: the label that they should move to.
+        kind: `knockout`, `knockdown` or `overexpress`, as in `perturb`.
+        steps: of propagation, at least 1.
+        data: the cells, where the run was trained on an AnnData in memory.
+        quiet: print nothing; otherwise how far the screen is, now and then.
+
+    Returns:
+        A row for each regulator, those that help most first: `gene`; `towards`, the share of the way between the types'
+        mean cells, in sds of the genes, that the other genes go (1: all of it, below 0: away); `sd` of it over the
+        ensemble members; `size`, the root mean square of the effects on other genes, in sds; `before`, the mean
+        multiplicity in these cells; `strongest` and `strongest_effect`, the gene that changes most.
+
+    Raises:
+        DataError: no such cell type, both the same, or cells that have changed.
+        ConfigError: the run has no regulation layer.
+        RunFolderError: `run` has no model or cannot be read.
+
+    Source: Kamimoto et al. 2023 (CellOracle), for the idea of a screen in silico.
+
+    Examples:
+        >>> import grn
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
+        >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
+        >>> table = grn.screen(run, "type 1", "type 2", quiet=True)
+        >>> table.columns.tolist()
+        ['gene', 'towards', 'sd', 'size', 'before', 'strongest', 'strongest_effect']
+        >>> table["towards"].is_monotonic_decreasing
+        True
+    """
+    from grn.analysis.perturbation.screen import screen_regulators
+
+    with reworded(WORDS):
+        subject = _subject(run, data)
+        return screen_regulators(subject, cell_type, towards, kind=kind, steps=steps, say=silent if quiet else print)
+
+
+def _subject(run: Run | str | os.PathLike[str], data: AnnData | None) -> Subject:
+    from grn.analysis.perturbation.subject import Subject
+
+    return Subject.of_run(as_run(run).folder, cells_of_caller(data))

@@ -1,0 +1,87 @@
+"""The report of a run: what was measured and learned, drawn, as one page in the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from grn.analysis.report import Picture, write_report
+from grn.analysis.report_edges import strongest_of_targets
+from grn.analysis.summary import tells_apart
+from grn.config.schema import Config
+from grn.io.atomic import table_of_run
+from grn.io.run_folder import LOG, cells_in
+from grn.networks.signed_network import SignedNetwork, heatmap_blocks
+from grn.plots.network.edges import strongest_regulations
+from grn.plots.network.heatmap import network_heatmaps
+from grn.plots.network.within_between import within_and_between
+from grn.plots.run.confusion import confusion_matrix
+from grn.plots.run.training import training_curves
+from grn.plots.style import whole
+
+
+def write_run_report(
+    folder: Path,
+    *,
+    config: Config,
+    metrics: Mapping[str, float],
+    history: pd.DataFrame,
+    confusion: pd.DataFrame,
+    edges: pd.DataFrame,
+    network: SignedNetwork,
+    title: str | None = None,
+) -> Path:
+    """Writes report.html, with which a run is complete, and returns its path.
+
+    metrics, history, confusion, edges: as in grn.Run.   title: of the page; None: the folder's name.
+    """
+    pictures: dict[str, Picture] = {
+        "training": training_curves(history),
+        "edges": whole(strongest_regulations(edges, signed=network.signed, show=False)),
+        "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),
+    }
+    if tells_apart(edges):
+        pictures["within"] = whole(within_and_between(edges, show=False))
+    if len(confusion):
+        pictures["confusion"] = whole(confusion_matrix(confusion, show=False))
+    return write_report(
+        folder,
+        config=config,
+        metrics=metrics,
+        per_class=scores_by_type(confusion),
+        edges=edges,
+        network=network,
+        pictures=pictures,
+        edges_of_types=edges_of_types(folder / "edges_by_type.parquet"),
+        cells=cells_in(folder / LOG),
+        title=title,
+    )
+
+
+def edges_of_types(path: Path) -> pd.DataFrame | None:
+    """The strongest edges of each type's targets in an edges_by_type.parquet, as `strongest_of_targets`; None without.
+
+    It is read in pieces: it may hold tens of millions of rows, those of a type sorted by |weight|.
+    """
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        return None
+    kept: pd.DataFrame | None = None
+    with table_of_run(path):
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=2**18):
+            table = batch.to_pandas()
+            table["cell_type"] = table["cell_type"].astype(str)
+            kept = strongest_of_targets(table if kept is None else pd.concat([kept, table], ignore_index=True))
+    return kept
+
+
+def scores_by_type(confusion: pd.DataFrame) -> pd.DataFrame:
+    """Columns class, f1, cells, a row per cell type. confusion: cells by their true type (rows) and predicted type."""
+    counts = confusion.to_numpy(dtype=np.float32)  # as torchmetrics has it, to the last bit
+    true, predicted = counts.sum(axis=1), counts.sum(axis=0)
+    f1 = 2 * np.diagonal(counts) / np.maximum(true + predicted, 1)
+    return pd.DataFrame({"class": confusion.index, "f1": f1, "cells": true.astype(int)})

@@ -1,0 +1,323 @@
+"""A finished run as an object, from its folder: configuration, scores, network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grn.arguments import checked
+from grn.errors import RunFolderError, reworded
+from grn.io.atomic import refuse_name_of_file, refuse_unwritable, replacing_folder
+from grn.io.run_folder import COMPLETE, CONFIG, LOG, cells_in, no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from anndata import AnnData
+
+    from grn.config.schema import Config
+    from grn.model.saved import TrainedModel
+
+NEEDED = (CONFIG, "metrics.csv", "edges.parquet", "network.h5ad", "model/card.json")
+SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R2 of masked multiplicities"}
+
+
+class Run:
+    """What `grn.train` returns and `grn.load` opens: a run's model and all that was found with it.
+
+    What it holds is read from `folder` when it is asked for, and kept.
+
+    Examples:
+        >>> import grn
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
+        >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
+        >>> run
+        Run of 100 cells x 30 genes, 30 regulators, 5 cell types
+          ...
+          folder: temporary, until save(FOLDER) keeps it
+        >>> run.cell_types
+        ('type 1', 'type 2', 'type 3', 'type 4', 'type 5')
+        >>> sorted(run.metrics)
+        ['accuracy', 'auroc', 'cell_type_loss', 'loss', 'macro_f1', ...]
+        >>> run.network.varp["grn"].shape
+        (30, 30)
+    """
+
+    @checked()
+    def __init__(self, folder: str | os.PathLike[str], *, temporary: bool = False) -> None:
+        """folder: of a run that is complete, or a model folder.   temporary: the folder is removed with this object.
+
+        Raises RunFolderError where the folder holds neither, or a run that was cut off.
+        """
+        self._folder = _find(Path(folder)).absolute()  # a program may change its working folder
+        self._temporary = weakref.finalize(self, _remove, self._folder, os.getpid()) if temporary else None
+
+    @property
+    def folder(self) -> Path:
+        """Where the run's files are, a whole path. Trained without `output`, a run has a temporary one until `save`."""
+        return self._folder
+
+    @cached_property
+    def config(self) -> Config:
+        """Every field as it was used."""
+        from grn.config.files import load_config
+
+        return load_config(self._needed(CONFIG))
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """Scores of the test cells: accuracy, macro_f1, auroc, r2 and the losses, as far as they were measured."""
+        test = self.history.filter(regex="^test/").dropna(how="all")
+        scores = test.iloc[-1].dropna().to_dict() if len(test) else {}
+        return {str(name).removeprefix("test/"): float(value) for name, value in scores.items()}
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """metrics.csv: `step` and `<stage>/<name>`, a row each time that something was logged; NaN where it was not."""
+        import pandas as pd
+
+        from grn.io.atomic import table_of_run
+
+        path = self._needed("metrics.csv")
+        with table_of_run(path):
+            table = pd.read_csv(path, float_precision="round_trip")
+            if words := [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]:
+                raise ValueError(f"its column {words[0]} holds no numbers")
+            return table
+
+    @cached_property
+    def confusion(self) -> pd.DataFrame:
+        """Test cells by their true type (rows) and the predicted one (columns); empty without labelled test cells."""
+        import pandas as pd
+
+        from grn.io.atomic import table_of_run
+
+        path = self._file("confusion.csv")
+        with table_of_run(path):  # read as plain text: a cell type may be called "NA"
+            if path.is_file() or "accuracy" in self.metrics:
+                table = pd.read_csv(path, index_col=0, keep_default_na=False)
+            else:
+                table = pd.DataFrame()
+            if list(map(str, table.index)) != list(table) or not all(kind.kind in "iu" for kind in table.dtypes):
+                raise ValueError("it is no square table of numbers of cells")
+            if table.empty and "accuracy" in self.metrics:
+                raise ValueError("it has no cell types")
+            return table
+
+    @cached_property
+    def edges(self) -> pd.DataFrame:
+        """edges.parquet: source, target, weight, within, between, indirect, confidence and, with effects, q_value.
+
+        A row per candidate edge, sorted by |weight|."""
+        from grn.io.atomic import read_edge_table
+
+        return read_edge_table(self._needed("edges.parquet"))
+
+    @cached_property
+    def network(self) -> AnnData:
+        """network.h5ad: cell types x genes, with signed weights in varp["grn"] (row = target, column = regulator).
+
+        varp["grn_<slug>"] holds those of each cell type, uns["grn"] says which and what the weights mean.
+        """
+        from grn.io.atomic import read_anndata
+
+        return read_anndata(self._needed("network.h5ad"))
+
+    @cached_property
+    def cell_types(self) -> tuple[str, ...]:
+        """The labels that the model tells apart, in the order of its probabilities; none without labels."""
+        from grn.model.folder import read_model_folder
+
+        return read_model_folder(self._model).classes
+
+    @checked()
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Copies the run to a new folder, which is its folder from then on, whole or not at all, and returns that.
+
+        Raises RunFolderError where `folder` exists already, lies in the run's own folder or cannot be written.
+
+        Examples:
+            >>> import grn, tempfile
+            >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
+            >>> run = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
+            >>> with tempfile.TemporaryDirectory() as home:
+            ...     kept = run.save(f"{home}/first")
+            ...     grn.load(kept).edges.equals(run.edges)
+            True
+        """
+        # A folder that `..` leads back out of need not exist.
+        folder = Path(os.path.normpath(folder)).absolute()
+        if os.path.lexists(folder):
+            raise RunFolderError(f"{folder} already exists and is never overwritten; give save() another name.")
+        if self._there().resolve() in folder.resolve().parents:
+            raise RunFolderError(f"{folder} lies in the folder of the run itself; give save() a place outside of it.")
+        try:
+            with reworded({"choose another output": "give save() another place"}):
+                refuse_name_of_file(folder)
+                refuse_unwritable(folder)
+                with replacing_folder(folder) as beside:
+                    shutil.copytree(self._folder, beside, dirs_exist_ok=True)
+                    if not self._only_model and not (beside / COMPLETE).exists():
+                        self._write_report(beside, title=folder.name)
+        except OSError as error:  # shutil.Error, of many files, is one too
+            reason = error.strerror or "its files cannot be copied"
+            raise RunFolderError(f"{folder} cannot be written ({reason}); give save() another place.") from error
+        self._folder = folder
+        if self._temporary is not None:
+            self._temporary()
+            self._temporary = None
+        return folder
+
+    def _write_report(self, folder: Path, title: str | None = None) -> Path:
+        from grn.networks.signed_network import signed_network
+        from grn.verbs.report import write_run_report
+
+        return write_run_report(
+            folder,
+            config=self.config,
+            metrics=self.metrics,
+            history=self.history,
+            confusion=self.confusion,
+            edges=self.edges,
+            network=signed_network(self.network, self._file("network.h5ad")),
+            title=title,
+        )
+
+    def __repr__(self) -> str:
+        try:
+            return "\n  ".join(self._described())
+        except Exception as problem:  # a printed object never raises, even where its folder was removed
+            return f"Run in {self._folder}, which cannot be read ({type(problem).__name__})"
+
+    def _described(self) -> list[str]:
+        from grn.analysis.summary import score_rows
+
+        genes = (self._model / "vocabulary.txt").read_bytes().count(b"\n")
+        if self._only_model:
+            return [f"Model of {genes} genes, {len(self.cell_types)} cell types", f"folder: {self._folder}"]
+        cells = cells_in(self._folder / LOG)
+        parts = [
+            f"{cells} cells x {genes} genes" if cells else f"{genes} genes",
+            f"{_regulators(self._folder / 'network.h5ad')} regulators",
+            f"{len(self.cell_types)} cell types",
+        ]
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in score_rows(self.metrics, SCORES))
+        where = "temporary, until save(FOLDER) keeps it" if self._temporary is not None else self._folder
+        return [
+            f"Run of {', '.join(parts)}",
+            f"test cells: {scores or 'none were scored'}",
+            f"data: {self.config.data.path}",
+            f"folder: {where}",
+        ]
+
+    @property
+    def _only_model(self) -> bool:
+        return (self._folder / "card.json").is_file()
+
+    @property
+    def _model(self) -> Path:
+        return self._there() if self._only_model else self._there() / "model"
+
+    @cached_property
+    def _trained(self) -> TrainedModel:
+        from grn.model.saved import TrainedModel
+
+        return TrainedModel.load(self._there())
+
+    def _there(self) -> Path:
+        """The run's folder. Raises RunFolderError where it was removed or moved since the run was opened."""
+        if not self._folder.is_dir():
+            raise RunFolderError(
+                f"The folder of this run, {self._folder}, does not exist any more; put it back, or load the run from "
+                "where it is now."
+            )
+        return self._folder
+
+    def _needed(self, name: str) -> Path:
+        """The path of a file that every run has. Raises RunFolderError where it was removed."""
+        path = self._file(name)
+        if not path.is_file():
+            raise RunFolderError(f"{path} does not exist any more; restore it, or train again.")
+        return path
+
+    def _file(self, name: str) -> Path:
+        self._there()
+        if self._only_model:
+            raise RunFolderError(
+                f"{self._folder} is a model without its run and has no {name}; load the folder of the run."
+            )
+        return self._folder / name
+
+
+@checked()
+def load(run: str | os.PathLike[str]) -> Run:
+    """Opens a run that `grn train` or `grn.train` has left.
+
+    Args:
+        run: the run's folder, or its `model` folder. Of a model folder that was copied out of its run, only
+            `cell_types` and predictions can be had.
+
+    Returns:
+        The run; its tables are read when they are asked for.
+
+    Raises:
+        RunFolderError: the folder does not exist, holds no run, or holds one that was cut off.
+        DataError: `run` is no path.
+
+    Examples:
+        >>> import grn, tempfile
+        >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
+        >>> with tempfile.TemporaryDirectory() as home:
+        ...     trained = grn.train("simulated:", output=f"{home}/first", max_steps=20, set=tiny, quiet=True)
+        ...     run = grn.load(f"{home}/first")
+        ...     run.edges.columns.tolist()
+        ['source', 'target', 'weight', 'within', 'between', 'indirect', 'confidence', 'q_value']
+    """
+    return Run(run)
+
+
+def as_run(run: Run | str | os.PathLike[str]) -> Run:
+    if isinstance(run, Run):
+        run._there()
+        return run
+    return load(run)
+
+
+def _find(folder: Path) -> Path:
+    """The folder of the run, given it or its model folder; a model folder alone as it is."""
+    if not folder.exists():
+        raise RunFolderError(no_such_run(folder, "give the folder of a run."))
+    if (folder / "card.json").is_file():
+        above = folder.resolve().parent
+        return above if folder.resolve().name == "model" and (above / CONFIG).is_file() else folder
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder} is a file; give the folder of a run{run_near(folder)}.")
+    if not (folder / CONFIG).is_file():
+        raise RunFolderError(f"{folder} holds no run: it lacks {CONFIG}; give the folder of a run{run_near(folder)}.")
+    refuse_cut_off(folder, NEEDED)
+    refuse_mixed_parts(folder)
+    return folder
+
+
+def _regulators(path: Path) -> int:
+    """How many genes of a network.h5ad are regulators; its matrices are not read."""
+    import h5py
+    from anndata.io import read_elem
+
+    from grn.io.atomic import damaged_h5ad, refuse_endless
+
+    refuse_endless(path)
+    try:
+        with h5py.File(path) as file:
+            var: Any = read_elem(file["var"])
+        return int(var["is_regulator"].sum())
+    except Exception as problem:
+        raise damaged_h5ad(path, problem) from problem
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked process ends without what its parent still has
+        shutil.rmtree(folder.parent, ignore_errors=True)

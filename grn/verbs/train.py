@@ -1,0 +1,272 @@
+"""Training from Python: cells in memory, a path or a configuration in, a Run out."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from grn.arguments import SEED, Bound, checked
+from grn.errors import ConfigError, Interrupted, reworded
+from grn.messages import Say, silent
+from grn.verbs.cells import checked_anndata, is_anndata
+from grn.verbs.run import Run
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from grn.config.schema import Config
+
+KEYWORDS = {
+    "label_key": "data.label_key",
+    "group_key": "data.group_key",
+    "state_key": "data.state_key",
+    "regulators": "data.regulators",
+    "genes": "data.genes",
+    "values": "data.values",
+    "counts": "data.counts",
+    "max_steps": "trainer.max_steps",
+    "seed": "trainer.seed",
+}
+"""The fields that have a keyword of their own."""
+
+WORDS = {
+    "set data.path to a file or to": "give a file or",
+    "set data.duplicates: sum to add": 'give set={"data.duplicates": "sum"} to add',
+    **{field: name for name, field in KEYWORDS.items() if field.startswith("data.")},
+}
+"""What messages say of fields -> what they say to a caller of `train`."""
+
+
+@checked(seed=SEED, max_steps=Bound(1), genes=Bound(1))
+def train(
+    data: AnnData | Config | str | os.PathLike[str],
+    *,
+    config: Config | str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    label_key: str | None = None,
+    group_key: str | None = None,
+    state_key: str | None = None,
+    regulators: Sequence[str] | str | os.PathLike[str] | None = None,
+    genes: int | str | os.PathLike[str] | None = None,
+    values: Literal["counts", "expression"] | None = None,
+    counts: str | None = None,
+    max_steps: int | None = None,
+    seed: int | None = None,
+    set: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> Run:
+    """Trains a model on cells, scores it on cells that it has not seen, and reads its signed network.
+
+    A keyword that is None leaves its field as `config` or the defaults have it. Every other field is changed with
+    `set`, as on the command line with `--set`; configs/own_data.yaml explains them all.
+
+    Args:
+        data: cells: an AnnData, cells x genes, which is neither changed nor written to disk, or what `data.path` may
+            name (.h5ad, .zarr, 10x, .csv, .tsv, `simulated:`, `scanpy:pbmc68k_reduced`). Or the configuration of a
+            whole run: its name (`pbmc.yaml`), its path or a Config.
+        config: the configuration to start from where `data` are cells; None: the defaults.
+        output: the run folder to make, as `grn train --output` does; None: a temporary one, which is removed with the
+            returned Run unless `Run.save` keeps it.
+        label_key: column of obs with the cell types (`data.label_key`).
+        group_key: column of obs (donor, batch) whose cells stay together in the split (`data.group_key`).
+        state_key: numeric column of obs along which regulation may change (`data.state_key`).
+        regulators: names of the genes that may regulate, a file with one a line, or `all` (`data.regulators`).
+        genes: how many of the most variable genes are used, a file with one a line, or `all` (`data.genes`).
+        values: `counts`: UMI counts; `expression`: continuous or log values, taken as they are (`data.values`).
+        counts: where the counts are: `X`, `raw`, `layer:NAME`, or `recover`, from log1p values (`data.counts`).
+        max_steps: optimiser steps (`trainer.max_steps`).
+        seed: of split, initialisation, order and masks (`trainer.seed`). Global random states stay as they are.
+        set: any other fields by dotted name, `{"network.top_k": 10}`.
+        quiet: print nothing; otherwise one line per validation.
+
+    Returns:
+        The run, with its model, its scores and its network.
+
+    Raises:
+        ConfigError: an unknown field or a value that it cannot have.
+        DataError: cells, labels or genes that cannot be used: negative counts, log values given as counts, ...
+        RunFolderError: `output` exists already or cannot be written.
+        TrainingDiverged: the loss is no longer finite.
+        KeyboardInterrupt: after Ctrl-C. A temporary folder is removed; the folder `output` stays, and `grn train
+            --resume` continues the run.
+
+    Source: arXiv 2505.09326.
+
+    Examples:
+        >>> import anndata, numpy, grn
+        >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
+        >>> adata = anndata.AnnData(counts)
+        >>> run = grn.train(adata, max_steps=20, set={"regulation.steps": 20, "regulation.members": 2}, quiet=True)
+        >>> run.edges[["source", "target", "weight"]].shape
+        (380, 3)
+    """
+    keywords = {
+        "label_key": label_key,
+        "group_key": group_key,
+        "state_key": state_key,
+        "regulators": regulators,
+        "genes": genes,
+        "values": values,
+        "counts": counts,
+        "max_steps": max_steps,
+        "seed": seed,
+    }
+    changes = changed_fields(keywords, set)
+    with reworded(WORDS), _python_handles_signals():
+        settings, adata, name = run_settings(data, config, changes)
+        if output is not None:
+            run = Run(_train(settings, Path(output), adata, silent if quiet else _print))
+            run._write_report(run.folder)
+            return run
+        home = Path(tempfile.mkdtemp(prefix="grn-"))
+        try:
+            return Run(_train(settings, home / name, adata, silent if quiet else _print_but(home)), temporary=True)
+        except BaseException:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
+
+
+def changed_fields(keywords: Mapping[str, Any], others: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields that a call changes: keywords by name (KEYWORDS), None for those that are not given, and `set`."""
+    changes = {KEYWORDS[name]: _plain(value) for name, value in keywords.items() if value is not None}
+    for field, value in (others or {}).items():
+        within = [f"{field}.{key}" for key in value] if isinstance(value, Mapping) else []
+        for each in (field, *within):
+            if each in changes:
+                raise ConfigError(f"set has {each}, which is also given as a keyword; give one of the two.")
+        changes[str(field)] = _plain(value)
+    return changes
+
+
+def run_settings(
+    data: AnnData | Config | str | os.PathLike[str],
+    config: Config | str | os.PathLike[str] | None,
+    changes: dict[str, Any],
+) -> tuple[Config, AnnData | None, str]:
+    """The configuration of the run, its cells where they are in memory, and a name for it."""
+    from grn.cells.readers.memory import MEMORY
+    from grn.config.files import change_config, refuse_started_elsewhere
+    from grn.config.schema import Config
+
+    if is_anndata(data):
+        _refuse_path(changes)
+        # What describes a file is not for cells in memory, whatever the configuration says of its own.
+        changes = {"data.path": MEMORY, "data.orientation": None, "data.backed": False} | changes
+        return change_config(config, changes), checked_anndata(data), "run"
+    if isinstance(data, Config):
+        _refuse_config(config)
+        return change_config(data, changes), None, "run"
+    path = os.fspath(data)
+    if is_configuration(path):
+        _refuse_config(config)
+        changed = change_config(path, changes)
+        refuse_started_elsewhere(changed, path, changes)
+        return changed, None, Path(path).stem
+    _refuse_path(changes)
+    return change_config(config, {"data.path": path} | changes), None, re.sub(r"[^\w.-]+", "_", Path(path).stem)
+
+
+def is_configuration(path: str) -> bool:
+    """Whether a text names a configuration rather than cells."""
+    from grn.cells.readers.registry import is_data_file
+    from grn.config.files import find_config
+
+    if path.lower().endswith((".yaml", ".yml")):
+        return True
+    if is_data_file(path) or Path(path).exists():
+        return False
+    try:
+        find_config(path)
+    except ConfigError:
+        return False
+    return True
+
+
+def _refuse_path(changes: Mapping[str, Any]) -> None:
+    if "data.path" in changes:
+        raise ConfigError(
+            "set has data.path, but the first argument already gives the cells; leave one of the two out."
+        )
+
+
+def _refuse_config(config: object) -> None:
+    if config is not None:
+        raise ConfigError("The first argument is a configuration already; leave config= out, or give cells first.")
+
+
+def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> Path:
+    """Trains and returns the run's folder, in which only the report is missing."""
+    from grn.training.machine import processes
+    from grn.training.run import train as train_run
+
+    if processes(settings.trainer) > 1:
+        raise ConfigError(
+            f"grn.train trains in one process, and trainer.devices x trainer.num_nodes asks for "
+            f"{processes(settings.trainer)}; set trainer.devices to 1, or use grn train on the command line."
+        )
+    with random_states_kept():
+        train_run(settings, folder, adata=adata, say=say)
+    return folder
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)  # a notebook shows lines as they come
+
+
+def _print_but(temporary: Path) -> Say:
+    """Prints lines, except those that name a temporary folder: nothing in it can be used later."""
+    return lambda line: None if str(temporary) in line else _print(line)
+
+
+@contextmanager
+def _python_handles_signals() -> Iterator[None]:
+    """Training stops at a signal when it has saved; then Python does what it does at such a signal elsewhere."""
+    try:
+        yield
+    except Interrupted as stopped:
+        if stopped.signum == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        signal.raise_signal(stopped.signum)
+        raise
+
+
+@contextmanager
+def random_states_kept() -> Iterator[None]:
+    """The global random states are afterwards what they were before; training seeds them."""
+    import numpy as np
+    import torch
+
+    names = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")  # Lightning's
+    environment = {name: os.environ.get(name) for name in names}
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        for name, value in environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _plain(value: Any) -> Any:
+    """As YAML could hold it: texts, numbers, lists and mappings, whatever library they come from."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if hasattr(value, "tolist"):  # NumPy's and pandas' arrays and numbers
+        return value.tolist()
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value))
+    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value

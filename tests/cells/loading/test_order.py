@@ -1,0 +1,75 @@
+"""P processes with batch size B see what one process with P B sees."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grn.cells.loading.order import EpochOrder, OnceInOrder
+from grn.errors import DataError
+
+worlds = st.integers(1, 5)
+sizes = st.integers(1, 9)
+
+
+def batches(order) -> list[list[int]]:
+    return [rows.tolist() for _, rows in order]
+
+
+@given(cells=st.integers(5, 120), size=sizes, world=worlds, epoch=st.integers(0, 3))
+def test_processes_share_the_batches_of_one(cells, size, world, epoch):
+    rows = np.arange(100, 100 + cells)
+    alone = EpochOrder(rows, size * world, seed=3)
+    shares = [EpochOrder(rows, size, 3, rank, world) for rank in range(world)]
+    for order in (alone, *shares):
+        order.begin(epoch)
+    together = [[row for share in step for row in share] for step in zip(*map(batches, shares), strict=True)]
+    assert together == batches(alone)
+    assert {len(order) for order in shares} == {len(alone)} == {len(together)}
+
+
+@given(cells=st.integers(5, 120), size=sizes, world=worlds)
+def test_no_cell_comes_twice_and_only_the_incomplete_batch_is_left_out(cells, size, world):
+    seen = [
+        row
+        for rank in range(world)
+        for batch in batches(EpochOrder(np.arange(cells), size, 0, rank, world))
+        for row in batch
+    ]
+    assert len(seen) == len(set(seen))
+    whole = cells // (size * world) * size * world
+    assert len(seen) == (whole or cells)
+
+
+def test_each_epoch_has_its_own_order_and_names_itself():
+    order = EpochOrder(np.arange(40), 8, seed=1)
+    first = batches(order)
+    assert batches(order) == first
+    order.begin(1)
+    assert batches(order) != first
+    assert {epoch for epoch, _ in order} == {1}
+    assert batches(EpochOrder(np.arange(40), 8, seed=2)) != first
+
+
+def test_a_start_leaves_out_what_was_trained():
+    order = EpochOrder(np.arange(40), 8, seed=1)
+    order.begin(2)
+    whole = batches(order)
+    order.begin(2, start=3)
+    assert batches(order) == whole[3:]
+
+
+def test_more_processes_than_cells_are_refused():
+    with pytest.raises(DataError, match="There are 3 training cells for 4 processes"):
+        EpochOrder(np.arange(3), 8, 0, 0, 4)
+
+
+@given(cells=st.integers(0, 120), size=sizes, world=worlds)
+def test_evaluation_reads_every_cell_once(cells, size, world):
+    shares = [OnceInOrder(np.arange(cells), size, rank, world) for rank in range(world)]
+    seen = [row for share in shares for batch in batches(share) for row in batch]
+    assert sorted(seen) == list(range(cells))
+    assert all(len(batch) <= size for share in shares for batch in batches(share))
+    assert [len(share) for share in shares] == [len(batches(share)) for share in shares]
+    if cells // world >= -(-cells // (size * world)):  # enough cells for a batch each time
+        assert len({len(share) for share in shares}) == 1, "equal numbers of batches"

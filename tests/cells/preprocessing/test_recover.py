@@ -1,0 +1,131 @@
+"""Counts from log1p values: exactly, or not at all."""
+
+import numpy as np
+import pytest
+from anndata import AnnData
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from grn.cells.cells import load_cells
+from grn.cells.preprocessing.counts import read_expression
+from grn.cells.preprocessing.recover import recover_counts, recovery
+from grn.config.schema import DataConfig
+from grn.errors import DataError
+
+
+def counts_with_a_one(seed: int, cells: int = 30, genes: int = 60, largest: float = 20) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    counts = generator.poisson(generator.gamma(0.4, largest, (cells, genes)))
+    counts[:, 0] = 1
+    return counts
+
+
+def logged(counts: np.ndarray, scale: float) -> np.ndarray:
+    return np.log1p(counts * scale / counts.sum(axis=1, keepdims=True))
+
+
+@given(
+    seed=st.integers(0, 1000),
+    scale=st.sampled_from([1e3, 1e4, 1e5]),
+    decimals=st.sampled_from([None, 5, 4]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_recovering_undoes_normalising(seed, scale, decimals, dtype):
+    counts = counts_with_a_one(seed)
+    stored = logged(counts, scale).astype(dtype)
+    stored = stored if decimals is None else np.round(stored, decimals)
+    recovered = recover_counts(sparse.csr_matrix(stored), np.arange(len(counts)), "X")
+    np.testing.assert_array_equal(recovered.counts.toarray(), counts)
+    assert recovered.error <= (6e-6 if decimals is None else 0.5 * 10.0**-decimals + 6e-6)
+
+
+def test_a_cell_without_counts_stays_empty():
+    counts = counts_with_a_one(0)
+    counts[[0, 4, -1]] = 0
+    stored = np.nan_to_num(np.log1p(counts * 1e4 / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
+    recovered = recover_counts(sparse.csr_matrix(stored), np.arange(len(counts)), "X")
+    np.testing.assert_array_equal(recovered.counts.toarray(), counts)
+
+
+def test_pbmc68k_counts_give_its_raw_values_back():
+    cells = pytest.importorskip("scanpy").datasets.pbmc68k_reduced()
+    found = read_expression(cells, DataConfig(path="scanpy:pbmc68k_reduced", counts="recover"))
+    counts = found.values.toarray()
+    assert np.array_equal(counts, np.rint(counts)) and counts.max() > 100
+    again = np.log1p(counts * 1e4 / cells.obs["n_counts"].to_numpy()[:, None])
+    assert np.abs(again - cells.raw.X.toarray()).max() < 6e-4
+    assert ".raw" in found.origin
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(0).gamma(1, 1, (50, 40)),
+        np.round(np.random.default_rng(0).gamma(1, 1, (50, 40)), 3),
+        np.sqrt(counts_with_a_one(0)),
+        logged(counts_with_a_one(0), 1e4) / np.log(2),
+    ],
+    ids=["continuous", "rounded", "square root", "log2"],
+)
+def test_values_that_are_not_log1p_of_counts_are_refused(values):
+    with pytest.raises(DataError, match="X is not log1p of scaled counts: in cell"):
+        recover_counts(sparse.csr_matrix(values), np.arange(len(values)), "X")
+
+
+def test_a_smallest_count_above_one_is_refused():
+    counts = counts_with_a_one(0)
+    counts[:, 0] = 2
+    counts[counts == 1] = 3
+    with pytest.raises(DataError, match="not log1p of scaled counts"):
+        recover_counts(sparse.csr_matrix(logged(counts, 1e4)), np.arange(len(counts)), "X")
+
+
+def test_one_wrong_value_is_found_and_its_cell_named():
+    stored = logged(counts_with_a_one(0), 1e4)
+    stored[17, 1] = stored[17, 0] * 1.3
+    with pytest.raises(DataError, match="in cell c17 "):
+        recover_counts(sparse.csr_matrix(stored), [f"c{i}" for i in range(30)], "X")
+
+
+def test_values_that_are_rounded_too_coarsely_are_refused():
+    stored = 0.1 * np.random.default_rng(0).integers(0, 60, (50, 40))
+    stored[:, 0] = 0.1
+    with pytest.raises(DataError, match="so coarsely that any numbers could be log1p"):
+        recover_counts(sparse.csr_matrix(stored), np.arange(50), "X")
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, 80.0])
+def test_values_out_of_range_are_refused(value):
+    stored = logged(counts_with_a_one(0), 1e4)
+    stored[3, 1] = value
+    with pytest.raises(DataError, match="between 0 and 50"):
+        recover_counts(sparse.csr_matrix(stored), np.arange(30), "X")
+
+
+def test_recovered_cells_load_like_the_counts_themselves(write):
+    counts = counts_with_a_one(3)
+    as_counts, _ = load_cells(DataConfig(path=write(AnnData(counts.astype(np.float32)), "counts.h5ad")))
+    stored = sparse.csr_matrix(logged(counts, 1e4).astype(np.float32))
+    recovered, _ = load_cells(DataConfig(path=write(AnnData(stored), "log.h5ad"), counts="recover"))
+    np.testing.assert_array_equal(recovered.multiplicity.toarray(), as_counts.multiplicity.toarray())
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.01])
+def test_pieces_of_cells_are_recovered_as_all_of_them(wrong):
+    """Counts, error and the sentence about a cell that is wrong are the same to the last bit."""
+    values = logged(np.random.default_rng(3).poisson(1.5, (50, 30)).astype(float), 1e4)
+    values[41, values[41].argmax()] += wrong
+    values[:10] = 0  # a piece without any value
+    whole, cells = sparse.csr_matrix(values), [f"c{i}" for i in range(50)]
+    pieces = [whole[first : first + 10] for first in range(0, 50, 10)]
+    if wrong:
+        with pytest.raises(DataError, match="in cell c41") as expected:
+            recover_counts(whole, cells, "X")
+        with pytest.raises(DataError) as found:
+            recovery(lambda: pieces, cells, "X")
+        assert str(found.value) == str(expected.value)
+        return
+    expected, found = recover_counts(whole, cells, "X"), recovery(lambda: pieces, cells, "X")
+    counts = sparse.vstack([found.counts(piece) for piece in pieces])
+    assert found.error == expected.error and (counts != expected.counts).nnz == 0

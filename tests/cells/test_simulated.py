@@ -1,0 +1,338 @@
+"""The planted network is what the generator says it is, and can be found."""
+
+import hashlib
+
+import anndata
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score
+
+import grn.cells.simulated
+from grn.cells.simulated import read_truth, simulate
+from grn.cells.simulated_network import masters
+from grn.config.schema import SimulatedConfig
+from grn.errors import ConfigError
+
+
+@settings(max_examples=25)
+@given(
+    regulators=st.integers(1, 10),
+    targets=st.integers(1, 20),
+    most=st.integers(0, 5),
+    types=st.integers(1, 4),
+    hubs=st.sampled_from([0.0, 2.0]),
+    seed=st.integers(0, 99),
+)
+def test_any_network_is_acyclic_signed_and_gives_counts(regulators, targets, most, types, hubs, seed):
+    config = SimulatedConfig(
+        cells=30,
+        genes=regulators + targets,
+        regulators=regulators,
+        regulators_per_target=most,
+        cell_types=types,
+        hubs=hubs,
+        seed=seed,
+    )
+    adata = simulate(config)
+    counts = adata.X.data
+    assert adata.shape == (30, regulators + targets)
+    assert np.isfinite(counts).all() and (counts >= 0).all() and np.array_equal(counts, np.rint(counts))
+    truth = read_truth(adata)
+    place = {name: number for number, name in enumerate(adata.var_names)}
+    sources, sinks = truth["source"].map(place), truth["target"].map(place)
+    assert (sources < sinks).all(), "edges go forward, so there is no cycle"
+    assert adata.var["is_regulator"].to_numpy()[sources].all()
+    assert set(truth["sign"]) <= {-1, 1}
+    assert not truth.duplicated(["source", "target"]).any()
+    per_target = truth["target"].value_counts()
+    assert (per_target <= most).all()
+    if most:
+        assert set(adata.var_names[regulators:]) <= set(per_target.index), "every target is regulated"
+    assert adata.obs["cell_type"].nunique() == types
+
+
+def test_the_truth_survives_a_file(tmp_path):
+    adata = simulate(SimulatedConfig(cells=20, genes=12, regulators=3))
+    adata.write_h5ad(tmp_path / "simulated.h5ad")
+    again = read_truth(anndata.read_h5ad(tmp_path / "simulated.h5ad"))
+    for column in ("source", "target", "sign"):
+        assert list(again[column]) == list(read_truth(adata)[column])
+
+
+def test_repression_is_the_share_of_negative_edges():
+    shares = [
+        (read_truth(simulate(SimulatedConfig(cells=10, genes=300, repression=share)))["sign"] < 0).mean()
+        for share in (0.0, 0.35, 0.9)
+    ]
+    np.testing.assert_allclose(shares, [0, 0.35, 0.9], atol=0.06)
+
+
+def test_depth_is_the_mean_count():
+    counts = simulate(SimulatedConfig(cells=300, genes=200, depth=2.0)).X
+    assert counts.mean() == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_gene_with_repressors_alone_is_expressed_and_falls():
+    adata = simulate(SimulatedConfig(cells=2000, genes=60, repression=0.95, regulators_per_target=1))
+    truth = read_truth(adata)
+    repressed = truth[truth["sign"] < 0]
+    logs = np.log1p(adata.to_df())
+    found = [np.corrcoef(logs[edge.source], logs[edge.target])[0, 1] for edge in repressed.itertuples()]
+    assert len(found) > 40
+    assert logs[repressed["target"]].mean().min() > 0
+    assert np.median(found) < -0.3
+    assert np.mean(np.array(found) < 0) > 0.95
+
+
+def test_edges_and_signs_can_be_found_by_correlation():
+    config = SimulatedConfig()
+    adata = simulate(config)
+    counts = adata.X.toarray()
+    logs = np.log1p(counts * np.median(counts.sum(1)) / counts.sum(1, keepdims=True))
+    found = np.corrcoef(logs.T)[: config.regulators]
+    planted = np.zeros_like(found)
+    truth = read_truth(adata)
+    planted[adata.var_names.get_indexer(truth["source"]), adata.var_names.get_indexer(truth["target"])] = truth["sign"]
+    pairs = ~np.eye(*found.shape, dtype=bool)
+    edges = planted != 0
+    assert average_precision_score(edges[pairs], np.abs(found)[pairs]) > 1.8 * edges[pairs].mean()
+    assert (np.sign(found) == planted)[edges].mean() > 0.85
+
+
+def test_more_regulators_than_genes_are_refused():
+    with pytest.raises(ConfigError, match="leaves no target"):
+        simulate(SimulatedConfig(genes=5, regulators=5))
+
+
+def test_cells_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch):
+    config = SimulatedConfig(cells=31, genes=50, seed=3)
+    whole = simulate(config)
+    monkeypatch.setattr(grn.cells.simulated, "BLOCK", 200)
+    parts = simulate(config)
+    assert (parts.X != whole.X).nnz == 0 and read_truth(parts).equals(read_truth(whole))
+
+
+def test_whole_transcriptomes_are_as_sparse_as_they_are_shallow():
+    config = SimulatedConfig(cells=40, genes=20000, regulators=200, depth=0.42, size_sd=0.33)
+    adata = simulate(config)
+    expressed = np.diff(adata.X.indptr)
+    assert 0.1 < expressed.min() / 20000 < 0.25 < np.median(expressed) / 20000 < 0.35 < expressed.max() / 20000 < 0.75
+    assert 19800 < len(read_truth(adata)) < 3 * 19900
+
+
+# Networks that differ between cells
+
+DIFFERENT = SimulatedConfig(cells=60, genes=400, regulators=20, cell_types=4, type_specific=0.3, changed_signs=0.2)
+
+
+def fingerprint(adata):
+    truth = read_truth(adata)
+    text = "\n".join(f"{edge.source} {edge.target} {edge.sign}" for edge in truth.itertuples())
+    found = hashlib.sha256(f"{text}\n{' '.join(adata.obs['cell_type'].astype(str))}".encode())
+    for part in (adata.X.data, adata.X.indices, adata.X.indptr):
+        found.update(part.astype("<i8").tobytes())
+    return found.hexdigest()
+
+
+def acting(config):
+    """The signs of each edge by cell type: pair -> {label: sign}."""
+    found = {}
+    for edge in read_truth(simulate(config)).itertuples():
+        found.setdefault((edge.source, edge.target), {})[edge.cell_type] = edge.sign
+    return found
+
+
+def changed(config, **fields):
+    return config.model_copy(update=fields)
+
+
+@pytest.mark.parametrize(
+    ("config", "known"),
+    [
+        (SimulatedConfig(cells=90), "f03809df6c118d272430cb09f59fb4dec9fc2ee40fc2fa2eeb8e391bee605406"),
+        (
+            SimulatedConfig(cells=60, genes=50, regulators=7, cell_types=3, regulators_per_target=2, noise=0.5, seed=4),
+            "448f7324ce5d76a9f016690b919890a412e7382af2c1a879a83895f1710cb09f",
+        ),
+    ],
+)
+def test_cells_without_context_are_those_of_the_first_version(config, known):
+    adata = simulate(config)
+    assert fingerprint(adata) == known
+    assert list(read_truth(adata)) == ["source", "target", "sign"] and list(adata.obs) == ["cell_type"]
+
+
+def test_cascades_take_the_place_of_all_other_edges_to_their_genes():
+    """Each ends in a target of its own; in every second one the first regulator acts on the target directly, too."""
+    config = SimulatedConfig(cells=30, genes=60, regulators=9, cascades=11)
+    truth = read_truth(simulate(config))
+    regulators_of = truth.groupby("target")["source"].agg(set).to_dict()
+    masters = {f"R{number}" for number in range(1, 5)}
+    middle = {f"R{number}" for number in range(5, 10)}
+    assert all(len(regulators_of[gene]) == 1 and regulators_of[gene] <= masters for gene in middle)
+    plain = read_truth(simulate(changed(config, cascades=0))).groupby("target")["source"].agg(set).to_dict()
+    ends = [gene for gene, found in regulators_of.items() if gene[0] == "G" and found != plain[gene]]
+    alone = [gene for gene in ends if len(regulators_of[gene]) == 1]
+    assert len(ends) == 11 and len(alone) == 6
+    for gene in ends:
+        (through,) = regulators_of[gene] & middle
+        assert regulators_of[gene] - {through} <= regulators_of[through]
+
+
+@pytest.mark.parametrize("types", [2, 3, 4, 7])
+def test_shares_of_edges_and_the_types_in_which_they_act(types):
+    edges = acting(changed(DIFFERENT, cell_types=types))
+    partial = [signs for signs in edges.values() if len(signs) < types]
+    flipped = [signs for signs in edges.values() if len(set(signs.values())) == 2]
+    assert len(partial) == round(0.3 * len(edges))
+    assert len(flipped) == pytest.approx(0.2 * len(edges), abs=1)
+    in_one = sum(len(signs) == 1 for signs in partial)
+    assert in_one == (len(partial) if types == 2 else (len(partial) + 1) // 2)
+    assert all(len(signs) <= 2 for signs in partial)
+    assert all(len(signs) == types for signs in flipped), "an edge that changes its sign acts in every type"
+    plain = simulate(changed(DIFFERENT, cell_types=types, type_specific=0, changed_signs=0))
+    planted = {(edge.source, edge.target): edge.sign for edge in read_truth(plain).itertuples()}
+    assert planted.keys() == edges.keys(), "the edges of a seed do not depend on how they differ"
+    for pair, signs in edges.items():
+        other = sum(sign != planted[pair] for sign in signs.values())
+        assert other in ((0,) if len(set(signs.values())) == 1 else (types // 2, (types + 1) // 2))
+
+
+def test_types_share_the_edges_that_differ_evenly():
+    edges = acting(changed(DIFFERENT, genes=2000))
+    counts = [sum(f"type {number}" in signs for signs in edges.values() if len(signs) < 4) for number in range(1, 5)]
+    np.testing.assert_allclose(counts, np.mean(counts), rtol=0.15)
+
+
+def test_context_repeats_with_its_seed_alone():
+    config = changed(DIFFERENT, state=0.2, composition=0.5, hubs=0.5)
+    assert fingerprint(simulate(config)) == fingerprint(simulate(config))
+    assert acting(config) != acting(changed(config, seed=1))
+
+
+def test_an_edge_of_one_type_is_seen_in_that_type_alone():
+    config = SimulatedConfig(
+        cells=4000, genes=60, cell_types=2, regulators_per_target=1, type_specific=0.9, noise=0.5, depth=50, size_sd=0
+    )
+    adata = simulate(config)
+    logs = np.log1p(adata.to_df())
+    found = {True: [], False: []}
+    for (source, target), signs in acting(config).items():
+        for label in ("type 1", "type 2"):
+            cells = (adata.obs["cell_type"] == label).to_numpy()
+            correlation = np.corrcoef(logs[cells][source], logs[cells][target])[0, 1]
+            found[label in signs].append(correlation * (signs.get(label, next(iter(signs.values())))))
+    assert np.median(found[True]) > 0.15 and abs(np.median(found[False])) < 0.03
+    expressed = adata.to_df().groupby(adata.obs["cell_type"], observed=True).mean()
+    assert (expressed > 0).all(axis=None), "a gene that a type leaves no regulator is still produced"
+
+
+def test_a_changed_sign_is_seen_in_the_cells():
+    config = SimulatedConfig(
+        cells=4000, genes=60, cell_types=2, regulators_per_target=1, changed_signs=0.9, noise=0.5, depth=50, size_sd=0
+    )
+    adata = simulate(config)
+    logs = np.log1p(adata.to_df())
+    right = []
+    for (source, target), signs in acting(config).items():
+        if len(set(signs.values())) == 2:
+            for label, sign in signs.items():
+                cells = (adata.obs["cell_type"] == label).to_numpy()
+                right.append(np.sign(np.corrcoef(logs[cells][source], logs[cells][target])[0, 1]) == sign)
+    assert len(right) > 80 and np.mean(right) > 0.9
+
+
+def test_edges_grow_and_fade_along_the_state():
+    config = SimulatedConfig(cells=4000, genes=80, cell_types=3, regulators_per_target=1, state=0.8, depth=50)
+    adata, plain = simulate(config), simulate(changed(config, state=0))
+    truth, state = read_truth(adata), adata.obs["state"].to_numpy()
+    assert list(truth) == ["source", "target", "sign", "along_state"]
+    assert truth[["source", "target", "sign"]].equals(read_truth(plain))
+    changing = int((truth["along_state"] != 0).sum())
+    assert changing == round(0.8 * len(truth)) and abs(int(truth["along_state"].sum())) <= 1
+    assert 0 <= state.min() < 0.01 and 0.99 < state.max() <= 1 and state.mean() == pytest.approx(0.5, abs=0.02)
+    by_type = adata.obs.groupby("cell_type", observed=True)["state"].mean()
+    np.testing.assert_allclose(by_type, 0.5, atol=0.03)
+    values = adata.to_df()
+    of_masters = truth["source"].isin(adata.var_names[: masters(config.regulators)])  # others change along the state
+    for edge in truth[of_masters & truth["target"].str.startswith("G")].itertuples():
+        early, late = values[edge.target][state < 0.25].mean(), values[edge.target][state > 0.75].mean()
+        # Strength is linear in the state, from 0 to 2: 1/4 and 7/4 of itself in the mean of these cells.
+        expected = {1: 7, -1: 1 / 7, 0: 1}[edge.along_state]
+        assert late / early == pytest.approx(expected, rel=0.25)
+
+
+def test_with_types_and_state_the_truth_has_both_columns(tmp_path):
+    config = changed(DIFFERENT, state=0.5)
+    adata = simulate(config)
+    truth = read_truth(adata)
+    assert list(truth) == ["source", "target", "sign", "cell_type", "along_state"]
+    by_pair = truth.groupby(["source", "target"])
+    assert (by_pair["along_state"].nunique() == 1).all()
+    assert (by_pair.size()[by_pair["along_state"].first() != 0] == 4).all(), "such an edge acts in every type"
+    assert not (adata.X.data < 0).any() and np.isfinite(adata.X.data).all()
+    adata.write_h5ad(tmp_path / "simulated.h5ad")
+    again = read_truth(anndata.read_h5ad(tmp_path / "simulated.h5ad"))
+    assert again.astype(str).to_numpy().tolist() == truth.astype(str).to_numpy().tolist()
+
+
+def test_composition_is_the_spread_of_levels_between_types():
+    nothing = SimulatedConfig(
+        cells=2000, genes=300, cell_types=10, regulators_per_target=0, noise=0, size_sd=0, depth=200
+    )
+    plain, composed = simulate(nothing), simulate(changed(nothing, composition=0.5))
+    assert read_truth(composed).empty and list(read_truth(composed)) == ["source", "target", "sign"]
+    for adata, expected in ((plain, 0.0), (composed, 0.5)):
+        targets = adata[:, ~adata.var["is_regulator"]]
+        means = np.log(targets.to_df().groupby(targets.obs["cell_type"], observed=True).mean())
+        assert np.sqrt(means.var(ddof=1).mean()) == pytest.approx(expected, abs=0.04)
+    regulators = composed[:, composed.var["is_regulator"]][:, masters(12) :]
+    spread = np.log(regulators.to_df().groupby(regulators.obs["cell_type"], observed=True).mean()).std().mean()
+    assert spread > 0.3, "regulators have a composition, too"
+
+
+def test_hubs_spread_out_degrees_whatever_the_abundance():
+    spread, correlations = [], []
+    for hubs in (0.0, 1.5):
+        adata = simulate(SimulatedConfig(cells=60, genes=3000, regulators=60, hubs=hubs, depth=5))
+        truth = read_truth(adata)
+        degree = truth[truth["target"].str.startswith("G")]["source"].value_counts()
+        degree = degree.reindex(adata.var_names[:60], fill_value=0)
+        spread.append(degree.std() / degree.mean())
+        correlations.append(np.corrcoef(degree, adata.to_df()[degree.index].mean())[0, 1])
+    assert spread[0] < 0.15 and spread[1] > 0.7
+    assert abs(correlations[1]) < 0.35, "three standard errors of sixty regulators"
+
+
+def test_cells_of_types_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch):
+    config = changed(DIFFERENT, cells=31, state=0.2, composition=0.4, hubs=0.3)
+    whole = simulate(config)
+    monkeypatch.setattr(grn.cells.simulated, "BLOCK", 1600)
+    parts = simulate(config)
+    assert (parts.X != whole.X).nnz == 0 and read_truth(parts).equals(read_truth(whole))
+    assert parts.obs.equals(whole.obs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"type_specific": 0.5, "changed_signs": 0.3, "state": 0.3},
+            r"add up to 1\.1 \(type_specific 0\.5, changed_signs 0\.3, state 0\.3\).*at most 1\.$",
+        ),
+        (
+            {"type_specific": 0.1, "cell_types": 1},
+            r"type_specific is 0\.1, .*set data\.simulated\.cell_types to at least 2",
+        ),
+        ({"cascades": 109}, r"cascades is 109, but there are 108 targets to end in and 6 regulators"),
+        ({"cascades": 1, "regulators": 1}, r"cascades is 1, but there are 119 targets to end in and 0 regulators"),
+        ({"changed_signs": 0.1, "cell_types": 1}, r"changed_signs is 0\.1, but there is a single cell type"),
+    ],
+)
+def test_contexts_that_cannot_be_are_refused_in_one_sentence(fields, sentence):
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        simulate(SimulatedConfig(**fields))
+    assert "\n" not in str(caught.value)
+    simulate(SimulatedConfig(cells=20, type_specific=0.6, changed_signs=0.3, state=0.1))

@@ -1,0 +1,83 @@
+"""The folder of a run is new or empty, and its parts belong together."""
+
+import datetime
+import json
+import os
+import shutil
+
+import h5py
+import pyarrow.parquet as pq
+import pytest
+
+from grn.errors import RunFolderError
+from grn.io.run_folder import MODEL_HASH, make_run_folder, refuse_mixed_parts
+from grn.verbs.run import load
+
+
+def test_the_same_command_works_twice(tmp_path):
+    folders = [make_run_folder(None, "pbmc", tmp_path / "runs") for _ in range(3)]
+    today = datetime.date.today().isoformat()
+    assert [folder.name for folder in folders] == [f"pbmc-{today}-{number}" for number in (1, 2, 3)]
+    assert all(list(folder.iterdir()) == [] for folder in folders)
+
+
+def test_a_number_that_is_taken_by_a_file_is_passed_over(tmp_path):
+    (tmp_path / f"pbmc-{datetime.date.today().isoformat()}-1").touch()
+    assert make_run_folder(None, "pbmc", tmp_path).name.endswith("-2")
+
+
+def test_an_output_is_made_with_its_parents(tmp_path):
+    folder = make_run_folder(tmp_path / "a" / "b", "pbmc")
+    assert folder == tmp_path / "a" / "b" and folder.is_dir()
+
+
+def test_an_empty_output_is_taken(tmp_path):
+    assert make_run_folder(tmp_path, "pbmc") == tmp_path
+
+
+def test_an_output_that_holds_something_is_refused(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match=r"already exists and is not an empty folder; choose another"):
+        make_run_folder(tmp_path, "pbmc")
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match="already exists"):
+        make_run_folder(tmp_path / "file", "pbmc")
+
+
+def test_a_folder_that_cannot_be_made_is_named_in_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match=r"cannot be made, because \S+file is a file; choose another output"):
+        make_run_folder(None, "pbmc", tmp_path / "file" / "runs")
+    with pytest.raises(RunFolderError, match=r"cannot be made, because .*file is a file; choose another output"):
+        make_run_folder(tmp_path / "file" / "run", "pbmc")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("part", ["model/card.json", "network.h5ad", "edges.parquet", "edges_by_type.parquet"])
+def test_parts_of_different_runs_are_not_taken_for_one(part, tiny_run, tmp_path):
+    """Each part is sound by itself, so that scores, pictures and predictions would be of two networks."""
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    refuse_mixed_parts(run)
+    if part == "model/card.json":
+        card = json.loads((run / part).read_text())
+        (run / part).write_text(json.dumps(card | {"hash": "0" * 16}))
+    elif part == "network.h5ad":
+        with h5py.File(run / part, "r+") as file:
+            file["uns/grn/model_hash"][()] = "0" * 16
+    else:
+        table = pq.read_table(run / part)
+        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, MODEL_HASH: b"0" * 16}), run / part)
+    with pytest.raises(RunFolderError, match=rf"{part} is of another run than .*, by the hash of the model"):
+        load(run)
+
+
+def test_parts_that_do_not_say_of_which_run_they_are_are_taken(tiny_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run)
+    load(run).edges.to_parquet(run / "edges.parquet", index=False)
+    assert len(load(run).edges) == len(load(tiny_run).edges)

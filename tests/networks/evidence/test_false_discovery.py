@@ -1,0 +1,217 @@
+"""q-values and confidences: their order, their range, and what they find with and without true edges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from grn.networks.evidence import false_discovery
+from grn.networks.evidence.false_discovery import (
+    Evidence,
+    benjamini_hochberg,
+    edge_evidence,
+    local_rates,
+    null_share,
+    p_values,
+    q_values,
+    regulator_factor,
+    signal_share,
+    with_evidence,
+)
+from grn.networks.weights import Network
+from grn.regulation.knockoffs import KnockoffFit
+
+TARGETS, REGULATORS, EDGES = 100, 20, 150
+
+
+@pytest.fixture
+def weights():
+    """Weights, of which the first EDGES (row by row) are strong, and weights of knock-offs."""
+    generator = np.random.default_rng(2)
+    weight = generator.standard_normal(TARGETS * REGULATORS)
+    weight[:EDGES] = np.sign(weight[:EDGES]) * (6 + np.abs(weight[:EDGES]))
+    weights = weight.reshape(TARGETS, REGULATORS), generator.standard_normal((TARGETS, REGULATORS))
+    return tuple(map(torch.as_tensor, weights))
+
+
+def test_q_falls_as_weights_grow_and_lies_in_0_1(weights):
+    q = q_values(*weights)
+    in_order = q.ravel()[weights[0].abs().ravel().argsort()]
+    assert (in_order.diff() <= 0).all()
+    assert q.min() > 0 and q.max() <= 1
+
+
+def test_strong_edges_are_found_and_hardly_anything_else(weights):
+    found = q_values(*weights).ravel() < 0.05
+    assert found[:EDGES].all()
+    assert found[EDGES:].sum() < 0.1 * EDGES
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_true_edges_hardly_anything_is_found(seed):
+    weight, null = torch.as_tensor(np.random.default_rng(seed).standard_normal((2, TARGETS, REGULATORS)))
+    assert (q_values(weight, null) < 0.1).double().mean() < 0.005
+
+
+def test_neither_signs_nor_order_nor_unit_matter(weights):
+    weight, null = weights
+    generator = np.random.default_rng(3)
+    rows, columns = generator.permutation(TARGETS), generator.permutation(REGULATORS)
+    shuffled = torch.as_tensor(generator.permutation(null.ravel())).reshape(null.shape)
+    moved = q_values(-3 * weight[rows][:, columns], 3 * shuffled)
+    np.testing.assert_allclose(moved, q_values(weight, null)[rows][:, columns], rtol=1e-12)
+
+
+def test_pairs_that_are_no_candidates_change_nothing(weights):
+    weight, null = weights
+    candidates = torch.ones(weight.shape, dtype=torch.bool)
+    candidates[:5] = False
+    q = q_values(weight, null, candidates)
+    assert (q[:5] == 1).all()
+    np.testing.assert_array_equal(q[5:], q_values(weight[5:], null[5:]))
+
+
+def test_a_weight_without_effect_is_never_found():
+    weight = torch.zeros(4, 3)
+    assert (q_values(weight, weight) == 1).all()
+
+
+def test_the_rate_is_that_of_scipy(weights):
+    from scipy.stats import false_discovery_control
+
+    p = p_values(weights[0].ravel(), weights[1].ravel())
+    np.testing.assert_allclose(benjamini_hochberg(p), false_discovery_control(p), rtol=1e-12)
+    assert null_share(p) == pytest.approx(1 - EDGES / weights[0].numel(), abs=0.06)
+    assert null_share(torch.ones(10)) == 1
+
+
+def test_weights_that_cannot_be_compared_are_refused(weights):
+    weight, null = weights
+    with pytest.raises(ValueError, match="must be equal"):
+        q_values(weight, null[1:])
+    with pytest.raises(ValueError, match="finite"):
+        q_values(torch.where(weight > 6, torch.nan, weight), null)
+
+
+WEIGHTS = arrays(np.float64, st.integers(1, 40), elements=st.floats(-100, 100, width=16)).map(torch.as_tensor)
+
+
+@given(WEIGHTS, WEIGHTS)
+def test_local_rates_fall_as_weights_grow_and_lie_in_0_1(weight, null):
+    rate = local_rates(weight, null)
+    assert rate.shape == weight.shape and (rate >= 0).all() and (rate <= 1).all()
+    assert (rate[weight.abs().argsort(stable=True)].diff() <= 1e-9).all()
+    assert (rate > 0).all(), "no weight is certain"
+
+
+@given(WEIGHTS, st.randoms(use_true_random=False))
+def test_weights_that_are_distributed_as_knock_offs_are_all_false(weight, random):
+    null = [random.choice((-1, 1)) * value for value in weight.tolist()]
+    random.shuffle(null)
+    np.testing.assert_allclose(local_rates(weight, torch.tensor(null, dtype=weight.dtype)), 1, rtol=1e-6)
+
+
+@given(WEIGHTS, WEIGHTS, st.sampled_from([-8.0, 0.25, 4.0]))
+def test_neither_signs_nor_the_unit_change_local_rates(weight, null, unit):
+    np.testing.assert_allclose(local_rates(unit * weight, -unit * null), local_rates(weight, null), rtol=1e-9)
+
+
+def test_local_rates_are_the_share_of_false_edges_around_a_weight():
+    """A quarter of the weights have six times the spread of the others and of the knock-offs."""
+    generator = np.random.default_rng(4)
+    true = np.arange(40_000) < 10_000
+    weight = generator.standard_normal(len(true)) * np.where(true, 6, 1)
+    rate = local_rates(*map(torch.as_tensor, (weight, generator.standard_normal(len(true))))).numpy()
+    for low, high in ((0, 1), (1, 2), (2, 3), (3, 100)):
+        own = (np.abs(weight) >= low) & (np.abs(weight) < high)
+        assert rate[own].mean() == pytest.approx((~true)[own].mean(), abs=0.1), (low, high)
+    assert rate[np.abs(weight) < 1].mean() > 0.8 and rate[np.abs(weight) > 5].max() < 0.05
+
+
+def test_a_sample_of_many_weights_gives_about_the_same_rates(monkeypatch):
+    weight, null = torch.as_tensor(np.random.default_rng(5).standard_normal((2, 20_000)))
+    weight[::5] *= 8
+    whole = local_rates(weight, null)
+    monkeypatch.setattr(false_discovery, "SMOOTHED", 5_000)
+    sampled = local_rates(weight, null)
+    assert 0 < (sampled - whole).abs().mean() < 0.05
+    assert len(local_rates(torch.zeros(0), null)) == 0
+
+
+def evidence(seed: int) -> Evidence:
+    q, confidence, factor = np.random.default_rng(seed).random((3, 6, 3))
+    return Evidence(q, 0.5 + confidence / 2, factor)
+
+
+def drawn_network(levels_follow: bool) -> Network:
+    weight, within, first, second = np.random.default_rng(0).standard_normal((4, 6, 3))
+    unknown = np.full((6, 3), 0.5)
+    return Network(weight if levels_follow else within, {"a": first, "b": second}, unknown, within)
+
+
+def test_weights_within_are_multiplied_by_their_factor():
+    network, together, of_states = drawn_network(False), evidence(1), [evidence(2), evidence(3)]
+    found = with_evidence(network, together, of_states)
+    assert found.weight is found.within, "levels do not count"
+    np.testing.assert_allclose(found.within, network.within * together.factor)
+    assert found.confidence is together.confidence and found.q is together.q
+    for (name, weight), own in zip(network.by_type.items(), of_states, strict=True):
+        np.testing.assert_allclose(found.by_type[name], weight * own.factor)
+        assert found.type_confidence[name] is own.confidence and found.type_q[name] is own.q
+
+
+def test_where_levels_follow_all_weights_are_multiplied_by_the_factor_within():
+    network, together = drawn_network(True), evidence(1)
+    found = with_evidence(network, together, [evidence(2), evidence(3)])
+    np.testing.assert_allclose(found.within, network.within * together.factor)
+    np.testing.assert_allclose(found.weight, network.weight * together.factor)
+
+
+def test_without_states_only_the_whole_network_has_evidence():
+    found = with_evidence(replace(drawn_network(False), by_type={}), evidence(1), [])
+    assert not found.by_type and not found.type_q and found.weight is found.within
+
+
+def knockoff_fit(slopes: np.ndarray, null_slopes: np.ndarray) -> KnockoffFit:
+    """Of slopes [K, N, R] in states of equal size, in which all regulators vary alike."""
+    ones = torch.ones(slopes.shape[0], slopes.shape[2], dtype=torch.float64)
+    share = torch.full((len(slopes),), 1 / len(slopes), dtype=torch.float64)
+    return KnockoffFit(torch.as_tensor(slopes), torch.as_tensor(null_slopes), share, ones, ones[0])
+
+
+def test_an_edge_of_other_states_counts_for_more_than_a_pair_without_any_edge():
+    """Both have the same small slope in the first state. In a state of its own strong slopes, they hardly differ."""
+    generator = np.random.default_rng(3)
+    slopes, null = generator.standard_normal((2, 3, TARGETS, REGULATORS))
+    edges = generator.random((TARGETS, REGULATORS)) < 0.2
+    slopes[1:, edges] += 8
+    slopes[0] = np.where(np.arange(TARGETS)[:, None] == TARGETS - 1, 1.0, slopes[0])  # the row that is compared
+    edges[-1, :5], slopes[1:, -1, :5], slopes[1:, -1, 5:] = True, 8.0, 0.5
+    _, of_states = edge_evidence(knockoff_fit(slopes, null), np.arange(REGULATORS))
+    first = of_states[0]
+    np.testing.assert_allclose(first.confidence[-1], first.confidence[-1, 0])
+    assert first.factor[-1, :5].min() > 3 * first.factor[-1, 5:].max()
+    assert (of_states[1].factor <= of_states[1].confidence).all()
+
+
+def test_states_whose_weights_are_no_stronger_than_knockoffs_have_no_signal():
+    generator = np.random.default_rng(4)
+    null = torch.as_tensor(generator.standard_normal((TARGETS, REGULATORS)))
+    assert signal_share(0.9 * null, null) == 0
+    assert signal_share(torch.zeros(2, 2), torch.zeros(2, 2)) == 0
+    # Mean squares 9 and 1: 8 / (8 + 2).
+    assert signal_share(torch.full((2, 2), 3.0), torch.ones(2, 2)) == pytest.approx(0.8)
+
+
+def test_a_regulator_with_many_certain_edges_counts_for_more_and_none_for_nothing():
+    confidence = np.full((10, 3), 0.5)
+    confidence[:, 1], confidence[:5, 2] = 1.0, 1.0
+    none, half, every = regulator_factor(confidence)[[0, 2, 1]]
+    assert 0 < none < half < every == 1
+    assert regulator_factor(np.full((10, 3), 0.5)).std() == 0, "where nothing is known, all count alike"

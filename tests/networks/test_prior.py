@@ -1,0 +1,170 @@
+"""A prior network: what it restricts, how it weighs, and whether held-out cells say that it helped."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+import grn
+from grn.cli.main import main
+from grn.config.files import change_config, dump_config
+from grn.errors import DataError
+from grn.networks.prior import Prior, held_out, read_prior, summary
+from grn.networks.weights import Network
+
+GENES = ("R1", "R2", "a", "b", "c")
+REGULATORS = np.array([0, 1])
+
+
+def written(tmp_path, table, name="prior.csv"):
+    path = tmp_path / name
+    table.to_parquet(path) if name.endswith("parquet") else table.to_csv(path, index=False)
+    return str(path)
+
+
+@pytest.fixture
+def pairs() -> pd.DataFrame:
+    """Two pairs among the genes, one listed twice, a self loop, one of a gene that is no regulator and one unknown."""
+    sources, targets = ["R1", "R1", "R1", "R2", "a", "X"], ["a", "a", "R1", "c", "b", "b"]
+    return pd.DataFrame({"source": sources, "target": targets, "weight": [1.0, 4.0, 9.0, -2.0, 1.0, 1.0]})
+
+
+@pytest.mark.parametrize("name", ["prior.csv", "prior.parquet"])
+def test_pairs_are_placed_by_target_and_regulator(name, pairs, tmp_path):
+    prior = read_prior(written(tmp_path, pairs, name), "restrict", GENES, REGULATORS)
+    assert (prior.listed, prior.pairs) == (2, 6)
+    np.testing.assert_array_equal(prior.factor, [[0, 0], [0, 0], [1, 0], [0, 0], [0, 1]])
+    weighed = read_prior(written(tmp_path, pairs, name), "weigh", GENES, REGULATORS)
+    np.testing.assert_allclose(weighed.factor, [[0.5, 0.5], [0.5, 0.5], [1, 0.5], [0.5, 0.5], [0.5, 0.75]])
+
+
+def network() -> Network:
+    generator = np.random.default_rng(0)
+    weight, q = generator.normal(size=(5, 2)).astype(np.float32), generator.random((5, 2)).astype(np.float32)
+    sure = np.full((5, 2), 0.9, np.float32)
+    return Network(weight, {"B": 2 * weight}, sure, weight, weight, {"B": sure}, q, {"B": q})
+
+
+def test_what_is_no_candidate_has_no_weight_and_what_is_one_keeps_its_own(pairs, tmp_path):
+    prior, before = read_prior(written(tmp_path, pairs), "restrict", GENES, REGULATORS), network()
+    after = prior.applied(before)
+    kept = prior.factor > 0
+    for weight, own in ((after.weight, before.weight), (after.by_type["B"], before.by_type["B"])):
+        np.testing.assert_array_equal(weight, np.where(kept, own, 0))
+    assert (after.q[~kept] == 1).all() and (after.confidence[~kept] == 0.5).all()
+    np.testing.assert_array_equal(after.q[kept], before.q[kept])
+    assert (after.of_type("B").q[~kept] == 1).all()
+    table = pd.DataFrame({"source": ["R1", "R1", "R2"], "target": ["a", "b", "c"], "weight": [1.0, 0.0, 2.0]})
+    assert prior.candidates(table, GENES, REGULATORS)["target"].tolist() == ["a", "c"]
+
+
+def test_weighing_keeps_every_pair_and_is_for_the_fit_to_do(pairs, tmp_path):
+    prior, before = read_prior(written(tmp_path, pairs), "weigh", GENES, REGULATORS), network()
+    assert prior.applied(before) is before
+    np.testing.assert_allclose(prior.strength, [[0, 0], [0, 0], [1, 0], [0, 0], [0, 0.5]])
+    assert prior.candidates(pairs, GENES, REGULATORS) is pairs
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda table: table.rename(columns={"source": "gene"}),
+            "has the columns gene, target, weight; name them source",
+        ),
+        (lambda table: table.assign(source="ENSG1"), "None of the 6 edges of .* whose regulators are named like 'R1'"),
+        (
+            lambda table: table.assign(weight="high"),
+            "row 1 .*: weight is 'high', which is not a finite number; correct or",
+        ),
+        (lambda table: table.assign(weight="0,5"), "with a decimal point, and no comma"),
+        (lambda table: table.assign(weight=0), "every weight of such an edge is 0"),
+        (lambda table: table.assign(target=table["source"]), "all of them are from a gene to itself"),
+        (lambda table: table.rename(columns={"source": "target", "target": "source"})[1:2], "swap the two columns"),
+        (lambda table: table.assign(source=table["source"].str.lower()), "differ only in upper and lower case"),
+    ],
+)
+def test_a_prior_that_cannot_be_used_is_one_sentence(change, sentence, pairs, tmp_path):
+    with pytest.raises(DataError, match=sentence):
+        read_prior(written(tmp_path, change(pairs)), "restrict", GENES, REGULATORS)
+
+
+def test_a_missing_file_is_one_sentence():
+    with pytest.raises(DataError, match=r"none\.csv does not exist; give network\.prior a table"):
+        read_prior("none.csv", "restrict", GENES, REGULATORS)
+
+
+class Held(SimpleNamespace):
+    """What the comparison reads of cells."""
+
+    def __len__(self) -> int:
+        return self.multiplicity.shape[0]
+
+
+def simulated(cells: int = 120, genes: int = 40, regulators: int = 30):
+    """Each gene follows one regulator, with noise; with few cells, knowing which is worth a lot."""
+    generator = np.random.default_rng(1)
+    values = generator.normal(size=(cells, genes))
+    true = generator.integers(regulators, size=genes)
+    values[:, regulators:] += 1.5 * values[:, true[regulators:]]
+    factor = np.zeros((genes, regulators), np.float32)
+    factor[np.arange(regulators, genes), true[regulators:]] = 1
+    return Held(multiplicity=sp.csr_matrix(values - values.min()), groups=None), factor, np.arange(regulators)
+
+
+@pytest.mark.parametrize("use", ["restrict", "weigh"])
+def test_held_out_cells_know_a_true_prior_from_a_shuffled_one(use):
+    cells, factor, regulators = simulated()
+    if use == "weigh":
+        factor = 0.5 + 0.5 * factor
+    prior = Prior(factor, int((factor > 0.5).sum()), 10, use, "prior.csv")
+    errors = held_out(prior, cells, regulators, 0)
+    assert errors["prior"] < errors["least_shuffled"] <= errors["shuffled"] and errors["prior"] < errors["all"] < 1
+    assert "it knows something of these cells, and predicts better than without it." in summary(prior, errors)[1]
+    wrong = Prior(factor[np.r_[np.arange(30), np.roll(np.arange(30, 40), 3)]], 10, 10, use, "prior.csv")
+    of_wrong = held_out(wrong, cells, regulators, 0)
+    assert of_wrong["prior"] > errors["prior"]
+    assert "no more of these cells than chance" in summary(wrong, of_wrong | {"prior": of_wrong["least_shuffled"]})[1]
+
+
+def test_a_run_with_a_prior_has_its_candidates_alone(make_config, tmp_path, capsys):
+    table = pd.DataFrame({"source": ["R1", "R1", "R2"], "target": ["R2", "R3", "R4"]})
+    changes = {"network.prior": written(tmp_path, table), "trainer.max_steps": 2}
+    (tmp_path / "run.yaml").write_text(dump_config(change_config(make_config(), changes)))
+    assert main(["train", str(tmp_path / "run.yaml"), "--output", str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert "lists 3 of 64 pairs of a regulator and a gene (3 in the file)" in printed
+    assert "The prior helps to predict held-out cells" in printed or "The prior does not help to predict" in printed
+    assert "<dt>Prior network</dt><dd>It lists 3 pairs" in (tmp_path / "run" / "report.html").read_text()
+    run = grn.load(tmp_path / "run")
+    assert set(zip(run.edges["source"], run.edges["target"], strict=True)) == set(
+        table.itertuples(index=False, name=None)
+    )
+    by_type = pd.read_parquet(tmp_path / "run" / "edges_by_type.parquet")
+    assert len(by_type) == 6 and run.network.varp["grn"].nnz <= 3
+    assert set(run.network.uns["grn"]["prior"]["held_out_error"]) == {
+        "prior",
+        "shuffled",
+        "least_shuffled",
+        "all",
+    }
+
+
+def test_a_wrong_prior_is_refused_before_anything_is_trained(make_config, tmp_path, capsys):
+    config = change_config(make_config(), {"network.prior": "none.csv"})
+    (tmp_path / "run.yaml").write_text(dump_config(config))
+    assert main(["train", str(tmp_path / "run.yaml"), "--output", str(tmp_path / "run")]) == 2
+    assert "none.csv does not exist" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_networks_without_a_run_take_a_prior_too(tmp_path):
+    table = pd.DataFrame({"source": ["R1", "R2"], "target": ["R2", "R3"]})
+    path = written(tmp_path, table)
+    tiny = {"data.simulated.cells": 200, "data.simulated.genes": 30, "data.simulated.regulators": 4}
+    options = {**tiny, "network.prior": path}
+    found = grn.network("simulated:", regulators=["R1", "R2", "R3", "R4"], set=options, quiet=True)
+    assert len(found) == 2

@@ -1,0 +1,95 @@
+"""Edge lists and blocks of a network agree with its matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from anndata import AnnData
+from scipy import sparse
+
+from grn.errors import DataError, UserError
+from grn.networks.signed_network import (
+    SignedNetwork,
+    edge_list,
+    heatmap_blocks,
+    open_network,
+    read_sign,
+    sign_has_meaning,
+    signed_network,
+    similarity_order,
+)
+
+GENES = pd.Index([f"G{number}" for number in range(30)])
+
+
+def random_network(types: int = 3) -> SignedNetwork:
+    generator = np.random.default_rng(0)
+
+    def weights() -> sparse.csr_matrix:
+        dense = generator.normal(size=(30, 30)) * (np.arange(30) < 20)  # columns: 20 regulators
+        np.fill_diagonal(dense, 0)
+        return sparse.csr_matrix(dense)
+
+    return SignedNetwork(GENES, weights(), {f"T/{number}": weights() for number in range(types)}, {"sign": "positive"})
+
+
+def test_the_edge_list_is_the_matrix_sorted_by_magnitude():
+    network = random_network()
+    edges = edge_list(network.weights, GENES)
+    assert len(edges) == network.weights.nnz
+    assert (edges["weight"].abs().diff().dropna() <= 0).all()
+    again = np.zeros((30, 30))
+    again[GENES.get_indexer(edges["target"]), GENES.get_indexer(edges["source"])] = edges["weight"]
+    np.testing.assert_array_equal(again, network.weights.toarray())
+
+
+def test_a_short_list_has_the_strongest_of_each_sign():
+    network = random_network()
+    whole, cut = edge_list(network.weights, GENES), edge_list(network.weights, GENES, 4)
+    for sign in (1, -1):
+        strongest = whole[np.sign(whole["weight"]) == sign].head(4).reset_index(drop=True)
+        pd.testing.assert_frame_equal(cut[np.sign(cut["weight"]) == sign].reset_index(drop=True), strongest)
+
+
+def test_blocks_are_cut_from_the_matrices_and_share_their_names():
+    network = random_network()
+    blocks = heatmap_blocks(network, regulators=5, targets=7, types=2)
+    assert list(blocks) == ["all cells", "T/0", "T/1"]
+    first = blocks["all cells"]
+    assert first.shape == (5, 7)
+    for frame, weights in zip(blocks.values(), network.by_title().values(), strict=False):
+        assert frame.index.equals(first.index) and frame.columns.equals(first.columns)
+        expected = weights.toarray()[np.ix_(GENES.get_indexer(frame.columns), GENES.get_indexer(frame.index))].T
+        np.testing.assert_array_equal(frame, expected)
+    strongest = edge_list(network.weights, GENES).iloc[0]
+    assert first.loc[strongest["source"], strongest["target"]] == strongest["weight"]
+
+
+def test_what_signs_mean_is_read_without_the_matrices(tiny_run, tmp_path):
+    path = tiny_run / "network.h5ad"
+    assert read_sign(path) == open_network(path).about["sign"] and sign_has_meaning(read_sign(path))
+    AnnData(np.zeros((1, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
+    assert read_sign(tmp_path / "cells.h5ad") == ""
+    (tmp_path / "cut.h5ad").write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(DataError, match=r"cut\.h5ad cannot be read as \.h5ad") as caught:
+        read_sign(tmp_path / "cut.h5ad")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("other", "found"), [(pd.DataFrame(), "not as DataFrame"), (AnnData(np.zeros((1, 2), np.float32)), "holds no")]
+)
+def test_what_is_not_a_network_is_refused_with_where_to_find_one(other, found):
+    with pytest.raises(UserError, match=rf"{found}.*give the network of a loaded run \(run\.network\)"):
+        signed_network(other)
+
+
+def test_no_edges_give_no_blocks():
+    assert heatmap_blocks(SignedNetwork(GENES, sparse.csr_matrix((30, 30)), {}, {})) == {}
+
+
+def test_similar_rows_are_neighbours():
+    order = similarity_order(np.array([[0.0, 1], [5, 5], [0, 1.1], [5, 5.2]]))
+    assert sorted(order) == [0, 1, 2, 3]
+    assert {frozenset(order[:2]), frozenset(order[2:])} == {frozenset({0, 2}), frozenset({1, 3})}

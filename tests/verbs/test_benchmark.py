@@ -1,0 +1,101 @@
+"""grn.benchmark: the same edges are judged for every method, ours and those of other tools."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import grn
+from grn.cells.simulated import simulate
+from grn.cli.main import main
+from grn.config.schema import SimulatedConfig
+from grn.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def adata():
+    return simulate(SimulatedConfig(cells=300, genes=30, regulators=4, cell_types=2))
+
+
+@pytest.fixture(scope="module")
+def truth(adata):
+    return adata.uns["truth"]
+
+
+@pytest.fixture(scope="module")
+def table(adata, truth):
+    perfect = truth.rename(columns={"sign": "weight"})[["source", "target", "weight"]]
+    return grn.benchmark(adata, truth, networks={"truth": perfect}, label_key="cell_type", quiet=True)
+
+
+def test_every_method_has_a_row_and_the_truth_is_best(table):
+    assert set(table.index) == {"grn", "pearson", "spearman", "ridge", "truth"}
+    assert table.index[0] == "truth" and table["auprc"].is_monotonic_decreasing
+    assert table.loc["truth", ["auprc", "auroc", "sign_accuracy"]].tolist() == [1.0, 1.0, 1.0]
+    assert table["seconds"].isna().tolist() == [name == "truth" for name in table.index]
+    assert (table["auprc_ratio"] > 1).all()
+
+
+def test_each_method_has_the_scores_that_evaluate_gives(adata, truth, table):
+    edges = grn.network(
+        adata, label_key="cell_type", regulators=sorted(truth["source"].unique()), genes="all", quiet=True
+    )
+    scores = grn.evaluate(edges, truth, data=adata, permutations=0, quiet=True)
+    for column in ("auprc", "auroc", "sign_accuracy"):
+        assert table.loc["grn", column] == pytest.approx(scores.loc[column, "network"])
+        for name in ("pearson", "ridge"):
+            assert table.loc[name, column] == pytest.approx(scores.loc[column, name])
+
+
+def test_a_run_brings_its_own_network_and_its_cells(tiny_run, capsys):
+    reference = pd.read_csv(tiny_run / "truth.csv")
+    table = grn.benchmark(tiny_run, reference)
+    said = capsys.readouterr().out
+    assert "80 cells; " in said and "chance has the AUPRC" in said
+    scores = grn.evaluate(grn.load(tiny_run), reference, permutations=0, quiet=True)
+    assert table.loc["grn", "auprc"] == pytest.approx(scores.loc["auprc", "network"])
+
+
+def test_the_command_prints_and_writes_the_table(tiny_run, tmp_path, capsys):
+    unsigned = tmp_path / "genie3.csv"
+    pd.DataFrame({"TF": ["R1", "R2"], "target": ["R2", "R3"], "importance": [2.0, 1.0]}).to_csv(unsigned, index=False)
+    reference, output = tiny_run / "truth.csv", tmp_path / "table.csv"
+    arguments = ["--network", f"GENIE3={unsigned}", "--output", str(output)]
+    assert main(["benchmark", str(tiny_run), str(reference), *arguments]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in ("GENIE3", "spearman", "ridge", "AUPRC", "signs, balanced"))
+    written = pd.read_csv(output, index_col="method")
+    assert set(written.index) == {"grn", "pearson", "spearman", "ridge", "GENIE3"}
+    assert np.isnan(written.loc["GENIE3", "sign_accuracy"]), "importances have no signs"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--network", "genie3.csv"], "--network is 'genie3.csv'; give a name and a file, as --network GENIE3=genie3."),
+        (["--network", "grn=x.csv"], "A network is called 'grn', which is a method of its own here"),
+        (["--network", "x=none.csv"], "none.csv does not exist"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_sentence(arguments, sentence, tiny_run, capsys):
+    assert main(["benchmark", str(tiny_run), str(tiny_run / "truth.csv"), *arguments]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_whose_cells_are_gone_says_where_to_put_them(tiny_run, tmp_path, capsys):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    config = run / "config.yaml"
+    config.write_text(re.sub("path: .*", "path: gone.h5ad", config.read_text()))
+    assert main(["benchmark", str(run), str(run / "truth.csv")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "was trained on, gone.h5ad, do not exist" in said and f"or set data.path in {config} to where" in said
+
+
+def test_a_reference_of_other_genes_is_refused(adata):
+    reference = pd.DataFrame({"source": ["X"], "target": ["Y"], "sign": [1]})
+    with pytest.raises(DataError):
+        grn.benchmark(adata, reference, quiet=True)

@@ -1,0 +1,68 @@
+"""`grn.compare`: what the command says and finds, from Python, and for cells in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import grn
+from grn.cells.simulated import simulate
+from grn.config.schema import SimulatedConfig
+from grn.errors import ConfigError, DataError
+
+OPTIONS = {"permutations": 10, "quiet": True}
+
+
+@pytest.fixture(scope="module")
+def cells():
+    adata = simulate(SimulatedConfig(cells=120, genes=16, regulators=4, cell_types=2))
+    adata.obs["treated"] = pd.Categorical(np.tile(["no", "no", "yes", "yes"], 30))
+    adata.obs["batch"] = np.arange(120) % 3
+    return adata
+
+
+@pytest.fixture(scope="module")
+def run_in_memory(cells, tmp_path_factory):
+    few = {"regulation.steps": 4, "regulation.members": 1, "regulation.penalties": [10]}
+    folder = tmp_path_factory.mktemp("runs") / "memory"
+    return grn.train(cells, label_key="cell_type", max_steps=2, set=few, output=folder, quiet=True)
+
+
+def test_a_run_and_its_folder_give_the_same_table(tiny_run, capsys):
+    table = grn.compare(grn.load(tiny_run), "cell_type", **OPTIONS)
+    pd.testing.assert_frame_equal(table, grn.compare(tiny_run, by="cell_type", **OPTIONS))
+    assert capsys.readouterr().out == ""
+    assert any("40 and 40 cells" in line for line in table.attrs["notes"])
+    loud = grn.compare(tiny_run, "cell_type", permutations=10)
+    assert capsys.readouterr().out.splitlines() == loud.attrs["notes"]
+
+
+def test_cells_in_memory_are_given_again(run_in_memory, cells):
+    with pytest.raises(DataError, match=r"^data\.path is 'memory:': .* not stored; give it again as data=\.$"):
+        grn.compare(run_in_memory, "treated", **OPTIONS)
+    before = cells.copy()
+    table = grn.compare(run_in_memory, "treated", data=cells, **OPTIONS)
+    assert set(table["cell_type"]) == {"all", "type 1", "type 2"} and {"weight_no", "weight_yes"} <= set(table)
+    pd.testing.assert_frame_equal(before.obs, cells.obs)
+    one = grn.compare(run_in_memory, "treated", data=cells, cell_type="type 2", **OPTIONS)
+    assert set(one["cell_type"]) == {"type 2"}
+
+
+def test_mistakes_are_told_in_the_words_of_the_call(run_in_memory, cells):
+    with pytest.raises(DataError, match=r"^by is 'treat', which is not a column of obs; did you mean 'treated'"):
+        grn.compare(run_in_memory, "treat", data=cells, **OPTIONS)
+    with pytest.raises(DataError, match="choose two of them with conditions="):
+        grn.compare(run_in_memory, "batch", data=cells, **OPTIONS)
+    with pytest.raises(ConfigError, match=r"^permutations is 0; it must be a whole number"):
+        grn.compare(run_in_memory, "treated", data=cells, permutations=0, quiet=True)
+    with pytest.raises(DataError, match=r"data is 'cells\.h5ad'; it must be an AnnData"):
+        grn.compare(run_in_memory, "treated", data="cells.h5ad")
+    two = grn.compare(run_in_memory, "batch", data=cells, conditions=("0", "2"), **OPTIONS)
+    assert {"weight_0", "weight_2"} <= set(two)
+
+
+def test_donors_with_both_conditions_and_too_few_of_them(run_in_memory, cells):
+    table = grn.compare(run_in_memory, "treated", data=cells, group="batch", **OPTIONS)
+    assert any("3 donors can be divided into the conditions in 4 ways only" in line for line in table.attrs["notes"])
+    assert table["q_value"].min() >= 0.25 - 1e-9

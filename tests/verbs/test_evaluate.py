@@ -1,0 +1,145 @@
+"""`grn.evaluate`: what `grn evaluate` prints, as a table."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+import grn
+from grn.analysis.evaluation.comparison import CAUTION
+from grn.analysis.evaluation.evaluate import SCORES
+from grn.cells.simulated import simulate
+from grn.cli.main import main
+from grn.config.schema import Config, DataConfig
+from grn.errors import ConfigError, DataError
+
+NETWORK = pd.DataFrame(
+    {"source": ["A", "A", "B", "Z"], "target": ["B", "C", "A", "A"], "weight": [3.0, -2.0, 1.0, 9.0]}
+)
+TRUTH = pd.DataFrame({"Gene1": ["A", "A", "B"], "Gene2": ["B", "C", "C"], "Type": ["+", "-", "+"]})
+
+
+@pytest.fixture
+def run(tiny_run):
+    return grn.load(tiny_run)
+
+
+@pytest.fixture
+def adata(run):
+    return simulate(run.config.data.simulated)
+
+
+def evaluate(network, reference, **keywords):
+    return grn.evaluate(network, reference, **{"permutations": 20, "quiet": True, **keywords})
+
+
+def test_tables_in_memory_are_judged_as_their_files(tmp_path):
+    NETWORK.to_csv(tmp_path / "network.csv", index=False)
+    TRUTH.to_csv(tmp_path / "truth.csv", index=False)
+    found = evaluate(NETWORK, TRUTH)
+    assert found.index.tolist() == list(SCORES) and found.index.name == "score"
+    assert found.columns.tolist() == ["network", "p"]
+    assert found.loc["sign_accuracy", "network"] == pytest.approx(2 / 3)
+    pd.testing.assert_frame_equal(found, evaluate(tmp_path / "network.csv", str(tmp_path / "truth.csv")))
+
+
+def test_a_run_with_its_cells_is_judged_as_on_the_command_line(run, adata, tmp_path):
+    truth, output = run.folder / "truth.csv", tmp_path / "found"
+    assert main(["evaluate", str(run.folder), str(truth), "--permutations", "20", "--output", str(output)]) == 0
+    expected = pd.read_csv(output / "evaluation.csv", index_col="score").rename(columns=str.lower)
+    assert expected.columns.tolist() == ["network", "p", "pearson", "ridge"]
+    for data in (run, run.config, adata, str(run.folder)):
+        pd.testing.assert_frame_equal(evaluate(run, truth, data=data), expected, check_exact=False, rtol=1e-12)
+    pd.testing.assert_frame_equal(evaluate(run.network, truth, data=run)[["network"]], expected[["network"]])
+    assert evaluate(run, truth).columns.tolist() == ["network", "p"]
+
+
+def test_cells_in_memory_give_baselines_to_any_network(run, adata):
+    truth = pd.read_csv(run.folder / "truth.csv")
+    found = evaluate(grn.read_network(run), truth, data=adata, permutations=0)
+    cells = Config(data=DataConfig(path="simulated:", genes="all", simulated=run.config.data.simulated))
+    expected = evaluate(grn.read_network(run), truth, data=cells, permutations=0)
+    pd.testing.assert_frame_equal(found, expected)
+    assert found["p"].isna().all() and found.loc["auroc", ["pearson", "ridge"]].notna().all()
+
+
+def test_cell_types_are_judged_as_on_the_command_line(run, tmp_path):
+    truth = pd.read_csv(run.folder / "truth.csv")
+    labels = sorted(run.network.uns["grn"]["cell_types"]["label"])
+    parts = [truth[truth.index % len(labels) != number].assign(cell_type=label) for number, label in enumerate(labels)]
+    typed = pd.concat(parts, ignore_index=True)
+    typed.to_csv(tmp_path / "truth.csv", index=False)
+    output = tmp_path / "found"
+    arguments = ["evaluate", str(run.folder), str(tmp_path / "truth.csv"), "--permutations", "0"]
+    assert main([*arguments, "--output", str(output)]) == 0
+    expected = pd.read_csv(output / "evaluation_types.csv")
+    for network in (run, run.network, str(run.folder)):
+        found = evaluate(network, typed, data=run, permutations=0)
+        pd.testing.assert_frame_equal(pd.DataFrame(found.attrs["cell_types"]), expected, check_like=True)
+    one = evaluate(run, typed, data=run, permutations=0, cell_type=labels[0])
+    assert "cell_types" not in one.attrs
+    beside = expected[expected["cell_type"] == labels[0]].set_index("method")["auprc"]
+    assert one.loc["auprc", ["network", "pearson", "ridge"]].tolist() == pytest.approx(beside.tolist())
+    with pytest.raises(DataError, match=f"has no cell type 'x'; it has .*{labels[0]!r}"):
+        evaluate(run, typed, cell_type="x")
+    with pytest.raises(DataError, match=r"^cell_type= is 'x', but this network has none .*leave out cell_type=\."):
+        evaluate(NETWORK, TRUTH, cell_type="x")
+
+
+def test_the_universe_is_chosen_by_names(tmp_path):
+    (tmp_path / "list.txt").write_text("A\nB\n")
+    for names in (["A", "B"], str(tmp_path / "list.txt"), pd.Index(["A", "B"])):
+        found = evaluate(NETWORK, TRUTH, genes=names)
+        assert "1 regulators x 2 genes" in found.attrs["notes"][0]
+    assert "3 regulators x 3 genes" in evaluate(NETWORK, TRUTH, regulators="all").attrs["notes"][0]
+    assert "1 regulators x 3 genes" in evaluate(NETWORK, TRUTH, regulators=["A"]).attrs["notes"][0]
+
+
+def test_what_the_scores_rest_on_is_printed_and_kept(capsys):
+    curated = TRUTH.set_axis(["source", "target", "mor"], axis="columns").assign(mor=[1, -1, 1])
+    found = grn.evaluate(NETWORK, curated, permutations=0)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == found.attrs["notes"] and CAUTION in printed
+    evaluate(NETWORK, curated)
+    assert capsys.readouterr() == ("", "")
+    assert "--" not in "".join(evaluate(NETWORK[NETWORK["target"] != "C"], TRUTH).attrs["notes"])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"network": NETWORK.rename(columns={"weight": "w"})},
+            r"The network has the columns source, target, w;",
+        ),
+        ({"network": NETWORK.assign(weight=float("nan"))}, r"The network, row 1 \(and 3 more\): weight is 'nan'"),
+        ({"network": NETWORK[:0]}, r"The network has no edge between two genes"),
+        ({"reference": TRUTH.drop(columns="Gene2")}, r"The reference has the columns Gene1, Type"),
+        ({"reference": TRUTH.assign(Type="up")}, r"The reference, row 1: Type is 'up'"),
+        (
+            {"network": NETWORK.replace({"A": "a", "B": "b", "C": "c", "Z": "z"})},
+            r"differ only in upper and lower case",
+        ),
+        (
+            {"reference": 5},
+            r"reference is 5; it must be a table or a path, as in grn\.evaluate\(network, reference\)\.",
+        ),
+        ({"data": 5}, r"data is 5; it must be an AnnData, a run, a configuration or a path\."),
+        ({"genes": "data"}, r"^genes= is data, but there are no|^genes is data"),
+        ({"genes": "nowhere.txt"}, r"^genes= is 'nowhere\.txt'"),
+        ({"permutations": -1}, r"permutations is -1; it must be a whole number from 0 to 1000000\."),
+        ({"permutations": 10**12}, r"permutations is 1000000000000; it must be a whole number from 0 to 1000000\."),
+        ({"seed": "one"}, r"seed is 'one'; it must be a whole number from 0 to 4294967295\."),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(change, sentence):
+    with pytest.raises((DataError, ConfigError), match=sentence) as caught:
+        evaluate(**{"network": NETWORK, "reference": TRUTH, **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_log_values_are_no_cells_to_compare_with(adata):
+    adata.layers["umi"] = adata.X.copy()
+    adata.X = adata.X.log1p()
+    with pytest.raises(DataError, match=r"give an AnnData with the counts in X, which here are in: layer:umi"):
+        evaluate(NETWORK, TRUTH, data=adata)

@@ -1,0 +1,183 @@
+"""Networks as tables: of cells, of a run, of its types and of one cell."""
+
+from __future__ import annotations
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import grn
+from grn.cells.cells import load_cells
+from grn.cells.simulated import simulate
+from grn.config.files import change_config
+from grn.config.schema import SimulatedConfig
+from grn.errors import ConfigError, DataError, RunFolderError
+from grn.networks.readouts.cell_effect import cell_effects
+from grn.networks.readouts.effect import effect_network
+from grn.regulation.levels import state_levels
+
+FAST = {"regulation.members": 2, "regulation.penalties": [10, 100]}
+COLUMNS = ["source", "target", "weight", "within", "between", "indirect", "confidence", "q_value"]
+
+
+@pytest.fixture(scope="module")
+def adata():
+    return simulate(SimulatedConfig(cells=160, genes=24, regulators=4, cell_types=2))
+
+
+@pytest.fixture(scope="module")
+def regulators():
+    return ["R1", "R2", "R3", "R4"]
+
+
+def test_cells_give_edges_without_a_model(adata, regulators):
+    before = torch.random.get_rng_state()
+    edges = grn.network(adata, label_key="cell_type", regulators=regulators, set=FAST, quiet=True)
+    assert list(edges) == COLUMNS and len(edges) == 4 * 23
+    assert set(edges["source"]) == set(regulators) and edges["weight"].abs().is_monotonic_decreasing
+    assert edges["q_value"].between(0, 1).all() and edges["confidence"].between(0.5, 1).all()
+    assert torch.equal(torch.random.get_rng_state(), before), "the global random state is as it was"
+    again = grn.network(adata, label_key="cell_type", regulators=regulators, set=FAST, quiet=True)
+    pd.testing.assert_frame_equal(edges, again)
+
+
+def test_a_type_of_cells_has_a_network_of_its_own(adata, regulators, capsys):
+    options = {"label_key": "cell_type", "regulators": regulators, "set": FAST}
+    one, other = (grn.network(adata, cell_type=name, **options) for name in ("type 1", "type 2"))
+    assert list(one) == COLUMNS
+    merged = one.merge(other, on=["source", "target"])
+    assert len(merged) == len(one) and not np.allclose(merged["weight_x"], merged["weight_y"])
+    assert "2 states" in capsys.readouterr().out
+
+
+def test_one_cell_lacks_the_edges_of_regulators_that_it_lacks(adata, regulators):
+    counts = adata.copy()
+    counts.X = counts.X.toarray() if hasattr(counts.X, "toarray") else counts.X
+    counts.X[5, counts.var_names.get_loc("R2")] = 0
+    counts.X[5, counts.var_names.get_loc("R1")] += 3
+    name = counts.obs_names[5]
+    edges = grn.network(counts, cell=name, label_key="cell_type", regulators=regulators, set=FAST, quiet=True)
+    assert list(edges) == ["source", "target", "weight"]
+    assert "R2" not in set(edges["source"]) and "R1" in set(edges["source"])
+    assert (edges["source"] != edges["target"]).all() and edges["weight"].abs().is_monotonic_decreasing
+
+
+def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_regulation):
+    """Every regulator is there in every cell, so presence plays no part."""
+    from grn.model.signed.regulation import Regulation
+
+    pooled = make_regulation()
+    regulation = Regulation(pooled, make_regulation(states=2, seed=10), 1.5)
+    generator = torch.Generator().manual_seed(0)
+    multiplicity = 1 + 0.3 * torch.rand((60, 3), generator=generator, dtype=torch.float64)
+    states = torch.eye(2, dtype=torch.float64)[torch.arange(60) % 2]
+    every = np.concatenate([multiplicity.numpy(), np.ones((60, 9))], 1)
+    network = effect_network(regulation, multiplicity, None, states, state_levels(every, states.numpy()))
+    for state in (0, 1):
+        cells = [cell_effects(regulation, multiplicity, None, states, cell) for cell in range(state, 60, 2)]
+        mean, expected = np.mean(cells, 0).ravel(), network.by_type[str(state)].ravel()
+        other = network.by_type[str(1 - state)].ravel()
+        assert np.corrcoef(mean, expected)[0, 1] > 0.98 > np.corrcoef(mean, other)[0, 1] + 0.01
+
+
+def test_a_cell_between_two_states_has_the_mean_of_their_slopes(make_regulation):
+    from grn.model.signed.regulation import Regulation
+
+    regulation = Regulation(make_regulation(), make_regulation(states=2, seed=10), 1.5)
+    multiplicity = torch.ones((3, 3), dtype=torch.float64) + torch.rand((3, 3)).double()
+    multiplicity[1] = multiplicity[2] = multiplicity[0]
+    multiplicity = torch.cat([multiplicity, 2 * torch.rand((20, 3)).double()])
+    states = torch.full((23, 2), 0.5, dtype=torch.float64)
+    states[0], states[1] = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    one, other, between = (cell_effects(regulation, multiplicity, None, states, cell) for cell in range(3))
+    assert not np.allclose(one, other, atol=0.05)
+    same_sign = (np.sign(one) == np.sign(other)) & (one != 0)
+    assert (np.sign(between) == np.sign(one))[same_sign].all()
+
+
+def test_a_run_gives_what_its_files_hold(tiny_run):
+    run = grn.load(tiny_run)
+    pd.testing.assert_frame_equal(grn.network(run), run.edges)
+    table = pd.read_parquet(tiny_run / "edges_by_type.parquet")
+    of_type = grn.network(str(tiny_run), cell_type="type 2")
+    expected = table[table["cell_type"] == "type 2"].drop(columns="cell_type").reset_index(drop=True)
+    pd.testing.assert_frame_equal(of_type, expected)
+    assert len(of_type) == 4 * 15
+
+
+def test_a_cell_of_a_run_has_a_network(tiny_run):
+    run = grn.load(tiny_run)
+    cells, _ = load_cells(run.config.data)
+    edges = grn.network(run, cell=str(cells.obs_names[3]))
+    read = cells.regulators[cells.multiplicity[3, cells.regulators].toarray()[0] > 0]
+    assert set(edges["source"]) <= {cells.vocabulary[gene] for gene in read} and len(edges)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "sentence"),
+    [
+        ({"cell": "a", "cell_type": "b"}, ConfigError, "Both cell and cell_type are given"),
+        ({"cell_type": "type 3"}, DataError, "The network has no cell type 'type 3'; did you mean 'type"),
+        ({"cell": "nobody"}, DataError, "There is no cell 'nobody' among the 80 cells; "),
+        ({"cell_type": 5}, ConfigError, "cell_type is 5; it must be a text"),
+        ({"cell_type": ["B"]}, ConfigError, "cell_type is .'B'.; it must be a text"),
+        ({"cell": 3}, ConfigError, "cell is 3; it must be a text"),
+        ({"label_key": "x"}, ConfigError, "label_key is about cells, and a run has its own configuration"),
+        ({"cell": "a", "data": 5}, DataError, "data is 5; it must be an AnnData"),
+    ],
+)
+def test_what_a_run_cannot_give_is_one_sentence(options, problem, sentence, tiny_run):
+    with pytest.raises(problem, match=sentence) as caught:
+        grn.network(tiny_run, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "sentence"),
+    [
+        ({"cell_type": "type 1"}, DataError, "these cells have one network together"),
+        ({"label_key": "cell_type", "cell_type": "typ 1"}, DataError, "did you mean 'type 1'"),
+        ({"cell": "nobody"}, DataError, "There is no cell 'nobody' among the"),
+        ({"set": {"network.readout": "knockout"}}, ConfigError, "grn.network reads effects"),
+        ({"set": ["regulation.members"]}, ConfigError, "set is .*; it must be a dict"),
+        ({"data": anndata.AnnData(np.ones((2, 2)))}, ConfigError, "leave data= out"),
+    ],
+)
+def test_what_cells_cannot_give_is_one_sentence(options, problem, sentence, adata):
+    with pytest.raises(problem, match=sentence) as caught:
+        grn.network(adata, quiet=True, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_without_networks_of_types_says_so(tiny_run, tmp_path):
+    import shutil
+
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "run" / "edges_by_type.parquet").unlink()
+    with pytest.raises(RunFolderError, match=r"has no edges_by_type\.parquet; restore it, or train again"):
+        grn.network(tmp_path / "run", cell_type="type 1")
+
+
+def test_a_configuration_is_fitted_as_it_says(make_config):
+    config = change_config(make_config(), {"network.top_k": 1})
+    assert len(grn.network(config, quiet=True)) == 16
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda run: grn.train("simulated:", config=5), "config is 5; it must be a configuration or a path"),
+        (lambda run: grn.load(5), "run is 5; it must be a path"),
+        (lambda run: grn.train("simulated:", set=["a"]), "set is .*; it must be a dict"),
+        (lambda run: grn.predict("simulated:", run, key_added=5), "key_added is 5; it must be a text"),
+        (lambda run: grn.plots.strongest_regulations(5), r"run\.network"),
+        (lambda run: grn.plots.cell_type_regulators(5), r"run\.network"),
+        (lambda run: grn.network(3), "source is 3; it must be an AnnData, a run, a configuration or a path"),
+    ],
+)
+def test_mistakes_of_types_are_one_sentence(call, sentence, tiny_run):
+    with pytest.raises(grn.errors.UserError, match=sentence) as caught:
+        call(tiny_run)
+    assert "\n" not in str(caught.value)

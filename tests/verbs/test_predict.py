@@ -1,0 +1,179 @@
+"""`grn.predict` on cells in memory, as scanpy's functions work."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+
+import grn
+from grn.analysis.predict import predict as predict_file
+from grn.cells.simulated import simulate
+from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
+
+WRITTEN = {"obs": {"grn_cell_type", "grn_cell_type_confidence"}, "obsm": {"X_grn", "grn_probabilities"}, "uns": {"grn"}}
+
+
+@pytest.fixture
+def run(tiny_run):
+    return grn.load(tiny_run)
+
+
+@pytest.fixture
+def adata(run):
+    return simulate(run.config.data.simulated)
+
+
+def added(adata) -> dict[str, set[str]]:
+    return {"obs": set(adata.obs) - {"cell_type"}, "obsm": set(adata.obsm), "uns": set(adata.uns) - {"truth"}}
+
+
+def test_cells_in_memory_are_predicted_as_those_of_a_file(adata, run, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    predict_file(
+        run.folder,
+        tmp_path / "cells.h5ad",
+        tmp_path / "out.h5ad",
+        key_added="grn",
+        counts=None,
+        gene_key=None,
+        say=lambda line: None,
+    )
+    expected = anndata.read_h5ad(tmp_path / "out.h5ad")
+    assert grn.predict(adata, run, quiet=True) is adata
+    for found in (adata, grn.predict(tmp_path / "cells.h5ad", run.folder, quiet=True)):
+        assert added(found) == WRITTEN
+        for name in WRITTEN["obsm"]:
+            np.testing.assert_array_equal(found.obsm[name], expected.obsm[name])
+        pd.testing.assert_frame_equal(found.obs, expected.obs)
+    assert not list((tmp_path / "here").iterdir()), "nothing is written"
+
+
+def test_a_copy_leaves_the_cells_alone(adata, run):
+    before = adata.copy()
+    copy = grn.predict(adata, run, key_added="mine", copy=True, quiet=True)
+    assert copy is not adata and added(adata) == added(before)
+    assert set(copy.obsm) == {"X_mine", "mine_probabilities"}
+    assert (adata.X != before.X).nnz == 0 and (copy.X != before.X).nnz == 0
+
+
+def test_a_view_is_written_into_too(adata, run):
+    whole = grn.predict(adata, run, copy=True, quiet=True)
+    view = adata[10:30]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = grn.predict(view, run, quiet=True)
+    assert found is view and added(found) == WRITTEN
+    np.testing.assert_allclose(found.obsm["X_grn"], whole.obsm["X_grn"][10:30], rtol=1e-5, atol=1e-6)
+    assert added(adata) == {"obs": set(), "obsm": set(), "uns": set()}
+
+
+def test_a_run_is_an_object_a_folder_or_a_model(adata, run, tmp_path):
+    expected = grn.predict(adata, run, copy=True, quiet=True)
+    shutil.copytree(run.folder / "model", tmp_path / "alone")
+    for model in (run.folder, str(run.folder), run.folder / "model", tmp_path / "alone", grn.load(tmp_path / "alone")):
+        found = grn.predict(adata, model, copy=True, quiet=True)
+        np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
+
+
+def test_a_run_that_was_trained_in_memory_predicts(adata, make_config):
+    run = grn.train(adata, config=make_config(), quiet=True)
+    found = grn.predict(adata, run, copy=True, quiet=True)
+    assert added(found) == WRITTEN
+
+
+def test_what_was_found_of_the_genes_is_printed_unless_quiet(adata, run, capsys):
+    grn.predict(adata[:, :12].copy(), run)
+    assert "12 of the model's 16 genes" in capsys.readouterr().out
+    grn.predict(adata, run, quiet=True)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_predictions_are_replaced_by_later_ones(adata, run):
+    first = grn.predict(adata, run, quiet=True).obs["grn_cell_type_confidence"].to_numpy()
+    adata.X = adata.X * 2
+    grn.predict(adata, run, quiet=True)
+    assert added(adata) == WRITTEN and (adata.obs["grn_cell_type_confidence"] != first).any()
+
+
+def negative(adata):
+    matrix = adata.X.toarray()
+    matrix[3, 5] = -1
+    adata.X = matrix
+
+
+WRONG = {
+    "log values": (
+        lambda adata: setattr(adata, "layers", {"umi": adata.X.copy()}) or setattr(adata, "X", adata.X.log1p()),
+        {},
+        DataError,
+        r"it looks log-normalised.*give counts=|it looks log-normalised.*counts: layer:umi",
+    ),
+    "negative counts": (negative, {}, DataError, r"it has -1 for gene G2 in cell cell4, which is negative"),
+    "other genes": (
+        lambda adata: setattr(adata, "var_names", [f"g{number}" for number in range(16)]),
+        {},
+        VocabularyMismatch,
+        r"The AnnData shares 0 of 16 genes with the model",
+    ),
+    "other names": (
+        lambda adata: (
+            adata.var.insert(0, "symbol", adata.var_names)
+            or setattr(adata, "var_names", [f"ENSG{number:011d}" for number in range(16)])
+        ),
+        {},
+        VocabularyMismatch,
+        r"Ensembl ids.*(?<!data\.)gene_key: symbol",
+    ),
+    "genes that come twice": (
+        lambda adata: setattr(adata, "var_names", ["R1", "R1", *adata.var_names[2:]]),
+        {},
+        DataError,
+        r"more than once",
+    ),
+    "cells that come twice": (
+        lambda adata: setattr(adata, "obs_names", ["a", "a", *adata.obs_names[2:]]),
+        {},
+        DataError,
+        r"obs_names_make_unique",
+    ),
+    "no such layer": (lambda adata: None, {"counts": "layer:a"}, DataError, r"no layer 'a'"),
+    "no such column": (lambda adata: None, {"gene_key": "symbol"}, DataError, r"^gene_key is 'symbol'"),
+    "a key that h5ad cannot hold": (lambda adata: None, {"key_added": "a/b"}, ConfigError, r"^key_added is 'a/b'"),
+    "a run that is not there": (lambda adata: None, {"run": "nowhere"}, RunFolderError, r"nowhere does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_used_is_one_sentence_and_nothing_is_written(case, adata, run):
+    change, keywords, error, sentence = WRONG[case]
+    change(adata)
+    before = added(adata)
+    with pytest.raises(error, match=sentence) as caught:
+        grn.predict(adata, **{"run": run, "quiet": True, **keywords})
+    assert "\n" not in str(caught.value)
+    assert added(adata) == before
+
+
+def test_the_run_comes_second(adata, run):
+    with pytest.raises(DataError, match="adata is of the type Run; it must be an AnnData or a path"):
+        grn.predict(run, adata)
+    with pytest.raises(DataError, match="run is of the type AnnData; it must be a run or a path, as in "):
+        grn.predict(adata, adata)
+
+
+def test_a_backed_anndata_is_written_into_in_memory(adata, run, tmp_path):
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    before = (tmp_path / "cells.h5ad").read_bytes()
+    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    copy = grn.predict(backed, run, copy=True, quiet=True)
+    assert not copy.isbacked and added(copy) == WRITTEN and "X_grn" not in backed.obsm
+    assert "X_grn" in grn.predict(backed, run, quiet=True).obsm and backed.isbacked
+    backed.file.close()
+    assert (tmp_path / "cells.h5ad").read_bytes() == before

@@ -1,0 +1,121 @@
+"""Calls from Python that gave a wrong answer without a word, another library's error, or advice that does not help."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import grn
+from grn.cells.simulated import simulate
+from grn.errors import ConfigError, DataError, RunFolderError
+
+FEW = {"regulation.steps": 2, "regulation.members": 1}
+
+
+@pytest.fixture(scope="module")
+def cells(tiny_run):
+    return simulate(grn.load(tiny_run).config.data.simulated)
+
+
+@pytest.fixture(scope="module")
+def labelled(cells):
+    return grn.train(cells, label_key="cell_type", max_steps=2, set=FEW, quiet=True)
+
+
+@pytest.fixture(scope="module")
+def unlabelled(cells):
+    return grn.train(cells, max_steps=2, set=FEW, quiet=True)
+
+
+def test_one_name_for_all_types_leaves_nothing_to_explain(cells, labelled):
+    names = dict.fromkeys(labelled.cell_types, "cell")
+    with pytest.raises(
+        ConfigError, match=r"^map calls every cell type of the model 'cell', which leaves no other type"
+    ):
+        grn.explain(cells, labelled, map=names, quiet=True)
+
+
+def test_confidences_of_merged_types_are_at_most_one(cells, labelled):
+    names = dict.fromkeys(labelled.cell_types, "cell")
+    predicted = grn.predict(cells, labelled, map=names, copy=True, quiet=True)
+    assert predicted.obs["grn_cell_type_confidence"].max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("embedding", "sentence"),
+    [
+        (lambda n, names: pd.DataFrame({"a": ["x"] * n}, index=names), r"obsm\['X_mine'\] holds no numbers"),
+        (lambda n, names: np.zeros((n, 2, 2)), r"obsm\['X_mine'\] has 3 axes, and an embedding has 2"),
+        (lambda n, names: np.full((n, 2), np.nan), r"obsm\['X_mine'\] has values that are not finite"),
+    ],
+)
+def test_what_is_no_embedding_is_said(embedding, sentence, cells, labelled):
+    given = cells.copy()
+    given.obsm["X_mine"] = embedding(len(given), given.obs_names)
+    regulator = labelled.edges["source"][0]
+    with pytest.raises(DataError, match=sentence):
+        grn.perturb(labelled, knockout=regulator, basis="X_mine", data=given)
+
+
+def test_what_is_not_there_can_be_left_out(cells, labelled, unlabelled):
+    with pytest.raises(DataError, match=r"they have none, so leave it out, or compute one with scanpy before\.$"):
+        grn.perturb(labelled, knockout=labelled.edges["source"][0], basis="X_umap", data=cells)
+    with pytest.raises(DataError, match=r"it has none, so leave cell_type= out\.$"):
+        grn.read_network(unlabelled, cell_type="T")
+
+
+@pytest.mark.parametrize("index", [["source"], ["source", "target"]])
+def test_columns_in_the_index_are_found_there(index, labelled):
+    edges = labelled.edges[["source", "target", "weight"]].set_index(index)
+    sentence = f"{' and '.join(index)} in its index; make columns of it: table.reset_index()."
+    with pytest.raises(DataError, match=f"^The network has {sentence}"):
+        grn.read_network(edges)
+    with pytest.raises(DataError, match=f"^The reference has {sentence}"):
+        grn.evaluate(labelled, edges, quiet=True)
+    with pytest.raises(DataError, match=r"^The table has source in its index"):
+        grn.plots.strongest_regulations(edges)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "pq"])
+def test_edges_in_parquet_are_no_cells(ending, tmp_path, labelled):
+    path = tmp_path / f"edges.{ending}"
+    labelled.edges.to_parquet(path)
+    for call in (grn.network, grn.train, lambda given: grn.predict(given, labelled)):
+        with pytest.raises(DataError, match=r"is a list of edges \(its columns are source, .*grn\.read_network"):
+            call(path)
+
+
+def test_other_parquet_files_are_to_be_converted(tmp_path):
+    (tmp_path / "damaged.parquet").write_text("x")
+    pd.DataFrame({"g1": [1.0]}).to_parquet(tmp_path / "counts.parquet")
+    for name in ("damaged", "counts"):
+        with pytest.raises(DataError, match=r"has a format that grn does not read; write its table as \.csv"):
+            grn.network(tmp_path / f"{name}.parquet")
+
+
+def test_a_lost_network_is_called_lost(labelled, tmp_path):
+    folder = labelled.save(tmp_path / "run")
+    (folder / "network.h5ad").unlink()
+    with pytest.raises(RunFolderError, match=r"was complete, and network\.h5ad is lost; restore it, or train again"):
+        grn.read_network(folder, cell_type=labelled.cell_types[0])
+
+
+@pytest.mark.parametrize("value", [1, None, ["ctrl", "stim"]])
+def test_what_is_no_name_in_a_dict_is_said(value, cells, labelled):
+    with pytest.raises(ConfigError, match=r"^where has .*, which is no name; give a text in its place"):
+        grn.perturb(labelled, knockout="R1", where={"x": value} if value != 1 else {1: "x"}, data=cells)
+
+
+def test_an_ending_is_not_given_twice(labelled, tmp_path):
+    with pytest.raises(ConfigError, match=r"give output= .*x\.csv\.$"):
+        grn.export(labelled, tmp_path / "x.csv.gz", format="csv")
+
+
+def test_activity_by_a_network_without_signs_says_so(cells, labelled, capsys):
+    pytest.importorskip("decoupler")
+    edges = labelled.edges[["source", "target", "weight"]]
+    grn.activity(cells, edges, copy=True)
+    assert "No weight" not in capsys.readouterr().out
+    grn.activity(cells, edges.assign(weight=edges["weight"].abs()), copy=True)
+    assert "No weight of the network is negative, as in networks without signs" in capsys.readouterr().out

@@ -1,0 +1,326 @@
+"""A run as an object: from its folder, kept, and printed."""
+
+from __future__ import annotations
+
+import gc
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import anndata
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+import grn
+from grn.cli.main import main
+from grn.config.files import load_config
+from grn.errors import DataError, RunFolderError, UserError
+from grn.model.saved import TrainedModel
+from grn.networks.signed_network import signed_network
+from grn.training.run import train
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "temporary"
+
+
+@pytest.fixture
+def run(make_config, temporary):
+    return grn.train(make_config(), quiet=True)
+
+
+def test_a_loaded_run_has_what_training_found(make_config, tmp_path):
+    found = train(make_config(), tmp_path / "run", say=lambda line: None)
+    run = grn.load(tmp_path / "run")
+    assert run.metrics == found.metrics
+    pd.testing.assert_frame_equal(run.edges, found.edges)
+    pd.testing.assert_frame_equal(run.confusion, found.confusion, check_dtype=False)
+    assert run.config == make_config() and run.cell_types == found.trained.classes
+    assert run.network.varp["grn"].shape == (16, 16) and run.network.uns["grn"]["model_hash"] == found.trained.hash
+    assert {"step", "train/loss", "validation/loss", "test/loss"} <= set(run.history)
+    assert run.edges is run.edges, "read once"
+
+
+def test_a_run_without_labels_has_no_cell_types(make_config, temporary):
+    run = grn.train(make_config(), set={"data.label_key": None}, quiet=True)
+    assert run.cell_types == () and run.confusion.empty
+    assert "accuracy" not in run.metrics and run.metrics["r2"] < 1
+    assert "0 cell types" in repr(run)
+
+
+def test_a_run_is_printed_in_a_few_lines(tiny_run, tmp_path):
+    lines = repr(grn.load(tiny_run)).splitlines()
+    assert lines[0] == "Run of 80 cells x 16 genes, 4 regulators, 2 cell types"
+    assert lines[1].startswith("  test cells: accuracy 0.") and "R2" in lines[1]
+    assert lines[2:] == ["  data: simulated:", f"  folder: {tiny_run}"]
+
+
+def test_a_run_whose_folder_is_gone_is_still_printed(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "run")
+    run = grn.load(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    assert repr(run) == f"Run in {tmp_path / 'run'}, which cannot be read (RunFolderError)"
+
+
+def test_a_saved_run_is_whole_and_its_temporary_folder_is_gone(run, temporary, tmp_path, tiny_run):
+    before, edges = repr(run), run.edges
+    assert run.save(tmp_path / "deep" / "kept") == run.folder == tmp_path / "deep" / "kept"
+    assert not list(temporary.iterdir())
+    assert {path.name for path in run.folder.iterdir()} == {path.name for path in tiny_run.iterdir()} | {"report.html"}
+    assert "<title>kept" in (run.folder / "report.html").read_text("utf-8").replace("\n", "")
+    assert repr(run) == before.replace("temporary, until save(FOLDER) keeps it", str(run.folder))
+    again = grn.load(run.folder)
+    pd.testing.assert_frame_equal(again.edges, edges)
+    assert again.metrics == run.metrics
+    del run, again
+    gc.collect()
+    assert (tmp_path / "deep" / "kept" / "model" / "card.json").is_file()
+
+
+def test_a_loaded_run_can_be_saved_elsewhere_and_stays_where_it_was(tiny_run, tmp_path):
+    run = grn.load(tiny_run)
+    run.save(tmp_path / "copy")
+    assert run.folder == tmp_path / "copy" and (tiny_run / "edges.parquet").is_file()
+    assert TrainedModel.load(tmp_path / "copy").hash == TrainedModel.load(tiny_run).hash
+
+
+@pytest.mark.parametrize("there", ["an empty folder", "a folder", "a file", "a link to nothing"])
+def test_nothing_is_saved_over(there, tiny_run, tmp_path):
+    target = tmp_path / "target"
+    if "folder" in there:
+        target.mkdir()
+    if there == "a folder":
+        (target / "precious").touch()
+    if there == "a file":
+        target.write_text("precious")
+    if there == "a link to nothing":
+        target.symlink_to(tmp_path / "nothing")
+    with pytest.raises(RunFolderError, match=r"target already exists and is never overwritten; give save\(\) another"):
+        grn.load(tiny_run).save(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_a_folder_is_not_saved_under_the_name_of_a_file(tiny_run, tmp_path):
+    with pytest.raises(RunFolderError, match=r"is named like a file.*; give save\(\) another place, as .*run\."):
+        grn.load(tiny_run).save(tmp_path / "run.h5ad")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_run_that_cannot_be_saved_whole_is_not_saved(problem, run, temporary, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise problem
+
+    sentence = r"kept cannot be written \(No space left on device\); free some space, or give save\(\) another place\."
+    expected = (RunFolderError, sentence)
+    with monkeypatch.context() as patched:
+        patched.setattr(grn.Run, "_write_report", fail)
+        with pytest.raises(KeyboardInterrupt if isinstance(problem, KeyboardInterrupt) else expected[0]) as caught:
+            run.save(tmp_path / "kept")
+    if isinstance(problem, OSError):
+        assert caught.match(expected[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["temporary"]
+    assert run.folder.is_dir() and run.folder.is_relative_to(temporary)
+    run.save(tmp_path / "kept")
+    assert grn.load(tmp_path / "kept").metrics == run.metrics
+
+
+def test_the_report_of_a_saved_run_is_that_of_one_with_output(run, make_config, tmp_path):
+    """But for the name and, in no part of it, the folder."""
+    grn.train(make_config(), output=tmp_path / "first", quiet=True)
+    run.save(tmp_path / "second")
+    first, second = ((tmp_path / name / "report.html").read_text("utf-8") for name in ("first", "second"))
+    assert first.replace("first</", "second</") == second
+
+
+@pytest.mark.parametrize("inside", ["model", ""])
+def test_a_run_is_found_by_its_model_folder_too(inside, tiny_run):
+    assert grn.load(str(tiny_run / inside)).folder.samefile(tiny_run)
+
+
+def test_a_model_that_was_copied_out_of_its_run_has_cell_types_and_no_tables(tiny_run, tmp_path):
+    shutil.copytree(tiny_run / "model", tmp_path / "alone")
+    run = grn.load(tmp_path / "alone")
+    assert run.cell_types == ("type 1", "type 2")
+    assert repr(run).splitlines() == ["Model of 16 genes, 2 cell types", f"  folder: {tmp_path / 'alone'}"]
+    for name in ("edges", "network", "config", "metrics"):
+        with pytest.raises(RunFolderError, match="is a model without its run and has no"):
+            getattr(run, name)
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        ("", r"nowhere does not exist; give the folder of a run\."),
+        ("config.yaml", r"holds no run: it lacks config\.yaml"),
+        ("edges.parquet", r"was cut off, as edges\.parquet is missing; grn train --resume \S+ goes on with it\."),
+        ("model/card.json", r"was cut off, as model/card\.json is missing"),
+    ],
+)
+def test_what_is_no_run_is_one_sentence(missing, sentence, tiny_run, tmp_path):
+    folder = tmp_path / "run" if missing else tmp_path / "nowhere"
+    if missing:
+        shutil.copytree(tiny_run, folder)
+        (folder / missing).unlink()
+    with pytest.raises(RunFolderError, match=sentence) as caught:
+        grn.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_plot_draws_a_run(tiny_run):
+    from grn.plots.style import whole
+
+    run = grn.load(tiny_run)
+    curves = {"ours": pd.DataFrame({"recall": [0.5, 1.0], "precision": [1.0, 0.5]})}
+    cells = anndata.AnnData(np.ones((2, 1), np.float32))
+    cells.obsm["X_umap"], cells.obsm["X_regulon"] = np.eye(2), pd.DataFrame({"A": [1.0, 2]}, index=cells.obs_names)
+    arguments = {
+        "attention_layers": (run.network,),
+        "cell_type_genes": (pd.DataFrame({"cell_type": ["B", "B"], "gene": ["x", "y"], "effect": [1.0, -0.5]}),),
+        "cell_type_regulators": (run.network,),
+        "clustered_heatmap": (run,),
+        "confusion_matrix": (run.confusion,),
+        "network_difference": (run, *run.cell_types[:2]),
+        "network_graph": (run,),
+        "network_heatmaps": (run.network,),
+        "perturbation_volcano": (grn.perturb(run, knockout=run.edges["source"][0]),),
+        "precision_recall_curves": (curves, 0.1),
+        "regulator_activity": (cells, "A"),
+        "regulator_dots": (run,),
+        "strongest_regulations": (run.edges,),
+        "within_and_between": (run.edges,),
+        "training_curves": (run.history,),
+    }
+    assert set(arguments) == set(grn.plots.__all__)
+    for name, values in arguments.items():
+        picture = getattr(grn.plots, name)(*values)
+        assert whole(picture).axes
+
+
+def test_the_network_of_a_run_agrees_with_its_edges(tiny_run):
+    run = grn.load(tiny_run)
+    assert isinstance(run.network, anndata.AnnData)
+    rows, columns = (run.network.var_names.get_indexer(run.edges[name]) for name in ("target", "source"))
+    weights = np.asarray(run.network.varp["grn"][rows, columns]).ravel()
+    np.testing.assert_array_equal(weights, run.edges["weight"])
+
+
+def test_the_configuration_is_that_of_the_folder(tiny_run):
+    assert grn.load(tiny_run).config == load_config(Path(tiny_run) / "config.yaml")
+
+
+@pytest.fixture
+def copied(tiny_run, tmp_path):
+    """damage(name, content): a copy of the run in which one file has another content."""
+
+    def damage(name: str, content: bytes) -> grn.Run:
+        folder = Path(shutil.copytree(tiny_run, tmp_path / "copy"))
+        (folder / name).write_bytes(content)
+        return grn.load(folder)
+
+    return damage
+
+
+TABLES = {
+    "edges.parquet": lambda run: run.edges,
+    "metrics.csv": lambda run: run.metrics,
+    "confusion.csv": lambda run: run.confusion,
+    "edges_by_type.parquet": lambda run: grn.network(run, cell_type="type 1"),
+    "network.h5ad": lambda run: run.network,
+}
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00 PAR1"], ids=["empty", "bytes"])
+@pytest.mark.parametrize("name", TABLES)
+def test_a_damaged_table_is_one_sentence(name, content, copied, capsys):
+    run = copied(name, content)
+    with pytest.raises(DataError, match=re.escape(f"{name} ")) as refused:
+        TABLES[name](run)
+    assert "\n" not in str(refused.value) and re.search("damaged", str(refused.value))
+    assert main(["report", str(run.folder)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert "Run " in repr(run)
+
+
+def test_edges_without_their_columns_are_damaged(copied, tmp_path):
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
+    run = copied("edges.parquet", (tmp_path / "other.parquet").read_bytes())
+    with pytest.raises(DataError, match=r"edges\.parquet is damaged \(it has no column source\); restore it"):
+        _ = run.edges
+    with pytest.raises(DataError, match="it has no column source"):
+        grn.export(run, tmp_path / "edges.csv", format="csv")
+
+
+def test_a_log_that_is_no_text_does_not_matter(copied):
+    assert "16 genes" in repr(copied("log.txt", b"\xff\xfe"))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda run: run.save(None),
+        lambda run: grn.export(run, 5, format="csv"),
+        lambda run: grn.train("simulated:", output=5),
+        lambda run: grn.read_network(5, cell_type="type 1"),
+    ],
+)
+def test_what_is_no_path_is_one_sentence(call, tiny_run):
+    with pytest.raises(DataError, match=r"^(folder|output|network) is (5|None); it must be .*a path"):
+        call(grn.load(tiny_run))
+
+
+DAMAGED = {
+    "weights that are texts": ("edges.parquet", lambda table: table.astype({"weight": str}), "holds no numbers"),
+    "weights that are missing": ("edges.parquet", lambda table: table.assign(weight=np.nan), "a weight is missing"),
+    "metrics that are words": ("metrics.csv", lambda table: table.assign(step="x"), "holds no numbers"),
+    "a confusion that is words": ("confusion.csv", lambda table: table.astype(str) + "x", "no square table of numbers"),
+    "half a confusion": ("confusion.csv", lambda table: table.head(1), "no square table of numbers"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_table_that_can_be_read_and_is_none_of_a_run_is_damaged(case, tiny_run, copied, tmp_path):
+    name, change, sentence = DAMAGED[case]
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        change(pd.read_parquet(tiny_run / name)).to_parquet(path)
+    else:
+        change(pd.read_csv(tiny_run / name, index_col=0 if name.startswith("conf") else None)).to_csv(
+            path, index=name.startswith("conf")
+        )
+    run = copied(name, path.read_bytes())
+    with pytest.raises(DataError, match=rf"{name} is damaged \(.*{sentence}.*\); restore it, or train again"):
+        TABLES[name](run)
+
+
+def test_a_network_without_its_meaning_is_damaged(copied, tiny_run):
+    run = copied("log.txt", b"")
+    with h5py.File(run.folder / "network.h5ad", "r+") as file:
+        del file["uns/grn/sign"]
+    with pytest.raises(UserError, match=r'The network is damaged: uns\["grn"\] has no sign'):
+        signed_network(run.network)
+    damages = {
+        "is no dict": lambda adata: adata.uns.update(grn=None),
+        "is no text": lambda adata: adata.uns["grn"].update(sign=3),
+        "holds no numbers of cells": lambda adata: adata.obs.drop(columns="cells", inplace=True),
+        "grn.*and obs do not name the same": lambda adata: adata.uns["grn"].update(cell_types=["a"]),
+    }
+    for sentence, damage in damages.items():
+        network = grn.load(tiny_run).network
+        damage(network)
+        with pytest.raises(UserError, match=sentence):
+            signed_network(network)
+
+
+def test_the_networks_of_some_types_are_theirs(tiny_run):
+    network = grn.load(tiny_run).network
+    whole = signed_network(network).by_type
+    for name in network.obs_names:
+        alone = signed_network(network[[name]]).by_type
+        assert list(alone) == [name] and (alone[name] != whole[name]).nnz == 0

@@ -1,0 +1,446 @@
+"""`grn.train` on cells in memory, paths and configurations."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import sparse
+
+import grn
+from grn.cells.simulated import simulate
+from grn.cli.main import main
+from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
+from grn.training.loop.callbacks import ProgressLines
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@pytest.fixture
+def config(make_config):
+    return make_config()
+
+
+@pytest.fixture
+def adata(config):
+    return simulate(config.data.simulated)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """Where temporary folders are made in these tests; the working folder is another."""
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "temporary"
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Ctrl-C as Python has it: a shell's background job is born with Ctrl-C ignored, and so would be the tests'."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def train(data, config, **keywords):
+    return grn.train(data, config=config, **{"quiet": True, **keywords})
+
+
+def same(ours: grn.Run, theirs: grn.Run | Path) -> bool:
+    """Whether two runs have the same edges and scores to the last bit."""
+    theirs = theirs if isinstance(theirs, grn.Run) else grn.load(theirs)
+    pd.testing.assert_frame_equal(ours.edges, theirs.edges, check_exact=True)
+    return ours.metrics == theirs.metrics
+
+
+def test_cells_in_memory_train_as_those_of_a_file_and_of_the_command_line(adata, config, tiny_run):
+    adata.write_h5ad("cells.h5ad")
+    assert same(train(adata, config), tiny_run)
+    assert same(train("cells.h5ad", config), tiny_run)
+    assert same(grn.train(config, quiet=True), tiny_run)
+
+
+@pytest.mark.parametrize("form", ["dense", "csc", "view", "integers", "layer", "raw"])
+def test_the_form_of_the_matrix_does_not_matter(form, adata, config, tiny_run):
+    keywords = {}
+    if form == "dense":
+        adata.X = adata.X.toarray()
+    elif form == "csc":
+        adata.X = adata.X.tocsc()
+    elif form == "view":
+        more = anndata.concat([adata, adata[:7]])
+        more.obs_names_make_unique()
+        more.uns["truth"] = adata.uns["truth"]
+        adata = more[: len(adata)]
+    elif form == "integers":
+        adata.X = adata.X.astype(np.int64)
+    elif form == "layer":
+        adata.layers["umi"] = adata.X.copy()
+        adata.X = adata.X.log1p()
+        keywords["counts"] = "layer:umi"
+    else:
+        adata.raw = adata.copy()
+        adata.X = adata.X.log1p()
+        keywords["counts"] = "raw"
+    assert same(train(adata, config, **keywords), tiny_run)
+
+
+def test_the_cells_are_not_changed_and_nothing_is_left_in_the_working_folder(adata, config):
+    adata.raw = adata.copy()
+    adata.layers["other"] = adata.X.copy()
+    before = adata.copy()
+    train(adata, config)
+    for name in ("X", "obs", "var", "layers", "uns", "obsm", "varm", "raw"):
+        ours, theirs = getattr(adata, name), getattr(before, name)
+        if name == "X":
+            assert (ours != theirs).nnz == 0
+        elif name == "raw":
+            assert (ours.X != theirs.X).nnz == 0
+        elif name in ("obs", "var"):
+            pd.testing.assert_frame_equal(ours, theirs)
+        else:
+            assert set(ours) == set(theirs)
+    assert not list(Path.cwd().iterdir())
+
+
+def test_a_temporary_run_lives_as_long_as_its_object(adata, config, temporary):
+    run = train(adata, config)
+    folder = run.folder
+    assert folder.is_dir() and folder.is_relative_to(temporary)
+    assert run.config.data.path == "memory:" and "temporary" in repr(run)
+    del run
+    gc.collect()
+    assert not list(temporary.iterdir())
+
+
+def test_output_is_an_ordinary_run_folder(adata, config, temporary, tiny_run, capsys):
+    run = train(adata, config, output="kept", quiet=False)
+    printed = capsys.readouterr().out
+    assert " in kept" in printed
+    assert run.folder == Path("kept").absolute()
+    names = {path.name for path in tiny_run.iterdir()} | {"report.html"}
+    assert {path.name for path in run.folder.iterdir()} == names
+    folder = run.folder
+    del run
+    gc.collect()
+    assert same(grn.load(folder), tiny_run)
+    assert not list(temporary.iterdir())
+    with pytest.raises(RunFolderError, match="kept already exists and is not an empty folder"):
+        train(adata, config, output="kept")
+
+
+def test_progress_is_plain_lines_that_name_no_temporary_folder(adata, config, temporary, capfd):
+    train(adata, config, quiet=False)
+    printed, wrong = capfd.readouterr()
+    lines = printed.splitlines()
+    assert lines[0].startswith("80 cells x 16 genes with 1234 values: the run takes about ")
+    assert lines[1].startswith("80 cells x 16 genes (") and any(line.startswith("step 6/6") for line in lines)
+    assert "\r" not in printed and "\x1b" not in printed and str(temporary) not in printed and not wrong
+    train(adata, config)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_keywords_are_their_fields(adata, config):
+    adata.obs["donor"] = [*"abcdefgh"] * 10
+    keywords = {"label_key": "cell_type", "group_key": "donor", "genes": 12, "values": "counts", "counts": "X"}
+    run = train(
+        adata,
+        None,
+        **keywords,
+        regulators=pd.Index(["R1", "R2"]),
+        max_steps=np.int64(4),
+        seed=3,
+        set={"regulation.members": 1, "regulation.steps": 4, "network.top_k": 1, "regulation.penalties": (1.0,)},
+    )
+    used = run.config
+    assert {name: getattr(used.data, name) for name in keywords} == keywords
+    assert used.data.regulators == ["R1", "R2"]
+    assert (used.trainer.max_steps, used.trainer.seed, used.network.top_k) == (4, 3, 1)
+    assert set(run.edges["source"]) <= {"R1", "R2"} and run.edges["target"].is_unique
+
+
+def test_every_keyword_names_a_field_of_the_configuration():
+    from grn.config.fields import all_fields
+    from grn.verbs.train import KEYWORDS
+
+    assert set(KEYWORDS.values()) <= set(all_fields())
+    assert set(KEYWORDS) < set(inspect.signature(grn.train).parameters)
+
+
+def test_regulators_and_genes_may_be_files(adata, config):
+    Path("factors.txt").write_text("R1\nR2\n")
+    run = train(adata, config, regulators=Path("factors.txt"))
+    assert set(run.edges["source"]) == {"R1", "R2"}
+
+
+@pytest.mark.parametrize("name", ["simulated", "simulated.yaml"])
+def test_a_configuration_is_known_by_its_name(name):
+    """Of those that come with grn."""
+    tiny = {"data.simulated.cells": 60, "regulation.steps": 2, "regulation.members": 1, "trainer.max_steps": 2}
+    run = grn.train(name, set=tiny, quiet=True)
+    assert run.config.data.label_key == "cell_type" and len(run.config.data.regulators) == 12
+
+
+def lightnings() -> dict[str, str]:
+    """What Lightning keeps in the environment: its seed."""
+    return {name: value for name, value in os.environ.items() if name.startswith("PL_")}
+
+
+def test_random_states_signals_and_threads_are_as_before(adata, config):
+    random.seed(5), np.random.seed(5), torch.manual_seed(5)
+    expected = random.random(), np.random.random(), torch.rand(1).item()
+    random.seed(5), np.random.seed(5), torch.manual_seed(5)
+    handlers = [signal.getsignal(number) for number in SIGNALS]
+    environment, threads = lightnings(), torch.get_num_threads()
+    train(adata, config)
+    assert (random.random(), np.random.random(), torch.rand(1).item()) == expected
+    assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    assert torch.get_num_threads() == threads
+    assert lightnings() == environment
+
+
+@pytest.mark.parametrize("when", ["reading", "training"])
+def test_ctrl_c_raises_keyboard_interrupt_and_leaves_nothing(when, adata, config, temporary, monkeypatch, tiny_run):
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with monkeypatch.context() as patched:
+        if when == "reading":
+
+            def stop(*_):
+                os.kill(os.getpid(), signal.SIGINT)
+
+            patched.setattr(anndata.AnnData, "X", property(stop))
+        else:
+            patched.setattr(ProgressLines, "on_validation_end", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            train(adata, config)
+    assert not list(temporary.iterdir())
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert same(train(adata, config), tiny_run)
+
+
+def test_other_signals_end_training_and_reach_their_own_handler(adata, config, temporary, monkeypatch):
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        monkeypatch.setattr(ProgressLines, "on_validation_end", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(Interrupted):
+            train(adata, config)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert received == [signal.SIGTERM] and not list(temporary.iterdir())
+
+
+def test_after_ctrl_c_a_run_with_output_goes_on_where_its_cells_are_written(
+    adata, config, monkeypatch, tiny_run, capsys
+):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(ProgressLines, "on_validation_end", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        train(adata, config, output="kept")
+    with pytest.raises(RunFolderError, match=r"kept was cut off.*grn train --resume kept goes on with it"):
+        grn.load("kept")
+    assert main(["train", "--resume", "kept"]) == 2
+    assert "an AnnData in memory" in capsys.readouterr().err
+    adata.write_h5ad("cells.h5ad")
+    text = Path("kept/config.yaml").read_text()
+    assert "path: 'memory:'" in text
+    Path("kept/config.yaml").write_text(text.replace("path: 'memory:'", "path: cells.h5ad"))
+    assert main(["train", "--resume", "kept", "--quiet"]) == 0
+    assert same(grn.load("kept"), tiny_run)
+
+
+@pytest.mark.parametrize("command", ["export", "train"])
+def test_what_needs_the_cells_of_such_a_run_again_says_that_they_were_in_memory(command, adata, config, capsys):
+    train(adata, config, output="kept")
+    arguments = {"export": ["kept", "--output", "again"], "train": ["--config", "kept/config.yaml"]}[command]
+    assert main([command, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "an AnnData in memory" in error and "set data.path to FILE in config.yaml" in error
+    assert not Path("again").exists() and not Path("runs").exists()
+
+
+def test_training_works_beside_the_main_thread(adata, config, tiny_run):
+    """Where signals cannot be handled."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(train(adata, config)))
+    thread.start()
+    thread.join()
+    assert same(found[0], tiny_run)
+
+
+def changed(adata, **columns):
+    adata = adata.copy()
+    for name, value in columns.items():
+        setattr(adata, name, value)
+    return adata
+
+
+def negative(adata):
+    matrix = adata.X.toarray()
+    matrix[3, 5] = -1
+    return changed(adata, X=matrix)
+
+
+WRONG = {
+    "a table": (
+        lambda adata: adata.to_df(),
+        {},
+        DataError,
+        r"is of the type DataFrame; .*AnnData\(counts\)",
+    ),
+    "no cells": (lambda adata: adata[:0].copy(), {}, DataError, r"has 0 cells x 16 genes"),
+    "a column that is missing": (
+        lambda adata: adata,
+        {"label_key": "cell_types"},
+        DataError,
+        r"label_key is 'cell_types'.*did you mean 'cell_type'\?",
+    ),
+    "negative counts": (negative, {}, DataError, r"it has -1 for gene G2 in cell cell4, which is negative"),
+    "log values": (
+        lambda adata: changed(adata, X=adata.X.log1p(), layers={"umi": adata.X}),
+        {},
+        DataError,
+        r"it looks log-normalised.* set counts: layer:umi",
+    ),
+    "a gene that comes twice": (
+        lambda adata: changed(adata, var_names=["R1", "R1", *adata.var_names[2:]]),
+        {},
+        DataError,
+        r'gene names occur more than once.*\'R1\'.*; give set={"data.duplicates": "sum"} to add',
+    ),
+    "a cell that comes twice": (
+        lambda adata: changed(adata, obs_names=["a", "a", *adata.obs_names[2:]]),
+        {},
+        DataError,
+        r"Cell names occur more than once, 1 in all \(as 'a'\); call adata\.obs_names_make_unique\(\) first\.",
+    ),
+    "no such layer": (lambda adata: adata, {"counts": "layer:a"}, DataError, r"no layer 'a'; set counts to"),
+    "a regulator of another kind": (
+        lambda adata: adata,
+        {"regulators": ["SPI1"]},
+        DataError,
+        r"regulators \('SPI1'\)",
+    ),
+    "a field of simulated cells": (
+        lambda adata: adata,
+        {"set": {"data.simulated.cells": 50}},
+        ConfigError,
+        r"data\.simulated\.cells is of simulated cells, and other cells are given; leave it out",
+    ),
+    "no such field": (
+        lambda adata: adata,
+        {"set": {"trainer.max_step": 5}},
+        ConfigError,
+        r"set trainer\.max_step=5: trainer\.max_step is not a field; did you mean trainer\.max_steps\?",
+    ),
+    "a value of another kind": (
+        lambda adata: adata,
+        {"max_steps": "many"},
+        ConfigError,
+        r"max_steps is 'many'; it must be a whole number of at least 1\.",
+    ),
+    "a field given twice": (
+        lambda adata: adata,
+        {"seed": 1, "set": {"trainer.seed": 2}},
+        ConfigError,
+        r"set has trainer\.seed, which is also given as a keyword",
+    ),
+    "a path too": (
+        lambda adata: adata,
+        {"set": {"data.path": "x.h5ad"}},
+        ConfigError,
+        r"the first argument already gives the cells",
+    ),
+    "several processes": (lambda adata: adata, {"set": {"trainer.devices": 2}}, ConfigError, r"one process"),
+    "no such file": (
+        lambda adata: "cells.h5ad",
+        {},
+        DataError,
+        r"cells\.h5ad does not exist.*; give a file or scanpy:",
+    ),
+    "no such configuration": (lambda adata: "pbm.yaml", {"config": None}, ConfigError, r"did you mean pbmc\.yaml\?"),
+    "two configurations": (lambda adata: "pbmc.yaml", {}, ConfigError, r"a configuration already"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_used_is_one_sentence(case, adata, config, temporary):
+    make, keywords, error, sentence = WRONG[case]
+    with pytest.raises(error, match=sentence) as caught:
+        grn.train(make(adata), **{"config": config, "quiet": True, **keywords})
+    assert isinstance(caught.value, grn.errors.UserError) and "\n" not in str(caught.value)
+    assert not list(temporary.iterdir()) and not list(Path.cwd().iterdir())
+
+
+def test_an_unknown_keyword_is_named():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'label_keys'"):
+        grn.train("simulated:", label_keys="cell_type")
+
+
+def test_a_backed_anndata_is_read_and_stays_open(adata, config, tiny_run):
+    adata.write_h5ad("cells.h5ad")
+    backed = anndata.read_h5ad("cells.h5ad", backed="r")
+    assert same(train(backed, config), tiny_run)
+    assert backed.isbacked and backed.file.is_open and backed.X[:1].sum() >= 0
+    backed.file.close()
+
+
+def test_expression_values_are_taken_as_they_are(adata, config):
+    adata.X = sparse.csr_matrix(adata.X * 0.37)
+    run = train(adata, config, values="expression")
+    assert run.config.data.values == "expression" and np.isfinite(run.edges["weight"]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
+def test_the_temporary_folder_goes_with_its_process_and_with_no_other(tmp_path):
+    """A forked process that ends leaves its parent's run alone. Without a GPU: CUDA does not survive a fork.
+
+    The child runs its exit functions and no more: with some builds of torch, a child of any process that has fitted
+    something with Lightning does not get to the end of a whole exit.
+    """
+    code = (
+        "import atexit, os, grn\n"
+        "tiny = {'data.simulated.cells': 60, 'regulation.steps': 2, 'regulation.members': 1}\n"
+        "run = grn.train('simulated:', max_steps=2, set=tiny, quiet=True)\n"
+        "if os.fork() == 0:\n"
+        "    atexit._run_exitfuncs()\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "assert run.folder.is_dir()\n"
+        "print(run.folder)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        cwd=tmp_path,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    assert not Path(done.stdout.strip()).parent.exists()
+
+
+def test_a_backed_anndata_whose_file_is_gone_is_refused(tmp_path):
+    anndata.AnnData(np.ones((5, 3), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
+    cells = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    cells.file.close()
+    (tmp_path / "cells.h5ad").unlink()
+    with pytest.raises(DataError, match=r"cells\.h5ad, does not exist any more; read it again"):
+        grn.train(cells)
