@@ -12,10 +12,8 @@ from torch import Tensor
 def warmup_cosine(step: int, steps: int, warmup: float, *, from_start: bool = False) -> float:
     """What the learning rate is multiplied by in a step, 0 to 1: a linear warm-up of `warmup` steps, then a cosine that
     ends at 0 after `steps` steps. from_start: the cosine begins with the first step and multiplies the warm-up."""
-    if from_start:
-        angle = math.pi * step / steps
-    else:
-        angle = math.pi * min(max(0, step - warmup) / max(1, steps - warmup), 1.0)
+    after = min(max(0, step - warmup) / max(1, steps - warmup), 1.0)
+    angle = math.pi * step / steps if from_start else math.pi * after
     return min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(angle))
 
 
