@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from grn.config.files import without_removed
 from grn.config.schema import ModelConfig
-from grn.errors import RunFolderError
+from grn.config.strict_yaml import parse_yaml
+from grn.errors import ConfigError, RunFolderError
 from grn.io.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
 
 FORMAT = 7
@@ -139,12 +140,14 @@ def read_model_folder(folder: Path) -> ModelFiles:
                 raise ValueError(f"{name} has a name twice")
         return ModelFiles(
             card=Card(**card),
-            config=ModelConfig(**yaml.safe_load(content["config.yaml"])),
+            config=ModelConfig(
+                **without_removed(parse_yaml(content["config.yaml"].decode(), "config.yaml")[0], "model.")
+            ),
             vocabulary=vocabulary,
             classes=tuple(classes),
             tensors=content["model.safetensors"],
         )
-    except (ValueError, TypeError, KeyError, RecursionError, ValidationError, yaml.YAMLError) as damage:
+    except (ValueError, TypeError, KeyError, RecursionError, ConfigError, ValidationError) as damage:
         reason = " ".join(f"{damage}".split())
         raise RunFolderError(f"{folder} is damaged ({reason:.200}); train again or restore it.") from None
 

@@ -101,7 +101,6 @@ def edges_of_regulation(
         mean=mean,
         sd=sd,
         seed=config.trainer.seed,
-        signed_layers=config.model.signed_layers,
     )
     regulators = fitted.regulation.regulators.numpy()
     return WithPrior.of(found, config, cells, regulators, say).tables(config, cells, regulators)

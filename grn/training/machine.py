@@ -12,7 +12,6 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from grn.cells.loading.gene_parallel import ParallelRank
-from grn.config.launcher import number_in_environment, refuse_odd_launcher
 from grn.config.schema import TrainerConfig
 from grn.devices import uses_gpu
 from grn.errors import ConfigError
@@ -47,8 +46,7 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
             "trainer.tensorboard is true, but tensorboard is not installed; "
             'run pip install "grn[tensorboard]", or set it to false.'
         )
-    refuse_odd_launcher()
-    started = number_in_environment("WORLD_SIZE") if os.environ.get("WORLD_SIZE") else 1
+    started = int(os.environ.get("WORLD_SIZE") or 1)
     if "TORCHELASTIC_RUN_ID" in os.environ and started != processes(settings):
         raise ConfigError(
             f"torchrun started {started} processes, but trainer.devices x trainer.num_nodes is "

@@ -13,6 +13,7 @@ from grn.errors import DataError
 from grn.io.h5ad import in_units
 from grn.process_memory import in_use, physical_memory
 from grn.regulation.linear import LARGE
+from grn.regulation.members import RegulationSettings
 from grn.regulation.ridge import COLUMNS
 
 VALUE = 44  # bytes that a stored value takes: read, as a multiplicity, and in the copies that the fit reads
@@ -40,7 +41,7 @@ def memory_wanted(config: Config, size: Size) -> float:
     """An estimate in bytes, of the whole process and on a CPU."""
     genes = min(size.genes, config.data.genes) if isinstance(config.data.genes, int) else size.genes
     stored = VALUE * size.stored
-    settings, regulators = config.regulation, min(genes, _regulators(config, genes))
+    settings, regulators = RegulationSettings.of(config.regulation), min(genes, _regulators(config, genes))
     model = config.model
     widths = model.layers * (model.width + model.iterations * model.hidden)
     training = TRAINING + 4 * TABLES * widths * listed(config, size, genes)
@@ -64,7 +65,7 @@ def listed(config: Config, size: Size, genes: int) -> float:
     if not is_packed(config.data.bags, genes):
         return batch * genes
     present = size.stored / max(size.cells, 1) * genes / max(size.genes, 1)
-    absent = config.objectives.masked_multiplicity.fraction * config.data.absent_fraction * (genes - present)
+    absent = config.objectives.masked_multiplicity.fraction * 0.1 * (genes - present)
     return batch * (present + absent)
 
 

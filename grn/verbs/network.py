@@ -12,7 +12,7 @@ from grn.io.run_folder import CONFIG
 from grn.verbs.cells import cells_of_caller
 from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.run import Run, as_run
-from grn.verbs.train import KEYWORDS, WORDS, changed_fields, random_states_kept, run_settings
+from grn.verbs.train import KEYWORDS, changed_fields, random_states_kept, run_settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ BY_TYPE = "edges_by_type.parquet"
 STEPS = "regulation.steps"  # after the linear start
 
 
-@checked()
+@checked({"data.path": "source"})
 def network(
     source: AnnData | Run | Config | str | os.PathLike[str],
     *,
@@ -125,7 +125,7 @@ def network(
         return _of_run(as_run(source), cell, cell_type, data)  # type: ignore[arg-type]
     if data is not None:
         raise ConfigError("data= is the cells of a run, but the first argument are cells already; leave data= out.")
-    with reworded(WORDS), random_states_kept():
+    with random_states_kept():
         if config is None and not isinstance(source, Config):
             changes.setdefault(STEPS, 0)
         settings, adata, _ = run_settings(source, config, changes)

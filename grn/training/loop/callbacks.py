@@ -16,7 +16,6 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from grn.config.launcher import number_in_environment
 from grn.errors import Interrupted, RunFolderError, TrainingDiverged
 from grn.io.atomic import replacing_file
 from grn.messages import Say
@@ -208,4 +207,4 @@ def process_rank() -> int:
     Raises ConfigError where the variable that says it holds no number.
     """
     name = next((name for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if os.environ.get(name)), None)
-    return 0 if name is None else number_in_environment(name)
+    return 0 if name is None else int(os.environ[name])
