@@ -118,7 +118,7 @@ def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple
     if config.property.weight and model.property is not None:
         active["property"] = config.property.weight, obs_property
     for name, loss in (("gene_identity", gene_identity), ("composition", composition)):
-        if name in model.over_genes:
+        if name in model.over_genes and OVER_GENES[name]:
             active[name] = OVER_GENES[name], loss
     return active
 

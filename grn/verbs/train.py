@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
     from grn.config.schema import Config
 
-KEY
+KEYWORDS = {
+    **{
+        name: f"data.{name}"
+        for name in ("label_key", "group_key", "state_key", "regulators", "genes", "values", "counts")
+    },
+    **{name: f"trainer.{name}" for name in ("max_steps", "seed")},
+}
+"""The fields that have a keyword of their own."""
 
 
 @checked({"data.path": "data"})
