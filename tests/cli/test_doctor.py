@@ -52,7 +52,7 @@ def test_an_estimate_is_printed_for_a_run(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--label", "type"], "--label, --regulators and --set are of a run; give its configuration or cells, too."),
+        (["--label", "type"], "No cells are given"),
         (["none.yaml"], "none.yaml"),
         (["simulated.yaml", "--set", "trainer.max_step=6"], "max_steps"),
     ],

@@ -203,14 +203,6 @@ def test_tasks_of_slurm_that_are_not_the_configurations_processes_are_refused(re
     assert sentence.endswith("); start it with srun --nodes=1 --ntasks-per-node=1.")
 
 
-@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"])
-def test_what_launchers_write_into_the_environment_is_a_number(refusal, make_config, monkeypatch, name):
-    monkeypatch.setenv(name, "two")
-    assert refusal(make_config()).startswith(
-        f"The environment variable {name} is 'two', and launchers such as torchrun"
-    )
-
-
 def test_a_run_folder_that_is_removed_meanwhile_is_said(make_config, tmp_path, monkeypatch):
     def removed(start, *arguments, **options):
         shutil.rmtree(start.folder)
