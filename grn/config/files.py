@@ -14,20 +14,9 @@ from grn.config.mistakes import Origins, sentences, shown
 from grn.config.schema import Config
 from grn.config.strict_yaml import dump_yaml, parse_yaml
 from grn.errors import ConfigError, Mistakes, nearest, one_line
-from grn.io.atomic import DISGUISED, address_in, as_a_shell_reads, disguised, does_not_exist, folder_with
 
 SIMULATED = "data.simulated."
 FILES = ("data.path", "data.genes", "data.regulators", "network.prior")  # fields that may name a file or a folder
-
-
-# Files of other kinds in place of a configuration, and what to do.
-NO_YAML = {
-    DISGUISED[b"\x89HDF"]: (
-        "is an HDF5 file, where a configuration (YAML) is expected; to give cells, name them as data.path or in place "
-        "of a configuration"
-    ),
-    DISGUISED[b'{"']: "is JSON; write it as YAML: `data:` and, indented below it, `path: ...`",
-}
 
 
 def shipped_configs() -> Path:
@@ -52,8 +41,6 @@ def find_config(name: str | os.PathLike[str]) -> Path:
         what = "a folder" if wanted.is_dir() else "a link to nothing" if wanted.is_symlink() else "a pipe or device"
         raise ConfigError(f"{str(name)!r} is {what}, and a configuration is a text file (YAML); give one.")
     shipped = sorted(path.name for path in shipped_configs().glob("*.yaml"))
-    if address_in(name) or as_a_shell_reads(name):
-        raise ConfigError(does_not_exist(wanted, ""))
     known = {name: name for name in shipped} | {path.name: str(path) for path in wanted.parent.glob("*.y*ml")}
     near = nearest(wanted.name, known, LIKE) or nearest(f"{wanted.name}.yaml", known, LIKE)
     hint = f"did you mean {known[near]}?" if near else f"those are {', '.join(shipped)}."
@@ -117,11 +104,16 @@ def refuse_started_elsewhere(config: Config, name: str | os.PathLike[str], given
             )
 
 
+def folder_with(path: Path, start: Path) -> Path | None:
+    """The folder, `start` or one above it, in which a relative path exists, for messages; None where none has it."""
+    if path.is_absolute() or path.exists():
+        return None
+    return next((above for above in (start, *start.parents) if (above / path).exists()), None)
+
+
 def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], Origins, str]:
     """The values of a configuration file, where each was written, and the file's name in messages."""
     path = find_config(name)
-    if found := disguised(path):
-        raise ConfigError(f"{path} {NO_YAML.get(found, found)}.")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -40,7 +40,7 @@ def checked_anndata(adata: AnnData) -> AnnData:
     if adata.isbacked and not adata.file.is_open:
         import h5py
 
-        from grn.io.atomic import damaged_h5ad
+        from grn.io.h5ad import damaged_h5ad
 
         path = Path(str(adata.filename))
         try:

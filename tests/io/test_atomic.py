@@ -14,7 +14,9 @@ from scipy import sparse
 
 from grn.errors import DataError, RunFolderError
 from grn.io import atomic as files
-from grn.io.atomic import nearest_file, read_anndata, replacing_file, replacing_folder, write_text
+from grn.io.atomic import replacing_file, replacing_folder, write_text
+from grn.io.h5ad import read_anndata
+from grn.io.tables import nearest_file
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002])

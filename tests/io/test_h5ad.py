@@ -16,8 +16,8 @@ import pytest
 from scipy import sparse
 
 from grn.errors import RunFolderError
-from grn.io.atomic import read_anndata, replacing_file, replacing_folder, write_anndata
-from grn.io.h5ad import in_units, refuse_too_little_room, size_of
+from grn.io.atomic import replacing_file, replacing_folder
+from grn.io.h5ad import in_units, read_anndata, refuse_too_little_room, size_of, write_anndata
 
 
 def some_cells() -> ad.AnnData:
@@ -66,7 +66,6 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_h5ad import some_cells
 from grn.errors import RunFolderError
-from grn.io.atomic import write_anndata
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 adata = some_cells()
 for size in (0, 10, 3000, 50_000, 200_000, 240_000):
