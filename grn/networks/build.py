@@ -135,6 +135,7 @@ def network_of_model(
         "version": grn.__version__,
         "parameters": {
             "members": config.regulation.members,
+            "cells": len(cells),
             "bags": bags_read(config, trained, cells),
             "top_k": settings.top_k or 0,
             "seed": config.trainer.seed,
