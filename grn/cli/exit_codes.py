@@ -155,7 +155,7 @@ def _signals_raise() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread can set handlers
         yield
         return
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.signal(number, _terminate) for number in numbers}
     try:
         yield
