@@ -15,6 +15,7 @@ from grn.cli.exit_codes import exit_code_of, exit_with
 from grn.cli.mistyped import refuse_mistyped
 from grn.config.launcher import refuse_odd_launcher
 from grn.errors import ConfigError
+from grn.threads import wait_passively
 
 app = typer.Typer(
     name="grn",
@@ -116,5 +117,6 @@ def use_sound_environment(environment: MutableMapping[str, str]) -> None:
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and ends the process: the entry point of `grn`, `python -m grn` and train.py."""
     use_sound_environment(os.environ)
+    wait_passively()
     exit_with(main(sys.argv[1:] if arguments is None else arguments))
     raise AssertionError("exit_with returned")

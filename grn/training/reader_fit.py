@@ -29,6 +29,7 @@ from grn.errors import TrainingDiverged
 from grn.messages import Say
 from grn.model.cell_reader import CellReader, ReaderShape
 from grn.model.schedule import average_into, warmup_cosine
+from grn.threads import threads_for
 from grn.training.thinning import Thinning, shares
 
 FOLDS = 8  # of the labelled cells; a member does not see those of one of them
@@ -93,13 +94,14 @@ def fit_reader(
     reader.scale.fill_(math.sqrt(math.prod(read.multiplicity.shape) / squares) if squares else 1.0)
     steps = min(settings.steps, LONGER * config.trainer.max_steps)
     predict = nn.Parameter(torch.randn(settings.members, settings.summary, reader.genes).mul_(0.01).to(device))
-    reader, predict = train_members(config, reader.to(device), predict, read, steps, settings.learning_rate)
-    judges, accuracy = weigh_members(reader, read, seed)
-    # What the held-out cells were kept for is known now, so the members learn from them, too.
-    every = replace(read, fold=torch.full_like(read.fold, -1))
-    more, rate = max(1, steps // 3), settings.learning_rate / 2
-    reader, _ = train_members(config, reader, predict, every, more, rate)
-    set_axes(reader, every, seed)
+    with threads_for(settings.batch_size * sum(each.numel() for each in (predict, *reader.parameters()))):
+        reader, predict = train_members(config, reader.to(device), predict, read, steps, settings.learning_rate)
+        judges, accuracy = weigh_members(reader, read, seed)
+        # What the held-out cells were kept for is known now, so the members learn from them, too.
+        every = replace(read, fold=torch.full_like(read.fold, -1))
+        more, rate = max(1, steps // 3), settings.learning_rate / 2
+        reader, _ = train_members(config, reader, predict, every, more, rate)
+        set_axes(reader, every, seed)
     judged = f", accuracy {accuracy:.3f} on {judges} cells that they had not seen" if judges else ""
     say(f"Cell types: {settings.members} members in {time.monotonic() - started:.0f} s{judged}.")
     return reader.cpu().requires_grad_(False)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.arguments import SEED, Bound, checked
 from grn.errors import ConfigError, DataError, RunFolderError, nearest, reworded
 from grn.io.run_folder import CONFIG
 from grn.verbs.cells import cells_of_caller
+from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.run import Run, as_run
 from grn.verbs.train import KEYWORDS, WORDS, changed_fields, random_states_kept, run_settings
 
@@ -28,7 +28,7 @@ BY_TYPE = "edges_by_type.parquet"
 STEPS = "regulation.steps"  # after the linear start
 
 
-@checked(seed=SEED, genes=Bound(1))
+@checked()
 def network(
     source: AnnData | Run | Config | str | os.PathLike[str],
     *,
@@ -40,9 +40,9 @@ def network(
     group_key: str | None = None,
     state_key: str | None = None,
     regulators: Sequence[str] | str | os.PathLike[str] | None = None,
-    genes: int | str | os.PathLike[str] | None = None,
+    genes: Positive | str | os.PathLike[str] | None = None,
     counts: str | None = None,
-    seed: int | None = None,
+    seed: Seed | None = None,
     set: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> pd.DataFrame:
