@@ -55,7 +55,11 @@ def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
         return
     with replacing_file(path) as beside:
         trainer.save_checkpoint(beside)
-        if load_checkpoint(beside)["global_step"] != trainer.global_step:
+        try:
+            whole = load_checkpoint(beside)["global_step"] == trainer.global_step
+        except RunFolderError:
+            whole = False
+        if not whole:
             raise RunFolderError(f"{path} does not read back as it was written", advice="check the disk")
 
 
