@@ -1,7 +1,8 @@
 """How long a training takes beside other work: alone, and beside one busy process for each processor.
 
-Each run is `grn train` on the CPU in a process of its own. A busy process computes without end. On a machine that has
-other work already, neither time is that of an idle one: the load average is printed beside them.
+Each run is `grn train` on the CPU in a process of its own. A busy process computes without end. Beside the times stands
+what the run used of the processors: threads that spin use more beside other work, threads that sleep do not. On a
+machine that has other work already, no time is that of an idle one; the load average is printed, too.
 
     python benchmarks/busy.py [--sets small pbmc large] [--spinning] [--threads N]
 """
@@ -50,21 +51,27 @@ def busy(processes: int) -> Iterator[None]:
             each.wait()
 
 
-def seconds(name: str, processes: int, environment: dict[str, str]) -> float:
-    """How long a run takes beside so many busy processes."""
+def seconds(name: str, processes: int, environment: dict[str, str]) -> tuple[float, float]:
+    """How long a run takes beside so many busy processes, and how long it computes on all processors together."""
     with tempfile.TemporaryDirectory() as home, busy(processes):
         started = time.monotonic()
-        subprocess.run(command(name, Path(home) / "run"), env=environment, check=True)
-        return time.monotonic() - started
+        run = subprocess.Popen(command(name, Path(home) / "run"), env=environment)
+        _, status, used = os.wait4(run.pid, 0)
+        run.returncode = os.waitstatus_to_exitcode(status)
+        if run.returncode:
+            raise SystemExit(f"the run of {name} ended with {run.returncode}")
+        return time.monotonic() - started, used.ru_utime + used.ru_stime
 
 
 def measure(names: list[str], environment: dict[str, str]) -> pd.DataFrame:
-    """Columns set, load (before the two runs), alone, beside (seconds), ratio."""
+    """Columns set, load (before the two runs), alone, beside, ratio; alone_cpu, beside_cpu (of processors); seconds."""
     rows = []
     for name in names:
         load = os.getloadavg()[0]
-        alone, beside = (seconds(name, processes, environment) for processes in (0, os.cpu_count() or 1))
-        rows.append((name, load, alone, beside, beside / alone))
+        (alone, alone_cpu), (beside, beside_cpu) = (
+            seconds(name, processes, environment) for processes in (0, os.cpu_count() or 1)
+        )
+        rows.append((name, load, alone, beside, beside / alone, alone_cpu, beside_cpu))
         print(
             f"{name}: alone {alone:.1f} s, beside {beside:.1f} s, ratio {beside / alone:.2f}, load {load:.1f}",
             flush=True,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from grn.errors import DataError, UserError, nearest, one_line
+from grn.errors import DataError, nearest, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,9 +61,7 @@ def table_of_run(path: Path) -> Iterator[None]:
     """Within it, what pandas and pyarrow raise for a damaged table of a run becomes a DataError about `path`."""
     try:
         yield
-    except (MemoryError, PermissionError, UserError):
-        raise
-    except Exception as problem:
+    except (OSError, ValueError, LookupError, TypeError, NotImplementedError) as problem:
         raise DataError(
             f"{path} is missing or damaged ({one_line(problem)})", advice="restore it, or train again"
         ) from problem

@@ -55,17 +55,13 @@ def read_model_folder(folder: Path) -> ModelFiles:
     content = {name: (folder / name).read_bytes() for name in FILES}
     try:
         card = json.loads(content.pop(CARD))
-        found, ours = card["format"], card["hash"] == hash_of(card, content)
-    except (ValueError, TypeError, KeyError) as damage:
-        raise damaged_model(folder) from damage
-    if found not in READABLE:
-        raise RunFolderError(
-            f"{folder} has format {found!r}, and this version reads {FORMAT}",
-            advice="train again, or use the version that wrote it",
-        )
-    if not ours:
-        raise damaged_model(folder)
-    try:
+        if card["format"] not in READABLE:
+            raise RunFolderError(
+                f"{folder} has format {card['format']!r}, and this version reads {FORMAT}",
+                advice="train again, or use the version that wrote it",
+            )
+        if card["hash"] != hash_of(card, content):
+            raise ValueError("another hash")
         return ModelFiles(
             card=card,
             config=ModelConfig(**parse_yaml(content["config.yaml"].decode(), "config.yaml")[0]),
@@ -73,7 +69,7 @@ def read_model_folder(folder: Path) -> ModelFiles:
             classes=tuple(json.loads(content["labels.json"])),
             tensors=content["model.safetensors"],
         )
-    except (ValueError, TypeError, ConfigError) as damage:
+    except (ValueError, TypeError, KeyError, ConfigError) as damage:
         raise damaged_model(folder) from damage
 
 

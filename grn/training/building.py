@@ -126,12 +126,6 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
     """Raises DataError where the training cells do not differ in what would be learned (genes, regulators, the
     property), and ConfigError where cell types are the only objective and there are fewer than two."""
     settings, objectives = config.trainer, config.objectives
-    if settings.gene_parallel > len(cells.vocabulary):
-        raise ConfigError(
-            f"{{field}} is {settings.gene_parallel}, and {len(cells.vocabulary)} genes are used",
-            field="trainer.gene_parallel",
-            advice="set it to 1",
-        )
     world = processes(settings) // settings.gene_parallel
     EpochOrder(split.train, settings.batch_size, settings.seed, 0, world)  # DataError: too few cells
     varies = varying(cells.multiplicity[split.train])

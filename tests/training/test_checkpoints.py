@@ -106,7 +106,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_previous_one(tmp_path, w
     trainer.global_step = 7
     save_checkpoint(trainer, path)
     trainer.write, trainer.global_step = write, 8
-    with pytest.raises(RunFolderError, match=r"best\.ckpt") as caught:
+    with pytest.raises(RunFolderError, match=r"best.*\.ckpt|best") as caught:
         save_checkpoint(trainer, path)
     assert "\n" not in str(caught.value)
     assert step(path) == 7

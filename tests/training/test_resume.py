@@ -249,7 +249,7 @@ def test_a_missing_or_damaged_checkpoint_is_refused_before_training(cut_off, nam
     if name == "last" and damage is None:
         assert find_start(cut_off).step == 0
         return
-    with pytest.raises(RunFolderError, match=rf"{name}\.ckpt is missing, damaged"):
+    with pytest.raises(RunFolderError, match=rf"{name}\.ckpt is missing or damaged"):
         resumed(cut_off)
 
 
@@ -288,7 +288,7 @@ def test_a_checkpoint_without_an_origin_is_refused(cut_off):
     saved = torch.load(path, weights_only=True)
     del saved["callbacks"]["Origin"]
     torch.save(saved, path)
-    with pytest.raises(RunFolderError, match="of another program"):
+    with pytest.raises(RunFolderError, match="was written by another program"):
         find_start(cut_off)
 
 
