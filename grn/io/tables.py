@@ -43,10 +43,10 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
     try:
         with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
             yield cast(IO[bytes], file)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-        raise DataError(f"{path} is damaged or truncated ({one_line(problem)})", advice="copy it again") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder", advice="give the path of a file") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error, IsADirectoryError) as problem:
+        raise DataError(
+            f"{path} is a folder, or damaged ({one_line(problem)})", advice="give a file, or copy it again"
+        ) from None
 
 
 def number_advice(text: str) -> str | None:

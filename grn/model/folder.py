@@ -41,8 +41,6 @@ class ModelFiles:
 
 def read_model_folder(folder: Path) -> ModelFiles:
     """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
-    if not folder.exists():
-        raise RunFolderError(no_such_run(folder, "give a run folder or its model/."))
     if (folder / "model").is_dir():
         refuse_mixed_parts(folder)
         folder = folder / "model"
@@ -50,7 +48,9 @@ def read_model_folder(folder: Path) -> ModelFiles:
         refuse_cut_off(folder, ("model",))
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise RunFolderError(
-            f"{folder} is not a whole model: {missing[0]} is missing", advice="give a run folder or its model/"
+            f"{folder} is not a whole model: {missing[0]} is missing; give a run folder or its model/."
+            if folder.exists()
+            else no_such_run(folder, "give a run folder or its model/.")
         )
     content = {name: (folder / name).read_bytes() for name in FILES}
     try:
