@@ -9,7 +9,7 @@ from typing import Any
 from anndata import AnnData
 
 from grn.config.schema import DataConfig
-from grn.io.atomic import refuse_endless, unpacked
+from grn.io.tables import unpacked
 
 DENSE_SHARE = 0.1  # of the entries of a dense matrix on disk that are taken to be other than 0, as nobody has counted
 
@@ -43,7 +43,6 @@ def size_of_source(config: DataConfig, adata: AnnData | None = None) -> Size | N
         if path.is_file() and name.endswith((".h5ad", ".h5")):
             import h5py
 
-            refuse_endless(path)
             with h5py.File(path, "r") as file:
                 return _of_anndata(file, config) if name.endswith(".h5ad") else _of_tenx(file)
         if path.is_dir():

@@ -93,6 +93,7 @@ def write_network_files(
             "version": grn.__version__,
             "parameters": {
                 "members": config.regulation.members,
+                "cells": len(cells),
                 "bags": bags_read(config, trained, cells),
                 "top_k": settings.top_k or 0,
                 "seed": config.trainer.seed,

@@ -146,7 +146,7 @@ def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | 
         raise ConfigError("data= is read for the network of one cell alone; give cell=, too, or leave data= out.")
     if cell_type is None:
         return run.edges
-    from grn.io.atomic import read_edge_table
+    from grn.io.tables import read_edge_table
 
     path = run._file(BY_TYPE)
     if not path.is_file():

@@ -19,7 +19,7 @@ from grn.cells.readers.registry import open_source, source_in_file
 from grn.config.files import load_config
 from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
 from grn.io import h5ad as disk
-from grn.io.atomic import write_anndata
+from grn.io.h5ad import write_anndata
 from grn.model.saved import TrainedModel
 
 ALL = np.ones(16, dtype=bool)

@@ -21,7 +21,7 @@ from grn.cells.gene_lists import LISTS, read_list
 from grn.cells.preprocessing.variable import residual_variance, variance
 from grn.config.mistakes import shown
 from grn.errors import DataError, nearest
-from grn.io.atomic import address_in, as_a_shell_reads, nearest_file, unpacked
+from grn.io.tables import nearest_file, unpacked
 
 # Barcodes, after which R writes a dot, and numbered cells.
 OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE)
@@ -310,10 +310,6 @@ def read_gene_list(name: str, field: str) -> list[str]:
 
 def _instead(path: Path, field: str) -> str:
     """What to give in place of a list of genes that does not exist: the end of a sentence."""
-    if address_in(path):
-        return "it is an address: download it first."
-    if whole := as_a_shell_reads(path):
-        return f"only a shell reads ~ and $ in it: give the whole path, {whole}."
     words = CHOICES.get(field.lstrip("-").removesuffix("="), ())
     if near := nearest(path, [*words, *LISTS], likeness=0.7) or nearest_file(path):
         return f"did you mean {near}?"

@@ -14,7 +14,7 @@ from anndata import AnnData
 from grn.cells.readers.matrix import refuse_wrong_pointers
 from grn.config.schema import DataConfig
 from grn.errors import DataError
-from grn.io.atomic import damaged_h5ad, read_anndata, refuse_endless
+from grn.io.h5ad import damaged_h5ad, read_anndata
 
 LARGE = ("/X", "/raw/X", "/layers/", "/obsm/", "/obsp/")  # what grows with the cells, and is no table
 
@@ -42,7 +42,6 @@ def h5ad_in_file(path: Path, config: DataConfig) -> Iterator[AnnData]:
     from anndata.experimental import read_dispatched
 
     path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
-    refuse_endless(path)
     try:
         file = h5py.File(path, "r")
     except Exception as problem:

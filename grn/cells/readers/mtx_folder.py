@@ -17,7 +17,7 @@ from scipy.io import mmread
 from grn.cells.readers.tenx import tenx_cells
 from grn.config.schema import DataConfig
 from grn.errors import DataError, one_line
-from grn.io.atomic import unpacked
+from grn.io.tables import unpacked
 
 MATRIX, BARCODES, FEATURES = ("matrix.mtx",), ("barcodes.tsv",), ("features.tsv", "genes.tsv")
 NUMBERS = b"0123456789+-.eE \t\r\n"

@@ -26,7 +26,7 @@ from grn.cells.readers.zarr_folder import read_zarr_folder
 from grn.cells.simulated import open_simulated
 from grn.config.schema import DataConfig
 from grn.errors import ConfigError, DataError
-from grn.io.atomic import does_not_exist, refuse_pipe
+from grn.io.tables import does_not_exist
 
 Reader = Callable[[Path, DataConfig], AnnData]
 
@@ -98,7 +98,6 @@ def find_source(config: DataConfig) -> Callable[[], AnnData]:
     path = Path(config.path)
     if path.is_symlink() and not path.exists():
         raise DataError(f"{path} is a symbolic link that leads nowhere or to itself; set data.path to a file.")
-    refuse_pipe(path)
     if not path.exists():
         raise DataError(does_not_exist(path, f"set data.path to a file or to {_known_sources()}."))
     reader = _reader(path)

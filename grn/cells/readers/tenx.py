@@ -18,7 +18,6 @@ from scipy import sparse
 from grn.cells.readers.matrix import refuse_no_positions
 from grn.config.schema import DataConfig
 from grn.errors import DataError, one_line
-from grn.io.atomic import instead_of_hdf5, refuse_endless
 
 GENES = "Gene Expression"
 LEFT_OUT = "grn_left_out"  # key in uns: a sentence about the features that are not genes
@@ -28,7 +27,6 @@ def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
     """A feature-barcode matrix of Cell Ranger, any version; see `tenx_cells`. Raises DataError."""
     try:
         path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
-        refuse_endless(path)
         with h5py.File(path, "r") as file:
             group = _matrix_group(path, file)
             features = _features(group)
@@ -45,8 +43,6 @@ def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
     except (MemoryError, PermissionError, DataError):  # the first two are faults of the machine: cli/exit_codes.py
         raise
     except Exception as problem:  # a damaged file fails anywhere between HDF5, NumPy and SciPy
-        if found := instead_of_hdf5(path):
-            raise DataError(f"{path} {found}.") from problem
         raise DataError(
             f"{path} cannot be read as a 10x .h5 file ({one_line(problem)}); it is damaged, truncated or another "
             "format: copy or write it again."

@@ -24,7 +24,7 @@ from scipy import sparse
 from grn.cells.preprocessing.genes import ENSEMBL_ID, OF_CELLS, first_of_most, read_gene_list
 from grn.config.schema import DataConfig, Orientation
 from grn.errors import DataError
-from grn.io.atomic import number_advice, unpacked
+from grn.io.tables import number_advice, unpacked
 
 ENDINGS = tuple(f"{ending}{packed}" for ending in (".csv", ".tsv", ".txt") for packed in ("", ".gz"))
 

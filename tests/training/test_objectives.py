@@ -1,4 +1,6 @@
-"""Cell types and properties are validated and tested as `grn predict` predicts them: with no gene hidden."""
+"""Objectives from the configuration to the model folder; cell types and properties are tested with no gene hidden, as
+`grn predict` predicts them.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from grn.cells.loading.batches import EVALUATE, BagMaker
 from grn.cells.simulated import simulate
 from grn.config.schema import Config
 from grn.model.objectives import LABEL_SMOOTHING, active_objectives
-from grn.training.loop.task import Task
 from grn.training.run import train
+from grn.training.task import Task
 
 ROUNDING = 1e-4  # batches and packed bags of other sizes sum in another order
 
