@@ -32,7 +32,7 @@ from anndata import AnnData
 from scipy import sparse
 from scipy.io import mmwrite
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cli.exit_codes import USER_ERROR, explain
 from grn.config.files import dump_config, load_config
 from grn.config.schema import Config, DataConfig

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from grn.cells.preprocessing.genes import column_of, refuse_column_of_var
+from grn.cells.obs import column_of, refuse_column_of_var
 from grn.errors import ConfigError, DataError, nearest, one_line
 from grn.io.atomic import disguised
 

@@ -9,13 +9,13 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
+from grn.cells.genes import ENSEMBL_ID, gene_names, merge_duplicates, refuse_cells_as_genes
 from grn.cells.preprocessing.counts import (
     choices_that_hold_counts,
     choices_that_hold_expression,
     read_expression,
     refuse_empty,
 )
-from grn.cells.preprocessing.genes import ENSEMBL_ID, gene_names, merge_duplicates, refuse_cells_as_genes
 from grn.cells.readers.registry import open_source
 from grn.config.schema import DataConfig
 from grn.errors import DataError

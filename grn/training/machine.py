@@ -11,7 +11,7 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from grn.cells.loading.gene_parallel import ParallelRank
+from grn.cells.loading.order import ParallelRank
 from grn.config.launcher import number_in_environment, refuse_odd_launcher
 from grn.config.schema import TrainerConfig
 from grn.devices import uses_gpu

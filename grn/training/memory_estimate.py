@@ -5,8 +5,8 @@ Letters: C cells, N genes, R regulators, K states, P members.
 
 from __future__ import annotations
 
+from grn.cells.genes import read_gene_list
 from grn.cells.loading.batches import is_packed
-from grn.cells.preprocessing.genes import read_gene_list
 from grn.cells.size import Size
 from grn.config.schema import Config
 from grn.errors import DataError

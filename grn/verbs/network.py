@@ -183,8 +183,8 @@ def _of_cells(
 
     import numpy as np
 
-    from grn.cells.cells import load_cells
-    from grn.cells.preprocessing.scale import mean_and_sd
+    from grn.cells.load import load_cells
+    from grn.cells.preprocessing.moments import mean_and_sd
     from grn.messages import silent
     from grn.networks.file_formats import edge_table
     from grn.networks.in_context import network_in_context, summary

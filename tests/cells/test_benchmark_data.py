@@ -7,7 +7,7 @@ import anndata
 import numpy as np
 import pytest
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.preprocessing.recover import recover_counts
 from grn.cells.readers.matrix import to_csr
 from grn.config.schema import DataConfig

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from grn.cells.cells import cells_for_vocabulary, load_cells, read_labels
-from grn.cells.preprocessing.genes import choose_genes
+from grn.cells.genes import choose_genes
+from grn.cells.load import cells_for_vocabulary, load_cells
+from grn.cells.obs import read_labels
 from grn.config.schema import DataConfig
 from grn.errors import ConfigError, DataError, VocabularyMismatch
 

@@ -8,7 +8,7 @@ import pytest
 
 from grn.cells import gene_lists
 from grn.cells.gene_lists import LISTS, digest, get_list, known, names_in, path_of, read_list
-from grn.cells.preprocessing.genes import choose_regulators
+from grn.cells.genes import choose_regulators
 from grn.cli.main import main
 from grn.errors import DataError
 

@@ -11,8 +11,8 @@ from anndata import AnnData
 from scipy import sparse
 
 import grn
-from grn.cells.cells import load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.simulated import simulate
 from grn.config.schema import Config
 from grn.errors import ConfigError

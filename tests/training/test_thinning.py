@@ -7,8 +7,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from grn.cells.preprocessing.depth import basal_multiplicity, depth_scale
-from grn.cells.preprocessing.multiplicity import counting_of, to_multiplicity
+from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of, depth_scale, to_multiplicity
 from grn.training.thinning import Thinning, shares
 
 CELLS, GENES, TARGET = 40, 200, 500.0

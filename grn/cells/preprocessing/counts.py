@@ -14,7 +14,7 @@ from scipy import sparse
 
 from grn.cells.preprocessing.recover import ADVICE, recover_counts, recovery
 from grn.cells.readers.matrix import csr_pieces, locate, to_csr
-from grn.cells.readers.memory import MEMORY
+from grn.cells.readers.registry import MEMORY
 from grn.config.schema import DataConfig
 from grn.errors import ConfigError, DataError
 

@@ -1,32 +1,76 @@
-"""Which reader opens `data.path`: READERS by the ending of a file or folder, SCHEMES by the word before a colon.
-
-To add a file format:
-1. write grn/cells/readers/NAME.py with `read_NAME(path, config) -> AnnData`, which raises DataError for damaged files;
-2. add its ending to READERS below;
-3. add a writer of it to tests/data/readers/test_formats.py, which compares its cells with those of an .h5ad file.
-"""
+"""Which reader opens `data.path`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
+from urllib.error import URLError
 
 from anndata import AnnData
 
-from grn.cells.readers.h5ad import h5ad_in_file, read_h5ad
-from grn.cells.readers.memory import refuse_memory
-from grn.cells.readers.mtx_folder import is_mtx_folder, read_mtx_folder
-from grn.cells.readers.scanpy_datasets import DATASETS, open_scanpy_dataset
-from grn.cells.readers.tenx import read_tenx_h5
+from grn.cells.readers.anndata_files import h5ad_in_file, read_h5ad, read_zarr_folder
+from grn.cells.readers.tenx import is_mtx_folder, read_mtx_folder, read_tenx_h5
 from grn.cells.readers.text_matrix import ENDINGS as TEXT_ENDINGS
 from grn.cells.readers.text_matrix import read_text, refuse_columns_of_edges
-from grn.cells.readers.zarr_folder import read_zarr_folder
 from grn.cells.simulated import open_simulated
 from grn.config.schema import DataConfig
-from grn.errors import ConfigError, DataError
+from grn.errors import CellsNotStored, ConfigError, DataError, one_line
 from grn.io.atomic import does_not_exist, refuse_pipe
+
+MEMORY = "memory:"
+
+
+def refuse_memory(name: str, config: DataConfig) -> NoReturn:
+    """Raises CellsNotStored: the cells of such a configuration are in no file that could be read again."""
+    raise CellsNotStored(
+        f"data.path is {MEMORY!r}: the cells of this run were an AnnData in memory, which is not stored; write it with "
+        "adata.write_h5ad(FILE) and set data.path to FILE in config.yaml."
+    )
+
+
+def open_scanpy_dataset(name: str, config: DataConfig) -> AnnData:
+    """The data set `name`. Raises DataError where DATASETS has none of that name, or where a download fails."""
+    if name not in DATASETS:
+        raise DataError(f"scanpy:{name} is not known; choose one of {', '.join(f'scanpy:{s}' for s in DATASETS)}.")
+    return DATASETS[name]()
+
+
+def _pbmc68k_reduced() -> AnnData:
+    import scanpy
+
+    return scanpy.datasets.pbmc68k_reduced()
+
+
+def _pbmc3k() -> AnnData:
+    """Counts of the 2638 cells that scanpy's processed set labels, with those labels in obs["louvain"]."""
+    import scanpy
+
+    downloads = Path(scanpy.settings.datasetdir)
+    verbosity = scanpy.settings.verbosity
+    scanpy.settings.verbosity = "error"  # it warns of certificates, where there is no network at all
+    try:
+        counts = scanpy.datasets.pbmc3k()
+        labelled = scanpy.datasets.pbmc3k_processed()
+    except (URLError, OSError, ImportError) as problem:  # no network, no certificates, or a download that was cut short
+        with suppress(OSError):
+            downloads.rmdir()  # only if scanpy has made it and left it empty
+        raise DataError(
+            f"scanpy:pbmc3k is downloaded when it is first used, and the download failed ({one_line(problem)}); "
+            "connect to the network, or use scanpy:pbmc68k_reduced, which needs no download."
+        ) from problem
+    finally:
+        scanpy.settings.verbosity = verbosity
+    kept = counts.obs_names[counts.obs_names.isin(labelled.obs_names)]
+    cells = counts[kept].copy()
+    cells.obs["louvain"] = labelled.obs["louvain"].loc[kept].to_numpy()
+    return cells
+
+
+DATASETS: dict[str, Callable[[], AnnData]] = {"pbmc68k_reduced": _pbmc68k_reduced, "pbmc3k": _pbmc3k}
+
 
 Reader = Callable[[Path, DataConfig], AnnData]
 

@@ -21,7 +21,7 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.cells.preprocessing.genes import ENSEMBL_ID, OF_CELLS, first_of_most, read_gene_list
+from grn.cells.genes import ENSEMBL_ID, OF_CELLS, first_of_most, read_gene_list
 from grn.config.schema import DataConfig, Orientation
 from grn.errors import DataError
 from grn.io.atomic import number_advice, unpacked

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import distributed
 
-from grn.cells.loading.gene_parallel import ParallelRank
+from grn.cells.loading.order import ParallelRank
 
 
 def gene_parallel_group(rank: ParallelRank) -> distributed.ProcessGroup:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from grn.cells.cells import Cells, load_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
 from grn.cells.loading.batches import EVALUATE, BagMaker, is_packed, plain_batches
 from grn.config.schema import DataConfig
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.cells.loading.gene_parallel import ParallelRank
+from grn.cells.loading.order import ParallelRank
 from grn.errors import ConfigError
 
 

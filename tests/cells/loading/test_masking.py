@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from grn.cells.loading.masking import cell_states, gene_bits, threshold, uniform
+from grn.cells.loading.batches import cell_states, gene_bits, threshold, uniform
 
 
 def test_a_cells_numbers_do_not_depend_on_its_batch():
@@ -37,7 +37,7 @@ def test_the_numbers_are_uniform_and_independent():
 
 def test_another_process_draws_the_same():
     code = (
-        "import numpy as np; from grn.cells.loading.masking import uniform; "
+        "import numpy as np; from grn.cells.loading.batches import uniform; "
         "print(uniform(7, 1, 4, np.array([9]), 3).tolist())"
     )
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

@@ -7,8 +7,8 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.analysis.predict import data_config
-from grn.cells.cells import cells_for_vocabulary, load_cells
-from grn.cells.preprocessing.depth import (
+from grn.cells.load import cells_for_vocabulary, load_cells
+from grn.cells.preprocessing.multiplicity import (
     FEWEST,
     LEAST,
     basal_multiplicity,

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from grn.cells.cells import load_cells
-from grn.cells.preprocessing.genes import choose_genes, choose_regulators, gene_names, merge_duplicates, read_gene_list
+from grn.cells.genes import choose_genes, choose_regulators, gene_names, merge_duplicates, read_gene_list
+from grn.cells.load import load_cells
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 

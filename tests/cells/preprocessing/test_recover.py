@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.preprocessing.counts import read_expression
 from grn.cells.preprocessing.recover import recover_counts, recovery
 from grn.config.schema import DataConfig

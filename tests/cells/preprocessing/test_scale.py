@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from grn.cells.preprocessing import scale
-from grn.cells.preprocessing.scale import mean_and_sd, varying
+from grn.cells.preprocessing import moments
+from grn.cells.preprocessing.moments import mean_and_sd, varying
 
 
 def test_mean_and_sd_are_those_of_the_dense_table(monkeypatch):
-    monkeypatch.setattr(scale, "PIECE", 7)
+    monkeypatch.setattr(moments, "PIECE", 7)
     values = sp.random(31, 9, 0.4, format="csr", dtype=np.float32, random_state=1)
     values.data[::5] = 0  # zeros may be stored
     mean, sd = mean_and_sd(values)

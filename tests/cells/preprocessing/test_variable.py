@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from grn.cells.preprocessing import variable
-from grn.cells.preprocessing.variable import residual_variance, variance
+from grn.cells.preprocessing import moments
+from grn.cells.preprocessing.moments import residual_variance, variance
 
 
 def counts(seed: int = 0) -> sparse.csr_matrix:
@@ -28,7 +28,7 @@ def test_counting_noise_has_variance_one_whatever_the_mean():
 
 def test_blocks_change_nothing(monkeypatch):
     whole = residual_variance(counts())
-    monkeypatch.setattr(variable, "BLOCK", 300 * 7)
+    monkeypatch.setattr(moments, "BLOCK", 300 * 7)
     np.testing.assert_allclose(residual_variance(counts()), whole, rtol=1e-6)
 
 

@@ -19,7 +19,7 @@ from anndata import settings as anndata_settings
 from scipy import sparse
 from scipy.io import mmwrite
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.readers.registry import is_data_file, open_source
 from grn.config.schema import DataConfig
 from grn.errors import ConfigError, DataError
@@ -500,7 +500,7 @@ def test_what_the_machine_refuses_is_not_reported_as_damage(plain, tmp_path, mon
     orientation = "cells_by_genes" if name == "csv" else None
     place = {
         "10x": "h5py.Dataset.__getitem__",
-        "mtx": "grn.cells.readers.mtx_folder.mmread",
+        "mtx": "grn.cells.readers.tenx.mmread",
         "zarr": "anndata.read_zarr",
         "csv": "numpy.fromiter",
     }[name]

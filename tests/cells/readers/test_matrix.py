@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.readers import matrix
 from grn.cells.readers.matrix import locate, to_csr
 from grn.config.schema import DataConfig

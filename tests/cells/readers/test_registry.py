@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.readers import registry
 from grn.cells.readers.registry import open_source
 from grn.cells.size import size_of_source

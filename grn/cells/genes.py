@@ -9,16 +9,16 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from anndata import AnnData
 from scipy import sparse
 
 from grn.cells.gene_lists import LISTS, read_list
-from grn.cells.preprocessing.variable import residual_variance, variance
+from grn.cells.obs import CONTROL, column_of
+from grn.cells.preprocessing.moments import residual_variance, variance
 from grn.config.mistakes import shown
 from grn.errors import DataError, nearest
 from grn.io.atomic import address_in, as_a_shell_reads, nearest_file, unpacked
@@ -32,7 +32,6 @@ MEASURED = re.compile(
     r"(level_|unnamed: ?)\d+|index|row_?(names?|numbers?)",
     re.IGNORECASE,
 )
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
 SEPARATED = re.compile(r"[,;\t]")
 DATE = re.compile(
@@ -79,47 +78,6 @@ def unnamed_note(var: pd.DataFrame, gene_key: str | None) -> tuple[str, ...]:
 def without_name(column: pd.Series) -> pd.Series:
     """Which rows of a column of var name no gene."""
     return column.isna() | (column.astype(str) == "")
-
-
-NESTED = (list, tuple, set, dict, np.ndarray, bytes)
-
-
-def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Series:
-    """frame[key]; where there is none, raises DataError with the nearest column. field, table: names in messages.
-
-    Raises DataError, too, for two columns of the name, and for one that holds lists or bytes.
-    """
-    if key in frame:
-        column = frame[key]
-        if column.ndim > 1:
-            raise DataError(
-                f"{field} is {key!r}, and {table} has {column.shape[1]} columns of this name; rename all but one."
-            )
-        if column.dtype == object and column.map(lambda value: isinstance(value, NESTED)).any():
-            raise DataError(
-                f"{field} is {key!r}, a column of {table} that holds lists or bytes; give one with a text or a number "
-                "for each row."
-            )
-        return column
-    columns = [str(column) for column in frame.columns]
-    near = nearest(key, columns)
-    hint = f"did you mean {near!r}?" if near else f"{table} has {', '.join(map(repr, columns))}."
-    if not columns:
-        hint = f"{table} has no columns; give an .h5ad file whose {table} has it, or leave {field} out."
-    raise DataError(f"{field} is {key!r}, which is not a column of {table}; {hint}")
-
-
-def refuse_column_of_var(adata: AnnData, columns: Mapping[str, str | None]) -> None:
-    """Raises DataError for a column of obs that is one of var: rows and columns may be exchanged.
-
-    columns: the option that names a column, for messages -> the column, None for none.
-    """
-    for option, key in columns.items():
-        if key is not None and key not in adata.obs and key in adata.var:
-            raise DataError(
-                f"{option} is {key!r}, which is a column of var and not of obs; give a column of obs or, if the rows "
-                "are genes, exchange rows and columns, as adata.T does."
-            )
 
 
 def refuse_control_characters(names: Sequence[str]) -> None:
