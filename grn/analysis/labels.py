@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from grn.cells.obs import column_of, refuse_column_of_var
+from grn.cells.obs import column_of
 from grn.errors import ConfigError, DataError, nearest, one_line
 from grn.io.atomic import disguised
 
@@ -140,7 +140,6 @@ def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:
 
     Raises DataError where obs has no such column, or the column no label.
     """
-    refuse_column_of_var(adata, {"--labels": column})
     values = column_of(adata.obs, column, "--labels", "obs")
     found = np.full(len(values), None, dtype=object)
     for cell, value in enumerate(values):

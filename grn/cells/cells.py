@@ -1,15 +1,19 @@
-"""Cells: the checked data set that training, read-outs and predictions use."""
+"""Cells: the checked data set that training, read-outs and predictions use.
+
+Letters: C cells, N genes.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from grn.cells.preprocessing.counts import Expression
 from grn.cells.preprocessing.multiplicity import Counting, DepthScale
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import DataConfig
@@ -24,7 +28,7 @@ class Cells:
     labels [C]: position in classes, -1 where missing.   property [C]: float32, NaN where missing.
     basal [C]: float32, multiplicity of the basal gene, computed from the cell's sequencing depth.
     depth: the scale of that computation (see depth_scale); None where every cell's basal multiplicity is 1.
-    groups [C]: number of the cell's donor or batch (data.group_key); None without groups.
+    groups [C]: number of the cell's donor or batch (data.group_key), or of its exact copies; None without either.
     measures_depth [N]: bool, the genes over which a cell's depth is measured.   depth_share [N]: the share of the
     training cells' depth that each gene holds.
     target_total: the total to which log1p_normalised scaled each cell; None for the other transforms.
@@ -80,26 +84,44 @@ class CellsInPieces:
         return self.number
 
 
-def digest_of_cells(
-    values: sparse.csr_matrix,
-    config: DataConfig,
-    split: Split,
-    names: tuple[Sequence[str], Sequence[str]],
-    columns: Sequence[np.ndarray | None],
-) -> str:
-    """32 hex digits over everything that training reads from the cells.
+@dataclass(frozen=True)
+class Source:
+    """What was read from a source of C cells and M genes, before anything is chosen.
 
-    values: CSR float32 [C, N], as read, over the chosen genes.   config: of its fields, those that say how values
-    become multiplicities.   names: genes and classes.   columns: labels, regulators and the like, or None.
+    obs_names [C], labels, classes, groups, state, property: as in Cells.
+    values: CSR float32 [C, M], each gene once.   names [M]: of the genes.   columns: row of var -> position in names.
+    expression: its genes, where it is from, and the scale of its counts.
+    truth: see Cells.   left_out: a sentence about the features that are not genes; empty where all are.
+    """
+
+    obs_names: np.ndarray
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    groups: np.ndarray | None
+    state: np.ndarray | None
+    property: np.ndarray
+    values: sparse.csr_matrix
+    names: list[str]
+    columns: np.ndarray
+    expression: Expression
+    truth: pd.DataFrame | None
+    left_out: str
+
+
+def digest_of_cells(cells: Cells, values: sparse.csr_matrix, config: DataConfig, split: Split) -> str:
+    """32 hex digits over everything that training reads from the cells, by which a later command knows them again.
+
+    values: CSR float32 [C, N], as read, over the chosen genes, and not multiplicities: logarithms differ in the last
+    bit between processors.   config: of its fields, those that say how values become multiplicities.
     """
     found = hashlib.blake2b(digest_size=16)
     # Positions always have the same width, whatever width a reader has chosen for them.
     arrays = [values.indptr.astype(np.int64), values.indices.astype(np.int32, copy=False), values.data]
     arrays += [split.train, split.validation, split.test]
-    for array in [*arrays, *columns]:
+    for array in [*arrays, cells.labels, cells.property, cells.groups, cells.state, cells.regulators]:
         found.update(b"none" if array is None else f"{array.dtype}{array.shape}".encode())
         if array is not None:
             found.update(np.ascontiguousarray(array).data)
-    for texts in (*names, (config.values, config.multiplicity, config.depth)):
+    for texts in (cells.vocabulary, cells.classes, (config.values, config.multiplicity, config.depth)):
         found.update(repr(list(texts)).encode())
     return found.hexdigest()

@@ -1,15 +1,17 @@
 """Genes: their names, which of them are used, and which of those are regulators.
 
 Names are plain strings throughout: "NA" and "nan" are genes.
+
+Letters: C cells, N genes.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,33 +19,35 @@ import pandas as pd
 from scipy import sparse
 
 from grn.cells.gene_lists import LISTS, read_list
-from grn.cells.obs import CONTROL, column_of
+from grn.cells.obs import column_of
 from grn.cells.preprocessing.moments import residual_variance, variance
-from grn.config.mistakes import shown
-from grn.errors import DataError, nearest
-from grn.io.atomic import address_in, as_a_shell_reads, nearest_file, unpacked
+from grn.config.schema import DataConfig
+from grn.errors import ConfigError, DataError
+from grn.io.atomic import does_not_exist, unpacked
 
-# Barcodes, after which R writes a dot, and numbered cells.
-OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE)
-# What programs measure of each cell, as its total, and write beside its genes.
-MEASURED = re.compile(
-    r"(n|num|total|sum|log1p_total|log1p_n)_?(counts?|genes?|umis?|features?)(_by_counts)?|total|n(Count|Feature)_\w+|"
-    r"(pct|percent)[._]?(counts[._])?(mito?|mt|ribo|rb|hb)\w*|(library|lib)_?size|doublet_?scores?|"
-    r"(level_|unnamed: ?)\d+|index|row_?(names?|numbers?)",
-    re.IGNORECASE,
-)
+OF_CELLS = re.compile(
+    r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE
+)  # barcodes (R writes a dot), numbered cells
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
 SEPARATED = re.compile(r"[,;\t]")
 DATE = re.compile(
     r"\d{1,2}-(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)|(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)-\d{1,2}|\d{4}-\d\d-\d\d.*", re.I
 )
-CHOICES: dict[str, tuple[str, ...]] = {  # words that a field takes in place of a file
-    "data.regulators": ("all",),
-    "data.genes": ("all",),
-    "regulators": ("reference", "all"),
-    "genes": ("reference", "network", "data"),
-}
 ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The genes that are used.
+
+    positions: in the data, sorted, int64.   regulators: positions among the chosen ones; None: every gene may regulate.
+    named: positions in the data of the named regulators; None: none were named.
+    """
+
+    positions: np.ndarray
+    regulators: np.ndarray | None
+    named: np.ndarray | None
 
 
 def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
@@ -54,95 +58,72 @@ def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
     index = [str(name) for name in var.index]
     if gene_key is None:
         return index
-    column = column_of(var, gene_key, "data.gene_key", "var")
-    if pd.api.types.is_float_dtype(column) and len(broken := column[column % 1 > 0]):
-        raise DataError(
-            f"data.gene_key is {gene_key!r}, a column of var that holds numbers, as {broken.iloc[0]:g}; set "
-            "data.gene_key to one with the names of the genes."
-        )
-    absent = without_name(column)
+    column, absent = column_of(var, gene_key, "data.gene_key", "var"), without_name(var, gene_key)
     return [own if missing else str(name) for name, own, missing in zip(column, index, absent, strict=True)]
 
 
-def unnamed_note(var: pd.DataFrame, gene_key: str | None) -> tuple[str, ...]:
-    """A sentence about genes without a name in the column `gene_key` of var, where there are any (see gene_names)."""
-    absent = 0 if gene_key is None else int(without_name(var[gene_key]).sum())
-    if not absent:
-        return ()
-    return (
-        f"{absent} of {len(var)} genes have no name in the column {gene_key!r} of var (data.gene_key); they keep those "
-        "of its index.",
-    )
-
-
-def without_name(column: pd.Series) -> pd.Series:
-    """Which rows of a column of var name no gene."""
-    return column.isna() | (column.astype(str) == "")
+def without_name(var: pd.DataFrame, gene_key: str | None) -> np.ndarray:
+    """Which rows of var name no gene in the column `gene_key`, bool [N]."""
+    if gene_key is None:
+        return np.zeros(len(var), dtype=bool)
+    return (var[gene_key].isna() | (var[gene_key].astype(str) == "")).to_numpy()
 
 
 def refuse_control_characters(names: Sequence[str]) -> None:
     """Raises DataError for a name that tables, lists with one name a line, or XML could not hold, or that is empty."""
-    empty = next((place for place, name in enumerate(names) if not name.strip()), None)
-    if empty is not None:
-        raise DataError(f"Gene {empty + 1} of {len(names)} has an empty name; name it, or remove it.")
-    if CONTROL.search("".join(names)):
-        gene = next(name for name in names if CONTROL.search(name))
-        raise DataError(f"The gene {gene!r} has a tab or another control character in its name; rename it first.")
+    for place, name in enumerate(names):
+        if not name.strip() or CONTROL.search(name):
+            raise DataError(
+                f"Gene {place + 1} of {len(names)}, {name!r}, has no name that a table can hold; rename it."
+            )
 
 
-def merge_duplicates(
-    values: sparse.csr_matrix, names: Sequence[str], duplicates: str
-) -> tuple[sparse.csr_matrix, list[str]]:
-    """Values, CSR [C, N], and names [N] with every gene once.
+def once_each(names: Sequence[str], config: DataConfig) -> tuple[list[str], np.ndarray]:
+    """The names of the genes, each once, and to which of them each column of the data belongs, int64.
 
-    duplicates: of repeated genes, `refuse` raises DataError and `sum` adds their values in the first one's column.
+    Raises DataError where a name occurs more than once and data.duplicates is refuse.
     """
     refuse_control_characters(names)
-    position = {name: column for column, name in enumerate(dict.fromkeys(names))}
-    if len(position) == len(names):
-        return values, list(names)
-    repeated = [name for name, times in Counter(names).items() if times > 1]
-    if duplicates == "refuse" and (dates := dates_among(repeated)):
+    position = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    if config.duplicates == "sum" and config.values == "expression":
+        problem = "{field} is sum, which adds counts, but data.values is expression"
+        raise ConfigError(problem, field="data.duplicates", advice="set {field} to refuse")
+    if config.duplicates == "refuse" and len(position) < len(names):
+        repeated = [name for name, times in Counter(names).items() if times > 1]
+        dates = [name for name in repeated if DATE.fullmatch(name)]
         raise DataError(
-            f"Some gene names occur more than once and look like dates ({_examples(dates)}), which spreadsheets "
-            "make of names such as MARCH1 and MARC1; export the data again, with the names as text."
+            f"Some gene names occur more than once ({len(repeated)}: {examples(repeated)})",
+            field="data.duplicates",
+            advice="they look like dates, which spreadsheets make of names such as MARCH1: export them as text"
+            if dates
+            else "set {field} to sum to add their counts, or data.gene_key to a column of var with unique names",
         )
-    if duplicates == "refuse":
-        raise DataError(
-            f"Some gene names occur more than once ({len(repeated)}: {_examples(repeated)}); set data.duplicates: sum "
-            "to add their counts, or data.gene_key to a column of var with unique names."
-        )
-    columns = np.array([position[name] for name in names])
-    gather = sparse.csr_matrix((np.ones(len(names), np.float32), (np.arange(len(names)), columns)))
-    merged = (values @ gather).tocsr()
+    return list(position), np.array([position[name] for name in names], np.int64)
+
+
+def merge_duplicates(values: sparse.csr_matrix, place: np.ndarray) -> sparse.csr_matrix:
+    """Values, CSR [C, N], with the columns of each gene added up. place: see once_each."""
+    if np.array_equal(place, np.arange(len(place))):
+        return values
+    merged = (values @ sparse.csr_matrix((np.ones(len(place), np.float32), (np.arange(len(place)), place)))).tocsr()
     merged.sort_indices()
-    return merged, list(position)
+    return merged
 
 
-def dates_among(names: Iterable[str]) -> list[str]:
-    """Names that a spreadsheet has turned into dates, as 1-Mar of MARCH1."""
-    return [name for name in names if DATE.fullmatch(name)]
+def choose(training: sparse.csr_matrix, names: Sequence[str], config: DataConfig) -> Chosen:
+    """The genes and regulators of `data.genes` and `data.regulators`. training: CSR [C, N] of the training cells.
 
-
-def genes_note(names: Sequence[str], choice: int | str) -> tuple[str, ...]:
-    """Sentences about genes of a list (`data.genes`) that the data [N] lack, and about names that look like dates."""
-    notes = []
-    if isinstance(choice, str) and choice != "all":
-        listed = read_gene_list(choice, "data.genes")
-        absent = sorted(set(listed) - set(names))
-        if absent:
-            notes.append(f"{len(absent)} of {len(listed)} genes of {choice} are {_absent(absent, names)}.")
-    if measured := [name for name in names if MEASURED.fullmatch(name)]:
-        notes.append(
-            f"{len(measured)} gene names are those of measurements or numbers of cells ({_examples(measured)}) and "
-            "count as genes; remove these columns if they are none."
-        )
-    if dates := dates_among(names):
-        notes.append(
-            f"{len(dates)} gene names look like dates ({_examples(dates)}), which spreadsheets make of names such as "
-            "MARCH1; if that was not meant, export the data again, with the names as text."
-        )
-    return tuple(notes)
+    Raises DataError where none is found.
+    """
+    named = choose_regulators(names, config.regulators)
+    positions = choose_genes(training, names, config.genes, named, config.values)
+    if named is None:
+        return Chosen(positions, None, None)
+    regulators = np.flatnonzero(np.isin(positions, named)).astype(np.int64)
+    if regulators.size == 0:
+        problem = "None of the regulators ({field}) is among the chosen genes"
+        raise DataError(problem, field="data.regulators", advice="choose more genes (data.genes)")
+    return Chosen(positions, regulators, named)
 
 
 def choose_genes(
@@ -154,58 +135,37 @@ def choose_genes(
     keep: positions of the regulators that were named; those that a training cell expresses are kept in addition to the
     most variable genes. Raises DataError where no listed gene is found.
     """
-    if choice == "all":
+    if choice == "all" or (isinstance(choice, int) and choice >= len(names)):
         return np.arange(len(names))
-    if isinstance(choice, int):
-        if choice >= len(names):
-            return np.arange(len(names))
-        scores = variance(counts) if values == "expression" else residual_variance(counts)
-        chosen = np.argsort(-scores, kind="stable")[:choice]
-        if keep is not None:
-            expressed = np.asarray((counts > 0).sum(axis=0)).ravel() > 0
-            chosen = np.union1d(chosen, keep[expressed[keep]])
-        return np.sort(chosen)
-    listed = read_gene_list(choice, "data.genes")
-    chosen = np.flatnonzero(np.isin(names, listed))
-    if chosen.size == 0:
-        raise DataError(_none_found(choice, listed, names))
-    return chosen
+    if isinstance(choice, str):
+        return _found(read_gene_list(choice, "data.genes"), names, "data.genes")
+    scores = variance(counts) if values == "expression" else residual_variance(counts)
+    chosen = np.argsort(-scores, kind="stable")[:choice]
+    if keep is not None:
+        expressed = np.asarray((counts > 0).sum(axis=0)).ravel() > 0
+        chosen = np.union1d(chosen, keep[expressed[keep]])
+    return np.sort(chosen)
 
 
-def choose_regulators(
-    names: Sequence[str], choice: str | list[str], cells: Sequence[str] = ()
-) -> tuple[np.ndarray | None, str]:
-    """Positions of the regulators, int64 (None: every gene), and a sentence about how many were found.
+def choose_regulators(names: Sequence[str], choice: str | list[str]) -> np.ndarray | None:
+    """Positions of the regulators, int64; None: every gene. choice: `data.regulators`. Raises DataError."""
+    return None if choice == "all" else _found(listed_genes(choice, "data.regulators"), names, "data.regulators")
 
-    names [N]: of the genes.   choice: `data.regulators`.   cells: names of the cells, for messages.
-    Raises DataError where none is found.
-    """
-    if choice == "all":
-        return None, "Every gene may regulate."
-    listed = read_gene_list(choice, "data.regulators") if isinstance(choice, str) else [str(name) for name in choice]
-    if not listed:
-        raise DataError("data.regulators is an empty list; list genes, or set it to all.")
+
+def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
+    """The genes that `data.regulators` or `data.genes` lists; none where it is `all` or a number."""
+    if isinstance(choice, int) or choice == "all":
+        return []
+    return read_gene_list(choice, field) if isinstance(choice, str) else [str(name) for name in choice]
+
+
+def _found(listed: Sequence[str], names: Sequence[str], field: str) -> np.ndarray:
     found = np.flatnonzero(np.isin(names, listed))
-    if alone := sorted({"all", *LISTS} & set(listed) - set(names)):
-        raise DataError(f"data.regulators lists {alone[0]!r}, which is no gene; give it alone, or names of genes.")
-    if files := [name for name in listed if name not in names and os.path.splitext(name)[1] and os.path.isfile(name)]:
-        raise DataError(f"data.regulators lists {files[0]!r}, which is a file; give it alone, or names of genes.")
     if found.size == 0:
-        if turned := sorted(set(listed) & set(cells)):
-            raise DataError(
-                f"None of the genes of data.regulators is among the genes of the data, whose cells have their names "
-                f"({turned[0]!r}); transpose it, so that a row is a cell (adata.T)."
-            )
-        raise DataError(_none_found("data.regulators", listed, names))
-    absent = sorted(set(listed) - set(names))
-    missing = f"; {len(absent)} are {_absent(absent, names)}" if absent else ""
-    return found, f"{found.size} of {len(set(listed))} regulators were found{missing}."
-
-
-def _absent(absent: Sequence[str], names: Sequence[str]) -> str:
-    """The end of a sentence about genes of a list that the data lack: examples, and the reason where it is seen."""
-    near = near_miss(absent, names)
-    return f"not in the data ({_examples(absent)})" + (f"; {near}" if near else "")
+        problem = f"None of the genes of {{field}} ({examples(listed)}) is in the data ({examples(names)})"
+        near = near_miss(listed, names)
+        raise DataError(problem, field=field, advice=near or "set data.gene_key to a column of var with such names")
+    return found
 
 
 def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str) -> None:
@@ -214,9 +174,8 @@ def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str
     Both do where the genes are short sequences. where: the data, for messages.
     """
     if (example := first_of_most(names, OF_CELLS)) and not first_of_most(cells, OF_CELLS):
-        raise DataError(
-            f"The genes of {where} are named like cells ({example!r}); transpose it, so that a row is a cell (adata.T)."
-        )
+        problem = f"The genes of {where} are named like cells ({example!r})"
+        raise DataError(problem, field="data.path", advice="transpose it, so that a row is a cell (adata.T)")
 
 
 def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
@@ -228,58 +187,23 @@ def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
 def read_gene_list(name: str, field: str) -> list[str]:
     """The genes in a file, one a line; blank lines and lines with # are skipped; or those of a published list (LISTS).
 
-    field: its name in messages. Raises DataError for a file that is missing, not text or without genes.
+    field: the one that has the name. Raises DataError for a file that does not exist or lists no genes.
     """
     path = Path(name)
-    try:
-        path.is_file()
-    except OSError as problem:  # as for a long list of names
-        raise DataError(
-            f"{field} is {name[:40]!r}..., which is no name of a file ({problem.strerror}); give a file, or the genes "
-            "themselves, as [A, B]."
-        ) from None
     if name in LISTS and not path.is_file():
         return read_list(name)
     if not path.is_file():
-        if not name.strip():
-            raise DataError(f"{field} is empty; give a file with one gene a line.")
-        if path.exists():
-            what = "a folder" if path.is_dir() else "a pipe or device"
-            raise DataError(f"{field} is {name!r}, which is {what}; give a file with one gene a line.")
-        raise DataError(f"{field} is {name!r}, but there is no such file; {_instead(path, field)}")
-    try:
-        with unpacked(path) as file:
-            lines = [line.strip() for line in file.read().decode("utf-8-sig").splitlines()]
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not text in UTF-8; save it as UTF-8, with one gene a line.") from None
+        advice = f"give a file with one gene a line, the genes themselves as [A, B], or one of {', '.join(LISTS)}"
+        problem = "it is not a file" if path.exists() else does_not_exist(path, "give another name").rstrip(".")
+        raise DataError(f"{{field}} is {name[:80]!r}: {problem}", field=field, advice=advice)
+    with unpacked(path) as file:
+        lines = [line.strip() for line in file.read().decode("utf-8-sig", errors="replace").splitlines()]
     genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))
-    if not genes:
-        raise DataError(f"{path} lists no genes; write one gene a line.")
-    if genes[0].startswith("<"):
-        raise DataError(f"{path} begins with {genes[0][:30]!r}, as a web page does; download the list again.")
-    several = [line for line in genes if SEPARATED.search(line)]
-    if 2 * len(several) > len(genes):
-        raise DataError(
-            f"{path} has more than a gene on a line ({several[0][:40]!r}); write one gene a line, and nothing beside "
-            "it."
-        )
+    odd = [line for line in genes if SEPARATED.search(line) or line.startswith("<")]
+    if not genes or 2 * len(odd) > len(genes):
+        found = f"has {odd[0][:40]!r} on a line" if odd else "lists no genes"
+        raise DataError(f"{path} {found}", field=field, advice="write one gene a line, and nothing beside it")
     return genes
-
-
-def _instead(path: Path, field: str) -> str:
-    """What to give in place of a list of genes that does not exist: the end of a sentence."""
-    if address_in(path):
-        return "it is an address: download it first."
-    if whole := as_a_shell_reads(path):
-        return f"only a shell reads ~ and $ in it: give the whole path, {whole}."
-    words = CHOICES.get(field.lstrip("-").removesuffix("="), ())
-    if near := nearest(path, [*words, *LISTS], likeness=0.7) or nearest_file(path):
-        return f"did you mean {near}?"
-    given = [*words, *(["a whole number"] if field == "data.genes" else []), "a file with one gene a line"]
-    if field == "data.regulators" and not re.search(r"[./\\]", str(path)):
-        names = re.findall(r"[^\s;,|]+", str(path))
-        given.append(f"the genes themselves, as [{', '.join(names)}]")
-    return f"give {', '.join(given[:-1])}{' or ' if given[1:] else ''}{given[-1]}."
 
 
 def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
@@ -294,11 +218,6 @@ def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
         for name in wanted:
             if (other := own.get(form(name))) is not None and other != name:
                 return "some differ only in " + why.format(f"{name!a} and {other!a}")
-    alone = set(known)
-    for name in wanted:
-        if word := next((word for word in re.split(r"[\s'\"]+", name) if word in alone and word != name), None):
-            found = f"({name[:60]!a} and {word!a})"
-            return f"some hold more than a name {found}; write each name alone"
     return None
 
 
@@ -314,14 +233,6 @@ def without_version(name: str) -> str:
     return name.partition(".")[0] if ENSEMBL_ID.fullmatch(name) else name
 
 
-def _none_found(field: str, listed: Sequence[str], names: Sequence[str]) -> str:
-    near = near_miss(listed, names)
-    return (
-        f"None of the genes of {field} ({_examples(listed)}) is in the data, whose genes are named like "
-        f"{_examples(names)}; "
-        + (f"{near}." if near else "use the same kind of names, or set data.gene_key to a column of var that has them.")
-    )
-
-
-def _examples(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(map(shown, names[:most])) + (", ..." if len(names) > most else "")
+def examples(names: Sequence[str], most: int = 3) -> str:
+    """Names in quotes; of many, the first."""
+    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")

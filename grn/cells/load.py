@@ -1,8 +1,13 @@
-"""Cells: the checked data set that training, read-outs and predictions use, made from the AnnData behind data.path."""
+"""From the AnnData behind data.path to cells: for training (load_cells), or for a trained model (cells_in_pieces).
+
+Letters: C cells, N genes of the vocabulary, M genes of the data.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,31 +15,21 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.cells.cells import Cells, CellsInPieces, digest_of_cells
-from grn.cells.doubts import doubtful_cells, doubtful_counts
+from grn.cells.cells import Cells, CellsInPieces, Source, digest_of_cells
 from grn.cells.genes import (
     ENSEMBL_ID,
-    choose_genes,
-    choose_regulators,
+    Chosen,
+    choose,
     gene_names,
-    genes_note,
     merge_duplicates,
     near_miss,
-    plain,
+    once_each,
     refuse_cells_as_genes,
-    unnamed_note,
+    without_name,
 )
-from grn.cells.obs import (
-    MISSING,
-    _read_groups,
-    _read_property,
-    _read_state,
-    column_of,
-    read_labels,
-    refuse_column_of_var,
-)
-from grn.cells.preprocessing.counts import Expression, expression_in_pieces, read_expression, refuse_empty
-from grn.cells.preprocessing.moments import varying
+from grn.cells.notes import notes_on_cells, notes_on_new_cells
+from grn.cells.obs import MISSING, column_of, read_groups, read_labels, read_numbers, read_state
+from grn.cells.preprocessing.counts import genes_of, read_expression
 from grn.cells.preprocessing.multiplicity import (
     DepthScale,
     basal_multiplicity,
@@ -48,15 +43,12 @@ from grn.cells.preprocessing.multiplicity import (
     totals,
     zeros_reflect_depth,
 )
-from grn.cells.preprocessing.split import Split, split_cells
-from grn.cells.readers.registry import MEMORY, open_source
+from grn.cells.preprocessing.split import Split, copies_of, joined, split_cells
+from grn.cells.readers.registry import name_of, source_in_file
 from grn.cells.readers.tenx import LEFT_OUT
 from grn.cells.simulated import read_truth
 from grn.config.schema import DataConfig
-from grn.errors import ConfigError, DataError, VocabularyMismatch
-
-OF_MISSING = ("nan", "none", "na", "n/a", "<na>", "null", "?", "-", "unknown", "unassigned", "unlabeled", "unlabelled")
-"""What other programs write for a label that is not known, in lower case."""
+from grn.errors import DataError, VocabularyMismatch
 
 
 def load_cells(
@@ -68,80 +60,30 @@ def load_cells(
     adata: cells in memory, which are used instead of `data.path`; it is not changed.
     Raises DataError, ConfigError.
     """
-    source = adata
-    adata = open_source(config) if source is None else source
-    refuse_empty(adata, config.path)
-    keys = {"label_key": config.label_key, "group_key": config.group_key, "state_key": config.state_key}
-    refuse_column_of_var(adata, {f"data.{name}": key for name, key in keys.items()})
-    labels, classes = read_labels(adata.obs, config.label_key)
-    groups = _read_groups(adata.obs, config.group_key)
-    split = split_cells(labels, groups, config.validation_fraction, config.test_fraction, seed)
-    expression = read_expression(adata, config)
-    values, names = _named_genes(expression, config)
-    refuse_cells_as_genes(names, list(map(str, adata.obs_names)), config.path if source is None else "the AnnData")
-    named, regulators_note = choose_regulators(names, config.regulators, list(map(str, adata.obs_names)))
-    chosen = choose_genes(values[split.train], names, config.genes, named, config.values)
-    doubts = doubtful_counts(values) if config.values == "counts" else []
-    if len(chosen) < len(names):
-        values = values[:, chosen]
-    if source is None and adata.isbacked:
-        adata.file.close()
-    regulators = None if named is None else _positions_within(chosen, named)
-    counted = config.values == "counts"
-    counts = values if counted else detected(values)  # depth is measured in counts, or in detected genes
-    measures = measures_depth(counts[split.train], regulators)
-    total = totals(counts, measures)
-    transform = _transform(config)
-    target = median_total(total[split.train]) if transform == "log1p_normalised" else None
-    used = "" if regulators is None else f", {regulators.size} of them as regulators"
-    measured = config.depth == "auto" and (counted or zeros_reflect_depth(counts[split.train], measures))
-    depth = depth_scale(total[split.train]) if measured else None
-    vocabulary = tuple(names[position] for position in chosen)
-    predicted, state = _read_property(adata.obs, property_key), _read_state(adata.obs, config.state_key)
-    multiplicity = to_multiplicity(values, transform, total, target)
-    cells = Cells(
-        multiplicity=multiplicity,
-        vocabulary=vocabulary,
-        regulators=regulators,
-        labels=labels,
-        classes=classes,
-        property=predicted,
-        obs_names=adata.obs_names.to_numpy(str),
-        basal=basal_multiplicity(total, depth),
-        depth=depth,
-        measures_depth=measures,
-        depth_share=depth_share(counts[split.train], measures),
-        target_total=target,
-        counts_from=expression.origin,
-        notes=(
-            *_left_out(adata),
-            *unnamed_note(expression.var, config.gene_key),
-            *_empty_cells(values),
-            *doubts,
-            *doubtful_cells(adata.obs_names.astype(str)),
-            *_without_group(groups, config.group_key),
-            *_labels_of_text(classes),
-            *_labels_alike(classes),
-            *_without_number(state, config.state_key, "data.state_key"),
-            *_without_number(predicted, property_key, "objectives.property.key"),
-            *_types_not_trained(labels, classes, split, config.group_key),
-            f"{chosen.size} of {len(names)} genes are used ({listed(vocabulary, most=3)}){used}.",
-            *genes_note(names, config.genes),
-            regulators_note,
-            *_dropped_regulators(names, named, chosen, config.genes),
-            *_constant_regulators(vocabulary, regulators, multiplicity[split.train]),
-        ),
-        truth=read_truth(adata),
-        groups=groups,
-        state=state,
-        state_name=config.state_key or "",
-        counting=counting_of(transform, total, target) if counted else None,
-        var_names=_var_names(expression, config, vocabulary),
-        digest=digest_of_cells(
-            values, config, split, (vocabulary, classes), (labels, predicted, groups, state, regulators)
-        ),
-    )
-    return cells, split
+    source = _read(config, property_key, adata)
+    copies = copies_of(source.values, config.values)
+    fractions = config.validation_fraction, config.test_fraction
+    split = split_cells(source.labels, source.groups, *fractions, seed, copies)
+    chosen = choose(source.values[split.train], source.names, config)
+    every = len(chosen.positions) == len(source.names)
+    values = source.values if every else source.values[:, chosen.positions]
+    cells = _cells(source, values, chosen, joined(source.groups, copies), split, config)
+    notes = notes_on_cells(cells, source, chosen, split, copies, config, property_key)
+    return replace(cells, notes=notes, digest=digest_of_cells(cells, values, config, split)), split
+
+
+def read_columns(
+    config: DataConfig, cells: Cells, columns: dict[str, str], adata: AnnData | None = None
+) -> dict[str, pd.Series]:
+    """Further columns of obs for the same cells, by name: what `load_cells` has read does not keep obs.
+
+    columns: name of a column -> the option that names it, for messages.   adata: the cells in memory, if they were.
+    Raises DataError where obs has no such column, or the data are no longer those of the cells.
+    """
+    with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as source:
+        if not np.array_equal(source.obs_names.to_numpy(str), cells.obs_names):
+            raise DataError(f"{config.path} changed while it was read: its cells are others now", advice="try again")
+        return {name: column_of(source.obs, name, option, "obs") for name, option in columns.items()}
 
 
 def cells_for_vocabulary(adata: AnnData, config: DataConfig, vocabulary: Sequence[str], **model: Any) -> Cells:
@@ -168,23 +110,27 @@ def cells_in_pieces(
     Genes that the data lack are absent (multiplicity 0); a cell's depth is then divided by the share of the training
     cells' depth in the other genes (share_of_depth: Cells.depth_share of the training cells). Labels that are not among
     the model's classes are missing.
-    rows: cells of a piece; None: all. All values are checked before the first piece is made.
+    rows: cells of a piece; None: all. All values are checked before the first piece is made, as in training, and their
+    totals are compared with those of the training cells.
     Raises VocabularyMismatch where the data have fewer than half of the genes, DataError, ConfigError.
     """
-    expression = expression_in_pieces(adata, config, rows)
-    to_vocabulary, shared = _to_vocabulary(expression.var, adata.obs_names, config, vocabulary)
+    var = genes_of(adata, config.counts)
+    to_vocabulary, shared = _to_vocabulary(var, adata.obs_names, config, vocabulary)
     measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
     share = np.zeros(len(vocabulary)) if share_of_depth is None else share_of_depth
-    note = f"{shared.sum()} of the model's {len(vocabulary)} genes are in the data; the others count as absent."
     lost = float(share[~shared].sum())
-    if 0 < lost < 1:
-        note += f" They held {lost:.0%} of the training cells' depth; the depth of each cell is corrected for that."
+    there = 1 - lost if 0 < lost < 1 else 1.0
+    expression = read_expression(adata, config, rows, weights=to_vocabulary @ measures.astype(np.float64) / there)
     labels, label_names = read_labels(adata.obs, config.label_key)
     position_of = {label: position for position, label in enumerate(classes)}
     translate = np.array([position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64)
-    obs_names, no_property = adata.obs_names.to_numpy(str), _read_property(adata.obs, None)
+    obs_names, no_property = adata.obs_names.to_numpy(str), read_numbers(adata.obs, None, "")
     transform, counted = _transform(config), config.values == "counts"
-    notes = (*_left_out(adata), *unnamed_note(expression.var, config.gene_key), note)
+    usual = target_total if target_total is not None else None if depth is None else float(np.expm1(depth[0]))
+    unnamed = int(without_name(var, config.gene_key).sum())
+    notes = notes_on_new_cells(
+        adata.uns.get(LEFT_OUT, ""), (unnamed, len(var), config.gene_key), shared, 1 - there, expression.scale, usual
+    )
 
     def pieces() -> Iterator[Cells]:
         first = 0
@@ -192,9 +138,7 @@ def cells_in_pieces(
             here = slice(first, first := first + piece.shape[0])
             values = (piece @ to_vocabulary).tocsr()
             values.sort_indices()
-            total = totals(values if counted else detected(values), measures)
-            if 0 < lost < 1:
-                total = total / (1 - lost)
+            total = totals(values if counted else detected(values), measures) / there
             yield Cells(
                 multiplicity=to_multiplicity(values, transform, total, target_total),
                 vocabulary=tuple(vocabulary),
@@ -216,18 +160,83 @@ def cells_in_pieces(
     return CellsInPieces(adata.n_obs, pieces, expression.origin, notes)
 
 
+def _read(config: DataConfig, property_key: str | None, adata: AnnData | None) -> Source:
+    """What training needs of the source, checked, each gene once. Raises DataError, ConfigError."""
+    with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as opened:
+        labels, classes = read_labels(opened.obs, config.label_key)
+        groups, state = read_groups(opened.obs, config.group_key), read_state(opened.obs, config.state_key)
+        predicted = read_numbers(opened.obs, property_key, "objectives.property.key")
+        expression = read_expression(opened, config)
+        obs_names = opened.obs_names.to_numpy(str)
+        truth, left_out = read_truth(opened), str(opened.uns.get(LEFT_OUT, ""))
+    names, columns = once_each(gene_names(expression.var, config.gene_key), config)
+    refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
+    values = merge_duplicates(expression.values, columns)
+    return Source(
+        obs_names, labels, classes, groups, state, predicted, values, names, columns, expression, truth, left_out
+    )
+
+
+def _cells(
+    source: Source,
+    values: sparse.csr_matrix,
+    chosen: Chosen,
+    groups: np.ndarray | None,
+    split: Split,
+    config: DataConfig,
+) -> Cells:
+    """The cells over the chosen genes, whose values CSR [C, N] become multiplicities."""
+    counted, transform = config.values == "counts", _transform(config)
+    counts = values if counted else detected(values)  # depth is measured in counts, or in detected genes
+    training = counts[split.train]
+    measures = measures_depth(training, chosen.regulators)
+    total = totals(counts, measures)
+    target = median_total(total[split.train]) if transform == "log1p_normalised" else None
+    measured = config.depth == "auto" and (counted or zeros_reflect_depth(training, measures))
+    depth = depth_scale(total[split.train]) if measured else None
+    vocabulary = tuple(source.names[position] for position in chosen.positions)
+    # Of a gene with several columns, the first one's name in the index of var.
+    first = np.unique(source.columns, return_index=True)[1][chosen.positions]
+    return Cells(
+        multiplicity=to_multiplicity(values, transform, total, target),
+        vocabulary=vocabulary,
+        regulators=chosen.regulators,
+        labels=source.labels,
+        classes=source.classes,
+        property=source.property,
+        obs_names=source.obs_names,
+        basal=basal_multiplicity(total, depth),
+        depth=depth,
+        measures_depth=measures,
+        depth_share=depth_share(training, measures),
+        target_total=target,
+        counts_from=source.expression.origin,
+        truth=source.truth,
+        groups=groups,
+        state=source.state,
+        state_name=config.state_key or "",
+        counting=counting_of(transform, total, target) if counted else None,
+        var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
+    )
+
+
+def _transform(config: DataConfig) -> str:
+    return "counts" if config.values == "expression" else config.multiplicity  # expression is used as it is
+
+
 def _to_vocabulary(
     var: pd.DataFrame, obs_names: pd.Index, config: DataConfig, vocabulary: Sequence[str]
 ) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """What takes values with the genes of `var` to those of the vocabulary, CSR float32 [genes, N], and which of the
+    """What takes values with the genes of `var` to those of the vocabulary, CSR float32 [M, N], and which of the
     latter are there, bool [N]. Raises VocabularyMismatch, DataError, ConfigError.
     """
-    names, column = _columns(var, config)
+    names, column = once_each(gene_names(var, config.gene_key), config)
     position = {name: place for place, name in enumerate(names)}
     shared = np.array([gene in position for gene in vocabulary])
     if 2 * shared.sum() < len(vocabulary):
-        where = "The AnnData" if config.path == MEMORY else config.path
-        raise VocabularyMismatch(_mismatch(where, var, obs_names, names, vocabulary, int(shared.sum())))
+        advice = _advice(var, obs_names, names, vocabulary, int(shared.sum()))
+        problem = f"{name_of(config)} shares {shared.sum()} of {len(vocabulary)} genes with the model"
+        raise VocabularyMismatch(problem, field="data.gene_key", advice=advice)
     place = np.full(len(names), MISSING)
     place[[position[gene] for gene in np.asarray(vocabulary, object)[shared]]] = np.flatnonzero(shared)
     place = place[column]
@@ -236,181 +245,16 @@ def _to_vocabulary(
     return sparse.csr_matrix(entries, shape=(len(place), len(vocabulary))), shared
 
 
-def read_columns(
-    config: DataConfig, cells: Cells, columns: dict[str, str], adata: AnnData | None = None
-) -> dict[str, pd.Series]:
-    """Further columns of obs for the same cells, by name: what `load_cells` has read does not keep obs.
-
-    columns: name of a column -> the option that names it, for messages.   adata: the cells in memory, if they were.
-    Raises DataError where obs has no such column, or the data are no longer those of the cells.
-    """
-    source = open_source(config) if adata is None else adata
-    if not np.array_equal(source.obs_names.to_numpy(str), cells.obs_names):
-        raise DataError(f"{config.path} changed while it was read: its cells are others now; try again.")
-    refuse_column_of_var(source, {option: name for name, option in columns.items()})
-    found = {name: column_of(source.obs, name, option, "obs") for name, option in columns.items()}
-    if adata is None and source.isbacked:
-        source.file.close()
-    return found
-
-
-def _left_out(adata: AnnData) -> tuple[str, ...]:
-    """A sentence about the features of a 10x file that are not genes, where there are any."""
-    return (adata.uns[LEFT_OUT],) if LEFT_OUT in adata.uns else ()
-
-
-def _empty_cells(values: sparse.csr_matrix) -> tuple[str, ...]:
-    """A sentence about cells that hold none of the genes, where there are any."""
-    empty = int((np.diff(values.indptr) == 0).sum())
-    return (f"{empty} of {values.shape[0]} cells hold none of the genes; nothing is learned from them.",) * bool(empty)
-
-
-def _without_group(groups: np.ndarray | None, key: str | None) -> tuple[str, ...]:
-    """A sentence about cells that belong to no group, where there are any."""
-    alone = 0 if groups is None else int((groups == MISSING).sum())
-    return (f"{alone} cells have nothing in the column {key!r} of obs; they stay together as one group.",) * bool(alone)
-
-
-def _labels_of_text(classes: Sequence[str]) -> tuple[str, ...]:
-    """A sentence about cell types that other programs write for missing labels, where there are any."""
-    odd = [name for name in classes if name.strip().casefold() in OF_MISSING]
-    if not odd:
-        return ()
-    what = f"label {odd[0]!r} is a text and so a cell type"
-    if len(odd) > 1:
-        what = f"labels {listed(list(map(repr, odd)))} are texts and so cell types"
-    return (f"The {what}; leave it empty where it means that none is known.",)
-
-
-def _labels_alike(classes: Sequence[str]) -> tuple[str, ...]:
-    """A sentence about two cell types whose names differ in spaces or in upper and lower case alone."""
-    own: dict[str, str] = {}
-    for name in classes:
-        if (other := own.setdefault(plain(name).casefold(), name)) != name:
-            return (
-                f"The labels {other!a} and {name!a} differ only in spaces, dashes or upper and lower case, and count "
-                "as two cell types; give them one name if they are one.",
-            )
-    return ()
-
-
-def _without_number(values: np.ndarray | None, key: str | None, field: str) -> tuple[str, ...]:
-    """A sentence about cells without a finite number in the column that `field` names, where there are any."""
-    absent = 0 if values is None or key is None else int(np.isnan(values).sum())
-    return (f"{absent} cells have no finite number in the column {key!r} of obs ({field}).",) * bool(absent)
-
-
-def _types_not_trained(
-    labels: np.ndarray, classes: Sequence[str], split: Split, group_key: str | None
-) -> tuple[str, ...]:
-    """A sentence about cell types that no training cell has, as groups stay together, where there are any."""
-    absent = [repr(name) for place, name in enumerate(classes) if not (labels[split.train] == place).any()]
-    if group_key is None or not absent:
-        return ()
-    return (
-        f"No training cell has the type {listed(absent)}, as the groups of data.group_key ({group_key!r}) stay "
-        "together in the split, and no cell will be called so; give more groups with such cells, or set "
-        "data.group_key: null.",
-    )
-
-
-def _named_genes(expression: Expression, config: DataConfig) -> tuple[sparse.csr_matrix, list[str]]:
-    _refuse_sums(config)
-    return merge_duplicates(expression.values, gene_names(expression.var, config.gene_key), config.duplicates)
-
-
-def _columns(var: pd.DataFrame, config: DataConfig) -> tuple[list[str], np.ndarray]:
-    """The names of the genes, each once, and to which of them each row of var belongs (see merge_duplicates)."""
-    _refuse_sums(config)
-    own = gene_names(var, config.gene_key)
-    _, names = merge_duplicates(sparse.csr_matrix((0, len(own)), dtype=np.float32), own, config.duplicates)
-    position = {name: place for place, name in enumerate(names)}
-    return names, np.array([position[name] for name in own], np.int64)
-
-
-def _refuse_sums(config: DataConfig) -> None:
-    if config.values == "expression" and config.duplicates == "sum":
-        raise ConfigError(
-            "data.duplicates: sum adds counts, but data.values is expression; set data.duplicates: refuse."
-        )
-
-
-def _var_names(expression: Expression, config: DataConfig, vocabulary: Sequence[str]) -> tuple[str, ...] | None:
-    """What the index of var calls the genes of the vocabulary; of a gene with several columns, that of the first."""
-    if config.gene_key is None:
-        return None
-    own: dict[str, str] = {}
-    for name, index in zip(gene_names(expression.var, config.gene_key), expression.var.index, strict=True):
-        own.setdefault(name, str(index))
-    return tuple(own[name] for name in vocabulary)
-
-
-def _transform(config: DataConfig) -> str:
-    return "counts" if config.values == "expression" else config.multiplicity  # expression is used as it is
-
-
-def _positions_within(chosen: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where the wanted genes are among the chosen ones (both sorted positions in the data)."""
-    positions = np.flatnonzero(np.isin(chosen, wanted)).astype(np.int64)
-    if positions.size == 0:
-        raise DataError(
-            "None of the regulators (data.regulators) is among the chosen genes; choose more genes (data.genes)."
-        )
-    return positions
-
-
-def _dropped_regulators(
-    names: Sequence[str], named: np.ndarray | None, chosen: np.ndarray, choice: int | str
-) -> tuple[str, ...]:
-    """A sentence about the regulators that are in the data and not among the chosen genes, where there are any."""
-    dropped = [] if named is None else [names[position] for position in np.setdiff1d(named, chosen)]
-    if not dropped:
-        return ()
-    reason = "no training cell expresses them" if isinstance(choice, int) else f"data.genes ({choice}) leaves them out"
-    return (f"{len(dropped)} regulators are in the data but not used, as {reason}: {listed(dropped)}.",)
-
-
-def _constant_regulators(
-    vocabulary: Sequence[str], regulators: np.ndarray | None, training: sparse.csr_matrix
-) -> tuple[str, ...]:
-    """A sentence about regulators that are the same in all training cells and so can have no edge."""
-    constant = [] if regulators is None else [vocabulary[j] for j in regulators[~varying(training[:, regulators])]]
-    if not constant:
-        return ()
-    return (
-        f"{len(constant)} regulators do not vary between the training cells and have no edges: {listed(constant)}.",
-    )
-
-
-def listed(names: Sequence[str], most: int = 20) -> str:
-    """Names in a sentence; of many, the first."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _mismatch(
-    path: str, var: pd.DataFrame, obs_names: pd.Index, names: Sequence[str], vocabulary: Sequence[str], shared: int
+def _advice(
+    var: pd.DataFrame, obs_names: pd.Index, names: Sequence[str], vocabulary: Sequence[str], shared: int
 ) -> str:
-    """How many genes are shared, what the names look like, and the column of var that would fit better, if any."""
-    columns = {"null": var.index, **{str(key): var[key] for key in var}}
-    overlap = {key: int(column.astype(str).isin(set(vocabulary)).sum()) for key, column in columns.items()}
+    """What the names of genes that a model does not know look like, and the column of var that fits better, if any."""
+    overlap = {str(key): int(var[key].astype(str).isin(set(vocabulary)).sum()) for key in var}
+    overlap["null"] = int(var.index.astype(str).isin(set(vocabulary)).sum())
     best = max(overlap, key=lambda key: overlap[key])
-    looks = f"like {names[0]!r}"
-    if ENSEMBL_ID.fullmatch(names[0]):
-        looks = f"like Ensembl ids ({names[0]!r})"
+    looks = f"its names look like {'Ensembl ids, ' if ENSEMBL_ID.fullmatch(names[0]) else ''}{names[0]!r}"
     if overlap[best] > shared:
-        advice = f"Its names look {looks}; set data.gene_key: {best}."
-    elif (turned := obs_names.astype(str).isin(vocabulary)).sum() > shared:
-        advice = (
-            f"Its cells have names of the model's genes ({str(obs_names[int(turned.argmax())])!r}): exchange its rows "
-            "and columns, as adata.T does, or data.orientation for a text file."
-        )
-    elif near := near_miss(names, vocabulary) if shared == 0 else None:
-        advice = f"Of its names and the model's, {near}."
-    elif shared == 0:
-        advice = (
-            f"Its names look {looks}; the model's are like {vocabulary[0]!r}: "
-            "set data.gene_key to a column of var with such names."
-        )
-    else:
-        advice = "At least half of them are needed; give data with more of these genes."
-    return f"{path} shares {shared} of {len(vocabulary)} genes with the model. {advice}"
+        return f"{looks}: set {{field}} to {best}"
+    if obs_names.astype(str).isin(vocabulary).sum() > shared:
+        return "its cells have names of the model's genes: exchange rows and columns, as adata.T does"
+    return near_miss(names, vocabulary) or f"{looks}, the model's like {vocabulary[0]!r}, and half of them are needed"

@@ -24,7 +24,6 @@ from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
 from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.preprocessing.split import Split
-from grn.cells.size import size_of_source
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.devices import own_device, uses_gpu
@@ -41,7 +40,6 @@ from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
-from grn.training import memory_estimate
 from grn.training.building import (
     build_model,
     data_module,
@@ -121,8 +119,6 @@ def train(
         until_the_end.enter_context(returning_large_pieces())
         if resume is not None and adata is None:
             refuse_lost_cells(resume, config)
-        if first and (size := size_of_source(config.data, adata)) is not None:
-            say(memory_estimate.sentence(config, size))
         again = nullcontext() if resume is None or adata is not None else read_again(resume)
         cells, split = checked_cells(config, adata, again)
         origin = Origin(config, cells)

@@ -1,4 +1,10 @@
-"""From rows of cells to a Batch."""
+"""From rows of cells to a Batch: dense or packed bags, with some genes masked.
+
+Random numbers are counter-based: each is a hash of what it is used for and does not depend on earlier draws. So a cell
+has the same mask in every process, batch and worker, and after a resume.
+
+Letters: C cells, B cells of a batch, N genes of the vocabulary, T genes of all packed bags.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which cells form which batch, and which of them a process has."""
+"""Which cells form which batch: P processes with batch size B train as one process with batch size P B does.
+
+With gene parallelism, several processes have the same cells, and each a part of their genes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """Mean, sd and variability of every gene.
 
+Variability of counts is the variance of the analytic Pearson residuals (Lause, Berens and Kobak 2021, Genome Biology
+22, 258), that is, of the difference between a count and its expectation from the cell's total and the gene's total, in
+units of the sd of a negative binomial. It needs no logarithm and no bins of genes, which with few genes select by mean
+expression. Variability of expression values, whose scale is unknown, is their variance.
+
 Letters: C cells, N genes.
 """
 
