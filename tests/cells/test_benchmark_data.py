@@ -29,7 +29,7 @@ def test_pbmc3k_in_memory_and_backed():
 
 def test_pbmc3k_log_layer_is_refused_as_counts_and_recovers_them():
     path = str(FOLDER / "pbmc3k.h5ad")
-    with pytest.raises(DataError, match=r"set data\.counts: X"):
+    with pytest.raises(DataError, match=r"set data\.counts to X"):
         load_cells(DataConfig(path=path, counts="layer:lognorm"))
     adata = anndata.read_h5ad(path)
     counts, values = adata.X.toarray(), to_csr(adata.layers["lognorm"], "lognorm")
