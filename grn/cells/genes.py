@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import sparse
 
 from grn.cells.gene_lists import LISTS, read_list
-from grn.cells.obs import column_of
+from grn.cells.obs import CONTROL, column_of
 from grn.cells.preprocessing.moments import residual_variance, variance
 from grn.config.schema import DataConfig
 from grn.errors import ConfigError, DataError
@@ -28,7 +28,6 @@ from grn.io.atomic import does_not_exist, unpacked
 OF_CELLS = re.compile(
     r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE
 )  # barcodes (R writes a dot), numbered cells
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
 SEPARATED = re.compile(r"[,;\t]")
 DATE = re.compile(

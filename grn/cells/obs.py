@@ -5,6 +5,8 @@ Letters: C cells.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 from scipy import sparse
@@ -13,6 +15,7 @@ from grn.cells.preprocessing.split import MANY
 from grn.errors import DataError, nearest
 
 MISSING = -1
+CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # what tables, lists of a name a line, or XML cannot hold
 
 
 def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Series:
@@ -40,8 +43,10 @@ def read_labels(
     text = column.astype(object).map(str)
     missing = (column.isna() | (text.str.strip() == "")).to_numpy()
     classes, positions = np.unique(text.to_numpy(str)[~missing], return_inverse=True)
-    if classes.size == 0:
-        raise DataError(f"Column {key!r} of obs holds no labels", field="data.label_key", advice=advice)
+    odd = [name for name in text[~missing].unique() if CONTROL.search(name)]
+    if classes.size == 0 or odd:
+        found = f"has a character that files cannot hold in {odd[0]!a}" if odd else "holds no labels"
+        raise DataError(f"Column {key!r} of obs {found}", field="data.label_key", advice=advice)
     labels[~missing] = positions
     return labels, tuple(map(str, classes))
 
