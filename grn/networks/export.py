@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 
 import grn
-from grn.cells.cells import Cells, read_columns, read_labels
+from grn.cells.cells import Cells
+from grn.cells.load import read_columns
 from grn.cells.loading.batches import is_packed
+from grn.cells.obs import read_labels
 from grn.config.files import load_config
 from grn.config.schema import Config
 from grn.devices import own_device

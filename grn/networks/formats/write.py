@@ -15,8 +15,8 @@ from anndata import AnnData
 
 from grn.bags import Bags
 from grn.cells.cells import Cells
+from grn.cells.genes import read_gene_list
 from grn.cells.loading.batches import is_packed
-from grn.cells.preprocessing.genes import read_gene_list
 from grn.config.files import load_config
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError, RunFolderError
