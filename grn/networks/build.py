@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from anndata import AnnData
 from torch import Tensor
 
 import grn
+from grn.bags import Bags
 from grn.cells.cells import Cells
 from grn.cells.loading.batches import is_packed
 from grn.config.files import load_config
@@ -24,12 +26,19 @@ from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
 from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.networks.cells_of_run import cells_of_run, states_of_run
-from grn.networks.file_formats import edge_table, edges_by_type, network_anndata, write_network
+from grn.networks.file_formats import (
+    edge_table,
+    edges_by_type,
+    network_anndata,
+    refuse_unknown_type,
+    write_network,
+)
 from grn.networks.in_context import network_in_context, summary
 from grn.networks.prior import Prior, held_out, prior_of
 from grn.networks.prior import summary as prior_summary
+from grn.networks.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
 from grn.networks.readouts.sampling import even_rows
-from grn.networks.run_readouts import WHOLE_MODEL, read_networks
+from grn.networks.run_readouts import WHOLE_MODEL, read_networks, whole_bags
 from grn.networks.weights import Network
 from grn.process_memory import give_back
 from grn.regulation.fit import ChosenPenalties, FittedRegulation, fit_regulation
@@ -135,6 +144,7 @@ def network_of_model(
         "version": grn.__version__,
         "parameters": {
             "members": config.regulation.members,
+            "cells": len(cells),
             "bags": bags_read(config, trained, cells),
             "top_k": settings.top_k or 0,
             "seed": config.trainer.seed,
@@ -169,6 +179,14 @@ def write_network_files(
     return edges
 
 
+def opened(run: Path, changes: dict[str, Any]) -> tuple[Config, TrainedModel]:
+    """The configuration of a finished run, with changes to its section `network`, and its model."""
+    file = config_of(run, needed=(CONFIG,))
+    refuse_cut_off(run, ("model",))
+    config = load_config(file, [f"network.{name}={value}" for name, value in changes.items()])
+    return config, TrainedModel.load(run / "model")
+
+
 def read_again(
     run: Path, changes: dict[str, Any], *, adata: AnnData | None = None, say: Say = silent
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
@@ -177,14 +195,40 @@ def read_again(
     changes: fields by name.   adata: the run's cells, if they were in memory. Raises RunFolderError, ConfigError,
     DataError, VocabularyMismatch; also where the cells are no longer those that the run was trained on.
     """
-    file = config_of(run, needed=(CONFIG,))
-    refuse_cut_off(run, ("model",))
-    trained = TrainedModel.load(run / "model")
     if changes.get("readout", "effect") != "effect":
         changes = {**changes, "false_discovery": "null"}  # q-values are about effects alone
-    config = load_config(file, [f"network.{name}={value}" for name, value in changes.items()])
+    config, trained = opened(run, changes)
     cells = cells_of_run(run, config, trained, adata)
     return network_of_model(config, trained, cells, states_of_run(run, cells, config.trainer.seed, trained), say)
+
+
+def read_layer_again(
+    run: Path, choice: LayerChoice, changes: dict[str, Any], *, cell_type: str | None, adata: AnnData | None
+) -> tuple[pd.DataFrame, str]:
+    """The edges (source, target, weight) of one layer of a finished run's transformer, and what their signs mean.
+
+    Over about `network.cells` cells, evenly by type, or of cells of the label `cell_type` alone. Other arguments and
+    errors as for `read_again`.
+    """
+    config, trained = opened(run, changes)
+    model, regulators, seed = trained.model.eval(), trained.regulators, config.trainer.seed
+    choice.check(model)
+    bags: Iterable[Bags] = ()
+    if choice.value != "score":
+        model.to(own_device(config.trainer))
+        cells = cells_of_run(run, config, trained, adata)
+        chosen = np.arange(len(cells))
+        if cell_type is not None:
+            refuse_unknown_type(cell_type, cells.classes)
+            chosen = np.flatnonzero(cells.labels == cells.classes.index(cell_type))
+        most = len(cells) if config.network.cells == "all" else config.network.cells
+        rows = chosen[even_rows(cells.labels[chosen], most, seed)]
+        packed = is_packed(config.data.bags, len(cells.vocabulary))
+        bags = whole_bags(model, cells.multiplicity, cells.basal, rows, regulators, packed)
+    weight = read_layer(model, choice, bags, regulators)
+    unknown = np.broadcast_to(np.float32(np.nan), weight.shape)
+    edges = edge_table(Network(weight, {}, unknown), trained.vocabulary, regulators, None)
+    return edges[["source", "target", "weight"]], meaning_of_signs(model, choice.value)
 
 
 def found_edges(network: Network) -> pd.DataFrame:

@@ -17,11 +17,10 @@ from grn.messages import Say, at_most_every, silent
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.networks.in_context import network_in_context
-from grn.networks.readouts.blocks.block_attention import TABLE, attention_layers, strongest_attention
-from grn.networks.readouts.jacobian import jacobian_network
-from grn.networks.readouts.knockout import knockout_network
+from grn.networks.readouts.block_attention import TABLE, attention_layers, strongest_attention
 from grn.networks.readouts.regulation_attention import attention_network
 from grn.networks.readouts.sampling import Sample, even_rows, masked_bags, present_bags, sample_cells
+from grn.networks.readouts.whole_model import jacobian_network, knockout_network
 from grn.networks.weights import Network
 from grn.regulation.states import States
 

@@ -14,7 +14,7 @@ from grn.cells.simulated import simulate
 from grn.config.files import change_config
 from grn.config.schema import SimulatedConfig
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.networks.readouts.cell_effect import cell_effects
+from grn.networks.readouts.effect import cell_effects
 from grn.networks.readouts.effect import effect_network
 from grn.regulation.levels import state_levels
 

@@ -130,6 +130,30 @@ def effect(scores: Scores, m: Tensor, share: Tensor) -> Tensor:
     return (scores.score * scores.amount * scores.gain * mean_inverse_norm)[..., :-1].sum(1)
 
 
+@torch.no_grad()
+def cell_effects(
+    regulation: Regulation, multiplicity: Tensor, basal: Tensor | None, states: Tensor, cell: int
+) -> np.ndarray:
+    """The weights in one cell, float32 [N, R]: the effects of the layer of its states, with the norms of the cell itself.
+
+        w_ij(c) = [m_j(c) > 0] u_j mean_members sum_heads g_i a_j s_ij / (m_j n_i(c))
+
+    m_j(c) is the multiplicity of regulator j in cell c, n_i(c) the norm of target i there, u_j the usual sd of the
+    regulator within states: the change of the target's prediction, in its sds, that one usual sd of the regulator
+    brings about in this cell; a regulator that the cell lacks has none. A cell that belongs to several states in part
+    has the mean of their effects. Rows are `balanced`. Knock-offs, which know many cells, say nothing here.
+
+    multiplicity [C, R], basal [C], states [C, K]: of all cells, as for `effect_network`.   cell: its position.
+    """
+    layer, regulators = regulation.within, regulation.regulators.cpu().numpy()
+    m = layer.inputs(multiplicity, basal)
+    usual = ((states.sum(0) / states.sum()) @ state_sds(m, states).square()).sqrt()
+    own = slice(cell, cell + 1)
+    slopes = state_means(layer, m[own], states[own], effect)
+    slope = np.einsum("k,kir->ir", states[cell].cpu().numpy(), slopes)
+    return balanced_weights(slope, usual * (multiplicity[cell] > 0), regulators)
+
+
 def with_levels(weight: np.ndarray, between: np.ndarray) -> np.ndarray:
     """The weights [N, R] and OF_LEVELS of the correlations of levels [N, R], in the same unit."""
     scale = np.sqrt(np.square(weight).mean() / max(np.square(between).mean(), 1e-12))

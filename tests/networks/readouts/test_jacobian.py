@@ -8,9 +8,9 @@ import torch
 
 from grn.bags import Bags
 from grn.networks.readouts import jacobian
-from grn.networks.readouts.blocks.block_attention import attention_layers
-from grn.networks.readouts.jacobian import jacobian_network, regulator_derivatives
-from grn.networks.readouts.knockout import knockout_network
+from grn.networks.readouts.block_attention import attention_layers
+from grn.networks.readouts.whole_model import jacobian_network, regulator_derivatives
+from grn.networks.readouts.whole_model import knockout_network
 from grn.networks.readouts.sampling import Sample, sample_cells
 from grn.networks.weights import balanced
 

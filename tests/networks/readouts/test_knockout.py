@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import torch
 
 from grn.bags import Bags
-from grn.networks.readouts.knockout import knockout_effects, knockout_network
+from grn.networks.readouts.whole_model import knockout_effects, knockout_network
 from grn.networks.readouts.sampling import Sample
 from grn.networks.weights import balanced
 

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 from grn import load
 from grn.cli.main import main
 from grn.errors import ConfigError
-from grn.networks.readouts.blocks.block_attention import attention_layers
-from grn.networks.readouts.blocks.one_layer import LayerChoice, meaning_of_signs, read_layer
+from grn.networks.readouts.block_attention import attention_layers
+from grn.networks.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
 
 REGULATORS = np.array([0, 3, 5])
 
