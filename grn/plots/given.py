@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.arguments import Bound
 from grn.errors import DataError, nearest
 from grn.io.tables import read_edge_table
 from grn.networks.readouts.effect import level_correlation
 from grn.networks.signed_network import SignedNetwork, edge_list, signed_network
-from grn.plots.tables import WEIGHT, Table, refuse_missing, refuse_twice
+from grn.plots.tables import WEIGHT, Bound, Table, refuse_missing, refuse_twice
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -14,13 +15,14 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from grn.arguments import Bound, Rule, checked
 from grn.errors import DataError, UserError
 from grn.io.atomic import replacing_file
 from grn.messages import glyphs_lacking
+from grn.plots.tables import Bound
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Rule = Callable[[str, Any], Any]
 
 # Blue and red differ in lightness as well as hue, so they stay apart for colour-blind readers.
 UP, DOWN = "#2166ac", "#b2182b"
@@ -40,12 +42,21 @@ def figure(width: float, height: float) -> Figure:
 
 
 def draws(**rules: Bound | Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """`grn.arguments.checked` for a function that draws, whose `ax` and `show` have rules of their own."""
+    """Brings tables into one form before a function draws them, by the name of the argument."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        own: dict[str, Rule] = {"ax": _plain_axes, "show": _displayable}
-        taken = {name: rule for name, rule in own.items() if name in signature(function).parameters}
-        return checked(**rules, **taken)(function)
+        known = signature(function)
+        own: dict[str, Bound | Rule] = {**rules, "ax": _plain_axes, "show": _displayable}
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = known.bind(*args, **kwargs)
+            for name, rule in own.items():
+                if not isinstance(rule, Bound) and bound.arguments.get(name) is not None:
+                    bound.arguments[name] = rule(name, bound.arguments[name])
+            return function(*bound.args, **bound.kwargs)
+
+        return call
 
     return decorate
 

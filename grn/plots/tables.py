@@ -1,4 +1,4 @@
-"""What tables a picture draws: its columns, and what stands in them. Rules for `grn.arguments.checked`."""
+"""What tables a picture draws: its columns, and what stands in them. Rules for `grn.plots.style.draws`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,29 @@ from numbers import Real
 import numpy as np
 import pandas as pd
 
-from grn.arguments import Bound, shown
 from grn.errors import DataError
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Least and most of a number; None: no bound."""
+
+    least: float | None = None
+    most: float | None = None
+
+    def words(self) -> str:
+        if self.least is not None and self.most is not None:
+            return f" from {self.least:.15g} to {self.most:.15g}"
+        if self.least is not None:
+            return f" of at least {self.least:.15g}"
+        return "" if self.most is None else f" of at most {self.most:.15g}"
+
+
+def shown(value: object) -> str:
+    """A value in a sentence: as Python writes it, or by its type where that would be long."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"of the type {type(value).__name__}"
+
 
 FINITE = Bound()
 WEIGHT = Bound(-1e15, 1e15)  # networks hold float32, and clustering squares them

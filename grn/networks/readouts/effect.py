@@ -134,7 +134,7 @@ def effect(scores: Scores, m: Tensor, share: Tensor) -> Tensor:
 def cell_effects(
     regulation: Regulation, multiplicity: Tensor, basal: Tensor | None, states: Tensor, cell: int
 ) -> np.ndarray:
-    """The weights in one cell, float32 [N, R]: the effects of the layer of its states, with the norms of the cell itself.
+    """The weights in one cell, float32 [N, R]: the effects of the layer of its states, with the cell's own norms.
 
         w_ij(c) = [m_j(c) > 0] u_j mean_members sum_heads g_i a_j s_ij / (m_j n_i(c))
 

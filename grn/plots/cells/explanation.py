@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.arguments import Bound
 from grn.errors import DataError, nearest
 from grn.plots.style import DOWN, UP, canvas, draws, note, plain, short, shorten, shown
-from grn.plots.tables import FINITE, Table
+from grn.plots.tables import FINITE, Bound, Table
 
 EXPLANATION = Table(
     "the table that grn.explain returns",

@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.arguments import Bound
 from grn.errors import DataError
 from grn.plots.style import DOWN, INK, UP, canvas, draws, note, plain, short, shown
-from grn.plots.tables import FINITE, Table
+from grn.plots.tables import FINITE, Bound, Table
 
 if TYPE_CHECKING:
     from anndata import AnnData

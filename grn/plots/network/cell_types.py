@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from grn.arguments import Bound
 from grn.networks.signed_network import SignedNetwork, edge_list, open_network
 from grn.plots.given import RunLike, as_network
 from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, draws, figure, note, save, short
+from grn.plots.tables import Bound
 
 if TYPE_CHECKING:
     from anndata import AnnData

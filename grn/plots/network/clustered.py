@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.arguments import Bound
 from grn.networks.signed_network import SignedNetwork, block, edge_list
 from grn.plots.given import RunLike, as_network, genes_of, weights_of
 from grn.plots.style import SIGNED, canvas, draws, note, short, shorten, shown
+from grn.plots.tables import Bound
 
 if TYPE_CHECKING:
     from anndata import AnnData

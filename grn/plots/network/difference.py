@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.arguments import Bound
 from grn.errors import DataError, UserError
 from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_network, weights_of
 from grn.plots.names import name_edges
 from grn.plots.style import LINES, canvas, draws, note, plain, short, shown
-from grn.plots.tables import WEIGHT, Table
+from grn.plots.tables import WEIGHT, Bound, Table
 
 if TYPE_CHECKING:
     from anndata import AnnData

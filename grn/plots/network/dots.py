@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 
-from grn.arguments import Bound
 from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_typed_edges
 from grn.plots.style import SIGNED, canvas, draws, note, plain, short, shorten, shown
+from grn.plots.tables import Bound
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from grn.arguments import Bound
 from grn.networks.file_formats import strongest_edges
 from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
@@ -26,6 +25,7 @@ from grn.plots.style import (
     short,
     shown,
 )
+from grn.plots.tables import Bound
 
 if TYPE_CHECKING:
     from anndata import AnnData

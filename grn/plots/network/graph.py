@@ -10,10 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 
-from grn.arguments import Bound
 from grn.networks.signed_network import SignedNetwork, edge_list
 from grn.plots.given import RunLike, as_network, genes_of, weights_of
 from grn.plots.style import DOWN, INK, UP, canvas, draws, legend_of_signs, note, short, shown
+from grn.plots.tables import Bound
 
 if TYPE_CHECKING:
     from anndata import AnnData

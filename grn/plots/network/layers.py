@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from grn.arguments import Bound
 from grn.errors import DataError, UserError
 from grn.networks.signed_network import edge_list, similarity_order, weights_in
 from grn.plots.given import RunLike, is_run
 from grn.plots.style import draws, figure, plain, shorten
+from grn.plots.tables import Bound
 
 if TYPE_CHECKING:
     from anndata import AnnData

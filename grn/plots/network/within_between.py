@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.arguments import Bound
 from grn.errors import UserError
 from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
 from grn.plots.names import name_edges
 from grn.plots.style import canvas, draws, note, plain, shown
-from grn.plots.tables import refuse_missing
+from grn.plots.tables import Bound, refuse_missing
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.arguments import Bound
 from grn.errors import DataError
 from grn.plots.style import INK, LINES, canvas, draws, note, plain, short, shown
-from grn.plots.tables import EachOf, Table
+from grn.plots.tables import Bound, EachOf, Table
 
 STYLES = ("-", "--", ":", "-.")  # of curves that share a colour
 SHARE = Bound(0, 1)

@@ -7,9 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grn.arguments import Bound
 from grn.plots.style import LINES, draws, figure, note, plain
-from grn.plots.tables import FINITE, Table
+from grn.plots.tables import FINITE, Bound, Table
 
 STAGES = {"train": LINES[1], "validation": LINES[0]}
 LOSSES = {
