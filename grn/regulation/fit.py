@@ -26,7 +26,7 @@ from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.process_memory import give_back
 from grn.regulation.cell_table import BothTargets, CellTable, both_targets, centred, sampled, set_units
-from grn.regulation.folds import held_out_cells
+from grn.regulation.folds import held_out_cells, validation_folds
 from grn.regulation.levels import level_error
 from grn.regulation.linear import FOLDS, Penalties, PriorError, choose_penalties, weigh_by_prior
 from grn.regulation.members import start, train_members
@@ -173,16 +173,8 @@ def choose(
     for both."""
     rows = sampled(layer, table, torch.arange(len(table)), seed)
     groups = cells.fitted_groups()
-    parts = held_out_cells(
-        np.arange(len(rows)),
-        None if groups is None else groups[rows.numpy()],
-        range(FOLDS),
-        FOLDS,
-        torch.Generator().manual_seed(seed),
-    )[1]
-    fold = torch.full((len(rows),), len(parts) - 1)
-    for number, part in enumerate(parts):
-        fold[part] = number
+    groups = None if groups is None else groups[rows.numpy()]
+    fold = validation_folds(len(rows), groups, FOLDS, torch.Generator().manual_seed(seed))
     x, _, states = centred(layer, table, rows)
     of_values, of_ranks = table.values.columns(rows, like=x), table.ranks.columns(rows, like=x)
     found = partial(choose_penalties, x, states=states, covariates=states, own=layer.regulators)
