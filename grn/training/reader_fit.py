@@ -28,13 +28,13 @@ from grn.devices import own_device
 from grn.errors import TrainingDiverged
 from grn.messages import Say
 from grn.model.cell_reader import CellReader, ReaderShape
+from grn.model.schedule import average_into, warmup_cosine
 from grn.training.thinning import Thinning, shares
 
 FOLDS = 8  # of the labelled cells; a member does not see those of one of them
 WHOLE = 0.25  # share of the cells of a batch that hide no gene, as in `grn predict`
 DEEP = 0.5  # share of those that keep all counts; with fewer, cells of the same experiment are told worse
 GENES = 256  # that a batch predicts, drawn anew for each: as good as all of 2000, at a fraction of the time
-AVERAGING = 0.98  # decay of the moving average of the weights
 PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
 LONGER = 3  # times trainer.max_steps is the most steps: a run that is cut short is short as a whole
 CHUNK = 1024  # cells that are read at a time
@@ -151,10 +151,8 @@ def train_members(
     warmup = max(1, steps // 20)
     order = _Order(read.labels, settings.batch_size, generator)
     for step in range(steps):
-        done = (step - warmup) / max(1, steps - warmup)
-        factor = (step + 1) / warmup if step < warmup else 0.5 + 0.5 * math.cos(math.pi * done)
         for group in optimizer.param_groups:
-            group["lr"] = rate * factor
+            group["lr"] = rate * warmup_cosine(step, steps, warmup)
         rows = order.next()
         multiplicity, basal = read.batch(rows.numpy())
         # Genes are predicted as they were counted, also where the summary sees fewer counts.
@@ -188,16 +186,14 @@ def train_members(
         loss = ((of_types + gene_weight * of_genes) / (1 + gene_weight)).sum()
         if not torch.isfinite(loss):
             raise TrainingDiverged(
-                f"The loss of the cell reader is not finite at step {step}; lower cell_reader.learning_rate "
-                f"({settings.learning_rate:g}), or look for extreme values in the cells."
+                f"The loss of the cell reader is not finite at step {step}",
+                field="cell_reader.learning_rate",
+                advice=f"lower {{field}} ({settings.learning_rate:g}), or look for extreme values in the cells",
             )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        decay = min(AVERAGING, (step + 1) / (step + 10))
-        with torch.no_grad():
-            for kept_value, value in zip(average.parameters(), reader.parameters(), strict=True):
-                kept_value.lerp_(value, 1 - decay)
+        average_into(list(average.parameters()), list(reader.parameters()), step)
     return average, predict
 
 

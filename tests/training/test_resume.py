@@ -16,11 +16,11 @@ from grn.config.files import dump_config, load_config
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
 from grn.io.run_folder import locked
-from grn.training.loop.checkpoint_file import seal
-from grn.training.loop.metrics_file import MetricsFile, rows_before
-from grn.training.loop.task import Task
+from grn.training.checkpoints import seal
+from grn.training.metrics import MetricsFile, rows_before
 from grn.training.resume import find_start
 from grn.training.run import train
+from grn.training.task import Task
 
 
 def quiet(line: str) -> None:

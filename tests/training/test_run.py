@@ -18,9 +18,9 @@ from grn.model.saved import TrainedModel
 from grn.networks.export import export
 from grn.regulation import fit as fitting
 from grn.training import run
-from grn.training.loop.metrics import Evaluation
-from grn.training.loop.task import Task
+from grn.training.metrics import Evaluation
 from grn.training.run import best_weights, train
+from grn.training.task import Task
 
 
 def quiet(line: str) -> None:

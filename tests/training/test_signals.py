@@ -8,9 +8,10 @@ import torch
 
 from grn.cli.exit_codes import exit_code_of
 from grn.errors import Interrupted
-from grn.training.loop.callbacks import Checkpoints, Signals
-from grn.training.loop.task import Task
+from grn.training.callbacks import Signals
+from grn.training.checkpoints import Checkpoints
 from grn.training.run import train
+from grn.training.task import Task
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
 EVERY = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)

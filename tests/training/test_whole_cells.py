@@ -15,8 +15,8 @@ from grn.cells.loading.batches import EVALUATE, BagMaker
 from grn.cells.simulated import simulate
 from grn.config.schema import Config
 from grn.model.objectives import active_objectives
-from grn.training.loop.task import Task
 from grn.training.run import train
+from grn.training.task import Task
 
 ROUNDING = 1e-4  # batches and packed bags of other sizes sum in another order
 

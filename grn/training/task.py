@@ -1,15 +1,15 @@
-"""The model as a LightningModule: one step, one optimiser, one schedule."""
+"""The model as a LightningModule: one step, one optimiser, one schedule, one moving average."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
-from torch import Tensor, nn
+from lightning.pytorch.callbacks import WeightAveraging
+from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from grn.bags import Batch
@@ -19,10 +19,10 @@ from grn.cells.loading.masking import cell_states
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
 from grn.model.objectives import OF_WHOLE_CELLS, Loss, active_objectives, mean_losses, total_loss
+from grn.model.schedule import warmup_cosine
 from grn.model.transformer import Model, Prediction
-from grn.training.loop.finite import FiniteCheck, Step
-from grn.training.loop.gene_parallel import gene_parallel_group
-from grn.training.loop.metrics import Evaluation, scalars
+from grn.training.finite import FiniteCheck, Step
+from grn.training.metrics import Evaluation, scalars
 
 
 class Task(L.LightningModule):
@@ -40,11 +40,20 @@ class Task(L.LightningModule):
         self.finite_check = FiniteCheck()
 
     def setup(self, stage: str) -> None:
-        """Sets the group of gene parallelism: not earlier, as the moving average copies the model before this."""
+        """Sets the group of gene parallelism: not earlier, as the moving average copies the model before this.
+
+        Losses are sums and counts over all processes: losses of genes are summed over the parts, and losses of cells,
+        which each process of a group computes for the whole cell, are counted as often as they are summed. DDP's mean
+        of the gradients over all processes is then the gradient of one process that has every gene.
+        """
         parts = self.settings.gene_parallel
         if parts > 1:
             rank = ParallelRank.of(self.global_rank, self.trainer.world_size, parts)
-            self.model.group = gene_parallel_group(rank)
+            # All processes make all groups, in the same order. A separate group even where it contains all processes:
+            # DDP's collectives run at the same time as those of attention's backward, and two kinds in one queue would
+            # have to be started in the same order everywhere.
+            groups = [distributed.new_group(ranks) for ranks in rank.ranks()]
+            self.model.group = groups[rank.replica]
 
     def teardown(self, stage: str) -> None:
         """After training, one process computes metrics and networks, from bags with all genes."""
@@ -111,8 +120,9 @@ class Task(L.LightningModule):
         cells = ", ".join(str(int(cell)) for cell in step.cells[:5])
         raise TrainingDiverged(
             f"The {problem} is not finite at step {step.number} (batch of the cells in rows {cells}, ...); "
-            "checkpoints of earlier steps are kept. Lower trainer.learning_rate "
-            f"({self.settings.learning_rate:g}), or look for extreme values in these cells."
+            "checkpoints of earlier steps are kept",
+            field="trainer.learning_rate",
+            advice=f"lower {{field}} ({self.settings.learning_rate:g}), or look for extreme values in these cells",
         )
 
     def on_train_end(self) -> None:
@@ -143,11 +153,9 @@ class Task(L.LightningModule):
         optimizer.register_load_state_dict_pre_hook(as_fused_here)
         warmup = max(1, round(self.settings.warmup_fraction * self.total_steps))
 
-        def factor(step: int) -> float:
-            done = (step - warmup) / max(1, self.total_steps - warmup)
-            return (step + 1) / warmup if step < warmup else 0.5 + 0.5 * math.cos(math.pi * min(done, 1.0))
-
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: warmup_cosine(step, self.total_steps, warmup)
+        )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
@@ -155,3 +163,42 @@ def as_fused_here(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]
     """The state of a checkpoint with this optimiser's own choice of `fused`: another machine may have written it."""
     fused = optimizer.defaults["fused"]
     return state | {"param_groups": [group | {"fused": fused} for group in state["param_groups"]]}
+
+
+class MovingAverage(WeightAveraging):
+    """average <- decay * average + (1 - decay) * weights after every step; validation and checkpoints hold the average.
+
+    The result equals that of Lightning's EMAWeightAveraging to the last bit. That callback launches four kernels per
+    weight, and it synchronises with the GPU in every step to count the steps.
+    """
+
+    def __init__(self, decay: float):
+        super().__init__(use_buffers=False)
+        self.decay = decay
+
+    @torch.no_grad()
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *_: Any) -> None:
+        if trainer.global_step <= self._latest_update_step or self._average_model is None:
+            return
+        # What is not trained (the regulation layers, which may be large) is its own average.
+        pairs = zip(self._average_model.module.parameters(), pl_module.parameters(), strict=True)
+        trained = [pair for pair in pairs if pair[1].requires_grad]
+        averages: list[Tensor] = [average for average, _ in trained]
+        weights: list[Tensor] = [weight for _, weight in trained]
+        if self._latest_update_step == 0:
+            torch._foreach_copy_(averages, weights)
+        else:
+            torch._foreach_mul_(averages, self.decay)
+            torch._foreach_add_(averages, list(torch._foreach_mul(weights, 1 - self.decay)))
+        self._average_model.n_averaged += 1
+        self._latest_update_step = trainer.global_step
+
+    @torch.no_grad()
+    def _swap_models(self, pl_module: L.LightningModule) -> None:
+        assert self._average_model is not None
+        ours, theirs = ([*each.parameters(), *each.buffers()] for each in (self._average_model.module, pl_module))
+        for average, weight in zip(ours, theirs, strict=True):
+            if average is not weight:  # the regulation layers: the copies that swapping takes would be large, too
+                kept = average.data.clone()
+                average.data.copy_(weight.data)
+                weight.data.copy_(kept)

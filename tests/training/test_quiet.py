@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from grn.training.loop.quiet import quiet
+from grn.training.machine import quiet
 
 NOISE = [
     "Experiment logs directory runs/x/ exists and is not empty. Previous log files in this directory will be deleted",

@@ -1,8 +1,7 @@
-"""The callbacks of a run: checkpoints and early stopping, signals, progress lines."""
+"""Signals during training, and its progress lines."""
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
@@ -10,96 +9,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from grn.config.launcher import number_in_environment
-from grn.errors import Interrupted, RunFolderError, TrainingDiverged
-from grn.io.atomic import replacing_file
+from grn.errors import Interrupted
 from grn.messages import Say
-from grn.training.loop.checkpoint_file import DamagedCheckpoint, load_checkpoint, seal
-
-MONITOR = "validation/loss"
-
-
-def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
-    """Writes a checkpoint beside `path`, reads it back and moves it to `path`, where it is complete at every moment.
-
-    Raises RunFolderError where it cannot be written.
-    """
-    if not trainer.is_global_zero:
-        trainer.save_checkpoint(path)  # takes part in the collectives; only the first process writes
-        return
-    try:
-        with replacing_file(path) as beside:
-            trainer.save_checkpoint(beside)
-            seal(beside)
-            saved = load_checkpoint(beside)
-            if saved["global_step"] != trainer.global_step:
-                raise RunFolderError(f"The checkpoint {path} does not read back as it was written; check the disk.")
-    # torch has no single error for damaged files
-    except (OSError, RuntimeError, EOFError, UnpicklingError, DamagedCheckpoint) as error:
-        reason = getattr(error, "strerror", None) or "it reads back damaged"
-        raise RunFolderError(
-            f"The checkpoint {path} cannot be written ({reason}); free some space, or choose another output folder."
-        ) from error
-
-
-class Checkpoints(L.Callback):
-    """Keeps last.ckpt and best.ckpt (lowest validation loss), and stops training when that loss no longer improves."""
-
-    def __init__(self, folder: Path, patience: int):
-        self.folder, self.patience = folder, patience
-        self.best, self.best_step, self.waited = float("inf"), 0, 0
-        self.reason = "the last step was reached"
-
-    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        if trainer.sanity_checking:
-            return
-        value = float(trainer.callback_metrics[MONITOR])
-        if not math.isfinite(value):  # checked before anything is saved, so that the last checkpoint stays good
-            raise TrainingDiverged(
-                f"The validation loss is not finite at step {trainer.global_step}; checkpoints of earlier "
-                "steps are kept. Lower trainer.learning_rate, or look for cells with extreme values."
-            )
-        improved = value < self.best
-        if improved:
-            self.best, self.best_step, self.waited = value, trainer.global_step, 0
-        else:
-            self.waited += 1
-        # last.ckpt is saved last: a run that is interrupted between the two resumes before this validation.
-        for name in ["best", "last"] if improved else ["last"]:
-            save_checkpoint(trainer, self.folder / f"{name}.ckpt")
-        self.stop_if_patience_is_over(trainer)
-
-    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        self.stop_if_patience_is_over(trainer)  # a resumed run may have ended its training already
-
-    def stop_if_patience_is_over(self, trainer: L.Trainer) -> None:
-        if self.waited >= self.patience:
-            trainer.should_stop = True
-            self.reason = (
-                f"the validation loss has not improved on {self.best:.4f} (step {self.best_step}) "
-                f"in {self.patience} validations"
-            )
-
-    def state_dict(self) -> dict:
-        return {"best": self.best, "best_step": self.best_step, "waited": self.waited}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.best, self.best_step, self.waited = state["best"], state["best_step"], state["waited"]
+from grn.training.checkpoints import MONITOR, save_checkpoint
 
 
 class Signals(L.Callback):
-    """Ctrl-C, SIGTERM and SIGUSR1 save and end the run after the current step or validation.
+    """Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP save and end the run after the current step or validation.
 
-    A second Ctrl-C ends it at once.
+    A second Ctrl-C ends it at once. Under `nohup`, SIGHUP stays ignored.
     """
 
-    WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -110,6 +36,8 @@ class Signals(L.Callback):
     def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python refuses to set handlers
             self.previous = {number: signal.getsignal(number) for number in self.WATCHED}
+            if self.previous[signal.SIGHUP] == signal.SIG_IGN:
+                del self.previous[signal.SIGHUP]
 
     def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
         # Not in on_fit_start, after which Lightning sets its own handler of SIGTERM: that one leaves a validation by a
@@ -203,9 +131,5 @@ class ProgressLines(L.Callback):
 
 
 def process_rank() -> int:
-    """The rank of this process, before Lightning has started; the process of rank 0 writes all files.
-
-    Raises ConfigError where the variable that says it holds no number.
-    """
-    name = next((name for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if os.environ.get(name)), None)
-    return 0 if name is None else number_in_environment(name)
+    """The rank of this process, before Lightning has started; the process of rank 0 writes all files."""
+    return next((int(os.environ[name]) for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if os.environ.get(name)), 0)

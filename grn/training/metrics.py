@@ -1,14 +1,20 @@
-"""Metrics of a pass over cells: losses, cell types, masked multiplicities. All can be summed over processes."""
+"""Metrics of a pass over cells (losses, cell types, masked multiplicities), and metrics.csv, which holds them.
+
+All can be summed over processes.
+"""
 
 from __future__ import annotations
 
+import csv
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric, SumMetric
 from torchmetrics.classification import (
@@ -19,9 +25,13 @@ from torchmetrics.classification import (
 )
 
 from grn.bags import Batch
-from grn.errors import DataError
+from grn.errors import DataError, RunFolderError
+from grn.io.atomic import replacing_file
 from grn.model.objectives import Loss, hidden_genes, standardise
 from grn.model.transformer import Model, Prediction
+
+METRICS = "metrics.csv"
+Rows = list[dict[str, Any]]
 
 
 class MetricDict(nn.ModuleDict):
@@ -93,8 +103,9 @@ class Evaluation(nn.Module):
             if not losses and not self.alone:
                 raise DataError(
                     "No validation cell has a label or value that the objectives use, so nothing can decide when "
-                    "training stops; raise data.validation_fraction, or set objectives.masked_multiplicity.weight "
-                    "above 0."
+                    "training stops",
+                    field="data.validation_fraction",
+                    advice="raise {field}, or set objectives.masked_multiplicity.weight above 0",
                 )
             terms = [self.weights[name] * loss for name, loss in losses.items()]
             found = {f"{name}_loss": loss for name, loss in losses.items()}
@@ -139,3 +150,53 @@ class Evaluation(nn.Module):
 def scalars(found: dict[str, Tensor], stage: str) -> dict[str, float]:
     """The metrics that are one number, named `<stage>/<name>`."""
     return {f"{stage}/{name}": float(value) for name, value in found.items() if value.ndim == 0}
+
+
+class MetricsFile(Logger):
+    """Writes metrics.csv, replacing it as a whole each time.
+
+    Lightning's CSVLogger removes an existing file and rewrites it in place, but a resumed run needs its earlier rows.
+    rows: of the run until now; new ones follow them.
+    """
+
+    def __init__(self, path: Path, rows: Rows):
+        super().__init__()
+        self.path, self.rows = path, list(rows)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        plain = {name: value.item() if isinstance(value, Tensor) else value for name, value in metrics.items()}
+        self.rows.append({"step": step} | plain)
+        columns = sorted(set().union(*self.rows))
+        with replacing_file(self.path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+    def log_hyperparams(self, *_: Any) -> None:
+        """config.yaml has every field."""
+
+    @property
+    def name(self) -> str:
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+
+def rows_before(step: int, path: Path) -> Rows:
+    """The rows of a metrics.csv for steps before `step`, as they were written; none where there is no file.
+
+    Rows with metrics of the test cells are left out: they belong after the last step. Raises RunFolderError.
+    """
+    if not path.exists():
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            if "step" not in (reader.fieldnames or ()):
+                raise KeyError("step")
+            rows = [{name: value for name, value in row.items() if value} for row in reader]
+        return [row for row in rows if int(row["step"]) < step and not any(name.startswith("test/") for name in row)]
+    except (ValueError, KeyError, AttributeError, csv.Error) as error:
+        raise RunFolderError(f"{path} is damaged", advice="move it away to resume without its rows") from error

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from grn.errors import RunFolderError, TrainingDiverged
-from grn.training.loop.callbacks import MONITOR, Checkpoints, save_checkpoint
+from grn.training.checkpoints import MONITOR, Checkpoints, save_checkpoint
 
 
 class CountingTrainer(SimpleNamespace):

@@ -21,7 +21,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from grn.cells.cells import load_cells
 from grn.errors import DataError
 from grn.model.objectives import Loss
-from grn.training.loop.metrics import Evaluation
+from grn.training.metrics import Evaluation
 
 CLASSES = 4
 WEIGHTS = {"cell_type": 0.5, "property": 2.0}

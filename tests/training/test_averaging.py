@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch.utils.data import DataLoader
 
-from grn.training.loop.averaging import MovingAverage
+from grn.training.task import MovingAverage
 
 
 class Line(L.LightningModule):

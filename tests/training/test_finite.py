@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from grn.training.loop.finite import FiniteCheck, skip_unless_finite
-from grn.training.loop.task import as_fused_here
+from grn.training.finite import FiniteCheck, skip_unless_finite
+from grn.training.task import as_fused_here
 
 CELLS = torch.tensor([3, 1])
 
