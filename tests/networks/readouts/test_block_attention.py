@@ -8,8 +8,8 @@ from flashsign import edge_weights
 from flashsign.edges import edge_sums
 from flashsign.reference import normalised_weights
 from grn.bags import Bags
+from grn.networks.readouts import block_attention
 from grn.networks.readouts.block_attention import attention_layers, layer_sums, strongest_attention
-from grn.networks.readouts.blocks import block_attention
 from grn.networks.weights import strongest
 
 REGULATORS = np.array([0, 3, 5])
