@@ -183,8 +183,8 @@ def opened(run: Path, changes: dict[str, Any]) -> tuple[Config, TrainedModel]:
     """The configuration of a finished run, with changes to its section `network`, and its model."""
     file = config_of(run, needed=(CONFIG,))
     refuse_cut_off(run, ("model",))
-    config = load_config(file, [f"network.{name}={value}" for name, value in changes.items()])
-    return config, TrainedModel.load(run / "model")
+    trained = TrainedModel.load(run / "model")
+    return load_config(file, [f"network.{name}={value}" for name, value in changes.items()]), trained
 
 
 def read_again(

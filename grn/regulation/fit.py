@@ -25,13 +25,12 @@ from grn.messages import Say, silent
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.process_memory import give_back
-from grn.regulation.cell_table import BothTargets, CellTable, both_targets, centred, sampled, set_units
+from grn.regulation.cell_table import BothTargets, CellTable, TrainingCells, both_targets, centred, sampled, set_units
 from grn.regulation.folds import held_out_cells, validation_folds
 from grn.regulation.levels import level_error
 from grn.regulation.linear import FOLDS, Penalties, PriorError, choose_penalties, weigh_by_prior
 from grn.regulation.members import start, train_members
 from grn.regulation.states import States
-from grn.regulation.training_cells import TrainingCells
 
 MOST_SCORES = 2**32  # of all members and states together, 16 GiB; the fit holds about nine tables of this size
 # Steps x scores after the linear start: a minute or two of one thread, or of a GPU. Large tables gain little from more.

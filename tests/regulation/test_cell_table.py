@@ -13,8 +13,7 @@ from scipy.stats import rankdata
 from grn.cells.preprocessing.scale import mean_and_sd
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation import cell_table as module
-from grn.regulation.cell_table import CellTable, cell_ranks, centred, sampled, set_units
-from grn.regulation.training_cells import TrainingCells
+from grn.regulation.cell_table import CellTable, TrainingCells, cell_ranks, centred, sampled, set_units
 
 REGULATORS = np.array([1, 4])
 ROWS = np.array([0, 2, 3, 5, 6, 8, 9, 11])

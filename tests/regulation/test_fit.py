@@ -17,10 +17,10 @@ from grn.model.signed.regulation import Regulation
 from grn.networks.readouts.effect import effect_network
 from grn.regulation import cell_table
 from grn.regulation import fit as fitting
+from grn.regulation.cell_table import TrainingCells
 from grn.regulation.fit import FittedLayer, fit_ensemble, fit_regulation
 from grn.regulation.linear import Penalties
 from grn.regulation.states import states_of
-from grn.regulation.training_cells import TrainingCells
 
 CELLS, GENES, REGULATORS = 300, 20, np.array([0, 2, 5, 9])
 TARGETS = np.setdiff1d(np.arange(GENES), REGULATORS)

@@ -8,9 +8,9 @@ import scipy.sparse as sp
 import torch
 
 from grn.cells.preprocessing.scale import mean_and_sd
+from grn.regulation.cell_table import TrainingCells
 from grn.regulation.levels import level_error, state_levels
 from grn.regulation.linear import Penalties
-from grn.regulation.training_cells import TrainingCells
 
 REGULATORS, GENES, STATES, EACH = 6, 46, 8, 60
 PENALTY = Penalties(torch.full((GENES,), 30.0).double(), 0.0, 1.0)

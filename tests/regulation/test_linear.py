@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from grn.regulation import linear, ridge
-from grn.regulation.linear import Penalties, choose_penalties, fit_linear, taken_out
+from grn.regulation.linear import Penalties, choose_penalties, fit_linear, without
 
 CELLS, REGULATORS, GENES = 400, 5, 25
 OWN = torch.arange(REGULATORS)  # the first genes regulate the others
@@ -35,6 +35,10 @@ def planted(
     y += states.numpy() @ generator.normal(size=(len(sizes), GENES)) * 3
     y[:, :REGULATORS] = x
     return torch.as_tensor(x), torch.as_tensor(y), states, torch.as_tensor(slopes)
+
+
+def taken_out(values: torch.Tensor, covariates: torch.Tensor) -> torch.Tensor:
+    return without(covariates)(values)
 
 
 def folds_of(cells: int) -> torch.Tensor:

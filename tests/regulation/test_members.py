@@ -12,11 +12,10 @@ from grn.cells.preprocessing.scale import mean_and_sd
 from grn.config.schema import RegulationConfig
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation import members as module
-from grn.regulation.cell_table import CellTable, set_units
+from grn.regulation.cell_table import CellTable, TrainingCells, set_units
 from grn.regulation.folds import held_out_cells, padded
 from grn.regulation.linear import Penalties
 from grn.regulation.members import held_out_errors, start, train_members
-from grn.regulation.training_cells import TrainingCells
 
 CELLS, GENES, STATES, MEMBERS = 200, 12, 2, 3
 REGULATORS = np.array([0, 2, 5])

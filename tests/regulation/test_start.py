@@ -10,10 +10,9 @@ import torch
 from grn.cells.preprocessing.scale import mean_and_sd
 from grn.model.signed import regulation_layer
 from grn.model.signed.regulation_layer import RegulationLayer
-from grn.regulation.cell_table import CellTable, centred, set_units
+from grn.regulation.cell_table import CellTable, TrainingCells, centred, set_units
 from grn.regulation.linear import LinearFit, Penalties, fit_linear
 from grn.regulation.members import start
-from grn.regulation.training_cells import TrainingCells
 
 CELLS, GENES, STATES = 120, 14, 3
 REGULATORS = np.array([0, 2, 5, 9])
