@@ -18,8 +18,7 @@ class Sign(StrEnum):
 
 def command(
     network: Annotated[
-        Path,
-        typer.Argument(help="A run folder, edges.parquet, network.h5ad, or a table of edges.", show_default=False),
+        Path, typer.Argument(help="A run folder, edges.parquet, network.h5ad, or a table of edges.", show_default=False)
     ],
     output: Annotated[Path, typer.Option("--output", help="The file to make.")],
     format: Annotated[

@@ -82,8 +82,7 @@ def unknown_columns(where: Path | str, table: pd.DataFrame, accepted: Iterable[C
     sets = " or ".join(f"({', '.join(names)})" for names in accepted)
     listed = ", ".join(map(str, table.columns[:8])) + (", ..." if len(table.columns) > 8 else "")
     return DataError(
-        f"{where} has the columns {listed}",
-        advice=f"it must be a list of edges with a header: name the columns {sets}",
+        f"{where} has the columns {listed}", advice=f"it must be a list of edges with a header: name the columns {sets}"
     )
 
 

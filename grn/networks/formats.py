@@ -150,14 +150,7 @@ def _cytoscape(chosen: ChosenEdges, path: Path) -> None:
         for gene, regulator in _nodes(chosen.edges).items()
     ]
     edges = [
-        {
-            "data": {
-                "id": f"e{number}",
-                "source": edge["source"],
-                "target": edge["target"],
-                **_about_edge(chosen, edge),
-            }
-        }
+        {"data": {"id": f"e{number}", "source": edge["source"], "target": edge["target"], **_about_edge(chosen, edge)}}
         for number, edge in enumerate(chosen.edges.to_dict("records"))
     ]
     graph = {

@@ -24,14 +24,7 @@ from grn.regulation.states import States
 
 
 def network_in_context(
-    regulation: Regulation,
-    cells: Cells,
-    states: States,
-    *,
-    mean: Tensor,
-    sd: Tensor,
-    seed: int,
-    signed_layers: int = 2,
+    regulation: Regulation, cells: Cells, states: States, *, mean: Tensor, sd: Tensor, seed: int, signed_layers: int = 2
 ) -> Network:
     """The effects of all cells and of each state, with confidences and q-values, computed on the layers' device.
 

@@ -223,9 +223,7 @@ def fit_regulation(
         by_state = layer(with_states, None if penalties is None else penalties.by_state)
         error_of_levels = level_error(with_states, pooled.values, device=device)
     found = FittedRegulation(
-        Regulation(pooled.layer, None if by_state is None else by_state.layer, error_of_levels),
-        pooled,
-        by_state,
+        Regulation(pooled.layer, None if by_state is None else by_state.layer, error_of_levels), pooled, by_state
     )
     seconds = time.monotonic() - started
     if penalties is not None:  # with the same penalties: what they found was said then

@@ -145,13 +145,7 @@ def standard_error(values: Tensor) -> float:
 
 
 def weigh_by_prior(
-    x: Tensor,
-    y: Tensor | Columns,
-    covariates: Tensor,
-    own: Tensor,
-    folds: Tensor,
-    found: Penalties,
-    strength: Tensor,
+    x: Tensor, y: Tensor | Columns, covariates: Tensor, own: Tensor, folds: Tensor, found: Penalties, strength: Tensor
 ) -> Penalties:
     """The penalties with the factors that a prior gives the pairs, if they lower the held-out error of some targets.
 

@@ -206,11 +206,7 @@ def _of_cell(regulation: Regulation, cells: Cells, states: States, cell: str) ->
     order = np.argsort(-np.abs(values), kind="stable")
     names = np.asarray(cells.vocabulary, dtype=object)
     return pd.DataFrame(
-        {
-            "source": names[regulators[column[order]]],
-            "target": names[target[order]],
-            "weight": values[order],
-        }
+        {"source": names[regulators[column[order]]], "target": names[target[order]], "weight": values[order]}
     )
 
 

@@ -16,8 +16,7 @@ from grn.regulation.states import States
 
 
 @pytest.mark.parametrize(
-    ("members", "readout", "bags"),
-    [(2, "effect", 80), (2, "attention", 80), (0, "attention", 40), (2, "knockout", 40)],
+    ("members", "readout", "bags"), [(2, "effect", 80), (2, "attention", 80), (0, "attention", 40), (2, "knockout", 40)]
 )
 def test_the_number_of_bags_is_that_of_those_read(make_config, tiny_run, members, readout, bags):
     """80 cells of two types; network.cells is 40."""

@@ -123,11 +123,7 @@ def test_the_networks_of_all_types_read_back(tmp_path):
     for slug, label in label_of.items():
         expected = read.chosen.by_type[label]
         np.testing.assert_array_equal(found.varp[f"grn_{slug}"].toarray()[:, REGULATORS], expected)
-    for name, weight in (
-        ("", read.attention.weight),
-        ("_layer0", read.layers[0]),
-        ("_layer1", read.layers[1]),
-    ):
+    for name, weight in (("", read.attention.weight), ("_layer0", read.layers[0]), ("_layer1", read.layers[1])):
         np.testing.assert_array_equal(found.varp[f"grn_attention{name}"].toarray()[:, REGULATORS], weight)
     np.testing.assert_array_equal(found.varp["grn_total"].toarray()[:, REGULATORS], read.chosen.total)
     assert list(found.var_names) == list(GENES), "NA and nan are genes"

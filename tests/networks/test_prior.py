@@ -134,12 +134,7 @@ def test_a_run_with_a_prior_has_its_candidates_alone(make_config, tmp_path, caps
     )
     by_type = pd.read_parquet(tmp_path / "run" / "edges_by_type.parquet")
     assert len(by_type) == 6 and run.network.varp["grn"].nnz <= 3
-    assert set(run.network.uns["grn"]["prior"]["held_out_error"]) == {
-        "prior",
-        "shuffled",
-        "least_shuffled",
-        "all",
-    }
+    assert set(run.network.uns["grn"]["prior"]["held_out_error"]) == {"prior", "shuffled", "least_shuffled", "all"}
 
 
 def test_a_wrong_prior_is_refused_before_anything_is_trained(make_config, tmp_path, capsys):

@@ -65,10 +65,6 @@ def test_knockoffs_are_no_copies_of_cells_that_were_drawn_with_the_same_seed(see
     assert np.abs(of_own).max() < 0.3  # 6 standard errors; 0.7 with the same numbers
 
 
-
-
-
-
 def test_knockoffs_keep_each_types_values_and_depth(regulators):
     values, basal, cell_types = regulators
     before = values.copy()
@@ -256,9 +252,3 @@ def test_the_seed_alone_draws_the_knockoffs():
     assert torch.equal(one.null_slopes, other.null_slopes)
     drawn = fit_with_knockoffs(known_cells(True), GIVEN, GIVEN, seed=2)
     assert not torch.equal(drawn.null_slopes, one.null_slopes)
-
-
-
-
-
-

@@ -240,10 +240,7 @@ def test_types_are_weighted_by_their_number_of_cells(unbalanced):
     assert found.weight.tolist() == [[0.0]]
     found = average(means, {0: 50, 1: 10}, np.array([[10.0]]), NO_SELF)
     np.testing.assert_allclose(found.weight, [[10 * (50 * 2 - 10 * 6) / 60]])
-    assert {label: weight.tolist() for label, weight in found.by_type.items()} == {
-        "0": [[20.0]],
-        "1": [[-60.0]],
-    }
+    assert {label: weight.tolist() for label, weight in found.by_type.items()} == {"0": [[20.0]], "1": [[-60.0]]}
     assert found.confidence.tolist() == [[0.5]], "two of the four bags are positive, as the mean is"
 
 
