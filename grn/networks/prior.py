@@ -1,10 +1,9 @@
 """A prior network (motifs, ChIP, another tool's base network): which edges are candidates, or are penalised less.
 
-The fit penalises pairs that the prior does not list more, by as much as held-out cells say (grn/regulation/linear.py),
-or not at all. To `restrict`, the network that was read is left with the listed pairs alone, as pySCENIC prunes its
-modules by motifs. Whether the prior knows something of these cells is asked of cells that were held out: ridge
-regression with the candidates of the prior alone, or with others penalised more, against ridge with as many pairs that
-are the prior's own with the targets shuffled, and against ridge with all regulators.
+The fit penalises pairs that the prior does not list more, by as much as held-out cells say (grn/regulation/linear.py).
+To `restrict`, the network that was read is left with the listed pairs alone, as pySCENIC prunes its modules by motifs.
+Whether the prior knows something of these cells, held-out cells say: ridge regression with the prior against ridge with
+the prior's targets shuffled, and against ridge with all regulators.
 
 Letters: C cells, N genes, R regulators.
 """
@@ -184,17 +183,12 @@ def _least_error(x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.nd
 
 def summary(prior: Prior, errors: dict[str, float]) -> list[str]:
     """What the prior is, and whether it helped, in two sentences."""
-    pairs = prior.factor.size
-    kept = (
-        "the others are no candidates"
-        if prior.use == "restrict"
-        else "the fit penalises the others more, where that helps"
-    )
-    better = errors["prior"] < errors["least_shuffled"]
+    restricts, better = prior.use == "restrict", errors["prior"] < errors["least_shuffled"]
+    kept = "the others are no candidates" if restricts else "the fit penalises the others more, where that helps"
     verdict = "it knows something of these cells" if better else "it knows no more of these cells than chance"
     return [
-        f"The prior {prior.path} lists {prior.listed} of {pairs} pairs of a regulator and a gene ({prior.pairs} in the "
-        f"file); {kept}.",
+        f"The prior {prior.path} lists {prior.listed} of {prior.factor.size} pairs of a regulator and a gene "
+        f"({prior.pairs} in the file); {kept}.",
         f"Held-out error of ridge with the prior {errors['prior']:.4f}, with its targets shuffled "
         f"{errors['shuffled']:.4f} (at least {errors['least_shuffled']:.4f}), with all regulators "
         f"{errors['all']:.4f}: {verdict}"

@@ -1,18 +1,14 @@
 """The effect read-out: what the regulation layers' attention does to the predictions, within states and between them.
 
-effect: weight x value's effect on the predicted multiplicity, for one sd of the regulator, in sds of the target: the
-slope of the prediction while the norm is held constant.
+effect: the slope of the prediction while the norm is held constant, for one sd of the regulator, in sds of the target.
 
 - *within*: differences between cells of one state alone, the mean over all states. The network of a state has its own
-  slopes. A regulator counts there in so far as it varies in the state, up to about its usual sd: one that is off has no
-  effect.
+  slopes; a regulator counts there in so far as it varies in the state.
 - *between*: the correlation of the target's levels with those of the regulator over the states.
 - The weight of an edge is its effect within, unless the levels of held-out states follow their regulators
-  (grn/regulation/levels.py): then differences between states are evidence, too, and the weight is that of `pooled`, the
-  effect over all cells with a part of the correlation of levels.
+  (grn/regulation/levels.py): then it is the effect over all cells (`pooled`) with a part of the correlation of levels.
 
-Sign: positive = the regulator raises the target's expected multiplicity. In each head it is the sign of the score by
-construction, whatever the initial values of training were; heads that disagree are added.
+Sign: positive = the regulator raises the target's expected multiplicity. In each head it is the sign of the score.
 
 Letters: P members, C cells, n targets at a time, R regulators, H heads, K states.
 """

@@ -48,10 +48,6 @@ class LayerChoice:
     head: int | None = None
     value: str = "absolute"
 
-    @property
-    def needs_cells(self) -> bool:
-        return self.value != "score"
-
     def check(self, model: Model) -> None:
         """Raises ConfigError where the model has no such layer or head, or the value cannot be read of it."""
         counts = {"layer": len(model.blocks), "head": model.config.query_heads}
