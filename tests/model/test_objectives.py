@@ -23,7 +23,6 @@ from grn.model.objectives import (
     standardise,
     total_loss,
 )
-from grn.model.transformer import Prediction
 
 
 @pytest.fixture
@@ -146,13 +145,6 @@ def test_objectives_are_active_by_weight_and_head(make_model):
     assert list(found) == ["cell_type"] and found["cell_type"][0] == 2
 
 
-def test_label_smoothing_reaches_the_loss(make_model, batch):
-    config = ObjectivesConfig.model_validate({"cell_type": {"label_smoothing": 0.4}})
-    model = make_model()
-    prediction = model(batch.bags)
-    _, loss = active_objectives(config, model)["cell_type"]
-    assert loss(prediction, batch, model).sum == cell_type(prediction, batch, model, label_smoothing=0.4).sum
-    assert loss(prediction, batch, model).sum != cell_type(prediction, batch, model, label_smoothing=0.0).sum
 
 
 items = st.lists(st.tuples(st.floats(-9, 9), st.booleans()), max_size=6)
@@ -179,11 +171,6 @@ def test_the_mean_over_processes_is_the_mean_of_the_whole_batch(parts):
     assert float(total_loss(mean_losses(whole), weights)) == pytest.approx(float(expected))
 
 
-def test_predictions_need_their_head(batch, make_model):
-    """This is an error of ours, not of the user: a clear assertion, not an attribute of None."""
-    nothing = Prediction(batch.multiplicity, torch.zeros(5, 16), None, None)
-    with pytest.raises(AssertionError, match="only where the model has"):
-        cell_type(nothing, batch, make_model(), label_smoothing=0.0)
 
 
 OVER_GENES = {"gene_identity": gene_identity, "composition": composition}

@@ -82,12 +82,6 @@ def test_networks_of_types_have_their_labels_and_only_effects_have_evidence(read
         assert found.chosen is found.attention
 
 
-def test_with_several_members_or_one_there_are_knock_offs_and_confidences(read):
-    for members in (1, 3):
-        found = read("effect", members=members).chosen
-        assert found.confidence.min() >= 0.5 and found.confidence.max() <= 1 and (found.q <= 1).all()
-
-
 def test_progress_is_reported_now_and_then_and_changes_no_sample(monkeypatch):
     lines = []
     assert list(with_progress([1, 2], "Reading", lines.append)) == [1, 2] and lines == []
