@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,40 +57,34 @@ def fit_layers(
     return fit_regulation(config, cells, states, rows, mean=mean, sd=sd, say=say, penalties=penalties, prior=prior)
 
 
-@dataclass(frozen=True)
-class WithPrior:
-    """network: with its prior applied.   prior: None without one.   errors: of the prior on held-out cells."""
+def with_prior(
+    network: Network, config: Config, cells: Cells, regulators: np.ndarray, say: Say
+) -> tuple[Network, Prior | None, dict[str, float]]:
+    """The network with its prior applied, the prior, and the prior's errors on held-out cells; says what both and the
+    knock-offs know. regulators: vocabulary positions [R]."""
+    prior, errors = None, {}
+    if config.network.prior is not None:
+        prior = prior_of(config.network, cells)
+        network = prior.applied(network)
+        errors = held_out(prior, cells, regulators, config.trainer.seed)
+    lines = [] if prior is None else prior_summary(prior, errors)
+    for line in lines + ([] if network.q is None else summary(network)):
+        say(line)
+    return network, prior, errors
 
-    network: Network
-    prior: Prior | None
-    errors: dict[str, float]
 
-    @classmethod
-    def of(cls, network: Network, config: Config, cells: Cells, regulators: np.ndarray, say: Say) -> WithPrior:
-        """Says what the prior and the knock-offs know of the network. regulators: vocabulary positions [R]."""
-        prior, errors = None, {}
-        if config.network.prior is not None:
-            prior = prior_of(config.network, cells)
-            network = prior.applied(network)
-            errors = held_out(prior, cells, regulators, config.trainer.seed)
-            for line in prior_summary(prior, errors):
-                say(line)
-        if network.q is not None:
-            for line in summary(network):
-                say(line)
-        return cls(network, prior, errors)
-
-    def tables(self, config: Config, cells: Cells, regulators: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The edges over all cells, and those of each state."""
-        settings, genes = config.network, cells.vocabulary
-        q_values = settings.false_discovery is not False
-        edges, by_type = (
-            table(self.network, genes, regulators, settings.top_k, q_values=q_values)
-            for table in (edge_table, edges_by_type)
-        )
-        if self.prior is not None:
-            edges, by_type = (self.prior.candidates(table, genes, regulators) for table in (edges, by_type))
+def tables_of(
+    network: Network, prior: Prior | None, config: Config, cells: Cells, regulators: np.ndarray
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The edges over all cells, and those of each state."""
+    settings, genes = config.network, cells.vocabulary
+    q_values = settings.false_discovery is not False
+    edges, by_type = (
+        table(network, genes, regulators, settings.top_k, q_values=q_values) for table in (edge_table, edges_by_type)
+    )
+    if prior is None:
         return edges, by_type
+    return prior.candidates(edges, genes, regulators), prior.candidates(by_type, genes, regulators)
 
 
 def edges_of_regulation(
@@ -107,7 +101,8 @@ def edges_of_regulation(
         signed_layers=config.model.signed_layers,
     )
     regulators = fitted.regulation.regulators.numpy()
-    return WithPrior.of(found, config, cells, regulators, say).tables(config, cells, regulators)
+    network, prior, _ = with_prior(found, config, cells, regulators, say)
+    return tables_of(network, prior, config, cells, regulators)
 
 
 def network_of_model(
@@ -131,8 +126,8 @@ def network_of_model(
         say=say,
     )
     give_back()  # what the knock-offs used makes room for the tables
-    found = WithPrior.of(networks.chosen, config, cells, regulators, say)
-    regulation, prior, chosen = trained.model.regulation, found.prior, found.network
+    chosen, prior, errors = with_prior(networks.chosen, config, cells, regulators, say)
+    regulation = trained.model.regulation
     about: dict[str, Any] = {
         "model_hash": trained.hash,
         "version": grn.__version__,
@@ -147,7 +142,7 @@ def network_of_model(
     if regulation is not None and regulation.level_error is not None:
         about["level_error"] = regulation.level_error
     if prior is not None:
-        about["prior"] = {"use": prior.use, "pairs": prior.listed, "held_out_error": found.errors}
+        about["prior"] = {"use": prior.use, "pairs": prior.listed, "held_out_error": errors}
     if chosen.q is not None:
         about["found"] = found_edges(chosen)
     adata = network_anndata(
@@ -161,7 +156,7 @@ def network_of_model(
         var_names=cells.var_names,
         about=about,
     )
-    return (adata, *found.tables(config, cells, regulators))
+    return (adata, *tables_of(chosen, prior, config, cells, regulators))
 
 
 def write_network_files(

@@ -16,9 +16,10 @@ Letters: B bags, N genes, R regulators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,7 +32,6 @@ from grn.model.transformer import Model
 from grn.networks.readouts.sampling import Sample, masked_bags
 from grn.networks.weights import Network, balanced, without_self
 
-Effect = Callable[[Bags, Tensor], Tensor]
 TANGENTS = 2**24  # most numbers in one array of derivatives, which limits how many regulators are computed together
 NO_LIMIT = 2**62  # one call for all regulators: it predicts the whole bags once, then without each regulator in turn
 
@@ -47,25 +47,29 @@ def with_multiplicity(bags: Bags, multiplicity: Tensor, regulators: Tensor) -> B
     return replace(bags, multiplicity=multiplicity)
 
 
-def mean_effects(
+def whole_model_network(
+    readout: Literal["jacobian", "knockout"],
     model: Model,
     multiplicity: sp.csr_matrix,
     samples: Iterable[Sample],
     cells: dict[int, int],
     regulators: np.ndarray,
-    basal: np.ndarray | None,
-    *,
-    effect: Effect,
-    unit: np.ndarray,
-    widest: int,
+    basal: np.ndarray | None = None,
 ) -> Network:
-    """The mean of effect(dense bags, regulators [r]) -> [r, B, N] over the bags that show it.
+    """The network of mean effects over the bags that show them.
 
     multiplicity: CSR [C, N].   samples: the cells of each batch and what is masked in them.   cells: number of cells of
     each cell type.   regulators: vocabulary positions [R].   basal [C]: multiplicity of each cell's basal gene (None:
-    1).   unit [N, R]: what the means are multiplied by.   widest: most numbers in one array, which limits how many
-    regulators are computed together.
+    1). A regulator that no training cell has gets the weight 0, and for the Jacobian one that never varies.
     """
+    mean, sd = model.mean.cpu().numpy(), model.sd.cpu().numpy()
+    seen = mean[regulators] > 0
+    if readout == "jacobian":
+        effect, widest = regulator_derivatives, TANGENTS
+        unit = np.where(seen & varying(multiplicity[:, regulators]), sd[regulators], 0)[None] / sd[:, None]
+    else:
+        effect, widest = knockout_effects, NO_LIMIT
+        unit = np.where(seen, sd[regulators] / np.where(seen, mean[regulators], 1), 0)[None] / sd[:, None]
     means: dict[int, PairMean] = {}
     for sample in samples:
         bags = masked_bags(model, multiplicity, basal, sample, regulators)
@@ -75,7 +79,7 @@ def mean_effects(
         step = max(1, widest // (bags.multiplicity.numel() * model.config.hidden))
         for start in range(0, len(regulators), step):
             columns = slice(start, min(start + step, len(regulators)))
-            values = effect(bags, torch.as_tensor(regulators[columns]))
+            values = effect(model, bags, torch.as_tensor(regulators[columns]))
             readable = hidden[:, :, None] & ~sample.masked[:, None, columns]
             mean.add(values.permute(1, 2, 0).cpu().numpy(), readable, columns)
     return average(means, cells, unit, regulators)
@@ -128,44 +132,13 @@ def average(means: dict[int, PairMean], cells: dict[int, int], unit: np.ndarray,
     return Network(finished(overall), by_type, np.clip(agreement, 0, 1).astype(np.float32))
 
 
-def jacobian_network(
-    model: Model,
-    multiplicity: sp.csr_matrix,
-    samples: Iterable[Sample],
-    cells: dict[int, int],
-    regulators: np.ndarray,
-    basal: np.ndarray | None = None,
-) -> Network:
-    """The network of mean derivatives. Arguments as for `mean_effects`. A regulator that never varies gets weight 0."""
-    sd = model.sd.cpu().numpy()
-    unit = np.where(varying(model, multiplicity, regulators), sd[regulators], 0)[None] / sd[:, None]
-
-    return mean_effects(
-        model,
-        multiplicity,
-        samples,
-        cells,
-        regulators,
-        basal,
-        effect=partial(regulator_derivatives, model),
-        unit=unit,
-        widest=TANGENTS,
-    )
-
-
-def varying(model: Model, multiplicity: sp.csr_matrix, regulators: np.ndarray) -> np.ndarray:
-    """bool [R]: the regulators that some training cell has and that differ between the cells of a CSR matrix [C, N].
-
-    The sd of the others is 1 by convention, so that a derivative in that unit would mean nothing.
-    """
-    measured = multiplicity[:, regulators]
-    differs = (measured.max(0) - measured.min(0)).toarray()[0] > 0
-    return differs & (model.mean.cpu().numpy()[regulators] > 0)
+def varying(measured: sp.csr_matrix) -> np.ndarray:
+    """bool [R]: which columns of a CSR matrix [C, R] differ between cells. The sd of the others is 1 by convention."""
+    return (measured.max(0) - measured.min(0)).toarray()[0] > 0
 
 
 def regulator_derivatives(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
     """d predicted multiplicity [B, N] / d multiplicity of each regulator [R] of dense bags -> [R, B, N]."""
-
     all_regulators = model.is_regulator.nonzero()[:, 0]
 
     def predict(multiplicity: Tensor) -> Tensor:
@@ -179,35 +152,6 @@ def regulator_derivatives(model: Model, bags: Bags, regulators: Tensor) -> Tenso
         return vmap(derivative)(directions[regulators.to(bags.genes.device)])
 
 
-def knockout_network(
-    model: Model,
-    multiplicity: sp.csr_matrix,
-    samples: Iterable[Sample],
-    cells: dict[int, int],
-    regulators: np.ndarray,
-    basal: np.ndarray | None = None,
-) -> Network:
-    """The network of mean knock-out effects. Arguments as for `mean_effects`.
-
-    A regulator that no training cell has gets the weight 0.
-    """
-    mean, sd = model.mean.cpu().numpy(), model.sd.cpu().numpy()
-    present = mean[regulators] > 0
-    unit = np.where(present, sd[regulators] / np.where(present, mean[regulators], 1), 0)[None] / sd[:, None]
-
-    return mean_effects(
-        model,
-        multiplicity,
-        samples,
-        cells,
-        regulators,
-        basal,
-        effect=partial(knockout_effects, model),
-        unit=unit,
-        widest=NO_LIMIT,
-    )
-
-
 def knockout_effects(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
     """Prediction [B, N] minus the prediction without each regulator [R] of dense bags -> [R, B, N]."""
     with torch.no_grad():
@@ -218,3 +162,7 @@ def knockout_effects(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
             multiplicity[:, regulator] = 0
             without.append(model(with_multiplicity(bags, multiplicity, all_regulators)).multiplicity)
         return whole - torch.stack(without)
+
+
+jacobian_network = partial(whole_model_network, "jacobian")
+knockout_network = partial(whole_model_network, "knockout")
