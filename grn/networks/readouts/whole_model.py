@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -48,7 +47,7 @@ def with_multiplicity(bags: Bags, multiplicity: Tensor, regulators: Tensor) -> B
 
 
 def whole_model_network(
-    readout: Literal["jacobian", "knockout"],
+    readout: str,
     model: Model,
     multiplicity: sp.csr_matrix,
     samples: Iterable[Sample],
@@ -56,7 +55,7 @@ def whole_model_network(
     regulators: np.ndarray,
     basal: np.ndarray | None = None,
 ) -> Network:
-    """The network of mean effects over the bags that show them.
+    """The network of mean effects over the bags that show them. readout: jacobian | knockout.
 
     multiplicity: CSR [C, N].   samples: the cells of each batch and what is masked in them.   cells: number of cells of
     each cell type.   regulators: vocabulary positions [R].   basal [C]: multiplicity of each cell's basal gene (None:
