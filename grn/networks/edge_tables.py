@@ -137,6 +137,8 @@ def shares(where: Path | str, column: pd.Series) -> np.ndarray:
 def _read_text(path: Path) -> pd.DataFrame:
     with unpacked(path) as file:
         text = file.read().decode("utf-8-sig")  # all of it: a damaged .gz may fail only at the end
+    if "\0" in text:  # pandas would cut a name off there
+        raise ValueError("null characters")
     line = next((line for line in text.splitlines() if line.strip()), "")
     separator = max("\t,;", key=line.count)
     if separator not in line:

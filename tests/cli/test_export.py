@@ -12,11 +12,12 @@ from grn.config.files import change_config, dump_config, load_config
 
 
 def test_the_command_writes_what_the_function_writes(tiny_run, tmp_path, capsys):
-    one = grn.export(
-        tiny_run, tmp_path / "one.csv", format="csv", cell_type="type 2", sign="up", top_k=1, targets="G1", quiet=True
-    )
+    table = grn.network(tiny_run, cell_type="type 2")
+    gene = table.loc[table["weight"] > 0, "target"].iloc[0]
+    options = {"format": "csv", "cell_type": "type 2", "sign": "up", "top_k": 1, "targets": [gene], "quiet": True}
+    one = grn.export(tiny_run, tmp_path / "one.csv", **options)
     assert capsys.readouterr().out == ""
-    options = ["--cell-type", "type 2", "--sign", "up", "--top-k", "1", "--targets", "G1, nowhere"]
+    options = ["--cell-type", "type 2", "--sign", "up", "--top-k", "1", "--targets", f"{gene}, nowhere"]
     output = ["--format", "csv", "--output", str(tmp_path / "two.csv")]
     assert main(["export", str(tiny_run), *output, *options]) == 0
     said = " ".join(capsys.readouterr().out.split())
