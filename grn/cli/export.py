@@ -57,6 +57,7 @@ def command(
     debug: Debug = False,
 ) -> None:
     """Write a network as a file for another program: all edges, or a choice of them."""
+    from grn.cli.console import console
     from grn.verbs.export import export
 
     export(
@@ -71,5 +72,5 @@ def command(
         min_confidence=min_confidence,
         max_q_value=max_q_value,
         top_k=top_k,
-        quiet=quiet,
+        quiet=quiet or console().quiet,
     )

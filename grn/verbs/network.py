@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STEPS = "regulation.steps"  # after the linear start
 
 
-@checked()
+@checked({"data.path": "source"})
 def network(
     source: AnnData | Run | Config | str | os.PathLike[str],
     *,
