@@ -78,3 +78,14 @@ def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
             if name in NUMBERS and (column.dtype.kind != "f" or (name == "weight" and column.isna().any())):
                 raise ValueError(f"its column {name} holds no numbers, or lacks some")
     return table
+
+
+def spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with ' before names that a spreadsheet would run as a formula: those that begin with = + - @.
+
+    Source: OWASP, CSV injection.
+    """
+    texts = [name for name in table if table[name].dtype.kind not in "biufc"]
+    return table.assign(
+        **{name: table[name].astype(str).str.replace(r"^(?=[=+\-@\t\r])", "'", regex=True) for name in texts}
+    )

@@ -1,17 +1,13 @@
 """The blocks' attention: the mean size |w_ij| of the normalised weight w_ij = s_ij / n_i, over heads and cells, layer
 by layer.
 
-The sign of w means nothing: changing the signs of W_k and W_v (or of W_q and W_o) of a head changes no prediction, and
-it changes the sign of every weight of the head. Nothing in the model says which sign of a head is the right one, so
-that a mean of signed weights over heads depends on the signs that training ended with; the mean of |w| does not.
-(The regulation layer's attention has a sign: regulation_attention.py.)
-
-The mean is over the cells whose bags list the target; the weight of an absent regulator is 0. Dense bags list every
-gene, packed bags the genes of the cell. The weights of the cell are the same in both, as absent genes are never keys.
+The sign of w means nothing: changing the signs of W_k and W_v (or of W_q and W_o) of a head changes no prediction and
+the sign of every weight of the head, so a mean of signed weights over heads depends on the signs that training ended
+with. The mean is over the cells whose bags list the target; the weight of an absent regulator is 0.
 
 Memory: `attention_layers` holds 2 L x N x R numbers on the model's device and L x N x R as arrays, 1.6 GB a table of
 20 000 genes and regulators. `strongest_attention` holds TABLE numbers and L x N x top_k edges, and reads the cells
-once for every range of targets. Neither needs a table for each head or cell (flashsign.EdgeSums).
+once for every range of targets.
 Letters: L blocks, N genes, R regulators.
 """
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from grn.networks.readouts.blocks.layer_effect import _effects_of_cells, layer_effects
+from grn.networks.readouts.layer_effect import _effects_of_cells, layer_effects
 
 REGULATORS = np.array([0, 3, 5])
 

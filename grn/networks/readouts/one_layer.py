@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Integral
 
 import numpy as np
 import torch
@@ -19,11 +18,10 @@ import torch
 from grn.bags import Bags
 from grn.errors import ConfigError
 from grn.model.transformer import Block, Model
-from grn.networks.readouts.blocks.block_attention import layer_sums
-from grn.networks.readouts.blocks.layer_effect import layer_effects
+from grn.networks.readouts.block_attention import layer_sums
+from grn.networks.readouts.layer_effect import layer_effects
 from grn.networks.weights import without_self
 
-VALUES = ("score", "weight", "absolute", "effect")
 OF_ONE_HEAD = "none: known up to turning all signs of the head; read which targets have the same sign, and sizes"
 SIZES = "none: sizes of weights"
 OF_EFFECTS = "positive = the message of the regulator raises the target's expected multiplicity, directly"
@@ -39,10 +37,6 @@ def meaning_of_signs(model: Model, value: str) -> str:
     return SIZES if value == "absolute" else OF_ONE_HEAD
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 @dataclass(frozen=True)
 class LayerChoice:
     """layer: number of a block, from 0.   head: number of a query head; None: the mean over all of them.   value:
@@ -54,28 +48,24 @@ class LayerChoice:
     head: int | None = None
     value: str = "absolute"
 
-    @property
-    def needs_cells(self) -> bool:
-        return self.value != "score"
-
     def check(self, model: Model) -> None:
         """Raises ConfigError where the model has no such layer or head, or the value cannot be read of it."""
-        layers, heads = len(model.blocks), model.config.query_heads
-        if self.value not in VALUES:
-            raise ConfigError(f"--value is {self.value!r}; it must be {', '.join(VALUES)}.")
-        if not _is_number(self.layer) or not 0 <= self.layer < layers:
-            raise ConfigError(f"--layer is {self.layer}, and this model has the layers 0 to {layers - 1}.")
-        if self.head is not None and not (_is_number(self.head) and 0 <= self.head < heads):
-            raise ConfigError(f"--head is {self.head}, and a layer of this model has the heads 0 to {heads - 1}.")
+        counts = {"layer": len(model.blocks), "head": model.config.query_heads}
+        for field, count in counts.items():
+            number = getattr(self, field)
+            if number is not None and not 0 <= number < count:
+                raise ConfigError("{field} is " + f"{number}, and this model has 0 to {count - 1}", field=field)
         if self.head is None and self.value in ("score", "weight"):
             raise ConfigError(
-                f"--value {self.value} has signs, which mean nothing in a mean over heads; give --head 0 to "
-                f"{heads - 1}, or --value absolute or effect."
+                "{field} " + f"{self.value!r} has signs, which mean nothing in a mean over heads",
+                field="value",
+                advice="choose a head, or the value 'absolute' or 'effect'",
             )
         if self.value == "score" and self.layer:
             raise ConfigError(
-                "--value score is of the first layer, --layer 0: later layers read what the cell is; give --value "
-                "weight."
+                "{field} 'score' is of layer 0, as later layers read what the cell is",
+                field="value",
+                advice="choose layer 0 or 'weight'",
             )
 
 
