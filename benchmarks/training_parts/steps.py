@@ -22,7 +22,7 @@ from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
 from grn.regulation.members import RegulationSettings
-from grn.training.loop.task import Task
+from grn.training.task import Task
 from training_parts.cells import CLASSES, DEFAULTS, MODELS, Point, regulators
 
 PRECISIONS = ("bf16-mixed", "32-true")

@@ -15,9 +15,8 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from grn.cells.preprocessing.genes import column_of, refuse_column_of_var
+from grn.cells.obs import column_of
 from grn.errors import ConfigError, DataError, nearest, one_line
-from grn.io.atomic import disguised
 
 LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabulary that is wanted
 COLUMNS = ["from", "to"]
@@ -78,8 +77,6 @@ def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
     if not isinstance(given, (str, os.PathLike)):
         raise ConfigError(f"--map is of the type {type(given).__name__}; give names, as {{'CD8 T': 'T'}}, or a file.")
     path = Path(given)
-    if other := disguised(path):
-        raise ConfigError(f"--map {path} {other}.")
     try:
         separator = "\t" if path.suffix == ".tsv" else ","
         # index_col=False: a third field in a line is an error, and not a column before the others.
@@ -140,7 +137,6 @@ def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:
 
     Raises DataError where obs has no such column, or the column no label.
     """
-    refuse_column_of_var(adata, {"--labels": column})
     values = column_of(adata.obs, column, "--labels", "obs")
     found = np.full(len(values), None, dtype=object)
     for cell, value in enumerate(values):

@@ -17,15 +17,15 @@ import torch
 from anndata import AnnData
 
 from grn.analysis.labels import LabelMap, LabelScores, given_labels, merged, read_map, refuse_unused, score_labels
-from grn.cells.cells import Cells, CellsInPieces, cells_in_pieces
+from grn.cells.cells import Cells, CellsInPieces
+from grn.cells.load import cells_in_pieces
 from grn.cells.loading.batches import is_packed, plain_batches
-from grn.cells.readers.memory import MEMORY
-from grn.cells.readers.registry import is_text, source_in_file
+from grn.cells.readers.registry import MEMORY, is_text, source_in_file
 from grn.config.files import load_config
 from grn.config.schema import DataConfig, Orientation
 from grn.errors import ConfigError, RunFolderError
-from grn.io.atomic import write_anndata, write_text
-from grn.io.h5ad import refuse_too_little_room, size_of
+from grn.io.atomic import write_text
+from grn.io.h5ad import write_anndata
 from grn.messages import Say
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
@@ -77,7 +77,6 @@ def predict(
     refuse_error(error, trained)
     config = data_config(trained, model, data, counts=counts, gene_key=gene_key, orientation=orientation)
     with source_in_file(config) as adata:
-        refuse_too_little_room(output, size_of(adata))  # again when it is written, with the predictions
         replaced, scores = annotate(adata, trained, config, key_added, say, error=error, names=names, labels=labels)
         if replaced:
             say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")

@@ -70,7 +70,6 @@ def _machine(say: Callable[[str], None], config) -> int:
     import torch
 
     from grn.config.schema import ModelConfig
-    from grn.io.h5ad import in_units
     from grn.model.kernel_check import own_device, paths_taken, self_test
 
     device = own_device()
@@ -98,7 +97,6 @@ def _machine(say: Callable[[str], None], config) -> int:
 
 def _estimate(config, say: Callable[[str], None]) -> None:
     from grn.analysis.rehearsal import rehearse
-    from grn.io.h5ad import in_units
 
     found = rehearse(config, say)
     say(f"Estimate for {config.data.path}, from a rehearsal of {found.rehearsed:.0f} s")
@@ -110,3 +108,12 @@ def _estimate(config, say: Callable[[str], None]) -> None:
         say(f"  memory: {in_units(found.memory)}")
     if found.gpu_memory is not None:
         say(f"  memory of the GPU: {in_units(found.gpu_memory)}")
+
+
+def in_units(size: float) -> str:
+    """A number of bytes as text: 512 bytes, 1.5 MB."""
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

@@ -15,6 +15,7 @@ from grn.cli.console import be_quiet
 from grn.cli.exit_codes import exit_code_of, exit_with
 from grn.cli.options import EVERYWHERE
 from grn.errors import called
+from grn.threads import wait_passively
 
 app = typer.Typer(
     name="grn",
@@ -72,5 +73,6 @@ def option_of(arguments: Sequence[str]) -> Callable[[str], str | None]:
 def run(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and ends the process: the entry point of `grn`, `python -m grn` and train.py."""
     os.environ["MPLBACKEND"] = "agg"  # pictures are written into files alone
+    wait_passively()
     exit_with(main(sys.argv[1:] if arguments is None else arguments))
     raise AssertionError("exit_with returned")

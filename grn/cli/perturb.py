@@ -73,7 +73,8 @@ def command(
     from grn.cli.console import console, plain, print_table
     from grn.cli.tables import refuse_output, write
     from grn.errors import ConfigError
-    from grn.io.atomic import refuse_unwritable, write_anndata
+    from grn.io.atomic import refuse_unwritable
+    from grn.io.h5ad import write_anndata
 
     if output is not None:
         refuse_output(output, "perturb", (".csv", ".parquet") if screen else (".csv", ".parquet", ".h5ad"))

@@ -29,13 +29,14 @@ from grn.errors import TrainingDiverged
 from grn.messages import Say
 from grn.model.cell_reader import CellReader, ReaderShape
 from grn.model.objectives import LABEL_SMOOTHING
+from grn.model.schedule import average_into, warmup_cosine
+from grn.threads import threads_for
 from grn.training.thinning import Thinning, shares
 
 FOLDS = 8  # of the labelled cells; a member does not see those of one of them
 WHOLE = 0.25  # share of the cells of a batch that hide no gene, as in `grn predict`
 DEEP = 0.5  # share of those that keep all counts; with fewer, cells of the same experiment are told worse
 GENES = 256  # that a batch predicts, drawn anew for each: as good as all of 2000, at a fraction of the time
-AVERAGING = 0.98  # decay of the moving average of the weights
 PRIOR = 4.0  # pulls the halves' importances to 1/2 each, as so many held-out cells would
 LONGER = 3  # times trainer.max_steps is the most steps: a run that is cut short is short as a whole
 CHUNK = 1024  # cells that are read at a time
@@ -117,13 +118,14 @@ def fit_reader(
     reader.scale.fill_(math.sqrt(math.prod(read.multiplicity.shape) / squares) if squares else 1.0)
     steps = min(settings.steps, LONGER * config.trainer.max_steps)
     predict = nn.Parameter(torch.randn(settings.members, settings.summary, reader.genes).mul_(0.01).to(device))
-    reader, predict = train_members(config, reader.to(device), predict, read, steps, settings.learning_rate)
-    judges, accuracy = weigh_members(reader, read, seed)
-    # What the held-out cells were kept for is known now, so the members learn from them, too.
-    every = replace(read, fold=torch.full_like(read.fold, -1))
-    more, rate = max(1, steps // 3), settings.learning_rate / 2
-    reader, _ = train_members(config, reader, predict, every, more, rate)
-    set_axes(reader, every, seed)
+    with threads_for(settings.batch_size * sum(each.numel() for each in (predict, *reader.parameters()))):
+        reader, predict = train_members(config, reader.to(device), predict, read, steps, settings.learning_rate)
+        judges, accuracy = weigh_members(reader, read, seed)
+        # What the held-out cells were kept for is known now, so the members learn from them, too.
+        every = replace(read, fold=torch.full_like(read.fold, -1))
+        more, rate = max(1, steps // 3), settings.learning_rate / 2
+        reader, _ = train_members(config, reader, predict, every, more, rate)
+        set_axes(reader, every, seed)
     judged = f", accuracy {accuracy:.3f} on {judges} cells that they had not seen" if judges else ""
     say(f"Cell types: {settings.members} members in {time.monotonic() - started:.0f} s{judged}.")
     return reader.cpu().requires_grad_(False)
@@ -175,10 +177,8 @@ def train_members(
     warmup = max(1, steps // 20)
     order = _Order(read.labels, settings.batch_size, generator)
     for step in range(steps):
-        done = (step - warmup) / max(1, steps - warmup)
-        factor = (step + 1) / warmup if step < warmup else 0.5 + 0.5 * math.cos(math.pi * done)
         for group in optimizer.param_groups:
-            group["lr"] = rate * factor
+            group["lr"] = rate * warmup_cosine(step, steps, warmup)
         rows = order.next()
         multiplicity, basal = read.batch(rows.numpy())
         # Genes are predicted as they were counted, also where the summary sees fewer counts.
@@ -217,10 +217,7 @@ def train_members(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        decay = min(AVERAGING, (step + 1) / (step + 10))
-        with torch.no_grad():
-            for kept_value, value in zip(average.parameters(), reader.parameters(), strict=True):
-                kept_value.lerp_(value, 1 - decay)
+        average_into(list(average.parameters()), list(reader.parameters()), step)
     return average, predict
 
 

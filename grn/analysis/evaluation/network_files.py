@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from grn.errors import DataError
-from grn.io.atomic import read_anndata
+from grn.io.h5ad import read_anndata
 from grn.io.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
 from grn.networks.edge_tables import (
     cell_types,
