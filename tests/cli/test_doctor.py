@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from grn.analysis import rehearsal
 from grn.cli.main import main
 from grn.config.schema import ModelConfig
 from grn.model import kernel_check
+from grn.training import rehearsal
 
 
 def test_the_machine_is_described_and_its_kernels_are_tested(capsys):
