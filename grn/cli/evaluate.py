@@ -146,7 +146,7 @@ def write(found: Comparison, output: Path) -> None:
     from grn.analysis.evaluation.comparison import as_json, score_table
     from grn.errors import RunFolderError
     from grn.io.atomic import replacing_folder, write_text
-    from grn.plots.run.precision_recall import precision_recall_curves
+    from grn.plots.scores import precision_recall_curves
     from grn.plots.style import save
 
     curves = {name: evaluation.curve for name, evaluation in found.evaluations.items()}

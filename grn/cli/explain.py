@@ -103,7 +103,7 @@ def command(
         ]
         print_table(str(name), ["", "gene", "effect", "agreement", "expressed"], shown, to)
     if output is not None and output.suffix == ".png":
-        from grn.plots.cells.explanation import cell_type_genes
+        from grn.plots.explanation import cell_type_genes
         from grn.plots.style import save
 
         save(cell_type_genes(table, top=top, show=False), output)

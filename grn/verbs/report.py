@@ -15,11 +15,11 @@ from grn.config.schema import Config
 from grn.io.atomic import table_of_run
 from grn.io.run_folder import LOG, cells_in
 from grn.networks.signed_network import SignedNetwork, heatmap_blocks
-from grn.plots.network.edges import strongest_regulations
-from grn.plots.network.heatmap import network_heatmaps
-from grn.plots.network.within_between import within_and_between
-from grn.plots.run.confusion import confusion_matrix
-from grn.plots.run.training import training_curves
+from grn.plots.edges import strongest_regulations
+from grn.plots.heatmap import network_heatmaps
+from grn.plots.edge_scatter import within_and_between
+from grn.plots.scores import confusion_matrix
+from grn.plots.training import training_curves
 from grn.plots.style import whole
 
 

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from grn.errors import UserError
 from grn.networks.signed_network import signed_network
-from grn.plots.network.cell_types import cell_type_regulators, main, strongest_of_each
+from grn.plots.cell_types import cell_type_regulators, main, strongest_of_each
 from grn.plots.style import save
 
 GENES = ["A", "B", "x", "y", "$z$"]

@@ -15,14 +15,14 @@ from matplotlib.text import Text
 
 import grn
 from grn.errors import UserError
-from grn.plots.network.cell_types import cell_type_regulators
-from grn.plots.network.difference import network_difference
-from grn.plots.network.edges import strongest_regulations
-from grn.plots.network.heatmap import network_heatmaps
-from grn.plots.network.within_between import within_and_between
-from grn.plots.run.confusion import confusion_matrix
-from grn.plots.run.precision_recall import precision_recall_curves
-from grn.plots.run.training import training_curves
+from grn.plots.cell_types import cell_type_regulators
+from grn.plots.edge_scatter import network_difference
+from grn.plots.edges import strongest_regulations
+from grn.plots.heatmap import network_heatmaps
+from grn.plots.edge_scatter import within_and_between
+from grn.plots.scores import confusion_matrix
+from grn.plots.scores import precision_recall_curves
+from grn.plots.training import training_curves
 from grn.plots.style import DOWN, LONGEST, UP, figure, save, short, whole
 
 LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on", "$x_1$ & <b>"]

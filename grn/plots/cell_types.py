@@ -1,12 +1,7 @@
-"""The strongest regulators of each cell type, each with a gene that it raises and one that it lowers.
-
-`python -m grn.plots.network.cell_types RUN OUT.png` draws those of a run folder: the picture of the README.
-"""
+"""The strongest regulators of each cell type, each with a gene that it raises and one that it lowers."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -14,10 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from grn.arguments import Bound
-from grn.networks.signed_network import SignedNetwork, edge_list, open_network
+from grn.networks.signed_network import SignedNetwork, edge_list
 from grn.plots.given import RunLike, as_network
-from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, draws, figure, note, save, short
+from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, figure, note, short
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -25,7 +19,6 @@ if TYPE_CHECKING:
 LONGEST_GENE = 12  # characters of a gene's name before it is cut in the middle
 
 
-@draws(types=Bound(1), regulators=Bound(1))
 def cell_type_regulators(
     network: SignedNetwork | AnnData | RunLike | pd.DataFrame, *, types: int = 6, regulators: int = 5
 ) -> Figure:
@@ -109,14 +102,3 @@ def draw_regulators(axes: Axes, title: str, table: pd.DataFrame, widest: float) 
     axes.set_ylim(len(table) - 0.4, -0.6)
     axes.set_axis_off()
     axes.set_title(short(title), fontsize=10, fontweight="bold", color=INK)
-
-
-def main(run: Path, path: Path) -> None:
-    """The picture of a run folder that `grn train` wrote, in the format of the file's ending."""
-    save(cell_type_regulators(open_network(run / "network.h5ad")), path)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python -m grn.plots.network.cell_types RUN OUT.png")
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -9,10 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.arguments import Bound
-from grn.errors import DataError
-from grn.plots.style import DOWN, INK, UP, canvas, draws, note, plain, short, shown
-from grn.plots.tables import FINITE, Table
+from grn.plots.style import DOWN, INK, UP, canvas, note, plain, short, shown
+from grn.plots.tables import columns_of
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -21,15 +19,7 @@ MOST = 20.0  # agreement beyond which dots are drawn at the edge
 CERTAIN = 2.0  # sds of the members from which on a change is coloured
 SMALL = 0.05  # sds of the gene
 
-PERTURBATION = Table(
-    "what grn.perturb returns, or the table of grn perturb",
-    texts=("gene",),
-    numbers={"effect": FINITE, "sd": Bound(0)},
-    gaps=("sd",),
-)
 
-
-@draws(named=Bound(1))
 def perturbation_volcano(
     cells: AnnData | pd.DataFrame, *, named: int = 14, ax: Axes | None = None, show: bool | None = None
 ) -> Axes:
@@ -91,17 +81,10 @@ def perturbation_volcano(
 
 def _table(cells: AnnData | pd.DataFrame) -> pd.DataFrame:
     """Columns gene, effect, sd, perturbed."""
-    table = cells if isinstance(cells, pd.DataFrame) else cells.var
+    table = getattr(cells, "var", cells)
     if "grn_effect" in table:
         columns = {name.removeprefix("grn_"): table[name] for name in table if str(name).startswith("grn_")}
         table = pd.DataFrame(columns).assign(gene=table.index.astype(str))
-    if not {"gene", "effect", "sd", "perturbed"} <= set(table):
-        raise DataError(
-            f"This picture draws a perturbation ({PERTURBATION.wanted}), and cells is of the type "
-            f"{type(cells).__name__} without its columns; give that."
-        )
-    table = PERTURBATION("cells", table)
-    perturbed = table["perturbed"]
-    if not perturbed.isin([True, False]).all():
-        raise DataError("The column 'perturbed' holds other values than true and false; give what grn.perturb returns.")
-    return table.assign(perturbed=perturbed.astype(bool))
+    wanted = "what grn.perturb returns, or the table of grn perturb"
+    table = columns_of(table, wanted, texts=("gene",), numbers=("effect", "perturbed"), gaps=("sd",))
+    return table.assign(perturbed=table["perturbed"] != 0)

@@ -6,20 +6,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.arguments import Bound
-from grn.errors import DataError, nearest
-from grn.plots.style import DOWN, UP, canvas, draws, note, plain, short, shorten, shown
-from grn.plots.tables import FINITE, Table
-
-EXPLANATION = Table(
-    "the table that grn.explain returns",
-    texts=("cell_type", "gene"),
-    numbers={"effect": FINITE},
-    once=("cell_type", "gene"),
-)
+from grn.errors import DataError
+from grn.plots.given import unknown
+from grn.plots.style import DOWN, UP, canvas, note, plain, short, shorten, shown
+from grn.plots.tables import columns_of
 
 
-@draws(table=EXPLANATION, top=Bound(1))
 def cell_type_genes(
     table: pd.DataFrame,
     cell_type: str | None = None,
@@ -33,16 +25,14 @@ def cell_type_genes(
     table: of `grn.explain`.   cell_type: which of its types; None: its only one.   ax, show: as in grn.plots.
     Raises UserError for another table, a type that it does not have, and several types without a choice.
     """
+    wanted = "the table that grn.explain returns"
+    table = columns_of(table, wanted, texts=("cell_type", "gene"), numbers=("effect",))
     types = list(dict.fromkeys(table["cell_type"]))
     if cell_type is None and len(types) > 1:
         raise DataError(f"The table has {len(types)} cell types; give cell_type one of them, as {types[0]!r}.")
-    if not types:
-        raise DataError("The table has no rows; give what grn.explain returned.")
     chosen = types[0] if cell_type is None else cell_type
     if chosen not in types:
-        near = nearest(chosen, types)
-        hint = f"did you mean {near!r}?" if near else f"it has {', '.join(map(repr, types))}."
-        raise DataError(f"The table has no cell type {chosen!r}; {hint}")
+        raise unknown("cell type", chosen, types, "The table")
     own = table[table["cell_type"] == chosen].sort_values("effect", ascending=False, kind="stable")
     speaking = pd.concat([own[own["effect"] > 0].head(top), own[own["effect"] < 0].tail(top)])
     axes = canvas(ax, 4.6, 0.21 * max(len(speaking), 4) + 0.9)

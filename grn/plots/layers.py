@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from grn.arguments import Bound
-from grn.errors import DataError, UserError
+from grn.errors import UserError
 from grn.networks.signed_network import edge_list, similarity_order, weights_in
 from grn.plots.given import RunLike, is_run
-from grn.plots.style import draws, figure, plain, shorten
+from grn.plots.style import colour_bar, figure, plain, shorten
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -22,7 +21,6 @@ LAYER = re.compile(r"grn_attention_layer\d+")
 STRENGTH = "Purples"  # neither red nor blue: no sign is claimed
 
 
-@draws(regulators=Bound(1), targets=Bound(1))
 def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, targets: int = 18) -> Figure:
     """A heat map for each layer, with the same regulators (rows) and targets (columns), on one scale.
 
@@ -38,16 +36,8 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
     keys.sort(key=lambda key: int(key.removeprefix("grn_attention_layer")))
     if not keys:
         raise UserError("This picture draws the layers' attention (run, or run.network), and none is in this object.")
-    first_gap = next((number for number, key in enumerate(keys) if key != f"grn_attention_layer{number}"), None)
-    if first_gap is not None:
-        raise DataError(
-            f"The network has no varp['grn_attention_layer{first_gap}']; give that of a run as it was written."
-        )
     layers = [abs(weights_in(adata, key)) for key in keys]  # type: ignore[arg-type]
     genes: pd.Index = adata.var_names  # type: ignore[union-attr]
-    if not genes.is_unique:
-        twice = genes[genes.duplicated()][0]
-        raise DataError(f"The network has the gene {twice!r} twice; give the network of a run as it was written.")
     total = sum(layer / max(float(layer.max()), 1e-12) for layer in layers)
     edges = edge_list(sparse.csr_matrix(total), genes)
     rows = list(dict.fromkeys(edges["source"]))[:regulators]
@@ -64,16 +54,14 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
     limit = max((float(np.quantile(block, 0.99)) for block in blocks if block.size), default=0.0) or 1.0
     picture = figure(1.6 + len(layers) * (0.22 * len(columns) + 0.3), 1.5 + 0.22 * len(rows))
     panels = picture.subplots(1, len(layers), sharey=True, squeeze=False)[0]
-    for number, (panel, block) in enumerate(zip(panels, blocks, strict=True)):
+    for number, (key, panel, block) in enumerate(zip(keys, panels, blocks, strict=True)):
         image = panel.imshow(block[row_order][:, column_order], cmap=STRENGTH, vmin=0, vmax=limit, aspect="auto")
         names = [columns[place] for place in column_order]
         panel.set_xticks(range(len(columns)), shorten(names, 14), rotation=90, fontsize=8, fontstyle="italic")
         panel.set_yticks(range(len(rows)), shorten([rows[n] for n in row_order], 14), fontsize=8, fontstyle="italic")
-        plain(panel, f"Layer {number + 1}")
+        plain(panel, f"Layer {int(key.removeprefix('grn_attention_layer')) + 1}")
         panel.spines[:].set_visible(False)
         panel.tick_params(length=0, labelleft=number == 0)
-    bar = picture.colorbar(image, ax=list(panels), shrink=0.7, aspect=14, pad=0.02, extend="max")
-    bar.set_label("|attention weight| (no sign claimed)", fontsize=8.5)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8)
+    label = "|attention weight| (no sign claimed)"
+    colour_bar(picture, image, label, ax=list(panels), shrink=0.7, aspect=14, pad=0.02, extend="max")
     return picture

@@ -8,30 +8,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from grn.arguments import Bound
 from grn.networks.file_formats import strongest_edges
 from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
-from grn.plots.style import (
-    DOWN,
-    INK,
-    MEANING,
-    UP,
-    WITHOUT_MEANING,
-    canvas,
-    draws,
-    note,
-    paler,
-    plain,
-    short,
-    shown,
-)
+from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, canvas, note, paler, plain, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 
-@draws(count=Bound(1))
 def strongest_regulations(
     edges: pd.DataFrame | SignedNetwork | AnnData | RunLike,
     count: int = 15,

@@ -7,9 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grn.arguments import Bound
-from grn.plots.style import LINES, draws, figure, note, plain
-from grn.plots.tables import FINITE, Table
+from grn.plots.style import LINES, figure, note, plain
+from grn.plots.tables import columns_of
 
 STAGES = {"train": LINES[1], "validation": LINES[0]}
 LOSSES = {
@@ -22,19 +21,14 @@ LOSSES = {
 }
 SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R² of masked multiplicities"}
 
-METRICS = Table(
-    "a table of metrics (run.history)",
-    numbers={"step": Bound(0)},
-    known={f"{stage}/{name}": FINITE for stage in STAGES for name in (*LOSSES, *SCORES)},
-)
 
-
-@draws(metrics=METRICS)
 def training_curves(metrics: pd.DataFrame) -> Figure:
     """A panel for each loss, and one for the metrics of the validation cells.
 
     metrics: columns `step` and `<stage>/<name>`, with gaps, as in a run's metrics.csv.
     """
+    measured = tuple(f"{stage}/{name}" for stage in STAGES for name in (*LOSSES, *SCORES))
+    metrics = columns_of(metrics, "a table of metrics (run.history)", numbers=("step",), optional=measured)
     known = [name for name in metrics if name == "step" or metrics[name].notna().any()]
     metrics = metrics[known].sort_values("step", kind="stable")
     losses = [name for name in LOSSES if f"validation/{name}" in metrics or f"train/{name}" in metrics]

@@ -11,10 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 
-from grn.arguments import Bound
 from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_typed_edges
-from grn.plots.style import SIGNED, canvas, draws, note, plain, short, shorten, shown
+from grn.plots.style import SIGNED, canvas, colour_bar, note, plain, short, shorten, shown, whole
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 SIZES = (0.5, 0.75, 1.0)  # confidences in the legend
 
 
-@draws(regulators=Bound(1), types=Bound(1))
 def regulator_dots(
     edges: RunLike | pd.DataFrame | SignedNetwork | AnnData,
     *,
@@ -82,26 +80,13 @@ def regulator_dots(
     plain(axes, "Top regulators of each cell type")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    bar = axes.figure.colorbar(dots, ax=axes, shrink=0.45, aspect=13, pad=0.02, extend="both", anchor=(0, 0.25))
-    bar.set_label("weight: red lowers, blue raises", fontsize=8.5)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8)
+    place_of_bar = {"shrink": 0.45, "aspect": 13, "pad": 0.02, "anchor": (0, 0.25)}
+    colour_bar(whole(axes), dots, "weight: red lowers, blue raises", ax=axes, extend="both", **place_of_bar)
     if known:
-        marks = [
-            Line2D(
-                [], [], marker="o", linestyle="", color="#999999", markersize=_area(value) ** 0.5, label=f"{value:g}"
-            )
-            for value in SIZES
-        ]
-        axes.legend(
-            handles=marks,
-            title="confidence",
-            loc="upper left",
-            bbox_to_anchor=(1.0, 1.0),
-            frameon=False,
-            fontsize=8,
-            title_fontsize=8.5,
-        )
+        look = {"marker": "o", "linestyle": "", "color": "#999999"}
+        marks = [Line2D([], [], markersize=_area(value) ** 0.5, label=f"{value:g}", **look) for value in SIZES]
+        at = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+        axes.legend(handles=marks, title="confidence", frameon=False, fontsize=8, title_fontsize=8.5, **at)
     return shown(axes, ax, show)
 
 

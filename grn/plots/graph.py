@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch
+from matplotlib.patches import FancyArrowPatch, Patch
 
-from grn.arguments import Bound
 from grn.networks.signed_network import SignedNetwork, edge_list
 from grn.plots.given import RunLike, as_network, genes_of, weights_of
-from grn.plots.style import DOWN, INK, UP, canvas, draws, legend_of_signs, note, short, shown
+from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, canvas, note, short, shown
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -22,7 +21,6 @@ CROWDED = 20  # genes on the circle, from which on every other one stands furthe
 REGULATOR, TARGET = "#f3e3b3", "#eeeeee"
 
 
-@draws(edges=Bound(1))
 def network_graph(
     network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
     genes: str | Sequence[str] | None = None,
@@ -41,10 +39,7 @@ def network_graph(
     found = as_network(network)
     weights, whose = weights_of(found, cell_type)
     every = edge_list(weights, found.genes)
-    if genes is None:
-        chosen = list(dict.fromkeys(every["source"]))[:3]
-    else:
-        chosen = genes_of(found, [genes] if isinstance(genes, str) else genes)
+    chosen = list(dict.fromkeys(every["source"]))[:3] if genes is None else genes_of(found, genes)
     around = [every[(every["source"] == gene) | (every["target"] == gene)].head(edges) for gene in chosen]
     table = pd.concat([every.head(0), *around]).drop_duplicates(["source", "target"])
     drawn = pd.unique(table[["source", "target"]].to_numpy().ravel())
@@ -100,7 +95,9 @@ def network_graph(
     axes.set_axis_off()
     title = f"Network around {', '.join(short(gene, 14) for gene in chosen[:4])}"
     axes.set_title(f"{title}: {short(whose)}", fontsize=11, fontweight="bold")
-    legend_of_signs(axes, found.signed)
+    raises, lowers = MEANING if found.signed else WITHOUT_MEANING
+    patches = [Patch(color=DOWN, label=lowers), Patch(color=UP, label=raises)]
+    axes.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2, frameon=False, fontsize=8.5)
     return shown(axes, ax, show)
 
 

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 
 from grn.cells.preprocessing.embedding import numbers_in_obsm
 from grn.cells.preprocessing.genes import column_of
-from grn.errors import DataError, nearest
-from grn.plots.style import INK, SIGNED, canvas, draws, plain, short, shown
+from grn.errors import DataError
+from grn.plots.given import unknown
+from grn.plots.style import INK, SIGNED, canvas, colour_bar, plain, short, shown, whole
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -20,7 +21,6 @@ LABEL_HEIGHT = 0.05  # of the picture
 MOST_LABELS = 100  # written into the picture
 
 
-@draws()
 def regulator_activity(
     adata: AnnData,
     regulator: str,
@@ -42,22 +42,10 @@ def regulator_activity(
     for name, made in ((basis, "compute it with scanpy (sc.tl.umap)"), (key, "compute it with grn.activity")):
         if name not in adata.obsm:
             raise DataError(f"The cells have no obsm[{name!r}]; {made}, or name another.")
-    activity = adata.obsm[key]
-    if not isinstance(activity, pd.DataFrame):
-        raise DataError(f"obsm[{key!r}] is of the type {type(activity).__name__}; compute it with grn.activity.")
-    if list(activity.columns).count(regulator) > 1:
-        raise DataError(f"obsm[{key!r}] has the regulator {regulator!r} twice; compute it again with grn.activity.")
-    if regulator not in activity.columns:
-        near = nearest(regulator, activity.columns)
-        hint = f"did you mean {near!r}?" if near else "grn.activity leaves out those with few targets."
-        raise DataError(f"obsm[{key!r}] has no regulator {regulator!r}; {hint}")
-    if label_key is not None and label_key not in adata.obs:
-        raise DataError(f"Column {label_key!r} is not in obs; leave out label_key, or give a column that is there.")
+    activity: pd.DataFrame = adata.obsm[key]
+    if regulator not in activity:
+        raise unknown("regulator", regulator, activity, f"obsm[{key!r}]")
     values, place = numbers_in_obsm(activity[regulator], key), numbers_in_obsm(adata.obsm[basis], basis)
-    if not len(values):
-        raise DataError("The AnnData has no cells; give one that has.")
-    if place.ndim != 2 or place.shape[1] < 2:
-        raise DataError(f"obsm[{basis!r}] has one dimension, and this picture needs two; name another basis.")
     labels = None if label_key is None else column_of(adata.obs, label_key, "label_key", "obs").astype(object)
     names = [] if labels is None else list(labels.dropna().unique())
     if len(names) > MOST_LABELS:
@@ -95,10 +83,8 @@ def regulator_activity(
     axes.set_xlabel(f"{name} 1", fontsize=9)
     axes.set_ylabel(f"{name} 2", fontsize=9)
     plain(axes, f"Activity of {short(regulator, 20)}")
-    bar = axes.figure.colorbar(dots, ax=axes, shrink=0.6, aspect=15, pad=0.02, extend="both")
-    bar.set_label("activity: blue where its network is on", fontsize=8.5)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8)
+    label = "activity: blue where its network is on"
+    colour_bar(whole(axes), dots, label, ax=axes, shrink=0.6, aspect=15, pad=0.02, extend="both")
     return shown(axes, ax, show)
 
 

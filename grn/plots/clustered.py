@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.arguments import Bound
 from grn.networks.signed_network import SignedNetwork, block, edge_list
 from grn.plots.given import RunLike, as_network, genes_of, weights_of
-from grn.plots.style import SIGNED, canvas, draws, note, short, shorten, shown
+from grn.plots.style import SIGNED, canvas, colour_bar, note, short, shorten, shown, whole
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 TREE = "#999999"
 
 
-@draws(regulators=Bound(1), targets=Bound(1))
 def clustered_heatmap(
     network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
     *,
@@ -40,8 +39,8 @@ def clustered_heatmap(
     weights, whose = weights_of(found, cell_type)
     edges = edge_list(weights, found.genes)
     strongest = list(dict.fromkeys(edges["source"]))
-    rows = strongest[:regulators] if isinstance(regulators, int) else genes_of(found, regulators)
-    columns = _targets(edges, rows, targets) if isinstance(targets, int) else genes_of(found, targets)
+    rows = strongest[:regulators] if isinstance(regulators, Integral) else genes_of(found, regulators)
+    columns = _targets(edges, rows, targets) if isinstance(targets, Integral) else genes_of(found, targets)
     if not rows or not columns:
         axes = canvas(ax, 6, 2)
         note(axes, "The network has no edges between these genes.")
@@ -65,11 +64,8 @@ def clustered_heatmap(
     _draw_tree(axes.inset_axes((-0.09, 0, 0.085, 1)), row_tree, len(rows), "left")
     title = "All cells" if whose == "all cells" else short(whose)
     axes.set_title(f"{title}: regulators (rows) and their targets", fontsize=10, fontweight="bold", y=1.13)
-    bar = axes.figure.colorbar(image, ax=axes, shrink=0.5, aspect=14, pad=0.02, extend="both")
     meaning = "weight: red lowers, blue raises" if found.signed else "weight (the sign has no meaning)"
-    bar.set_label(meaning, fontsize=8.5)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8)
+    colour_bar(whole(axes), image, meaning, ax=axes, shrink=0.5, aspect=14, pad=0.02, extend="both")
     return shown(axes, ax, show)
 
 

@@ -9,17 +9,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from grn.errors import DataError
 from grn.networks.signed_network import SignedNetwork, heatmap_blocks
 from grn.plots.given import ONLY_TYPES, RunLike, as_network
-from grn.plots.style import SIGNED, draws, figure, note, plain, short, shorten
-from grn.plots.tables import EachOf, weights_alone
+from grn.plots.style import SIGNED, colour_bar, figure, note, plain, short, shorten
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 
-@draws(weights=EachOf("tables of weights, regulators x targets, by title, or a run or run.network", weights_alone))
 def network_heatmaps(
     weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnData | RunLike | pd.DataFrame, *, signed: bool = True
 ) -> Figure:
@@ -35,11 +32,6 @@ def network_heatmaps(
         if network.about.get(ONLY_TYPES):
             weights.pop("all cells", None)
     first = next(iter(weights.values()), pd.DataFrame())
-    for title, table in weights.items():
-        if not (table.index.equals(first.index) and table.columns.equals(first.columns)):
-            raise DataError(
-                f"The table {title!r} has other rows or columns than the first one; give all the same, in one order."
-            )
     if first.empty:
         picture = figure(6, 2)
         note(picture.subplots(), "The network has no edges.")
@@ -69,10 +61,7 @@ def network_heatmaps(
         panel.set_axis_off()
     picture.supxlabel("target", fontsize=9)
     picture.supylabel("regulator", fontsize=9)
-    bar = picture.colorbar(image, ax=grid, shrink=min(1.0, 2.0 / rows), aspect=16, pad=0.015, extend="both")
-    bar.set_label(
-        "weight: red lowers, blue raises the target" if signed else "weight (the sign has no meaning)", fontsize=9
-    )
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=8)
+    label = "weight: red lowers, blue raises the target" if signed else "weight (the sign has no meaning)"
+    shrink = min(1.0, 2.0 / rows)
+    colour_bar(picture, image, label, size=9, ax=grid, shrink=shrink, aspect=16, pad=0.015, extend="both")
     return picture
