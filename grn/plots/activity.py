@@ -49,10 +49,7 @@ def regulator_activity(
     labels = None if label_key is None else column_of(adata.obs, label_key, "label_key", "obs").astype(object)
     names = [] if labels is None else list(labels.dropna().unique())
     if len(names) > MOST_LABELS:
-        raise DataError(
-            f"Column {label_key!r} of obs has {len(names)} labels, and at most {MOST_LABELS} are written into a "
-            "picture; give the column of the cell types."
-        )
+        raise DataError(f"Column {label_key!r} of obs has {len(names)} labels; give the column of the cell types.")
     axes = canvas(ax, 5.4, 4.6)
     limit = float(np.nanquantile(np.abs(values), 0.98)) or 1.0
     order = np.argsort(np.abs(values), kind="stable")  # the most active on top

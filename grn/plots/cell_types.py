@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from grn.networks.signed_network import SignedNetwork, edge_list
 from grn.plots.given import RunLike, as_network
-from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, figure, note, short
+from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, figure, note, short, whole
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -37,9 +37,7 @@ def cell_type_regulators(
     tables = {title: strongest_of_each(edge_list(weights, network.genes), regulators) for title, weights in chosen}
     tables = {title: table for title, table in tables.items() if len(table)}
     if not tables:
-        picture = figure(6, 2)
-        note(picture.subplots(), "The network has no edges.")
-        return picture
+        return whole(note(figure(6, 2).subplots(), "The network has no edges."))
     columns = min(3, len(tables))
     rows = -(-len(tables) // columns)
     picture = figure(3.4 * columns, 0.5 + rows * (0.45 + 0.23 * max(len(table) for table in tables.values())))

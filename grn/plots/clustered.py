@@ -35,6 +35,8 @@ def clustered_heatmap(
     regulators, targets: names, or how many, those of the strongest edges first, so that each regulator has a place for
     some targets of its own.   ax, show: as in grn.plots. Raises UserError.
     """
+    from scipy.cluster.hierarchy import leaves_list
+
     found = as_network(network)
     weights, whose = weights_of(found, cell_type)
     edges = edge_list(weights, found.genes)
@@ -42,13 +44,12 @@ def clustered_heatmap(
     rows = strongest[:regulators] if isinstance(regulators, Integral) else genes_of(found, regulators)
     columns = _targets(edges, rows, targets) if isinstance(targets, Integral) else genes_of(found, targets)
     if not rows or not columns:
-        axes = canvas(ax, 6, 2)
-        note(axes, "The network has no edges between these genes.")
-        return shown(axes, ax, show)
+        return shown(note(canvas(ax, 6, 2), "The network has no edges between these genes."), ax, show)
     axes = canvas(ax, 1.9 + 0.21 * len(columns), 1.9 + 0.21 * len(rows))
     frame = block(weights, found.genes, rows, columns)
     row_tree, column_tree = _tree(frame.to_numpy()), _tree(frame.to_numpy().T)
-    frame = frame.iloc[_leaves(row_tree, len(rows)), _leaves(column_tree, len(columns))]
+    leaves = [slice(None) if tree is None else leaves_list(tree) for tree in (row_tree, column_tree)]
+    frame = frame.iloc[leaves[0], leaves[1]]
     limit = float(np.quantile(np.abs(frame.to_numpy()), 0.99)) or 1.0
     image = axes.imshow(frame, cmap=SIGNED, vmin=-limit, vmax=limit, aspect="auto")
     axes.set_xticks(range(len(columns)), shorten(frame.columns, 14), rotation=90, fontsize=8, fontstyle="italic")
@@ -84,12 +85,6 @@ def _tree(values: np.ndarray) -> np.ndarray | None:
     return linkage(values, method="average", optimal_ordering=True) if len(values) > 2 else None
 
 
-def _leaves(tree: np.ndarray | None, count: int) -> np.ndarray:
-    from scipy.cluster.hierarchy import leaves_list
-
-    return np.arange(count) if tree is None else leaves_list(tree)
-
-
 def _draw_tree(axes: Axes, tree: np.ndarray | None, count: int, side: str) -> None:
     from scipy.cluster.hierarchy import dendrogram
 
@@ -99,10 +94,7 @@ def _draw_tree(axes: Axes, tree: np.ndarray | None, count: int, side: str) -> No
     drawn = dendrogram(tree, no_plot=True)
     for places, heights in zip(drawn["icoord"], drawn["dcoord"], strict=True):
         along = (np.array(places) - 5) / 10  # scipy puts the leaves at 5, 15, ...
-        if side == "top":
-            axes.plot(along, heights, color=TREE, linewidth=0.8)
-        else:
-            axes.plot(heights, along, color=TREE, linewidth=0.8)
+        axes.plot(*((along, heights) if side == "top" else (heights, along)), color=TREE, linewidth=0.8)
     if side == "top":
         axes.set_xlim(-0.5, count - 0.5)
         axes.set_ylim(0, None)

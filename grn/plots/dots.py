@@ -48,8 +48,7 @@ def regulator_dots(
                 rows.append((str(edge.source), str(edge.target)))
     axes = canvas(ax, 3.4 + 0.42 * len(names), 1.9 + 0.25 * len(rows))
     if not rows:
-        note(axes, "There are no networks of cell types.")
-        return shown(axes, ax, show)
+        return shown(note(axes, "There are no networks of cell types."), ax, show)
     place = {pair: number for number, pair in enumerate(rows)}
     shown_edges = table[[pair in place for pair in zip(table["source"], table["target"], strict=True)]]
     shown_edges = shown_edges[shown_edges["cell_type"].astype(str).isin(names)]

@@ -43,8 +43,7 @@ def network_difference(
     edges = edges[(edges["first"] != 0) | (edges["second"] != 0)]
     axes = canvas(ax, 5.6, 5.4)
     if edges.empty:
-        note(axes, "Neither network has edges.")
-        return shown(axes, ax, show)
+        return shown(note(axes, "Neither network has edges."), ax, show)
     difference = (edges["second"] - edges["first"]).abs()
     order = np.argsort(-difference.to_numpy(), kind="stable")
     if "q_value" in edges:
@@ -65,16 +64,8 @@ def network_difference(
         part = strong[chosen]
         if len(part):
             label = f"stronger in {short(name, 20)}"
-            axes.scatter(
-                part["first"],
-                part["second"],
-                s=22,
-                color=colour,
-                edgecolors="white",
-                linewidths=0.4,
-                zorder=3,
-                label=label,
-            )
+            look = {"s": 22, "color": colour, "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
+            axes.scatter(part["first"], part["second"], label=label, **look)
     names = edges.iloc[order[:named]][["first", "second", "source", "target"]]
     name_edges(axes, names.itertuples(index=False), apart=(0.32 * limit, 0.06 * limit), turn=0.45 * limit)
     axes.set_xlim(-limit, limit)
@@ -137,58 +128,35 @@ def within_and_between(
         )
     table = columns_of(table, "a table of edges (run.edges)", gaps=("within", "between"))
     axes = canvas(ax, 6.4, 5.0)
-    draw_within_between(axes, table, count)
-    return shown(axes, ax, show)
-
-
-def draw_within_between(axes: Axes, edges: pd.DataFrame, count: int) -> None:
-    shown = edges[edges["within"].notna() & edges["between"].notna()].head(count)
-    if shown.empty or not (shown["between"] != 0).any():
-        note(axes, "The cells have one state, so nothing is between states.")
-        return
-    confidence = shown["confidence"].fillna(0.5).to_numpy() if "confidence" in shown else np.ones(len(shown))
+    known = table[table["within"].notna() & table["between"].notna()].head(count)
+    if known.empty or not (known["between"] != 0).any():
+        return shown(note(axes, "The cells have one state, so nothing is between states."), ax, show)
+    confidence = known["confidence"].fillna(0.5).to_numpy() if "confidence" in known else np.ones(len(known))
     order = np.argsort(confidence, kind="stable")  # the most confident on top
     axes.axhline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
     axes.axvline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
-    dots = axes.scatter(
-        shown["between"].to_numpy()[order],
-        shown["within"].to_numpy()[order],
-        c=confidence[order],
-        cmap="viridis_r",
-        vmin=0.5,
-        vmax=1.0,
-        s=20,
-        edgecolors="white",
-        linewidths=0.3,
-        zorder=2,
-    )
+    look = {"s": 20, "cmap": "viridis_r", "vmin": 0.5, "vmax": 1.0, "edgecolors": "white", "linewidths": 0.3}
+    places = (known[name].to_numpy()[order] for name in ("between", "within"))
+    dots = axes.scatter(*places, c=confidence[order], zorder=2, **look)
     axes.set_xlim(-1.08, 1.08)
-    height = 1.15 * float(shown["within"].abs().max()) or 1.0
+    height = 1.15 * float(known["within"].abs().max()) or 1.0
     axes.set_ylim(-height, height)
-    name_some(axes, shown, height)
+    # The strongest edges within states, and the strongest that have nothing there.
+    strongest = known.reindex(known["within"].abs().sort_values(ascending=False, kind="stable").index)
+    only_between = known[known["within"].abs() < 0.05 * height]
+    named = pd.concat([strongest.head(NAMED // 2), only_between.head(NAMED // 2)]).drop_duplicates(["source", "target"])
+    names = named[["between", "within", "source", "target"]].itertuples(index=False)
+    name_edges(axes, names, apart=(0.45, 0.055 * height), turn=0.0)
     axes.set_xlabel("between: correlation of the states' levels")
     axes.set_ylabel("within: weight of differences between cells of one state")
     plain(axes, "Edges within states and between them")
     label = "confidence that the sign is right"
     colour_bar(whole(axes), dots, label, size=9, ax=axes, shrink=0.6, aspect=18, pad=0.02)
-
-
-def name_some(axes: Axes, edges: pd.DataFrame, height: float) -> None:
-    """Names of the strongest edges within states, and of the strongest that have nothing there; none over another."""
-    half = NAMED // 2
-    strongest = edges.reindex(edges["within"].abs().sort_values(ascending=False, kind="stable").index).head(half)
-    only_between = edges[edges["within"].abs() < 0.05 * height].head(half)
-    chosen = pd.concat([strongest, only_between]).drop_duplicates(["source", "target"])
-    names = chosen[["between", "within", "source", "target"]].itertuples(index=False)
-    name_edges(axes, names, apart=(0.45, 0.055 * height), turn=0.0)
+    return shown(axes, ax, show)
 
 
 def name_edges(
-    axes: Axes,
-    edges: Iterable[tuple[float, float, str, str]],
-    *,
-    apart: tuple[float, float],
-    turn: float,
+    axes: Axes, edges: Iterable[tuple[float, float, str, str]], *, apart: tuple[float, float], turn: float
 ) -> None:
     """Writes "source → target" beside each dot, left of it where its x is above `turn`; none over an earlier one.
 
@@ -204,13 +172,7 @@ def name_edges(
         axes.annotate(
             f"{short(source, 10)} → {short(target, 10)}",
             (x, y),
-            xytext=(-6 if left else 6, 0),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            va="center",
-            fontsize=7.5,
-            fontstyle="italic",
-            color=INK,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
-            zorder=4,
+            **{"xytext": (-6 if left else 6, 0), "ha": "right" if left else "left", "va": "center", "zorder": 4},
+            **{"textcoords": "offset points", "fontsize": 7.5, "fontstyle": "italic", "color": INK},
         )

@@ -33,26 +33,18 @@ def strongest_regulations(
     table = as_edges(edges)
     up, down = strongest_edges(table, count)
     axes = canvas(ax, 7, max(2.2, 0.24 * (len(up) + len(down)) + 1.2))
-    draw_regulations(axes, table, count, signed=signed)
-    return shown(axes, ax, show)
-
-
-def draw_regulations(axes: Axes, edges: pd.DataFrame, count: int, *, signed: bool = True) -> None:
-    """Bars from the top: strongest up-regulations, a gap, strongest down-regulations. Paler bars: less confident."""
-    up, down = strongest_edges(edges, count)
     if up.empty and down.empty:
-        note(axes, "The network has no edges.")
-        return
+        return shown(note(axes, "The network has no edges."), ax, show)
     gap = 1 if len(up) and len(down) else 0
-    shown = pd.concat([up, down[::-1]])
-    heights = [*range(len(up)), *range(len(up) + gap, len(shown) + gap)]
-    for height, edge in zip(heights, shown.itertuples(), strict=True):
+    bars = pd.concat([up, down[::-1]])
+    heights = [*range(len(up)), *range(len(up) + gap, len(bars) + gap)]
+    for height, edge in zip(heights, bars.itertuples(), strict=True):
         # 1 at a confidence of 0.5, which is that of a coin toss; such edges are drawn palest.
         uncertainty = min(max(2 - 2 * getattr(edge, "confidence", 1.0), 0), 1)
         axes.barh(height, edge.weight, color=paler(UP if edge.weight > 0 else DOWN, 0.75 * uncertainty), height=0.78)
-    labels = [f"{short(edge.source, 18)} → {short(edge.target, 18)}" for edge in shown.itertuples()]
+    labels = [f"{short(edge.source, 18)} → {short(edge.target, 18)}" for edge in bars.itertuples()]
     axes.set_yticks(heights, labels, fontsize=8.5)
-    axes.set_ylim(len(shown) + gap - 0.4, -0.6)
+    axes.set_ylim(len(bars) + gap - 0.4, -0.6)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set_xlabel("weight")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
@@ -68,7 +60,8 @@ def draw_regulations(axes: Axes, edges: pd.DataFrame, count: int, *, signed: boo
         axes.text(0, middle[0], f"{raises}  ", ha="right", va="center", color=UP, fontsize=9)
     if len(down):
         axes.text(0, middle[1], f"  {lowers}", ha="left", va="center", color=DOWN, fontsize=9)
-    widest = shown["weight"].abs().max()
+    widest = bars["weight"].abs().max()
     left = 1.08 * widest if len(down) else 0.5 * widest
     right = 1.08 * widest if len(up) else 0.5 * widest
     axes.set_xlim(-left, right)
+    return shown(axes, ax, show)

@@ -37,8 +37,7 @@ def cell_type_genes(
     speaking = pd.concat([own[own["effect"] > 0].head(top), own[own["effect"] < 0].tail(top)])
     axes = canvas(ax, 4.6, 0.21 * max(len(speaking), 4) + 0.9)
     if speaking.empty:
-        note(axes, f"No gene speaks for {short(chosen)} or against it.")
-        return shown(axes, ax, show)
+        return shown(note(axes, f"No gene speaks for {short(chosen)} or against it."), ax, show)
     places, effects = np.arange(len(speaking)), speaking["effect"].to_numpy(float)
     axes.barh(places, effects, color=np.where(effects > 0, UP, DOWN), height=0.72)
     axes.set_yticks(places, shorten(speaking["gene"], 20), fontsize=8.5)

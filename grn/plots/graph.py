@@ -46,8 +46,8 @@ def network_graph(
     # Letters keep their size: between more genes, arrows need the room to pass beside names.
     axes = canvas(ax, *((9.0, 8.0) if len(drawn) > CROWDED else (6.4, 5.6)))
     if table.empty:
-        note(axes, f"The network has no edges of {', '.join(map(short, chosen)) or 'any gene'}.")
-        return shown(axes, ax, show)
+        whom = ", ".join(map(short, chosen)) or "any gene"
+        return shown(note(axes, f"The network has no edges of {whom}."), ax, show)
     names = list(dict.fromkeys([*chosen, *table["source"], *table["target"]]))
     names = [name for name in names if name in set(table["source"]) | set(table["target"])]
     place = dict(zip(names, _layout(names, table, chosen), strict=True))
@@ -72,24 +72,10 @@ def network_graph(
     regulators = set(table["source"])
     for name, (x, y) in place.items():
         focus = name in chosen
-        axes.text(
-            x,
-            y,
-            short(name, 12),
-            ha="center",
-            va="center",
-            fontsize=10 if focus else 8.5,
-            fontweight="bold" if focus else "normal",
-            fontstyle="italic",
-            color=INK,
-            zorder=3,
-            bbox={
-                "boxstyle": "round,pad=0.35",
-                "facecolor": REGULATOR if name in regulators else TARGET,
-                "edgecolor": INK if focus else "#bbbbbb",
-                "linewidth": 1.2 if focus else 0.6,
-            },
-        )
+        font = {"fontsize": 10 if focus else 8.5, "fontweight": "bold" if focus else "normal", "fontstyle": "italic"}
+        box = {"boxstyle": "round,pad=0.35", "facecolor": REGULATOR if name in regulators else TARGET}
+        box |= {"edgecolor": INK if focus else "#bbbbbb", "linewidth": 1.2 if focus else 0.6}
+        axes.text(x, y, short(name, 12), ha="center", va="center", color=INK, zorder=3, bbox=box, **font)
     axes.set_xlim(-1.18, 1.18)
     axes.set_ylim(-1.12, 1.12)
     axes.set_axis_off()

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from grn.networks.signed_network import SignedNetwork, heatmap_blocks
 from grn.plots.given import ONLY_TYPES, RunLike, as_network
-from grn.plots.style import SIGNED, colour_bar, figure, note, plain, short, shorten
+from grn.plots.style import SIGNED, colour_bar, figure, note, plain, short, shorten, whole
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -33,9 +33,7 @@ def network_heatmaps(
             weights.pop("all cells", None)
     first = next(iter(weights.values()), pd.DataFrame())
     if first.empty:
-        picture = figure(6, 2)
-        note(picture.subplots(), "The network has no edges.")
-        return picture
+        return whole(note(figure(6, 2).subplots(), "The network has no edges."))
     regulators, targets = first.shape
     columns = min(3, len(weights))
     rows = -(-len(weights) // columns)

@@ -46,11 +46,9 @@ def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, target
     columns = list(dict.fromkeys(kept.iloc[np.argsort(turn, kind="stable")]["target"]))[:targets]
     places = genes.get_indexer(columns), genes.get_indexer(rows)
     blocks = [layer[places[0]][:, places[1]].toarray().T for layer in layers]
+    row_order = column_order = np.arange(0)
     if rows:
-        together = np.concatenate(blocks, 1)
-        row_order, column_order = similarity_order(together), similarity_order(np.concatenate(blocks, 0).T)
-    else:
-        row_order = column_order = np.arange(0)
+        row_order, column_order = (similarity_order(each) for each in (np.hstack(blocks), np.vstack(blocks).T))
     limit = max((float(np.quantile(block, 0.99)) for block in blocks if block.size), default=0.0) or 1.0
     picture = figure(1.6 + len(layers) * (0.22 * len(columns) + 0.3), 1.5 + 0.22 * len(rows))
     panels = picture.subplots(1, len(layers), sharey=True, squeeze=False)[0]

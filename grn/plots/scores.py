@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import DataError
 from grn.plots.style import INK, LINES, SHARE, canvas, colour_bar, note, plain, short, shorten, shown, whole
 from grn.plots.tables import columns_of
 
@@ -21,20 +20,11 @@ def confusion_matrix(confusion: pd.DataFrame, *, ax: Axes | None = None, show: b
 
     confusion: numbers of cells, with the cell types as index and columns (run.confusion).   ax, show: as in grn.plots.
     """
-    confusion = columns_of(confusion, "a table of counts (run.confusion)").set_axis(confusion.index, axis=0)
-    if list(map(str, confusion.index)) != list(map(str, confusion.columns)):
-        raise DataError("The table has other cell types in its rows than in its columns; give run.confusion.")
     side = max(4.5, 0.48 * len(confusion) + 2.6)
     axes = canvas(ax, side + 0.6, side)
-    draw_confusion(axes, confusion)
-    return shown(axes, ax, show)
-
-
-def draw_confusion(axes: Axes, confusion: pd.DataFrame) -> None:
-    if not confusion.to_numpy().sum():
-        note(axes, "There are no labelled test cells.")
-        return
     counts = confusion.to_numpy()
+    if not counts.sum():
+        return shown(note(axes, "There are no labelled test cells."), ax, show)
     total = counts.sum(axis=1, keepdims=True)
     share = counts / np.where(total > 0, total, 1)
     colours = matplotlib.colormaps[SHARE]
@@ -52,6 +42,7 @@ def draw_confusion(axes: Axes, confusion: pd.DataFrame) -> None:
     plain(axes, "Cell types of the test cells")
     axes.spines[:].set_visible(False)
     colour_bar(whole(axes), image, "share of the true type's cells", size=9, ax=axes, shrink=0.6, pad=0.02)
+    return shown(axes, ax, show)
 
 
 def ink_on(colour: tuple[float, ...]) -> str:
@@ -71,15 +62,9 @@ def precision_recall_curves(
     wanted = "a curve for each method, by name"
     curves = {name: columns_of(curve, wanted, numbers=("recall", "precision")) for name, curve in curves.items()}
     axes = canvas(ax, 6.2, 4.6)
-    draw_precision_recall(axes, curves, density)
-    return shown(axes, ax, show)
-
-
-def draw_precision_recall(axes: Axes, curves: Mapping[str, pd.DataFrame], density: float) -> None:
-    """Draws steps: recall between two groups has the precision of the second, so that the area is the AUPRC."""
     if not any(len(curve) for curve in curves.values()):
-        note(axes, "There is no network to draw.")
-        return
+        return shown(note(axes, "There is no network to draw."), ax, show)
+    # Recall between two groups has the precision of the second, so that the area under the steps is the AUPRC.
     for number, (name, curve) in enumerate(curves.items()):
         recall = np.concatenate([[0.0], curve["recall"]])
         precision = np.concatenate([curve["precision"][:1], curve["precision"]])
@@ -103,3 +88,4 @@ def draw_precision_recall(axes: Axes, curves: Mapping[str, pd.DataFrame], densit
     axes.set_axisbelow(True)
     plain(axes, "Edges found, from the largest |weight| down")
     axes.legend(title="area under the curve", title_fontsize=9, fontsize=9, frameon=False, loc="upper right")
+    return shown(axes, ax, show)

@@ -90,10 +90,11 @@ def paler(colour: str, amount: float) -> tuple[float, ...]:
     return tuple(part + (1 - part) * amount for part in to_rgb(colour))
 
 
-def note(axes: Axes, text: str) -> None:
-    """Writes a sentence instead of a picture, for data that are empty."""
+def note(axes: Axes, text: str) -> Axes:
+    """`axes` with a sentence instead of a picture, for data that are empty."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, ha="center", va="center", color=INK, transform=axes.transAxes)
+    return axes
 
 
 def whole(picture: Figure | Axes) -> Figure:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from grn.plots.style import LINES, figure, note, plain
+from grn.plots.style import LINES, figure, note, plain, whole
 from grn.plots.tables import columns_of
 
 STAGES = {"train": LINES[1], "validation": LINES[0]}
@@ -37,9 +37,7 @@ def training_curves(metrics: pd.DataFrame) -> Figure:
     scores = [name for name in SCORES if f"validation/{name}" in metrics]
     panels = len(losses) + bool(scores)
     if not panels:
-        picture = figure(6, 2)
-        note(picture.subplots(), "No metrics were recorded during training.")
-        return picture
+        return whole(note(figure(6, 2).subplots(), "No metrics were recorded during training."))
     columns = min(panels, 2)
     rows = -(-panels // columns)
     picture = figure(4.6 * columns, 3.2 * rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,12 +29,16 @@ def perturbation_volcano(
     cells: what grn.perturb returns, or the table that grn perturb writes.   named: how many of the largest changes have
     their names.   ax, show: as in grn.plots. Raises UserError.
     """
-    table = _table(cells)
-    table = table[~table["perturbed"]]
+    table = cells if isinstance(cells, pd.DataFrame) else cells.var
+    if "grn_effect" in table:
+        columns = {name.removeprefix("grn_"): table[name] for name in table if str(name).startswith("grn_")}
+        table = pd.DataFrame(columns).assign(gene=table.index.astype(str))
+    wanted = "what grn.perturb returns, or the table of grn perturb"
+    table = columns_of(table, wanted, texts=("gene",), numbers=("effect", "perturbed"), gaps=("sd",))
+    table = table[table["perturbed"] == 0]
     axes = canvas(ax, 6.2, 4.8)
     if table.empty or not (table["effect"] != 0).any():
-        note(axes, "The perturbation changes no gene.")
-        return shown(axes, ax, show)
+        return shown(note(axes, "The perturbation changes no gene."), ax, show)
     effect, sd = table["effect"].to_numpy(float), table["sd"].to_numpy(float)
     agreement = np.divide(np.abs(effect), sd, out=np.zeros(len(effect)), where=sd > 0)
     height = np.minimum(agreement, MOST)
@@ -52,39 +55,18 @@ def perturbation_volcano(
         if not certain[place] or any(abs(x - a) < 0.16 * limit and abs(y - b) < 0.028 * top for a, b in taken):
             continue
         taken.append((x, y))
-        axes.annotate(
-            short(table["gene"].iloc[place], 14),
-            (x, height[place]),
-            xytext=(5 if x > 0 else -5, 0),
-            textcoords="offset points",
-            ha="left" if x > 0 else "right",
-            va="center",
-            fontsize=8,
-            fontstyle="italic",
-            color=INK,
-        )
+        side = {"xytext": (5 if x > 0 else -5, 0), "ha": "left" if x > 0 else "right", "va": "center"}
+        look = {"textcoords": "offset points", "fontsize": 8, "fontstyle": "italic", "color": INK}
+        axes.annotate(short(table["gene"].iloc[place], 14), (x, height[place]), **side, **look)
     axes.set_xlim(-limit, limit)
     axes.set_yscale("function", functions=(np.sqrt, np.square))  # most genes are near the floor
     axes.set_ylim(0, top)
     axes.set_yticks([0, 1, 2, 5, 10, MOST], ["0", "1", "2", "5", "10", "20 or more"])
     axes.set_xlabel("expected change, in sds of the gene")
     axes.set_ylabel("agreement: |change| in sds over the members")
-    axes.text(0.99, 0.01, f"{int((certain & (effect > 0)).sum())} rise", ha="right", color=UP, transform=axes.transAxes)
-    axes.text(
-        0.01, 0.01, f"{int((certain & (effect < 0)).sum())} fall", ha="left", color=DOWN, transform=axes.transAxes
-    )
-    about = getattr(cells, "uns", {}).get("grn_perturb", {})
-    title = str(about.get("perturbation", "perturbation")) if isinstance(about, Mapping) else "perturbation"
+    rise, fall = (int((certain & chosen).sum()) for chosen in (effect > 0, effect < 0))
+    axes.text(0.99, 0.01, f"{rise} rise", ha="right", color=UP, transform=axes.transAxes)
+    axes.text(0.01, 0.01, f"{fall} fall", ha="left", color=DOWN, transform=axes.transAxes)
+    title = str(getattr(cells, "uns", {}).get("grn_perturb", {}).get("perturbation", "perturbation"))
     plain(axes, short(f"{title[:1].upper()}{title[1:]}: genes that change", 60))
     return shown(axes, ax, show)
-
-
-def _table(cells: AnnData | pd.DataFrame) -> pd.DataFrame:
-    """Columns gene, effect, sd, perturbed."""
-    table = getattr(cells, "var", cells)
-    if "grn_effect" in table:
-        columns = {name.removeprefix("grn_"): table[name] for name in table if str(name).startswith("grn_")}
-        table = pd.DataFrame(columns).assign(gene=table.index.astype(str))
-    wanted = "what grn.perturb returns, or the table of grn perturb"
-    table = columns_of(table, wanted, texts=("gene",), numbers=("effect", "perturbed"), gaps=("sd",))
-    return table.assign(perturbed=table["perturbed"] != 0)
