@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -62,13 +62,13 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def called(names: Mapping[str, str]) -> Iterator[None]:
-    """Within it, a UserError names its field as this door does; names: `data.label_key` -> `--label`, say."""
+def called(name_of: Callable[[str], str | None]) -> Iterator[None]:
+    """Within it, a UserError names its field as this door does; name_of: `data.label_key` -> `--label`, or None."""
     try:
         yield
     except UserError as error:
         if error.field is not None:
-            error.shown = names.get(error.field, error.shown)
+            error.shown = name_of(error.field) or error.shown
         raise
 
 

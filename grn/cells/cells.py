@@ -11,7 +11,6 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.arguments.kinds import writable
 from grn.cells.digest import digest_of_cells
 from grn.cells.doubts import doubtful_cells, doubtful_counts
 from grn.cells.preprocessing.counting import Counting
@@ -314,15 +313,10 @@ def read_labels(
     classes, positions = np.unique(text.to_numpy(str)[~missing], return_inverse=True)
     if classes.size == 0:
         raise DataError(f"Column {key!r} of obs holds no labels; {instead}.")
-    if odd := [str(name) for name in classes if CONTROL.search(name)]:
+    if odd := [name for name in text[~missing].unique() if CONTROL.search(name)]:
         raise DataError(
-            f"The label {odd[0]!a} in the column {key!r} of obs has a line feed or another control character in it; "
-            "rename it first."
-        )
-    if cut := [name for name in text[~missing].unique() if not writable(name)]:
-        raise DataError(
-            f"The label {cut[0]!r} in the column {key!r} of obs has a null character or half of one, which files "
-            "cannot hold; rename it first."
+            f"The label {odd[0]!a} in the column {key!r} of obs has a line feed, a null character or another character "
+            "that files cannot hold; rename it first."
         )
     labels = np.full(len(obs), MISSING, np.int64)
     labels[~missing] = positions

@@ -8,7 +8,6 @@ Letters: P members, C cells, N genes, R regulators, B cells of a batch.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from grn.config.schema import RegulationConfig
 from grn.messages import Say, at_most_every, silent
+from grn.model.schedule import average_into, warmup_cosine
 from grn.model.signed.regulation_layer import RegulationLayer, of_genes
 from grn.process_memory import give_back
 from grn.regulation.cell_table import CellTable, centred, sampled
@@ -24,7 +24,6 @@ from grn.regulation.linear import Penalties, fit_linear
 
 VALIDATIONS = 64  # times that the held-out error is measured, evenly over the steps
 PATIENCE = 12  # validations after which training ends where no member got better
-AVERAGING = 0.98  # decay of the moving average of weights that is kept
 MESSAGE_EVERY_S = 15
 # Scores of one member, in all states, that gradients are computed for at the same time, and predictions of all heads
 # that are computed at the same time where errors are measured. Larger ones do not fit into a processor's caches; a GPU
@@ -84,7 +83,7 @@ def train_members(
     within = f" within {layer.states} states" if layer.states > 1 else ""
     since_better = 0
     for step in range(config.steps):
-        rate = min(1.0, (step + 1) / (0.05 * config.steps)) * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+        rate = warmup_cosine(step, config.steps, 0.05 * config.steps, from_start=True)
         drawn = [part[torch.randint(len(part), (config.batch_size,), generator=generator)] for part in training]
         progress(f"Fitting the regulation layer{within}: {100 * step // config.steps} % of the steps are done.")
         for one, optimiser, own, weight, pieces in zip(members, optimisers, drawn, strength, parts, strict=True):
@@ -96,8 +95,7 @@ def train_members(
             optimiser.param_groups[0]["lr"] = config.learning_rate * rate
             optimiser.step()
         with torch.no_grad():
-            decay = min(AVERAGING, (step + 1) / (step + 10))
-            torch._foreach_lerp_(average, parameters, 1 - decay)
+            average_into(average, parameters, step)
             if (step + 1) % validate_every and step + 1 < config.steps:
                 continue
             give_back()  # what the gradients used makes room for the predictions

@@ -34,11 +34,10 @@ from grn.messages import Say, silent
 from grn.model.compile import fusing
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
+from grn.networks.build import fit_layers, write_network_files
 from grn.networks.cells_of_run import refuse_lost_cells
-from grn.networks.export import write_network_files
 from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
-from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
 from grn.training import memory_estimate
 from grn.training.building import (
@@ -195,9 +194,8 @@ def train_in(
     fitted = None
     if config.regulation.members:
         say(states.summary())
-        prior = None if config.network.prior is None else prior_of(config.network, cells).strength
-        fit_layers = partial(fit_regulation, config, cells, states, mean=mean, sd=sd, say=say, prior=prior)
-        fitted = fit_layers(split.train)
+        fit = partial(fit_layers, config, cells, states, mean=mean, sd=sd, say=say)
+        fitted = fit(split.train)
     give_back()
     reader = None
     if wants_reader(config, cells, split):
@@ -235,7 +233,7 @@ def train_in(
         del trainer, task, data
         gc.collect()  # Lightning's objects refer to each other
         give_back()
-        model.regulation = fit_layers(np.arange(len(cells)), penalties=penalties).regulation
+        model.regulation = fit(np.arange(len(cells)), penalties=penalties).regulation
         give_back()
         trained.save(folder / "model")
 

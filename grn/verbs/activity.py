@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from grn.arguments import Bound, checked
 from grn.errors import DataError, reworded
 from grn.messages import silent
 from grn.verbs.cells import checked_anndata, writing_into_views
+from grn.verbs.checked import Positive, checked
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
-@checked(targets=Bound(1), min_targets=Bound(1))
+@checked()
 def activity(
     adata: AnnData,
     network: Run | pd.DataFrame | AnnData | str | os.PathLike[str],
     *,
     cell_type: str | None = None,
     method: Literal["ulm", "aucell"] = "ulm",
-    targets: int | None = 50,
-    min_targets: int = 5,
+    targets: Positive | None = 50,
+    min_targets: Positive = 5,
     layer: str | None = None,
     key_added: str = "regulon",
     copy: bool = False,

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.arguments import SEED, checked
 from grn.errors import ConfigError, DataError, reworded
 from grn.io.run_folder import CONFIG
 from grn.verbs.cells import is_anndata
+from grn.verbs.checked import Seed, checked
 from grn.verbs.evaluate import expression_of, reference_of
 from grn.verbs.network import network
 from grn.verbs.read_network import predicted_network
@@ -37,7 +37,7 @@ WORDS = {
 """What messages say of options -> what they say to a caller of `benchmark`."""
 
 
-@checked(seed=SEED)
+@checked()
 def benchmark(
     cells: AnnData | Run | Config | str | os.PathLike[str],
     reference: pd.DataFrame | str | os.PathLike[str],
@@ -45,7 +45,7 @@ def benchmark(
     networks: Mapping[str, pd.DataFrame | Run | str | os.PathLike[str]] | None = None,
     regulators: Sequence[str] | str | os.PathLike[str] = "reference",
     label_key: str | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     quiet: bool = False,
 ) -> pd.DataFrame:
     """Infers networks of cells by several methods and scores all of them against the same known edges.

@@ -35,6 +35,8 @@ def cells_of_caller(data: AnnData | None) -> AnnData | None:
 
 def checked_anndata(adata: AnnData) -> AnnData:
     """`adata`, if it has cells and genes, and every cell has one name of its own. Raises DataError."""
+    if not is_anndata(adata):
+        raise DataError(f"The cells are of the type {type(adata).__name__}; give an AnnData.")
     if adata.isbacked and not Path(str(adata.filename)).is_file():
         raise DataError(f"The file of the backed AnnData, {adata.filename}, does not exist any more; read it again.")
     if adata.isbacked and not adata.file.is_open:

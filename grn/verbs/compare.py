@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from grn.arguments import SEED, Bound, checked
 from grn.errors import reworded
 from grn.verbs.cells import cells_of_caller
+from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ WORDS = {
 """What messages say of options -> what they say to a caller of `compare`."""
 
 
-@checked(permutations=Bound(1), seed=SEED)
+@checked()
 def compare(
     run: Run | str | os.PathLike[str],
     by: str,
@@ -33,8 +33,8 @@ def compare(
     group: str | None = None,
     cell_type: str | None = None,
     data: AnnData | None = None,
-    permutations: int = 200,
-    seed: int = 0,
+    permutations: Positive = 200,
+    seed: Seed = 0,
     quiet: bool = False,
 ) -> pd.DataFrame:
     """Edges that differ between two conditions of a run's cells, in each cell type and in all types together.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from grn.arguments import SEED, Bound, checked
+from annotated_types import Interval
+
 from grn.errors import DataError, reworded
 from grn.verbs.cells import checked_anndata, is_anndata
+from grn.verbs.checked import Seed, checked
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run
 
@@ -45,7 +47,7 @@ IN_X = {
 """The same for cells in memory, whose counts are taken from X."""
 
 
-@checked(permutations=Bound(0, MOST_PERMUTATIONS), seed=SEED)
+@checked()
 def evaluate(
     network: pd.DataFrame | Run | AnnData | str | os.PathLike[str],
     reference: pd.DataFrame | str | os.PathLike[str],
@@ -55,8 +57,8 @@ def evaluate(
     data: AnnData | Run | Config | str | os.PathLike[str] | None = None,
     cell_type: str | None = None,
     key: str = "grn",
-    permutations: int = 1000,
-    seed: int = 0,
+    permutations: Annotated[int, Interval(ge=0, le=MOST_PERMUTATIONS)] = 1000,
+    seed: Seed = 0,
     quiet: bool = False,
 ) -> pd.DataFrame:
     """Scores a network against known edges, by the rules of BEELINE, beside Pearson correlation and ridge regression.

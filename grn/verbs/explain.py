@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.arguments import Bound, checked
 from grn.errors import reworded
 from grn.messages import silent
 from grn.verbs.cells import checked_anndata, is_anndata
+from grn.verbs.checked import Positive, checked
 from grn.verbs.predict import WORDS
 from grn.verbs.run import Run, as_run
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
-@checked(cells=Bound(1))
+@checked()
 def explain(
     adata: AnnData | str | os.PathLike[str],
     run: Run | str | os.PathLike[str],
@@ -27,7 +27,7 @@ def explain(
     cell_type: str | None = None,
     cell: str | None = None,
     map: Mapping[str, str] | str | os.PathLike[str] | None = None,
-    cells: int = 50,
+    cells: Positive = 50,
     counts: str | None = None,
     gene_key: str | None = None,
     orientation: Literal["cells_by_genes", "genes_by_cells"] | None = None,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from grn.arguments import Bound, checked
+from annotated_types import Ge
+
 from grn.errors import ConfigError, DataError, reworded
 from grn.messages import silent
+from grn.verbs.checked import Positive, Share, Whole, checked
 from grn.verbs.read_network import layer_of_run, refuse_without_layer
 from grn.verbs.run import Run
 
@@ -32,15 +34,7 @@ WORDS = {
 """What messages say of options -> what they say to a caller of `export`."""
 
 
-@checked(
-    min_weight=Bound(0),
-    min_confidence=Bound(0, 1),
-    max_q_value=Bound(0, 1),
-    top_k=Bound(1),
-    layer=Bound(0),
-    head=Bound(0),
-    cells=Bound(1),
-)
+@checked()
 def export(
     network: Run | pd.DataFrame | AnnData | str | os.PathLike[str],
     output: str | os.PathLike[str],
@@ -50,14 +44,14 @@ def export(
     regulators: Sequence[str] | str | os.PathLike[str] | None = None,
     targets: Sequence[str] | str | os.PathLike[str] | None = None,
     sign: Literal["up", "down"] | None = None,
-    min_weight: float | None = None,
-    min_confidence: float | None = None,
-    max_q_value: float | None = None,
-    top_k: int | None = None,
-    layer: int | None = None,
-    head: int | None = None,
+    min_weight: Annotated[float, Ge(0)] | None = None,
+    min_confidence: Share | None = None,
+    max_q_value: Share | None = None,
+    top_k: Positive | None = None,
+    layer: Whole | None = None,
+    head: Whole | None = None,
     value: Literal["absolute", "weight", "score", "effect"] | None = None,
-    cells: int | Literal["all"] | None = None,
+    cells: Positive | Literal["all"] | None = None,
     data: AnnData | None = None,
     quiet: bool = False,
 ) -> pd.DataFrame:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.arguments import SEED, Bound, checked
 from grn.errors import ConfigError, DataError, RunFolderError, nearest, reworded
 from grn.io.run_folder import CONFIG
 from grn.verbs.cells import cells_of_caller
+from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.run import Run, as_run
 from grn.verbs.train import KEYWORDS, WORDS, changed_fields, random_states_kept, run_settings
 
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from grn.cells.cells import Cells
     from grn.config.schema import Config
     from grn.model.signed.regulation import Regulation
-    from grn.networks.weights import Network
     from grn.regulation.states import States
 
 BY_TYPE = "edges_by_type.parquet"
 STEPS = "regulation.steps"  # after the linear start
 
 
-@checked(seed=SEED, genes=Bound(1))
+@checked()
 def network(
     source: AnnData | Run | Config | str | os.PathLike[str],
     *,
@@ -41,9 +40,9 @@ def network(
     group_key: str | None = None,
     state_key: str | None = None,
     regulators: Sequence[str] | str | os.PathLike[str] | None = None,
-    genes: int | str | os.PathLike[str] | None = None,
+    genes: Positive | str | os.PathLike[str] | None = None,
     counts: str | None = None,
-    seed: int | None = None,
+    seed: Seed | None = None,
     set: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> pd.DataFrame:
@@ -179,18 +178,13 @@ def _of_cells(
     settings: Config, adata: AnnData | None, cell: str | None, cell_type: str | None, quiet: bool
 ) -> pd.DataFrame:
     """The network of cells whose regulation layers are fitted here, on all of them."""
-    from functools import partial
-
     import numpy as np
 
     from grn.cells.cells import load_cells
     from grn.cells.preprocessing.scale import mean_and_sd
     from grn.messages import silent
-    from grn.networks.file_formats import edge_table
-    from grn.networks.in_context import network_in_context, summary
-    from grn.networks.prior import held_out, prior_of
-    from grn.networks.prior import summary as prior_summary
-    from grn.regulation.fit import fit_regulation
+    from grn.networks.build import edges_of_regulation, fit_layers
+    from grn.networks.prior import prior_of
     from grn.regulation.states import states_of
 
     if settings.network.readout != "effect":
@@ -207,34 +201,19 @@ def _of_cells(
         _position(cells, cell)
     if cell_type is not None and (len(states) == 1 or cell_type not in states.names):
         _refuse_unknown("cell_type", cell_type, list(states.names) if len(states) > 1 else [])
-    prior = None if settings.network.prior is None else prior_of(settings.network, cells)
+    if settings.network.prior is not None:
+        prior_of(settings.network, cells)
     for line in (cells.counts_from, *cells.notes, states.summary()):
         say(line)
     mean, sd = mean_and_sd(cells.multiplicity)
-    fit = partial(fit_regulation, settings, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=say)
-    fitted = fit(prior=None if prior is None else prior.strength)
+    units = {"mean": mean, "sd": sd, "say": say}
+    fitted = fit_layers(settings, cells, states, np.arange(len(cells)), **units)
     if cell is not None:
         return _of_cell(fitted.regulation, cells, states, cell)
-    found: Network = network_in_context(
-        fitted.regulation, cells, states, mean=mean, sd=sd, seed=seed, signed_layers=settings.model.signed_layers
-    )
-    if prior is not None:
-        found = prior.applied(found)
-        for line in prior_summary(prior, held_out(prior, cells, fitted.regulation.regulators.numpy(), seed)):
-            say(line)
-    for line in summary(found):
-        say(line)
-    if cell_type is not None:
-        found = found.of_type(cell_type)
-    read = fitted.regulation.regulators.numpy()
-    table = edge_table(
-        found,
-        cells.vocabulary,
-        read,
-        settings.network.top_k,
-        q_values=settings.network.false_discovery is not False,
-    )
-    return table if prior is None else prior.candidates(table, cells.vocabulary, read)
+    edges, by_type = edges_of_regulation(settings, fitted, cells, states, **units)
+    if cell_type is None:
+        return edges
+    return by_type[by_type["cell_type"] == cell_type].drop(columns="cell_type").reset_index(drop=True)
 
 
 def _of_cell(regulation: Regulation, cells: Cells, states: States, cell: str) -> pd.DataFrame:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from grn.arguments import Bound, checked
+from annotated_types import Interval
+
 from grn.errors import reworded
 from grn.messages import silent
 from grn.verbs.cells import cells_of_caller
+from grn.verbs.checked import Share, checked
 from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:
@@ -31,10 +33,10 @@ WORDS = {
 }
 """What messages say of options -> what they say to a caller of `perturb` and `screen`."""
 
-STEPS = Bound(1, 1000)
+Steps = Annotated[int, Interval(ge=1, le=1000)]
 
 
-@checked(steps=STEPS, remaining=Bound(0, 1), quantile=Bound(0, 1))
+@checked()
 def perturb(
     run: Run | str | os.PathLike[str],
     *,
@@ -43,9 +45,9 @@ def perturb(
     overexpress: str | Sequence[str] = (),
     cell_type: str | None = None,
     where: Mapping[str, str] | None = None,
-    steps: int = 1,
-    remaining: float = 0.5,
-    quantile: float = 0.95,
+    steps: Steps = 1,
+    remaining: Share = 0.5,
+    quantile: Share = 0.95,
     basis: str | None = None,
     data: AnnData | None = None,
 ) -> AnnData:
@@ -122,14 +124,14 @@ def perturb(
         return perturbed_anndata(subject, plan, found, steps, basis)
 
 
-@checked(steps=STEPS)
+@checked()
 def screen(
     run: Run | str | os.PathLike[str],
     cell_type: str,
     towards: str,
     *,
     kind: Literal["knockout", "knockdown", "overexpress"] = "knockout",
-    steps: int = 1,
+    steps: Steps = 1,
     data: AnnData | None = None,
     quiet: bool = False,
 ) -> pd.DataFrame:

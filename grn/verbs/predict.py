@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.arguments import Bound, checked
 from grn.errors import reworded
 from grn.messages import silent
 from grn.verbs.cells import checked_anndata, is_anndata, writing_into_views
+from grn.verbs.checked import Share, checked
 from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ WORDS = {
 """What messages say of fields -> what they say to a caller of `predict`."""
 
 
-@checked(error=Bound(0, 1))
+@checked()
 def predict(
     adata: AnnData | str | os.PathLike[str],
     run: Run | str | os.PathLike[str],
@@ -43,7 +43,7 @@ def predict(
     counts: str | None = None,
     gene_key: str | None = None,
     orientation: Literal["cells_by_genes", "genes_by_cells"] | None = None,
-    error: float | None = None,
+    error: Share | None = None,
     map: Mapping[str, str] | str | os.PathLike[str] | None = None,
     labels: str | None = None,
     quiet: bool = False,

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.arguments import Bound, as_path, checked
 from grn.errors import ConfigError, DataError, nearest, reworded
 from grn.messages import silent
 from grn.verbs.cells import cells_of_caller, is_anndata
+from grn.verbs.checked import Positive, Whole, checked
 from grn.verbs.run import Run
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ WORDS = {
 """What messages say of options -> what they say to a caller who reads a layer."""
 
 
-@checked(layer=Bound(0), head=Bound(0), cells=Bound(1))
+@checked()
 def read_network(
     network: Run | AnnData | pd.DataFrame | str | os.PathLike[str],
     *,
     cell_type: str | None = None,
-    layer: int | None = None,
-    head: int | None = None,
+    layer: Whole | None = None,
+    head: Whole | None = None,
     value: Literal["absolute", "weight", "score", "effect"] | None = None,
-    cells: int | Literal["all"] | None = None,
+    cells: Positive | Literal["all"] | None = None,
     data: AnnData | None = None,
 ) -> pd.DataFrame:
     """A network as a table, one row per edge: what decoupler takes as `net`.
@@ -123,9 +123,9 @@ def predicted_network(
 def layer_of_run(
     network: object,
     layer: int,
-    head: int | None,
+    head: Whole | None,
     value: str | None,
-    cells: int | str | None,
+    cells: Positive | str | None,
     cell_type: str | None,
     data: AnnData | None,
 ) -> tuple[pd.DataFrame, list[str], dict]:
@@ -166,7 +166,7 @@ def _anndata_of(network: Run | AnnData | pd.DataFrame | str | os.PathLike[str]) 
         if "cell_type" in network:
             raise DataError("cell_type= chooses a network of a run; of a table, choose rows by its column cell_type.")
         raise DataError("cell_type= chooses a network of a run, and this table has one network; give the run instead.")
-    path = as_path(network, "read_network")
+    path = Path(network)
     if path.is_dir():
         path = path / "network.h5ad"
         if not path.is_file():

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.arguments import checked
 from grn.errors import RunFolderError, reworded
 from grn.io.atomic import refuse_name_of_file, refuse_unwritable, replacing_folder
 from grn.io.run_folder import COMPLETE, CONFIG, LOG, cells_in, no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
+from grn.verbs.checked import checked
 
 if TYPE_CHECKING:
     import pandas as pd

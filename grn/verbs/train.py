@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from grn.arguments import SEED, Bound, checked
 from grn.errors import ConfigError, Interrupted, reworded
 from grn.messages import Say, silent
 from grn.verbs.cells import checked_anndata, is_anndata
+from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.run import Run
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ WORDS = {
 """What messages say of fields -> what they say to a caller of `train`."""
 
 
-@checked(seed=SEED, max_steps=Bound(1), genes=Bound(1))
+@checked()
 def train(
     data: AnnData | Config | str | os.PathLike[str],
     *,
@@ -55,11 +55,11 @@ def train(
     group_key: str | None = None,
     state_key: str | None = None,
     regulators: Sequence[str] | str | os.PathLike[str] | None = None,
-    genes: int | str | os.PathLike[str] | None = None,
+    genes: Positive | str | os.PathLike[str] | None = None,
     values: Literal["counts", "expression"] | None = None,
     counts: str | None = None,
-    max_steps: int | None = None,
-    seed: int | None = None,
+    max_steps: Positive | None = None,
+    seed: Seed | None = None,
     set: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Run:

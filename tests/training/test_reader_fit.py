@@ -144,8 +144,6 @@ def test_a_run_predicts_with_the_reader_that_its_metrics_are_of(typed, tmp_path)
     assert ((strict.obs["grn_cell_type"] == "unassigned").to_numpy() == unsure).all()
     same = strict.obs["grn_cell_type"].astype(str) == found.obs["grn_cell_type"].astype(str)
     assert same[~unsure].all()
-    with pytest.raises(ConfigError, match=r"error is 1\.5; it must be a number from 0 to 1"):
-        grn.predict(adata, tmp_path / "run", error=1.5, copy=True, quiet=True)
 
 
 def test_a_folder_of_the_format_before_the_reader_is_still_read(make_config, tmp_path):

@@ -162,9 +162,9 @@ def test_what_cannot_be_used_is_one_sentence_and_nothing_is_written(case, adata,
 
 
 def test_the_run_comes_second(adata, run):
-    with pytest.raises(DataError, match="adata is of the type Run; it must be an AnnData or a path"):
+    with pytest.raises(ConfigError, match="adata= must be an AnnData"):
         grn.predict(run, adata)
-    with pytest.raises(DataError, match="run is of the type AnnData; it must be a run or a path, as in "):
+    with pytest.raises(ConfigError, match="run= must be a run"):
         grn.predict(adata, adata)
 
 

@@ -101,12 +101,6 @@ def test_a_lost_network_is_called_lost(labelled, tmp_path):
         grn.read_network(folder, cell_type=labelled.cell_types[0])
 
 
-@pytest.mark.parametrize("value", [1, None, ["ctrl", "stim"]])
-def test_what_is_no_name_in_a_dict_is_said(value, cells, labelled):
-    with pytest.raises(ConfigError, match=r"^where has .*, which is no name; give a text in its place"):
-        grn.perturb(labelled, knockout="R1", where={"x": value} if value != 1 else {1: "x"}, data=cells)
-
-
 def test_an_ending_is_not_given_twice(labelled, tmp_path):
     with pytest.raises(ConfigError, match=r"give output= .*x\.csv\.$"):
         grn.export(labelled, tmp_path / "x.csv.gz", format="csv")

@@ -107,7 +107,6 @@ def test_tables_have_no_cell_types(run, tmp_path):
     ("value", "sentence"),
     [
         ("nowhere.csv", r"nowhere\.csv does not exist"),
-        (5, r"network is 5; it must be a run, an AnnData, a table or a path\."),
     ],
 )
 def test_what_is_no_network_is_one_sentence(value, sentence):
@@ -151,8 +150,6 @@ def test_a_score_needs_no_cells_and_has_heads(run):
         ({"layer": 1}, "layer is 1, and this model has the layers 0 to 0"),
         ({"layer": 0, "head": 2}, "head is 2, and a layer of this model has the heads 0 to 1"),
         ({"layer": 0, "value": "weight"}, "value='weight' has signs, .* give head=0 to 1, or value='absolute'"),
-        ({"layer": 0, "value": "size"}, "value is 'size'; it must be"),
-        ({"layer": 0, "cells": 0}, "cells is 0; it must be a whole number of at least 1 or 'all'"),
         ({"head": 0}, "head is of one layer of the transformer; give layer="),
     ],
 )
@@ -165,5 +162,5 @@ def test_what_cannot_be_read_of_a_layer_is_one_sentence(run, options, sentence):
 
 @pytest.mark.parametrize("choice", [{"layer": "a"}, {"layer": True}, {"layer": 0, "head": 0.5}])
 def test_a_layer_that_is_no_number_is_refused(choice, run):
-    with pytest.raises(ConfigError, match=r"^(layer|head) is "):
+    with pytest.raises(ConfigError, match=r"^(layer|head)= must be "):
         grn.read_network(run, **choice)

@@ -261,20 +261,6 @@ def test_a_log_that_is_no_text_does_not_matter(copied):
     assert "16 genes" in repr(copied("log.txt", b"\xff\xfe"))
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda run: run.save(None),
-        lambda run: grn.export(run, 5, format="csv"),
-        lambda run: grn.train("simulated:", output=5),
-        lambda run: grn.read_network(5, cell_type="type 1"),
-    ],
-)
-def test_what_is_no_path_is_one_sentence(call, tiny_run):
-    with pytest.raises(DataError, match=r"^(folder|output|network) is (5|None); it must be .*a path"):
-        call(grn.load(tiny_run))
-
-
 DAMAGED = {
     "weights that are texts": ("edges.parquet", lambda table: table.astype({"weight": str}), "holds no numbers"),
     "weights that are missing": ("edges.parquet", lambda table: table.assign(weight=np.nan), "a weight is missing"),

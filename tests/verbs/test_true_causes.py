@@ -157,10 +157,6 @@ CALLS = {
         lambda run, cells: grn.read_network(run.edges, cell_type="T1"),
         r"^cell_type= chooses a network of a run, and this table has one network; give the run instead\.$",
     ),
-    "a folder in place of a run": (
-        lambda run, cells: grn.plots.regulator_dots(str(run.folder)),
-        r"an AnnData \(open the run with grn\.load\('.*'\)\)\.$",
-    ),
     "two fields that contradict each other": (
         lambda run, cells: grn.train(cells, label_key="cell_type", group_key="cell_type", quiet=True),
         r"^set label_key='cell_type', group_key='cell_type': group_key and label_key are both",
@@ -230,12 +226,6 @@ def test_activity_of_a_view_warns_of_nothing(cells, tiny_run):
     with warnings.catch_warnings():
         warnings.simplefilter("error", anndata.ImplicitModificationWarning)
         grn.activity(cells[:5], tiny_run, min_targets=1, quiet=True)
-
-
-@pytest.mark.parametrize("call", [grn.train, grn.export, grn.read_network, grn.plots.clustered_heatmap])
-def test_arguments_that_need_a_name_are_listed(call):
-    with pytest.raises(ConfigError, match=r"may stand without a name, all else has one: \w+=\.\.\., "):
-        call(*["a"] * 9)
 
 
 def test_the_table_of_types_beside_a_network_knows_its_types(tiny_run):

@@ -32,7 +32,7 @@ MEASURED = re.compile(
     r"(level_|unnamed: ?)\d+|index|row_?(names?|numbers?)",
     re.IGNORECASE,
 )
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
 SEPARATED = re.compile(r"[,;\t]")
 DATE = re.compile(
