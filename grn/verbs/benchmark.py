@@ -85,9 +85,9 @@ def benchmark(
     """
     import pandas as pd
 
-    from grn.analysis.evaluation.comparison import CAUTION
-    from grn.analysis.evaluation.evaluate import check_names, checked_edges, evaluate_on
-    from grn.analysis.evaluation.universe import make_universe
+    from grn.analysis.comparison import CAUTION
+    from grn.analysis.evaluate import check_names, checked_edges, evaluate_on
+    from grn.analysis.universe import make_universe
     from grn.networks.cells_of_run import refuse_lost_cells
 
     notes: list[str] = []
@@ -168,6 +168,6 @@ def _simple(
 
 
 def _regulators(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[str] | str | None:
-    from grn.analysis.evaluation.comparison import chosen_regulators
+    from grn.verbs.evaluate import chosen_regulators
 
     return chosen_regulators(choice)

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from grn.analysis.evaluation.evaluate import evaluate_on, strongest_per_pair
-from grn.analysis.evaluation.signs import auroc
-from grn.analysis.evaluation.universe import Universe
+from grn.analysis.evaluate import evaluate_on, strongest_per_pair
+from grn.analysis.ranking import auroc
+from grn.analysis.universe import Universe
 
 TYPE_SCORES = {
     "edges": "edges",
@@ -87,16 +87,12 @@ def with_means(rows: list[dict]) -> pd.DataFrame:
 
 def printed_type_rows(table: pd.DataFrame) -> list[tuple[str, ...]]:
     """The rows of `with_means` with readable numbers, - where undefined."""
-    return [
-        (row["cell_type"], row["method"], *(_text(name, row[name]) for name in TYPE_SCORES))
-        for row in table.to_dict("records")
-    ]
 
+    def text(name: str, value: float) -> str:
+        return "-" if math.isnan(value) else f"{value:.4g}" if name == "edges" else f"{value:.3f}"
 
-def _text(name: str, value: float) -> str:
-    if math.isnan(value):
-        return "-"
-    return f"{value:.4g}" if name == "edges" else f"{value:.3f}"
+    rows = table.to_dict("records")
+    return [(row["cell_type"], row["method"], *(text(name, row[name]) for name in TYPE_SCORES)) for row in rows]
 
 
 def _weights(predicted: pd.DataFrame, universe: Universe, pairs: np.ndarray) -> np.ndarray:

@@ -73,15 +73,13 @@ def make_universe(
         measured = pd.Index(genes).unique()
         inside = edges["source"].isin(measured) & edges["target"].isin(measured)
         if not inside.any():
-            raise _no_edge_between(measured, edges)
+            raise DataError(_no_edge_between(measured, edges))
         left_out = int((~inside).sum())
         edges = edges[inside]
-    named = _genes(edges).sort_values()
+    named = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]]))).sort_values()
     if regulators is None:
         chosen = named
     elif isinstance(regulators, str):
-        if regulators != "reference":
-            raise ValueError(f"regulators must be None, 'reference' or names, not {regulators!r}")
         chosen = pd.Index(edges["source"].unique()).sort_values()
     else:
         listed = pd.Index(list(regulators))
@@ -91,50 +89,32 @@ def make_universe(
             near = near_miss(map(str, listed), map(str, pd.unique(edges["source"])))
             raise DataError(
                 f"None of the {len(listed)} regulators has an edge in the reference, whose regulators are named like "
-                f"{edges['source'].iloc[0]!r}; {near or 'give names as they are in the reference'}."
+                f"{edges['source'].iloc[0]!r}; {near or 'give names as they are in the reference'}.",
+                field="regulators",
             )
         edges = edges[kept]
     return Universe(chosen, named, edges.reset_index(drop=True), left_out)
 
 
-def _genes(edges: pd.DataFrame) -> pd.Index:
-    return pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
-
-
-def _no_edge_between(measured: pd.Index, edges: pd.DataFrame) -> DataError:
-    """The error for a restriction to genes without edges. measured: these genes.   edges: of the reference."""
-    named = _genes(edges)
+def _no_edge_between(measured: pd.Index, edges: pd.DataFrame) -> str:
+    """Why a restriction to some genes, `measured`, leaves no edge of the reference, and what to do."""
     found = f"No edge of the reference is between two of the {len(measured)} genes that are scored"
-    if len(shared := named.intersection(measured)):
-        for role in ("source", "target"):
-            if not edges[role].isin(measured).any():
-                near = near_miss(map(str, pd.unique(edges[role])), map(str, measured))
-                advice = near or "use the same kind of names in both, or score genes of both kinds"
-                return DataError(
-                    f"{found}: none of these is a {role} of the reference, whose {role}s are named like "
-                    f"{str(edges[role].iloc[0])!r}; {advice}."
-                )
-        lost = named.difference(measured, sort=False)
-        if len(lost):
-            return DataError(
-                f"{found}; the reference names {len(shared)} of them ({str(shared[0])!r}, for example), but the other "
-                f"gene of each edge, as {str(lost[0])!r}, is not scored: give cells or genes with those, or another "
-                "reference."
-            )
-    if near := near_miss(map(str, named), map(str, measured)):
-        return DataError(f"{found}, but {near}.")
+    lost = edges[~edges["source"].isin(measured)]["source"].tolist() or edges["target"].tolist()
+    names = pd.unique(pd.concat([edges["source"], edges["target"]]))
     example = str(measured[0]) if len(measured) else ""
-    return DataError(
-        f"{found}; the scored genes are named like {example!r}, those of the reference like {str(named[0])!r}: use the "
-        "same kind of names in both or, where it is one already, cells and genes that the reference has."
+    near = near_miss(map(str, pd.unique(pd.Series(lost))), map(str, measured)) or near_miss(
+        map(str, names), map(str, measured)
+    )
+    if near:
+        return f"{found}, but {near}."
+    return (
+        f"{found}: these are named like {example!r}, and it has {str(edges['source'].iloc[0])!r} to "
+        f"{str(edges['target'].iloc[0])!r}; use the same kind of names in both, or score more genes."
     )
 
 
 def unique_edges(reference: pd.DataFrame) -> pd.DataFrame:
     """Each pair once, without self loops; the sign of a pair that is listed with both signs is unknown (0)."""
-    missing = [name for name in ("source", "target", "sign") if name not in reference]
-    if missing:
-        raise DataError(f"The reference has no column {missing[0]!r}; it needs source, target and sign.")
     table = reference.loc[reference["source"] != reference["target"], ["source", "target", "sign"]]
     by_pair = table.groupby(["source", "target"], sort=False)["sign"]
     # Where a pair has both signs, its smallest and largest sign cancel; a known sign outweighs an unknown one.

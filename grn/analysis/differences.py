@@ -1,7 +1,8 @@
-"""One comparison: the cells of one type, or of all types together, as a table of edges with p- and q-values."""
+"""Edges that differ between two conditions, in each cell type and in all types together, with p- and q-values."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +11,19 @@ import torch
 from scipy import sparse
 from scipy.stats import false_discovery_control, norm, t
 
-from grn.analysis.compare.conditions import Compared
-from grn.analysis.compare.divisions import Divisions
-from grn.analysis.compare.slopes import Differences, Sample, SlopeFit, without_levels
+from grn.analysis.compare_conditions import ALL, Compared, Divisions, compared_cells
+from grn.analysis.compare_slopes import Differences, Sample, SlopeFit, without_levels
 from grn.cells.cells import Cells
+from grn.cells.preprocessing.scale import mean_and_sd
+from grn.errors import DataError
+from grn.messages import Say
 from grn.regulation.folds import held_out_cells
 from grn.regulation.linear import FOLDS, choose_penalties
 from grn.regulation.ridge import Features, Ridge
 
+FEWEST = 20  # cells of a type in each condition
+LARGEST = 2**27  # cells x genes that one comparison holds
+SIGNIFICANT = 0.05
 FEWEST_EXPRESSING = 10  # cells in which a target is seen, and a regulator in each condition
 PENALTIES = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]  # per cell, of shared slopes: what held-out cells choose from
 # Root of: penalty that held-out cells choose for shared slopes / penalty of the differences. With 1, a fifth of the
@@ -25,6 +31,100 @@ PENALTIES = [0.03, 0.1, 0.3, 1.0, 3.0, 10.0]  # per cell, of shared slopes: what
 RATIO = 2.0
 STEP, MOST = 1e-3, 100.0  # of |score|, counted in bins: width of a bin, and the last one
 LEVEL = 0.95  # of the intervals
+
+
+def compare_cells(
+    cells: Cells,
+    condition: pd.Series,
+    donor: pd.Series | None = None,
+    *,
+    conditions: Sequence[str] | None = None,
+    cell_type: str | None = None,
+    permutations: int = 200,
+    seed: int = 0,
+    say: Say,
+) -> pd.DataFrame:
+    """One table for all cell types together (cell_type `all`) and one for each type, below each other.
+
+    condition, donor [C]: columns of obs.   conditions: the two values; None: the only two.   cell_type: this type
+    alone. Columns: cell_type, source, target, effect, low, high, p_value, q_value, weight_<a>, weight_<b>,
+    level_source, level_target; rows in the order of q_value and |effect|. Raises DataError.
+    """
+    compared = _small_enough(compared_cells(cells, condition, donor, conditions=conditions, say=say), cells, seed, say)
+    unit = mean_and_sd(cells.multiplicity[compared.rows])[1].double().numpy()
+    tables = []
+    for name, part in _parts(cells, compared, cell_type):
+        refused = _refused(part)
+        genes = None if refused else comparable_genes(cells, part)
+        if genes is not None and not len(genes.regulators):
+            refused = "no regulator is seen in enough cells of both conditions"
+        if refused or genes is None:
+            if cell_type is not None or len(compared.type_names) == 1 or name == ALL:
+                raise DataError(f"{_title(name)} cannot be compared: {refused}.")
+            say(f"{_title(name)} is left out: {refused}.")
+            continue
+        _say_limits(name, part, permutations, say)
+        table = compare_slopes(cells, part, genes, unit, permutations, seed)
+        table.insert(0, "cell_type", name)
+        found = table["q_value"]
+        say(
+            f"{_title(name)}: {int((part.sign < 0).sum())} and {int((part.sign > 0).sum())} cells, "
+            f"{len(genes.regulators)} regulators x {len(genes.targets)} genes, {int((found <= SIGNIFICANT).sum())} "
+            f"edges differ at q <= 0.05, {int((found <= 0.1).sum())} at q <= 0.1."
+        )
+        tables.append(table)
+    table = pd.concat(tables, ignore_index=True)
+    order = np.lexsort([-table["effect"].abs(), table["q_value"]])
+    return table.iloc[order].reset_index(drop=True)
+
+
+def _parts(cells: Cells, compared: Compared, cell_type: str | None) -> list[tuple[str, Compared]]:
+    if cell_type is not None:
+        if cell_type not in compared.type_names:
+            known = ", ".join(map(repr, compared.type_names))
+            raise DataError(f"No cell type {cell_type!r} has cells in both conditions; the types are {known}.")
+        return [(cell_type, compared.of_type(cell_type))]
+    several = len(compared.type_names) > 1
+    return [(ALL, compared), *((name, compared.of_type(name)) for name in compared.type_names if several)]
+
+
+def _title(name: str) -> str:
+    return "All cells together" if name == ALL else f"Cell type {name!r}"
+
+
+def _refused(part: Compared) -> str | None:
+    """Why these cells cannot be compared: too few of them, or donors that allow for one division alone."""
+    sizes = [int((part.sign == sign).sum()) for sign in (-1, 1)]
+    if min(sizes) < FEWEST:
+        described = " and ".join(f"{size} in {name!r}" for size, name in zip(sizes, part.names, strict=True))
+        return f"it has {described} of the {FEWEST} cells that each condition needs"
+    if part.donors is None or Divisions(part.sign, part.types, part.donors).number > 1:
+        return None
+    return f"its {len(np.unique(part.donors))} donors can be divided into the conditions in one way only"
+
+
+def _say_limits(name: str, part: Compared, permutations: int, say: Say) -> None:
+    """How small a q-value can be, where that is not small."""
+    number = Divisions(part.sign, part.types, part.donors).number
+    least = 1 / min(number, permutations + 1)
+    if least <= SIGNIFICANT:
+        return
+    if part.donors is not None and number <= permutations:
+        say(
+            f"{_title(name)}: its {len(np.unique(part.donors))} donors can be divided into the conditions in "
+            f"{number:g} ways only, so that no q-value is below {least:.2g}; more donors are needed for 0.05."
+        )
+    else:
+        say(f"With {permutations} permutations, no q-value is below {least:.2g}; 200 permutations are enough.")
+
+
+def _small_enough(compared: Compared, cells: Cells, seed: int, say: Say) -> Compared:
+    """All of the cells, or as many random ones as fit into memory."""
+    most = LARGEST // len(cells.vocabulary)
+    if len(compared.rows) <= most:
+        return compared
+    say(f"{most} of {len(compared.rows)} cells are compared, drawn at random: more would take too much memory.")
+    return compared.taken(np.sort(np.random.default_rng(seed).permutation(len(compared.rows))[:most]))
 
 
 @dataclass(frozen=True)

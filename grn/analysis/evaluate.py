@@ -11,9 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from grn.analysis.evaluation.ranking import Ranking, precision_recall, rank, ranking_scores
-from grn.analysis.evaluation.signs import majority_share, sign_scores, signed_early_precision
-from grn.analysis.evaluation.universe import Universe, make_universe
+from grn.analysis.ranking import (
+    Ranking,
+    majority_share,
+    precision_recall,
+    rank,
+    ranking_scores,
+    sign_scores,
+    signed_early_precision,
+)
+from grn.analysis.universe import Universe, make_universe
 from grn.cells.preprocessing.genes import near_miss
 from grn.errors import DataError
 
@@ -108,7 +115,7 @@ def evaluate_on(
     permutations: int = 1000,
     seed: int = 0,
 ) -> Evaluation:
-    """As `evaluate`, on a universe with at least one true edge. predicted: as `checked` returns it, or without rows."""
+    """As `evaluate`, on a universe with at least one true edge. predicted: as `checked_edges`, or without rows."""
     if signed is None:
         signed = bool((predicted["weight"] < 0).any())
     codes, weights, outside = strongest_per_pair(predicted, universe)
@@ -143,51 +150,31 @@ def evaluate_on(
 
 
 def checked_edges(predicted: pd.DataFrame) -> pd.DataFrame:
-    """The columns source, target, weight (float64). Raises DataError: one is missing, no rows, weights not finite."""
-    missing = [name for name in ("source", "target", "weight") if name not in predicted]
-    if missing:
-        raise DataError(f"The network has no column {missing[0]!r}; it needs source, target and weight.")
-    table = predicted[["source", "target", "weight"]]
+    """The columns source, target, weight (float64). Raises DataError: no rows, weights that are not finite."""
+    table = predicted[["source", "target", "weight"]].astype({"weight": np.float64})
     if table.empty:
-        raise DataError("The network has no edges; give a network with edges.")
-    weights = table["weight"].to_numpy(dtype=np.float64)
-    if not np.isfinite(weights).all():
-        first = table.iloc[int(np.flatnonzero(~np.isfinite(weights))[0])]
-        raise DataError(
-            f"The weight of {first['source']} -> {first['target']} is {first['weight']}; correct it, or leave out the "
-            "edge: weights must be finite."
-        )
-    return table.assign(weight=weights)
+        raise DataError("The network has no edges", advice="give a network with edges")
+    if not (finite := np.isfinite(table["weight"])).all():
+        first = table[~finite].iloc[0]
+        raise DataError(f"The weight of {first['source']} -> {first['target']} is {first['weight']}; correct the edge.")
+    return table
 
 
 def check_names(table: pd.DataFrame, universe: Universe) -> None:
-    """Raises DataError where a network shares no gene with the universe, or has its columns swapped."""
-    named = pd.Index(pd.unique(pd.concat([table["source"], table["target"]])))
-    if named.isin(universe.genes).any():
-        turned = table.rename(columns={"source": "target", "target": "source"})
-        if (universe.codes(table) < 0).all() and (back := universe.codes(turned) >= 0).any():
-            first = table[back].iloc[0]
-            raise DataError(
-                f"No edge of the network is from a regulator to a gene of the reference, and {int(back.sum())} are the "
-                f"other way round ({first['source']!r} to {first['target']!r}); swap the columns of "
-                "regulators and targets in one of the two."
-            )
-        if (universe.codes(table) < 0).all():
-            scored = [str(name) for name in (*universe.regulators, *universe.genes)]
-            why = near_miss(map(str, named.difference(scored, sort=False)), scored)
-            raise DataError(
-                "No edge of the network is from a regulator that is scored to a gene that is: those of the network are "
-                f"like {table['source'].iloc[0]!r} to {table['target'].iloc[0]!r}, those of the reference like "
-                f"{str(universe.regulators[0])!r} to {str(universe.genes[0])!r}; "
-                f"{why or 'use the same kind of names in both, or a network with such edges'}."
-            )
+    """Raises DataError where no edge of a network is in the universe: other names of genes, or swapped columns."""
+    if (universe.codes(table) >= 0).any():
         return
-    in_network, in_reference = str(named[0]), str(universe.genes[0])
-    if near := near_miss(map(str, named), map(str, universe.genes)):
-        raise DataError(f"The network and the reference share no gene, but {near}.")
+    turned = table.rename(columns={"source": "target", "target": "source"})
+    scored = [str(name) for name in (*universe.regulators, *universe.genes)]
+    named = pd.unique(pd.concat([table["source"], table["target"]]))
+    if (universe.codes(turned) >= 0).any():
+        advice = "its edges are the other way round: swap the columns of regulators and targets in one of the two"
+    elif not set(named) & set(scored) or not (advice := near_miss([str(n) for n in named if n not in scored], scored)):
+        advice = near_miss(map(str, named), scored) or "use the same kind of names in both"
     raise DataError(
-        f"The network and the reference share no gene: those of the network are named like {in_network!r}, those of "
-        f"the reference like {in_reference!r}; use the same kind of names in both."
+        f"No edge of the network is from a regulator to a gene of the reference: its edges are like "
+        f"{table['source'].iloc[0]!r} to {table['target'].iloc[0]!r}, the reference's like "
+        f"{str(universe.edges['source'].iloc[0])!r} to {str(universe.edges['target'].iloc[0])!r}; {advice}."
     )
 
 

@@ -1,13 +1,13 @@
-"""Reads predicted networks, those of grn and of other tools, from files and from memory.
+"""Reads networks and references, those of grn and of other tools, from files and from memory.
 
-To add a format, add its columns to WEIGHTED.
+To add a format, add its columns to WEIGHTED or FORMATS.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from grn.errors import DataError
+from grn.analysis.universe import unique_edges
+from grn.errors import DataError, nearest
 from grn.io.atomic import read_anndata
 from grn.io.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
 from grn.networks.edge_tables import (
+    Columns,
     cell_types,
     check_exists,
     find_columns,
@@ -80,13 +82,8 @@ class PredictedNetwork:
     def of_type(self, label: str) -> PredictedNetwork:
         """The network of one cell type, among the same genes. Raises DataError where there is none."""
         by_type = self.read_types()
-        if not by_type:
-            raise DataError(
-                f"--cell-type is {label!r}, but this network has none for single cell types; give a run folder or a "
-                "network.h5ad that has them, or leave out --cell-type."
-            )
         if label not in by_type:
-            raise DataError(f"The network has no cell type {label!r}; it has {', '.join(map(repr, by_type))}.")
+            raise no_such_type("The network", label, by_type)
         return replace(self, edges=by_type[label], read_types=dict)
 
 
@@ -129,19 +126,12 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
     table = table.rename(columns=str)
     columns = find_columns(table, (*WEIGHTED, BARE))
     if columns is None and find_columns(table, SIGNED):
-        raise DataError(
-            f"{where} has signs and no weights, as a reference has; give a network first, and the reference after it."
-        )
+        raise DataError(f"{where} has signs and no weights, as a reference has; give the network before the reference.")
     if columns is None:
         raise unknown_columns(where, table, WEIGHTED)
     source, target, weight = columns
-    edges = pd.DataFrame(
-        {
-            "source": names(where, table[source]),
-            "target": names(where, table[target]),
-            "weight": numbers(where, table[weight]),
-        }
-    )
+    ends = {"source": names(where, table[source]), "target": names(where, table[target])}
+    edges = pd.DataFrame(ends | {"weight": numbers(where, table[weight])})
     for name in BESIDE:
         found = find_columns(table, [(name,)])
         # Where a read-out does not tell within from between, our tables have columns without numbers.
@@ -163,12 +153,9 @@ def network_of_anndata(adata: AnnData, where: Path | str, key: str = KEY) -> Pre
     """The network in varp[key] (row = target, column = regulator); `where` names it in errors. Raises DataError."""
     if key not in adata.varp:
         held = ", ".join(map(repr, adata.varp)) or "nothing"
-        advice = "give a network.h5ad" if key == KEY else "give one of those"
-        raise DataError(f"{where} holds no network: varp[{key!r}] is missing (varp has {held}); {advice}.")
+        raise DataError(f"{where} holds no network: varp[{key!r}] is missing (varp has {held}).", field="key")
     genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
     edges = edge_list(weights_in(adata, key, where), genes)
-    if edges.empty:
-        raise DataError(f"{where} has no edges in varp[{key!r}]; give a network with edges.")
     about = adata.uns.get("grn")
     meaning = "sign_attention_layers" if LAYER.fullmatch(key) else "sign_attention" if key == POOLED else "sign"
     sign = about.get(meaning, "") if isinstance(about, Mapping) else ""  # other tools may store anything there
@@ -181,9 +168,7 @@ def _other_network(path: Path, key: str) -> PredictedNetwork:
     """varp[key] of a network.h5ad, or of the one in a run folder."""
     inside = path / "network.h5ad" if path.is_dir() else path
     if not inside.is_file() or not inside.name.lower().endswith(".h5ad"):
-        raise DataError(
-            f"--key is {key!r}, a key of varp, and {path} is no network.h5ad, nor a run folder with one; give either."
-        )
+        raise DataError(f"{path} has no varp[{key!r}]; give a network.h5ad or a run folder with one.", field="key")
     return replace(network_of_anndata(read_anndata(inside), inside, key), of_run=(path / CONFIG).is_file())
 
 
@@ -203,3 +188,97 @@ def _types_of_anndata(adata: AnnData) -> dict[str, pd.DataFrame]:
     return {
         label: edge_list(weights, genes).astype({"weight": np.float64}) for label, weights in network.by_type.items()
     }
+
+
+WORDS = {"+": 1, "activation": 1, "-": -1, "repression": -1, "unknown": 0, "?": 0, "": 0}
+
+# The columns of each format; formats with more columns come first. The third column holds the sign, as word or number.
+TRRUST: tuple[Columns, ...] = (("TF", "Target", "Regulation"), ("0", "1", "2", "3"))
+PLANTED: tuple[Columns, ...] = (("source", "target", "sign"),)
+DECOUPLER: tuple[Columns, ...] = (("source", "target", "weight"), ("source", "target", "mor"))
+BEELINE: tuple[Columns, ...] = (("Gene1", "Gene2", "Type"),)
+UNSIGNED: tuple[Columns, ...] = (("Gene1", "Gene2"), ("source", "target"))
+FORMATS = {"TRRUST": TRRUST, "planted": PLANTED, "decoupler": DECOUPLER, "BEELINE": BEELINE, "unsigned": UNSIGNED}
+CURATED = ("TRRUST", "decoupler")
+
+
+@dataclass(frozen=True)
+class ReferenceNetwork:
+    """edges: source, target, sign, each pair once, no self loops.   format: a key of FORMATS.
+
+    conflicts: pairs listed with both signs, which count as unknown.
+    by_type: edges of each cell type, by label; empty where the table has no column cell_type. `edges` are their union.
+    """
+
+    edges: pd.DataFrame
+    format: str
+    conflicts: int
+    by_type: dict[str, pd.DataFrame] = field(default_factory=dict)
+
+    @property
+    def curated(self) -> bool:
+        """Whether the signs were curated rather than planted or measured, which the format shows."""
+        return self.format in CURATED
+
+
+def open_reference_file(path: Path) -> ReferenceNetwork:
+    """A table (csv, tsv, parquet), TRRUST's also without a header; see reference_of_table. Raises DataError."""
+    path = Path(path)
+    return reference_of_table(read_table(path), path)
+
+
+def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwork:
+    """A table with the columns of one of FORMATS; `where` names it in errors.
+
+    A pair that is listed with both signs has sign 0; with one sign and as unknown, it has that sign. A column cell_type
+    gives each label edges of its own. Raises DataError.
+    """
+    refuse_twin_columns(where, table)
+    table = table.rename(columns=str)
+    found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
+    name, columns = next((each for each in found if each[1]), ("", None))
+    if columns is None:
+        shown = [*TRRUST[:1], *PLANTED, *DECOUPLER[:1], *BEELINE, *UNSIGNED[:1]]
+        raise unknown_columns(where, table, shown)
+    edges = pd.DataFrame({"source": names(where, table[columns[0]]), "target": names(where, table[columns[1]])})
+    if name == "unsigned":
+        edges["sign"] = 0
+    elif name == "decoupler":
+        edges["sign"] = np.sign(numbers(where, table[columns[2]])).astype(np.int64)
+    else:
+        edges["sign"] = _signs(where, table[columns[2]])
+    unique = unique_edges(edges)
+    if unique.empty:
+        raise DataError(f"{where} has no edge between two different genes; give a reference with such edges.")
+    labels = cell_types(where, table)
+    by_type = {} if labels is None else {label: unique_edges(edges[labels == label]) for label in pd.unique(labels)}
+    return ReferenceNetwork(unique, name, _conflicts(edges), by_type)
+
+
+def _signs(where: Path | str, column: pd.Series) -> np.ndarray:
+    """Signs from the words in WORDS, or from numbers equal to 1, -1 or 0; a missing sign is unknown (0)."""
+    words = column.astype(str).str.strip().str.casefold().mask(column.isna(), "")
+    values = pd.to_numeric(words, errors="coerce")
+    signs = words.map(WORDS).fillna(values.where(values.isin([-1, 0, 1])))
+    if signs.isna().any():
+        first = int(signs.isna().to_numpy().argmax())
+        raise DataError(
+            f"{where}, row {first + 1}: {column.name} is {str(column.iloc[first])!r}, which is not a sign; write one "
+            "of +, -, ?, Activation, Repression, Unknown, 1, -1, 0."
+        )
+    return signs.to_numpy(dtype=np.int64)
+
+
+def _conflicts(edges: pd.DataFrame) -> int:
+    edges = edges[edges["source"] != edges["target"]]
+    by_pair = edges.groupby(["source", "target"])["sign"]
+    return int(((by_pair.min() < 0) & (by_pair.max() > 0)).sum())
+
+
+def no_such_type(what: str, label: str, known: Iterable[str]) -> DataError:
+    """The error for a cell type that a network or reference does not have."""
+    known = list(known)
+    near = nearest(label, known)
+    listed = f"it has {', '.join(map(repr, known))}." if known else "it has none."
+    hint = f"did you mean {near!r}?" if near else listed
+    return DataError(f"{what} has no cell type {label!r}; {hint}", field="cell_type")

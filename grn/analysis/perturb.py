@@ -1,4 +1,11 @@
-"""The perturbation of regulators in chosen cells: changes of genes, and shifts of the cells' representations.
+"""The perturbation of regulators in chosen cells: changes of genes, shifts of the cells, and a screen.
+
+In a screen, every regulator is perturbed in turn in the cells of one type: which ones move them towards another type?
+
+    towards_j = sum_i effect_ij d_i / sum_i d_i^2          d_i: sds between the types' mean multiplicities of gene i
+
+is the share of the way from the first type to the second that the other genes go when regulator j is perturbed: 1 is
+all of it, below 0 is away. The perturbed gene itself does not count.
 
 Letters: P members, C cells, N genes, D width of a representation, B dimensions of an embedding.
 """
@@ -13,16 +20,18 @@ import torch
 from anndata import AnnData
 from scipy import sparse
 
-from grn.analysis.perturbation.changes import cell_inputs
-from grn.analysis.perturbation.subject import Subject
-from grn.analysis.perturbation.what_is_done import Plan, check_steps
+from grn.analysis.perturb_mechanism import cell_inputs
+from grn.analysis.perturb_plan import KINDS, Plan, Subject
 from grn.analysis.predict import Predictions, predict_cells
 from grn.cells.cells import Cells
 from grn.cells.preprocessing.embedding import numbers_in_obsm
 from grn.cells.readers.registry import open_source
 from grn.errors import DataError
+from grn.messages import Say, at_most_every, silent
 
 NEIGHBOURS = 30  # cells among which a shift finds its direction in an embedding
+SCREENED = 200  # cells of a type, in which each regulator is perturbed: a mean effect settles soon
+MESSAGE_EVERY_S = 15
 SHARPNESS = 0.1  # temperature of the cosines: as in the projections of RNA velocity
 
 
@@ -38,7 +47,6 @@ class Perturbed:
 
 def perturb_cells(subject: Subject, plan: Plan, rows: np.ndarray, steps: int = 1) -> Perturbed:
     """The changes in the cells `rows` after a perturbation. steps: of propagation, at least 1. Raises DataError."""
-    check_steps(steps)
     mechanism, cells = subject.mechanism, subject.cells
     regulators = mechanism.layer.regulators.numpy()
     columns = plan.columns(cells.vocabulary, regulators)
@@ -102,9 +110,7 @@ def perturbed_anndata(subject: Subject, plan: Plan, found: Perturbed, steps: int
     adata.var_names = list(cells.vocabulary)
     adata.uns["grn_perturb"] = {
         "perturbation": plan.described(),
-        "knockout": np.array(plan.knockout, dtype=object),
-        "knockdown": np.array(plan.knockdown, dtype=object),
-        "overexpress": np.array(plan.overexpress, dtype=object),
+        **{kind: np.array(getattr(plan, kind), dtype=object) for kind in KINDS},
         "steps": steps,
         "model_hash": trained.hash,
         "change": "expected change of the multiplicity; effect: in sds of the gene over the training cells",
@@ -147,14 +153,10 @@ def _embedding(source: AnnData, basis: str | None, cells: int) -> np.ndarray | N
     if basis is None:
         return None
     if basis not in source.obsm:
-        if f"X_{basis}" in source.obsm:
-            raise DataError(f"--basis is {basis!r}, which is not in obsm of the cells; did you mean 'X_{basis}'?")
-        known = ", ".join(map(repr, source.obsm)) or "none, so leave it out, or compute one with scanpy before"
-        raise DataError(f"--basis is {basis!r}, and the cells have no such embedding in obsm; they have {known}.")
-    found = numbers_in_obsm(source.obsm[basis], basis)
-    if found.ndim != 2:
-        raise DataError(f"obsm[{basis!r}] has {found.ndim} axes, and an embedding has 2; choose another --basis.")
-    return found[:cells]
+        known = ", ".join(map(repr, source.obsm)) or "none"
+        hint = f"did you mean 'X_{basis}'?" if f"X_{basis}" in source.obsm else f"it has {known}."
+        raise DataError(f"{{field}} is {basis!r}, which is not in obsm of the cells; {hint}", field="basis")
+    return numbers_in_obsm(source.obsm[basis], basis)[:cells]
 
 
 def shift_in_embedding(
@@ -181,3 +183,48 @@ def shift_in_embedding(
         weight = torch.softmax(torch.as_tensor(cosine / SHARPNESS), 0).numpy() - 1 / len(others)
         moved[number] = weight @ (embedding[others] - embedding[row])
     return moved
+
+
+def screen_regulators(
+    subject: Subject, cell_type: str, towards: str, *, kind: str = "knockout", steps: int = 1, say: Say = silent
+) -> pd.DataFrame:
+    """A row for each regulator, by falling share of the way from `cell_type` to `towards`.
+
+    kind: knockout | knockdown | overexpress. Columns: gene; towards (see above); sd: of it over the ensemble members;
+    size: root mean square of the effects on the other genes, in sds; before: mean multiplicity in the cells;
+    strongest: the gene that changes most, with its effect in `strongest_effect`. Raises DataError.
+    """
+    here, there = subject.rows(cell_type), subject.rows(towards)
+    mechanism, cells = subject.mechanism, subject.cells
+    sd, vocabulary = mechanism.sd.numpy().astype(np.float64), np.array(cells.vocabulary, dtype=object)
+    means = [np.asarray(cells.multiplicity[rows].mean(0)).ravel() for rows in (here, there)]
+    way = (means[1] - means[0]) / sd
+    if not way.any():
+        raise DataError(f"Cell types {cell_type!r} and {towards!r} have the same levels; name two that differ.")
+    rows = here if len(here) <= SCREENED else here[np.linspace(0, len(here) - 1, SCREENED).round().astype(int)]
+    measured, basal, states = cell_inputs(mechanism, cells, subject.states, rows)
+    regulators, progress = mechanism.layer.regulators.numpy(), at_most_every(MESSAGE_EVERY_S, say)
+    found = []
+    for column, position in enumerate(regulators):
+        gene = str(vocabulary[position])
+        before = float(measured[:, column].mean())
+        if kind == "overexpress" and not cells.multiplicity[:, [position]].nnz:
+            continue
+        values = Plan.of_one(kind, gene).new_values(gene, cells, rows, subject.logarithmic)
+        effect = np.zeros((len(mechanism.members), len(vocabulary)))
+        for part in mechanism.slices(len(rows)):
+            fixed = {column: values[part]}
+            effect += mechanism.effects(measured[part], basal[part], states[part], fixed, steps).sum(1).double().numpy()
+        effect /= len(rows)
+        effect[:, position] = 0
+        others = np.arange(len(way)) != position
+        share = effect @ way / np.square(way[others]).sum()
+        mean = effect.mean(0)
+        most = int(np.abs(mean).argmax())
+        spread = share.std(ddof=1) if len(share) > 1 else np.nan
+        size = float(np.sqrt(np.square(mean[others]).mean()))
+        found.append((gene, share.mean(), spread, size, before, vocabulary[most] if mean[most] else "", mean[most]))
+        progress(f"Screening the regulators: {100 * (column + 1) // len(regulators)} % are done.")
+    names = ["gene", "towards", "sd", "size", "before", "strongest", "strongest_effect"]
+    table = pd.DataFrame(found, columns=names)
+    return table.sort_values("towards", ascending=False, kind="stable").reset_index(drop=True)

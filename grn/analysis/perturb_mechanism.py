@@ -7,7 +7,7 @@
 Only the difference of two predictions counts, so that cells in which nothing is perturbed do not change. One step
 reads direct effects; further steps let regulators that changed change their own targets. Each ensemble member goes its
 own way, and the change is the mean of those that predict multiplicities. Where the slopes predict the levels of states
-badly, a share of the change is association (association.py).
+badly, a share of the change is association (perturb_association.py).
 
 Letters: P members, C cells, N genes, R regulators, K states.
 """
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grn.analysis.perturbation.association import Association
+from grn.analysis.perturb_association import Association
 from grn.cells.cells import Cells
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
