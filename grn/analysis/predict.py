@@ -67,7 +67,7 @@ def data_config(
     return config.model_copy(update=changes)
 
 
-def pieces_of(adata: AnnData, trained: TrainedModel, config: DataConfig, rows: int | None = READ) -> CellsInPieces:
+def pieces_of(adata: AnnData, trained: TrainedModel, config: DataConfig, rows: int | None) -> CellsInPieces:
     """The cells with the model's genes and its transform, `rows` at a time; None: in one piece. Raises UserError."""
     return cells_in_pieces(
         adata,

@@ -85,9 +85,7 @@ def activity(
     if not found.signs_have_meaning:
         raise DataError("The signs of these weights mean nothing, and activity needs them; give a network of effects.")
     if "cell_type" in found.edges and len(types := found.edges["cell_type"].unique()) > 1:
-        raise DataError(
-            f"The network has edges of several cell types ({', '.join(types[:5])}); choose one."
-        )
+        raise DataError(f"The network has edges of several cell types ({', '.join(types[:5])}); choose one.")
     say = silent if quiet else print
     if not found.signed:
         say(

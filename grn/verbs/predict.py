@@ -109,16 +109,16 @@ def predict_file(
     run: Path,
     output: Path,
     *,
-    counts: str | None = None,
-    gene_key: str | None = None,
+    key_added: str = "grn",
     error: float | None = None,
     map: Map | None = None,
     labels: str | None = None,
     say: Say,
+    **reading: str | None,
 ) -> None:
     """`grn predict`: as `predict`, from a file to the new file `output`, of which more than X is never in memory.
 
-    With labels, the confusion goes to a second file, OUTPUT_confusion.csv. Raises UserError.
+    reading: counts, gene_key, orientation.   With labels, the confusion goes to OUTPUT_confusion.csv. Raises UserError.
     """
     from grn.cells.readers.registry import source_in_file
     from grn.io.atomic import write_anndata, write_text
@@ -133,10 +133,10 @@ def predict_file(
             )
     if output.suffix != ".h5ad":
         raise ConfigError(f"{{field}} is {output}; give a name that ends in .h5ad.", field="output")
-    trained, config = model_for(run, data, counts=counts, gene_key=gene_key)
+    trained, config = model_for(run, data, **reading)
     with source_in_file(config) as adata:
         refuse_too_little_room(output, size_of(adata))  # again when it is written, with the predictions
-        replaced, scores = annotate(adata, trained, config, "grn", say, error=error, names=map, labels=labels)
+        replaced, scores = annotate(adata, trained, config, key_added, say, error=error, names=map, labels=labels)
         if replaced:
             say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
         write_anndata(output, adata)
@@ -177,7 +177,7 @@ def annotate(
     import numpy as np
 
     from grn.analysis.labels import given_labels, merged, read_map, refuse_unused, score_labels
-    from grn.analysis.predict import UNASSIGNED, add_predictions, pieces_of, predict_pieces
+    from grn.analysis.predict import READ, UNASSIGNED, add_predictions, pieces_of, predict_pieces
 
     for field, given in (("error", error), ("map", names), ("labels", labels)):
         if given is not None and not trained.classes:
@@ -191,7 +191,7 @@ def annotate(
     wanted = {} if names is None else read_map(names)
     given = None if labels is None else given_labels(adata, labels, {})
     refuse_unused(wanted, trained.classes, () if given is None else [name for name in given if name is not None])
-    cells = pieces_of(adata, trained, config)
+    cells = pieces_of(adata, trained, config, READ)
     for line in (cells.counts_from, *cells.notes):
         say(line)
     if not trained.classes:

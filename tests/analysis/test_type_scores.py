@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grn.analysis.evaluation.evaluate import evaluate
-from grn.analysis.evaluation.reference_files import reference_of_table
-from grn.analysis.evaluation.type_scores import TYPE_SCORES, TypedTruth, printed_type_rows, with_means
-from grn.analysis.evaluation.universe import make_universe
+from grn.analysis.evaluate import evaluate
+from grn.analysis.network_files import reference_of_table
+from grn.analysis.type_scores import TYPE_SCORES, TypedTruth, printed_type_rows, with_means
+from grn.analysis.universe import make_universe
 
 # Regulators A and B, genes A to D: six pairs. AB acts everywhere, AC, AD and BD in some types, BC changes its sign.
 TRUTH = pd.DataFrame(

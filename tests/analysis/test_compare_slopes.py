@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from grn.analysis.compare.slopes import Sample, SlopeFit, balance, free_penalty, without_levels
+from grn.analysis.compare_slopes import Sample, SlopeFit, balance, free_penalty, without_levels
 
 KAPPA = 7.0
 

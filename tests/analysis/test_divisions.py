@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grn.analysis.compare.divisions import Divisions
+from grn.analysis.compare_conditions import Divisions
 
 GENERATOR = np.random.default_rng(4)
 
