@@ -138,8 +138,6 @@ def describe(evaluation: Evaluation, predicted: PredictedNetwork, truth: Referen
         f"Network: {evaluation.predicted} of these pairs have a weight; {evaluation.outside} predicted edges are "
         f"outside the universe; early precision is computed on the strongest {evaluation.cut}.",
     ]
-    if len(universe.edges) == universe.pairs:
-        lines.append("Every pair of the universe is a true edge: any network that has all of them gets these scores.")
     typed = "cell_type" in predicted.edges  # such a table lists a pair once for each type
     if repeated := 0 if typed else repeated_pairs(predicted.edges, universe):
         lines.append(f"{repeated} of these pairs are listed with several weights; the largest of each counts.")
@@ -159,12 +157,6 @@ def describe(evaluation: Evaluation, predicted: PredictedNetwork, truth: Referen
             f"{len(absent)} of the universe's {len(universe.genes)} genes are not in the network ({absent[0]!r}, for "
             "example), so their pairs have weight 0; score the genes of the network alone to leave them out."
         )
-        folded = {str(gene).casefold() for gene in predicted.genes}
-        if twins := [str(gene) for gene in absent if str(gene).casefold() in folded]:
-            lines.append(
-                f"{len(twins)} of these differ from the network's only in upper and lower case ({twins[0]!r}, for "
-                "example)."
-            )
     if evaluation.signed and evaluation.silent:
         lines.append(
             f"{evaluation.silent} of the {ups + downs} signed true edges have no weight and count as wrong signs."
