@@ -28,10 +28,11 @@ import pandas as pd
 import torch
 from sets import VARIABLE, folder, read_reference
 
-from grn.cells.cells import Cells, load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.preprocessing.split import Split
-from grn.config.schema import Config
+from grn.config.schema import Config, Simulation
 from grn.networks.evidence.false_discovery import edge_evidence
 from grn.networks.in_context import paths_between
 from grn.regulation.fit import fit_ensemble
@@ -59,7 +60,7 @@ KINDS = {
 
 
 def simulated(changes: dict[str, float], seed: int) -> tuple[Config, Cells, Split, pd.DataFrame]:
-    settings = {"path": "simulated:", "label_key": "cell_type", "simulated": {"seed": seed, **changes}}
+    settings = {"path": "simulated:", "label_key": "cell_type", "simulated": Simulation(**{"seed": seed, **changes})}
     count = Config.model_validate({"data": settings}).data.simulated.regulators
     settings["regulators"] = [f"R{number + 1}" for number in range(count)]
     config = Config.model_validate({"data": settings})

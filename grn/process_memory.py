@@ -1,9 +1,8 @@
-"""The memory of this process: how much it has, and giving back what it no longer uses."""
+"""Gives memory back to the system that this process no longer uses."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -56,20 +55,3 @@ def give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):  # another allocator
         return
-
-
-def in_use() -> float:
-    """Bytes that the process has now."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return float(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
-    except (OSError, ValueError):
-        return 7e8  # what the libraries take
-
-
-def physical_memory() -> float | None:
-    """Bytes of memory that the machine has, None where it does not say."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (OSError, ValueError):
-        return None

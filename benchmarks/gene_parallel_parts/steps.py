@@ -12,7 +12,7 @@ from training_parts.steps import Training
 
 from grn.bags import Batch
 from grn.model.objectives import mean_losses, total_loss
-from grn.training.loop.task import Task
+from grn.training.task import Task
 
 
 class Loss(nn.Module):

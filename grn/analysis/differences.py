@@ -14,7 +14,7 @@ from scipy.stats import false_discovery_control, norm, t
 from grn.analysis.compare_conditions import ALL, Compared, Divisions, compared_cells
 from grn.analysis.compare_slopes import Differences, Sample, SlopeFit, without_levels
 from grn.cells.cells import Cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.errors import DataError
 from grn.messages import Say
 from grn.regulation.folds import held_out_cells

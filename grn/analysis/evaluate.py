@@ -21,7 +21,7 @@ from grn.analysis.ranking import (
     signed_early_precision,
 )
 from grn.analysis.universe import Universe, make_universe
-from grn.cells.preprocessing.genes import near_miss
+from grn.cells.genes import near_miss
 from grn.errors import DataError
 
 SCORES = {

@@ -11,8 +11,9 @@ import pandas as pd
 
 from grn.config.files import load_config
 from grn.config.schema import Config
-from grn.io.atomic import refuse_used_folder, replacing_folder, table_of_run
+from grn.io.atomic import refuse_used_folder, replacing_folder
 from grn.io.run_folder import CONFIG, config_of
+from grn.io.tables import table_of_run
 from grn.messages import Say
 from grn.model.folder import FILES
 from grn.model.saved import TrainedModel

@@ -17,7 +17,7 @@ import pandas as pd
 
 from grn.analysis.universe import unique_edges
 from grn.errors import DataError, nearest
-from grn.io.atomic import read_anndata
+from grn.io.h5ad import read_anndata
 from grn.io.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
 from grn.networks.edge_tables import (
     Columns,

@@ -24,7 +24,7 @@ from grn.analysis.perturb_mechanism import cell_inputs
 from grn.analysis.perturb_plan import KINDS, Plan, Subject
 from grn.analysis.predict import Predictions, predict_cells
 from grn.cells.cells import Cells
-from grn.cells.preprocessing.embedding import numbers_in_obsm
+from grn.cells.obs import numbers_in_obsm
 from grn.cells.readers.registry import open_source
 from grn.errors import DataError
 from grn.messages import Say, at_most_every, silent

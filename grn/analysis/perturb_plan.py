@@ -14,7 +14,8 @@ from torch import Tensor
 
 from grn.analysis.perturb_association import Association
 from grn.analysis.perturb_mechanism import Mechanism
-from grn.cells.cells import Cells, read_columns
+from grn.cells.cells import Cells
+from grn.cells.load import read_columns
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, nearest
 from grn.model.saved import TrainedModel

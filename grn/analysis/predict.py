@@ -15,7 +15,8 @@ import pandas as pd
 import torch
 from anndata import AnnData
 
-from grn.cells.cells import Cells, CellsInPieces, cells_in_pieces
+from grn.cells.cells import Cells, CellsInPieces
+from grn.cells.load import cells_in_pieces
 from grn.cells.loading.batches import is_packed, plain_batches
 from grn.cells.readers.registry import is_text
 from grn.config.files import load_config

@@ -154,7 +154,7 @@ def command(
         from grn.analysis.model_card import export_model
         from grn.cli.console import console, plain
 
-        export_model(folder, output, plain(console(quiet)))
+        export_model(folder, output, plain(console()))
         return
 
     if layer is None and (head is not None or value not in (None, Value.effect)):
@@ -171,7 +171,7 @@ def command(
 
     from grn.cli.console import console, plain
 
-    say = plain(console(quiet))
+    say = plain(console())
     changes = {"readout": readout.value if readout else None, "cells": cells}
     if format is None:
         from grn.networks.export import export

@@ -82,7 +82,7 @@ def command(
     if output is None:
         return
     if output.suffix == ".h5ad":
-        from grn.io.atomic import write_anndata
+        from grn.io.h5ad import write_anndata
 
         write_anndata(output, cells)
     else:

@@ -2,10 +2,82 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from grn.errors import DataError, nearest, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
+
+NUMBERS = ("weight", "confidence")
+EDGE = ("source", "target", *NUMBERS)
+
+
+def does_not_exist(path: Path, otherwise: str) -> str:
+    """The sentence about a path that does not exist, with the nearest name beside it, or else with `otherwise`."""
+    near = nearest_file(path)
+    return f"{path} does not exist; " + (f"did you mean {near}?" if near else otherwise)
+
+
+def nearest_file(path: Path) -> Path | None:
+    """The file or folder beside `path` whose name is most like that of `path`; None where no name is like it."""
+    shown = path.parent.iterdir() if path.parent.is_dir() else ()
+    # A common ending does not make two names alike.
+    names = [each.name for each in shown if each.suffix != path.suffix or nearest(path.stem, [each.stem])]
+    near = nearest(path.name, names)
+    return path.parent / near if near else None
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[IO[bytes]]:
+    """`path` opened for reading, decompressed where its name ends in .gz.
+
+    Raises DataError for a folder and a damaged .gz file; some damage is found only at the end of the file.
+    """
+    try:
+        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
+            yield cast(IO[bytes], file)
+    except (EOFError, gzip.BadGzipFile, zlib.error, IsADirectoryError) as problem:
+        raise DataError(
+            f"{path} is a folder, or damaged ({one_line(problem)})", advice="give a file, or copy it again"
+        ) from None
+
+
+def number_advice(text: str) -> str | None:
+    """What to do about a number with a decimal comma or with commas between its digits; None for other texts."""
+    if re.fullmatch(r"[-+]?\d*(,\d+)+(\.\d*)?([eE][-+]?\d+)?", text.strip()):
+        return "write numbers with a decimal point, and no comma in them"
+    return None
+
+
+@contextmanager
+def table_of_run(path: Path) -> Iterator[None]:
+    """Within it, what pandas and pyarrow raise for a damaged table of a run becomes a DataError about `path`."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, NotImplementedError) as problem:
+        raise DataError(
+            f"{path} is missing or damaged ({one_line(problem)})", advice="restore it, or train again"
+        ) from problem
+
+
+def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
+    """An edges.parquet or edges_by_type.parquet. options: of pandas.read_parquet. Raises DataError where damaged."""
+    import pandas as pd
+
+    with table_of_run(path):
+        table = pd.read_parquet(path, **options)
+        for name in options.get("columns", EDGE):
+            column = table[name]  # a KeyError names what is missing
+            if name in NUMBERS and (column.dtype.kind != "f" or (name == "weight" and column.isna().any())):
+                raise ValueError(f"its column {name} holds no numbers, or lacks some")
+    return table
 
 
 def spreadsheet_safe(frame: pd.DataFrame) -> pd.DataFrame:

@@ -9,15 +9,15 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
+from grn.config.files import without_removed
 from grn.config.schema import ModelConfig
-from grn.errors import RunFolderError
-from grn.io.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
+from grn.config.strict_yaml import parse_yaml
+from grn.errors import ConfigError, RunFolderError
+from grn.io.run_folder import no_such_run, refuse_cut_off, refuse_mixed_parts
 
 FORMAT = 7
 READABLE = (6, FORMAT)  # 6 has no cell reader
@@ -25,73 +25,15 @@ CARD = "card.json"
 CONTENT = ("config.yaml", "vocabulary.txt", "labels.json", "model.safetensors")
 FILES = (CARD, *CONTENT)
 
-Count = Annotated[int, Field(ge=1)]
-Above0 = Annotated[float, Field(gt=0)]
 
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model folder whose hash is right: the content of its files, parsed as far as that needs no torch.
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    card: what TrainedModel holds beside its tensors and names, in the same words, and the hash of all files.
+    """
 
-
-class LayerShape(_Entry):
-    """The shape of one regulation layer."""
-
-    members: Count
-    heads: Count
-    width: Count
-    states: Count
-    deviates: bool
-
-
-class RegulationCard(_Entry):
-    """What the card says of the regulation layers; see grn/model/signed/regulation.py."""
-
-    pooled: LayerShape
-    by_state: LayerShape | None
-    level_error: Annotated[float, Field(ge=0)] | None
-
-
-class ReaderCard(_Entry):
-    """What the card says of the cell reader; see ReaderShape in grn/model/cell_reader.py."""
-
-    members: Count
-    heads: Count
-    width: Count
-    rank: Count
-    summary: Count
-    hidden: Count
-    embedding: Count
-    held_out: Annotated[int, Field(ge=0)]
-
-
-class Card(_Entry):
-    """card.json: what TrainedModel holds beside its tensors and names, in the same words, and the hash of it all."""
-
-    format: Literal[6, 7]
-    hash: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    values: Literal["counts", "expression"]
-    multiplicity: Literal["counts", "log1p", "log1p_normalised"]
-    target_total: Above0 | None
-    depth: Annotated[list[float], Field(min_length=2, max_length=2)] | None
-    regulation: RegulationCard | None
-    reader: ReaderCard | None = None
-    property_key: str | None
-    cells: str | None
-
-    @model_validator(mode="after")
-    def _fits_itself(self):
-        normalised = self.values == "counts" and self.multiplicity == "log1p_normalised"
-        if normalised and self.target_total is None:
-            raise ValueError("log1p_normalised needs a target_total")
-        if self.depth is not None and self.depth[1] <= 0:
-            raise ValueError("the sd of depth is not above 0")
-        return self
-
-
-class ModelFiles(BaseModel):
-    """A model folder whose hash is right: the content of its files, parsed as far as that needs no torch."""
-
-    card: Card
+    card: dict[str, Any]
     config: ModelConfig
     vocabulary: tuple[str, ...]
     classes: tuple[str, ...]
@@ -100,53 +42,45 @@ class ModelFiles(BaseModel):
 
 def read_model_folder(folder: Path) -> ModelFiles:
     """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
-    if not folder.exists():
-        raise RunFolderError(no_such_run(folder, "give a run folder or its model/."))
-    if folder.is_file():
-        raise RunFolderError(f"{folder} is a file, where a model is expected; give a run folder or its model/.")
     if (folder / "model").is_dir():
         refuse_mixed_parts(folder)
         folder = folder / "model"
     elif not (folder / CARD).exists():
         refuse_cut_off(folder, ("model",))
-    missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing and set(FILES) - set(missing) - {"config.yaml"}:  # a folder with a configuration alone may be another
-        raise RunFolderError(f"{folder} is damaged, as {missing[0]} is missing; restore it, or train again.")
-    if missing:
+    if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise RunFolderError(
-            f"{folder} is not a model: {missing[0]} is missing; give a run folder or its model/{run_near(folder)}."
+            f"{folder} is not a whole model: {missing[0]} is missing; give a run folder or its model/."
+            if folder.exists()
+            else no_such_run(folder, "give a run folder or its model/.")
         )
     content = {name: (folder / name).read_bytes() for name in FILES}
     try:
         card = json.loads(content.pop(CARD))
-        if not isinstance(card, dict) or not {"format", "hash"} <= set(card):
-            raise ValueError(f"{CARD} does not have the entries of a model")
         if card["format"] not in READABLE:
             raise RunFolderError(
-                f"{folder} has format {card['format']!r} and this version reads {FORMAT}; "
-                "train again, or use the version that wrote it."
+                f"{folder} has format {card['format']!r}, and this version reads {FORMAT}",
+                advice="train again, or use the version that wrote it",
             )
         if card["hash"] != hash_of(card, content):
-            raise RunFolderError(
-                f"{folder} is damaged: the hash of its files is not the one in {CARD}, so at least one of them is not "
-                "as it was written; restore it."
-            )
-        vocabulary, classes = names_in(content["vocabulary.txt"]), json.loads(content["labels.json"])
-        if not isinstance(classes, list) or not all(isinstance(label, str) for label in classes):
-            raise ValueError("labels.json is not a list of texts")
-        for name, names in (("vocabulary.txt", vocabulary), ("labels.json", classes)):
-            if len(set(names)) < len(names):
-                raise ValueError(f"{name} has a name twice")
+            raise ValueError("another hash")
         return ModelFiles(
-            card=Card(**card),
-            config=ModelConfig(**yaml.safe_load(content["config.yaml"])),
-            vocabulary=vocabulary,
-            classes=tuple(classes),
+            card=card,
+            config=ModelConfig(
+                **without_removed(parse_yaml(content["config.yaml"].decode(), "config.yaml")[0], "model.")
+            ),
+            vocabulary=names_in(content["vocabulary.txt"]),
+            classes=tuple(json.loads(content["labels.json"])),
             tensors=content["model.safetensors"],
         )
-    except (ValueError, TypeError, KeyError, RecursionError, ValidationError, yaml.YAMLError) as damage:
-        reason = " ".join(f"{damage}".split())
-        raise RunFolderError(f"{folder} is damaged ({reason:.200}); train again or restore it.") from None
+    except (ValueError, TypeError, KeyError, ConfigError) as damage:
+        raise damaged_model(folder) from damage
+
+
+def damaged_model(folder: Path) -> RunFolderError:
+    """The error for a model folder whose files do not belong together, or hold what no run writes."""
+    return RunFolderError(
+        f"{folder} is damaged: its files are not as they were written", advice="restore it, or train again"
+    )
 
 
 def hash_of(card: Mapping[str, Any], content: Mapping[str, bytes]) -> str:

@@ -14,10 +14,9 @@ import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from grn.errors import RunFolderError
 from grn.io.atomic import replacing_folder
 from grn.model.cell_reader import CellReader, ReaderShape
-from grn.model.folder import CARD, FORMAT, LayerShape, ReaderCard, RegulationCard, hash_of, lines_of, read_model_folder
+from grn.model.folder import CARD, FORMAT, damaged_model, hash_of, lines_of, read_model_folder
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
@@ -34,7 +33,7 @@ class TrainedModel:
     (None: not normalised).   depth: mean and sd of the training cells' log totals, the scale of the basal gene's
     multiplicity (None: it is always 1).   measures_depth: bool [V], the genes that these totals are over.
     depth_share [V]: the part of the totals in each gene.   property_key: obs column that the property head predicts, or
-    None.   cells: digest of the cells that it was trained on (grn/cells/digest.py), None where that is not known.
+    None.   cells: digest of the cells that it was trained on (grn/cells/cells.py), None where that is not known.
     """
 
     model: Model
@@ -90,76 +89,64 @@ class TrainedModel:
 
     @staticmethod
     def load(folder: Path) -> TrainedModel:
-        """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
+        """Reads a model folder, or the one in a run folder.
+
+        Raises RunFolderError where it is missing or damaged, or a weight is not finite.
+        """
         files = read_model_folder(folder)
         card = files.card
         try:
             tensors = load(files.tensors)
+            if not all(tensor.isfinite().all() for tensor in tensors.values()):
+                raise ValueError("a weight is not finite")
             measures, share = tensors.pop(MEASURES).numpy(), tensors.pop(SHARE).numpy()
-            if not len(measures) == len(share) == len(files.vocabulary):
-                raise ValueError("the genes that measure depth are not the model's")
+            shape = card.get("reader")  # format 6 has none
+            genes, classes = len(files.vocabulary), len(files.classes)
+            reader = None if shape is None else CellReader(genes, classes, ReaderShape(**shape)).requires_grad_(False)
             model = Model(
                 files.config,
-                len(files.vocabulary),
-                classes=0 if card.reader is not None else len(files.classes),
-                property=card.property_key is not None,
-                regulation=_regulation(card.regulation, tensors),
-                reader=_reader(card.reader, len(files.vocabulary), len(files.classes)),
+                genes,
+                classes=classes if reader is None else 0,
+                property=card["property_key"] is not None,
+                regulation=_regulation(card["regulation"], tensors),
+                reader=None
+                if shape is None
+                else CellReader(genes, classes, ReaderShape(**shape)).requires_grad_(False),
             )
             model.load_state_dict(tensors)
-        except (RuntimeError, KeyError, TypeError, ValueError, SafetensorError):
-            raise RunFolderError(
-                f"{folder} is damaged: its tensors do not fit its configuration, genes or labels; restore it."
-            ) from None
-        return TrainedModel(
-            model.eval(),
-            files.vocabulary,
-            files.classes,
-            values=card.values,
-            multiplicity=card.multiplicity,
-            target_total=card.target_total,
-            depth=None if card.depth is None else (card.depth[0], card.depth[1]),
-            measures_depth=measures,
-            depth_share=share,
-            property_key=card.property_key,
-            cells=card.cells,
-        )
+            return TrainedModel(
+                model.eval(),
+                files.vocabulary,
+                files.classes,
+                measures_depth=measures,
+                depth_share=share,
+                depth=None if card["depth"] is None else tuple(card["depth"]),
+                **{name: card[name] for name in ("values", "multiplicity", "target_total", "property_key", "cells")},
+            )
+        except (RuntimeError, KeyError, TypeError, ValueError, SafetensorError) as damage:
+            raise damaged_model(folder) from damage
 
 
-def _shapes(regulation: Regulation | None) -> dict | None:
+def _shapes(regulation: Regulation | None) -> dict[str, Any] | None:
     """What the card says of the regulation layers."""
     if regulation is None:
         return None
-    by_state = regulation.by_state
-    return {
-        "pooled": _shape(regulation.pooled),
-        "by_state": None if by_state is None else _shape(by_state),
-        "level_error": regulation.level_error,
-    }
-
-
-def _shape(layer: RegulationLayer) -> dict[str, int | bool]:
     names = ("members", "heads", "width", "states", "deviates")
-    return {name: getattr(layer, name) for name in names}
+    pooled, by_state = (
+        None if layer is None else {name: getattr(layer, name) for name in names}
+        for layer in (regulation.pooled, regulation.by_state)
+    )
+    return {"pooled": pooled, "by_state": by_state, "level_error": regulation.level_error}
 
 
-def _regulation(card: RegulationCard | None, tensors: Mapping[str, torch.Tensor]) -> Regulation | None:
+def _regulation(card: dict[str, Any] | None, tensors: Mapping[str, torch.Tensor]) -> Regulation | None:
     if card is None:
         return None
-    regulators = tensors["is_regulator"].nonzero()[:, 0]
-    genes = len(tensors["is_regulator"])
-
-    def layer(shape: LayerShape) -> RegulationLayer:
-        return RegulationLayer(genes=genes, regulators=regulators, **shape.model_dump())
-
-    by_state = None if card.by_state is None else layer(card.by_state)
-    return Regulation(layer(card.pooled), by_state, card.level_error).requires_grad_(False)
-
-
-def _reader(card: ReaderCard | None, genes: int, classes: int) -> CellReader | None:
-    if card is None:
-        return None
-    return CellReader(genes, classes, ReaderShape(**card.model_dump())).requires_grad_(False)
+    known = {"genes": len(tensors["is_regulator"]), "regulators": tensors["is_regulator"].nonzero()[:, 0]}
+    pooled, by_state = (
+        None if shape is None else RegulationLayer(**known, **shape) for shape in (card["pooled"], card["by_state"])
+    )
+    return Regulation(pooled, by_state, card["level_error"]).requires_grad_(False)
 
 
 def _tensors(trained: TrainedModel) -> dict[str, torch.Tensor]:

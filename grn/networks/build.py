@@ -34,6 +34,7 @@ from grn.networks.weights import Network
 from grn.process_memory import give_back
 from grn.regulation.fit import ChosenPenalties, FittedRegulation, fit_regulation
 from grn.regulation.states import States
+from grn.threads import threads_for
 
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
 
@@ -51,7 +52,9 @@ def fit_layers(
 ) -> FittedRegulation:
     """`fit_regulation` with the prior network of the configuration. Raises what that does, and DataError."""
     prior = None if config.network.prior is None else prior_of(config.network, cells).strength
-    return fit_regulation(config, cells, states, rows, mean=mean, sd=sd, say=say, penalties=penalties, prior=prior)
+    settings, regulators = config.regulation, len(mean) if cells.regulators is None else len(cells.regulators)
+    with threads_for(settings.batch_size * settings.heads * len(mean) * regulators):
+        return fit_regulation(config, cells, states, rows, mean=mean, sd=sd, say=say, penalties=penalties, prior=prior)
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,6 @@ def edges_of_regulation(
         mean=mean,
         sd=sd,
         seed=config.trainer.seed,
-        signed_layers=config.model.signed_layers,
     )
     regulators = fitted.regulation.regulators.numpy()
     return WithPrior.of(found, config, cells, regulators, say).tables(config, cells, regulators)
@@ -135,6 +137,7 @@ def network_of_model(
         "version": grn.__version__,
         "parameters": {
             "members": config.regulation.members,
+            "cells": len(cells),
             "bags": bags_read(config, trained, cells),
             "top_k": settings.top_k or 0,
             "seed": config.trainer.seed,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 
 from anndata import AnnData
 
-from grn.cells.cells import Cells, load_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
 from grn.config.schema import Config
 from grn.errors import DataError, RunFolderError, VocabularyMismatch
-from grn.io.atomic import folder_with, nearest_file
-from grn.io.run_folder import read_again
+from grn.io.tables import nearest_file
 from grn.model.saved import TrainedModel
 from grn.regulation.states import States, states_of
 
@@ -24,8 +23,7 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
     """
     if adata is None:
         refuse_lost_cells(run, config)
-    with nullcontext() if adata is not None else read_again(run):
-        cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
+    cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
     where = config.data.path if adata is None else "the AnnData"
     if cells.vocabulary != trained.vocabulary:
         if set(cells.vocabulary) == set(trained.vocabulary):
@@ -48,8 +46,6 @@ def refuse_lost_cells(run: Path, config: Config) -> None:
     if ":" in config.data.path or path.exists():
         return
     seen = "" if path.is_absolute() else ", seen from the folder in which this command was started"
-    if folder := folder_with(path, run.resolve()):
-        raise DataError(f"The cells that {run} was trained on, {path}, do not exist{seen}; start it in {folder}.")
     near = nearest_file(path)
     moved = f"{near}, if that is it" if near else "where it is now"
     raise DataError(

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from grn.errors import DataError, one_line
-from grn.io.atomic import does_not_exist, is_web_page, number_advice, unpacked
+from grn.io.tables import does_not_exist, number_advice, unpacked
 
 ONE_LEVEL = 'give each one name, as table.columns = ["_".join(map(str, names)) for names in table.columns]'
 
@@ -59,10 +59,6 @@ def read_table(path: Path) -> pd.DataFrame:
     if path.name.lower().endswith((".parquet", ".pq")):
         return _read_parquet(path)
     content = _content(path)
-    if is_web_page(content[:100]):
-        raise DataError(
-            f"{path} is a web page, where a table of edges is expected; give the table, or download it again."
-        )
     file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig")
     try:
         return _read_text(path, file)

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 
 import grn
-from grn.cells.cells import Cells, read_columns, read_labels
+from grn.cells.cells import Cells
+from grn.cells.load import read_columns
 from grn.cells.loading.batches import is_packed
+from grn.cells.obs import read_labels
 from grn.config.files import load_config
 from grn.config.schema import Config
 from grn.devices import own_device
@@ -93,6 +95,7 @@ def write_network_files(
             "version": grn.__version__,
             "parameters": {
                 "members": config.regulation.members,
+                "cells": len(cells),
                 "bags": bags_read(config, trained, cells),
                 "top_k": settings.top_k or 0,
                 "seed": config.trainer.seed,

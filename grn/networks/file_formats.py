@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from grn.io.atomic import replacing_file, write_anndata
-from grn.io.h5ad import refuse_too_little_room, size_of
+from grn.io.atomic import replacing_file
+from grn.io.h5ad import write_anndata
 from grn.io.run_folder import MODEL_HASH
 from grn.networks.run_readouts import Networks
 from grn.networks.weights import Network, strongest
@@ -174,7 +174,6 @@ def write_network(folder: Path, adata, edges: pd.DataFrame, by_type: pd.DataFram
 
     Raises RunFolderError where the disk has no room for them.
     """
-    refuse_too_little_room(folder / "network.h5ad", size_of(adata) + 4 * (edges.size + by_type.size))
     write_anndata(folder / "network.h5ad", adata)
     for name, table in (("edges.parquet", edges), ("edges_by_type.parquet", by_type)):
         with replacing_file(folder / name) as beside:

@@ -20,10 +20,10 @@ import pandas as pd
 import scipy.sparse as sp
 
 from grn.cells.cells import Cells
-from grn.cells.preprocessing.genes import near_miss
+from grn.cells.genes import near_miss
 from grn.config.schema import NetworkConfig
 from grn.errors import DataError
-from grn.io.atomic import does_not_exist
+from grn.io.tables import does_not_exist
 from grn.networks.edge_tables import find_columns, no_list_of_edges, numbers, read_table
 from grn.networks.weights import Network
 

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import sparse
 
 from grn.errors import DataError, UserError, one_line
-from grn.io.atomic import damaged_h5ad, read_anndata, refuse_endless
+from grn.io.h5ad import damaged_h5ad, read_anndata
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -50,7 +50,6 @@ def read_sign(path: Path) -> str:
     import h5py
     from anndata.io import read_elem
 
-    refuse_endless(path)
     with path.open("rb") as file:
         try:
             with h5py.File(file) as opened:

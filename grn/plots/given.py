@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import sparse
 
 from grn.errors import DataError, nearest
-from grn.io.atomic import read_edge_table
+from grn.io.tables import read_edge_table
 from grn.networks.readouts.effect import level_correlation
 from grn.networks.signed_network import SignedNetwork, edge_list, signed_network
 from grn.plots.tables import columns_of

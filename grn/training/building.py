@@ -8,17 +8,17 @@ import torch
 from grn.cells.cells import Cells
 from grn.cells.loading.module import CellsDataModule
 from grn.cells.loading.order import EpochOrder
-from grn.cells.preprocessing.scale import varying
+from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError
 from grn.model.cell_reader import CellReader
+from grn.model.objectives import OVER_GENES
 from grn.model.saved import TrainedModel
-from grn.model.transformer import FeedForward, Model
+from grn.model.transformer import Model
 from grn.regulation.fit import FittedRegulation
 from grn.training.machine import processes
 
-OVER_GENES = ("gene_identity", "composition")
 """Objectives that predict genes from the summary, with a head that only training needs."""
 
 
@@ -46,13 +46,10 @@ def build_model(
         regulators=regulators,
         classes=0 if reader is not None else len(trained_classes(config, cells)),
         property=bool(objectives.property.weight),
-        over_genes=[name for name in OVER_GENES if getattr(objectives, name).weight],
+        over_genes=[name for name, weight in OVER_GENES.items() if weight],
         regulation=None if fitted is None else fitted.regulation,
         reader=reader,
     )
-    for part in model.modules():
-        if isinstance(part, FeedForward):
-            part.implementation = config.feed_forward.implementation
     model.mean.copy_(mean)
     model.sd.copy_(sd)
     if objectives.property.weight:
@@ -66,8 +63,8 @@ def build_model(
 
 def has_other_objectives(config: Config) -> bool:
     """Whether anything but cell types is to be learned."""
-    names = ("masked_multiplicity", "property", *OVER_GENES)
-    return any(getattr(config.objectives, name).weight for name in names)
+    objectives = config.objectives
+    return any((objectives.masked_multiplicity.weight, objectives.property.weight, *OVER_GENES.values()))
 
 
 def wants_reader(config: Config, cells: Cells, split: Split) -> bool:
@@ -94,7 +91,6 @@ def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: 
         masked_fraction=config.objectives.masked_multiplicity.fraction,
         seed=config.trainer.seed,
         bags=config.data.bags,
-        absent_fraction=config.data.absent_fraction,
         gene_parallel=config.trainer.gene_parallel,
         num_workers=config.trainer.workers,
         with_regulators=with_regulators,
@@ -123,34 +119,29 @@ def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
 
 
 def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
-    """Raises ConfigError where cell types are the only objective and the cells have fewer than two, DataError where the
-    training cells do not differ in what would be learned: genes, regulators, the property."""
-    world = processes(config.trainer) // config.trainer.gene_parallel
-    EpochOrder(split.train, config.trainer.batch_size, config.trainer.seed, 0, world)  # DataError: too few cells
+    """Raises DataError where the training cells do not differ in what would be learned (genes, regulators, the
+    property), and ConfigError where cell types are the only objective and there are fewer than two."""
+    settings, objectives = config.trainer, config.objectives
+    world = processes(settings) // settings.gene_parallel
+    EpochOrder(split.train, settings.batch_size, settings.seed, 0, world)  # DataError: too few cells
     varies = varying(cells.multiplicity[split.train])
     regulators = np.arange(len(varies)) if cells.regulators is None else cells.regulators
-    if len(varies) < 2:
+    if varies.sum() < 2 or not varies[regulators].any():
         raise DataError(
-            f"One gene is used, {cells.vocabulary[0]!r}, and a network needs a regulator and another gene; choose more "
-            "genes (data.genes)."
+            f"{varies.sum()} of the {len(varies)} genes and {varies[regulators].sum()} of the {len(regulators)} "
+            f"regulators vary between the {len(split.train)} training cells, once their depth is allowed for, and a "
+            "network needs a regulator and another gene",
+            field="data.regulators",
+            advice="give more cells or genes, or other regulators ({field})",
         )
-    if varies.sum() < 2:
-        few = len(split.train) < 10
-        raise DataError(
-            f"{varies.sum()} of the {len(varies)} genes vary between the {len(split.train)} training cells, "
-            f"once their depth is allowed for, so nothing can be learned; give {'more' * few or 'other'} cells."
-        )
-    if not varies[regulators].any():
-        raise DataError(
-            f"None of the {len(regulators)} regulators ({cells.vocabulary[regulators[0]]!r}, ...) varies between the "
-            "training cells, so no network can be learned; set data.regulators to genes that do."
-        )
-    if config.objectives.property.weight:
-        property_scale(cells.property[split.train], config.objectives.property.key)
+    if objectives.property.weight:
+        property_scale(cells.property[split.train], objectives.property.key)
     if not has_other_objectives(config) and not trained_classes(config, cells):
         raise ConfigError(
             f"The obs column {config.data.label_key!r} has one cell type only, {cells.classes[0]!r}, and there is no "
-            "other objective. Set objectives.masked_multiplicity.weight above 0, or data.label_key to another column."
+            "other objective",
+            field="data.label_key",
+            advice="set objectives.masked_multiplicity.weight above 0, or {field} to another column",
         )
 
 
@@ -158,12 +149,9 @@ def property_scale(values: np.ndarray, key: str | None) -> tuple[float, float]:
     """Mean and sd of the property over cells [C], NaN where missing. Raises DataError where it does not vary."""
     known = values[~np.isnan(values)]
     if len(known) < 2 or known.std() == 0:
-        found = (
-            f"has {len(known)} finite numbers (in single precision) among"
-            if len(known) < 2
-            else "does not vary between"
-        )
         raise DataError(
-            f"The obs column {key!r} {found} the training cells; set objectives.property.key to another column."
+            f"The obs column {key!r} has {len(np.unique(known))} different finite numbers among the training cells",
+            field="objectives.property.key",
+            advice="set {field} to another column",
         )
     return float(known.mean()), float(known.std())

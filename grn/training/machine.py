@@ -1,9 +1,12 @@
-"""How Lightning uses this machine, and errors for what it cannot do here, raised before any cell is read."""
+"""How Lightning uses this machine, what of its messages is shown, and errors for what it cannot do here."""
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,15 +14,23 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from grn.cells.loading.gene_parallel import ParallelRank
-from grn.config.launcher import number_in_environment, refuse_odd_launcher
+from grn.cells.loading.order import ParallelRank
 from grn.config.schema import TrainerConfig
 from grn.devices import uses_gpu
-from grn.errors import ConfigError
-from grn.training.loop.quiet import quiet
+from grn.errors import ConfigError, one_line
 
 # Variables with which launchers tell a process about the other machines: torchrun, srun, mpirun, LSF, or by hand.
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "LSB_JOBID", "MASTER_ADDR", "NODE_RANK")
+
+# The start of each message of Lightning that our users can ignore, and why.
+NOISE = (
+    r".*does not have many workers",  # batches are slices of a matrix in memory
+    r"Experiment logs directory .* exists and is not empty",  # the run folder is ours and was made for this run
+    r"The number of training batches .* is smaller than the logging interval",  # we log by steps, not by epochs
+    r".*LeafSpec.* is deprecated",  # Lightning's own call into torch
+    r"GPU available but not used",  # trainer.accelerator: cpu asked for that
+    r"It is recommended to use .*sync_dist=True",  # torchmetrics has already summed over the processes
+)
 
 
 def processes(settings: TrainerConfig) -> int:
@@ -44,56 +55,49 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
     """Raises ConfigError for what this machine or Lightning cannot do."""
     if settings.tensorboard and not any(find_spec(name) for name in ("tensorboard", "tensorboardX")):
         raise ConfigError(
-            "trainer.tensorboard is true, but tensorboard is not installed; "
-            'run pip install "grn[tensorboard]", or set it to false.'
+            "{field} is true, but tensorboard is not installed",
+            field="trainer.tensorboard",
+            advice='run pip install "grn[tensorboard]", or set it to false',
         )
-    refuse_odd_launcher()
-    started = number_in_environment("WORLD_SIZE") if os.environ.get("WORLD_SIZE") else 1
+    started = int(os.environ.get("WORLD_SIZE") or 1)
     if "TORCHELASTIC_RUN_ID" in os.environ and started != processes(settings):
         raise ConfigError(
-            f"torchrun started {started} processes, but trainer.devices x trainer.num_nodes is "
-            f"{processes(settings)}; make the two equal (torchrun --nproc-per-node, --nnodes)."
+            f"torchrun started {started} processes, but {{field}} x trainer.num_nodes is {processes(settings)}",
+            field="trainer.devices",
+            advice="make the two equal (torchrun --nproc-per-node, --nnodes)",
         )
     if settings.num_nodes > 1 and not any(name in os.environ for name in LAUNCHERS):
         raise ConfigError(
-            f"trainer.num_nodes is {settings.num_nodes}, but no launcher started this process, so it would wait for "
-            "the other machines for ever; start it with torchrun or srun on each, or set trainer.num_nodes to 1."
+            f"{{field}} is {settings.num_nodes}, but no launcher started this process, so it would wait for the other "
+            "machines for ever",
+            field="trainer.num_nodes",
+            advice="start it with torchrun or srun on each, or set {field} to 1",
         )
-    if settings.precision == "16-mixed" and not uses_gpu(settings):
-        raise ConfigError("trainer.precision is '16-mixed', which needs a GPU, and there is none; set it to auto.")
     ParallelRank.of(0, processes(settings), settings.gene_parallel)  # raises ConfigError
-    reason = lightning_refusal(settings)
-    if reason is None:
-        return
-    if "SLURM" in reason:
-        raise ConfigError(
-            f"SLURM's tasks are not those that trainer.devices and trainer.num_nodes ask for ({reason}); start it with "
-            f"srun --nodes={settings.num_nodes} --ntasks-per-node={processes(settings) // settings.num_nodes}."
-        )
-    for field in ("accelerator", "strategy", "precision", "devices"):
-        if lightning_refusal(settings.model_copy(update={field: "auto"})) is None:
-            value = f"trainer.{field} is {getattr(settings, field)!r}"
-            raise ConfigError(f"{value}, which Lightning refuses on this machine ({reason}); set it to auto.")
-    raise ConfigError(
-        f"Lightning refuses the trainer section on this machine ({reason}); "
-        "set accelerator, strategy, precision and devices to auto."
-    )
-
-
-def lightning_refusal(settings: TrainerConfig) -> str | None:
-    """Why Lightning cannot compute with these settings, in its own first sentence; None where it can."""
     try:
         with quiet(), warnings.catch_warnings(action="ignore"):  # the Trainer that trains will warn
             L.Trainer(**lightning_options(settings), logger=False, enable_checkpointing=False)
     except (ValueError, RuntimeError, MisconfigurationException, ImportError) as error:
-        return str(error).strip().split("\n")[0].split(". ")[0].rstrip(".") or type(error).__name__
-    return None
-
-
-def refuse_more_parts_than_genes(settings: TrainerConfig, genes: int) -> None:
-    """Raises ConfigError where gene parallelism would leave a process without genes."""
-    if settings.gene_parallel > genes:
         raise ConfigError(
-            f"trainer.gene_parallel is {settings.gene_parallel}, which is more processes than the {genes} genes that "
-            "they share; set it to 1."
-        )
+            f"Lightning refuses the trainer section on this machine ({one_line(error)})",
+            field="trainer",
+            advice="set trainer.accelerator, strategy, precision and devices to auto; under SLURM, start as many "
+            "tasks as trainer.devices x trainer.num_nodes",
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silences NOISE, and what Lightning logs below warnings (tips, the hardware it found, how it saves)."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for message in NOISE:
+                warnings.filterwarnings("ignore", message=message)
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -16,13 +16,13 @@ import lightning as L
 
 import grn
 from grn.cells.cells import Cells
-from grn.config.fields import RENAMED
+from grn.config.files import without_removed
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.io.run_folder import COMPLETE, CONFIG, refuse_lost
-from grn.training.loop.checkpoint_file import load_checkpoint
-from grn.training.loop.metrics_file import METRICS, Rows, rows_before
+from grn.io.run_folder import CHECKPOINTS, COMPLETE, CONFIG, refuse_lost
+from grn.training.checkpoints import INSTEAD, load_checkpoint
 from grn.training.machine import processes
+from grn.training.metrics import METRICS, Rows, rows_before
 
 # Fields that may change between start and resumption: where the run is computed and logged, and what the digest of the
 # cells checks anyway.
@@ -48,27 +48,23 @@ class Start:
         """Raises ConfigError where the run was started with another configuration or number of processes."""
         if self.origin is None:
             return
-        ours = fields(config)
-        theirs = {RENAMED.get(name, name): value for name, value in self.origin["fields"].items()}
+        ours = fields(config) | {"processes": processes(config.trainer)}
+        theirs = without_removed(self.origin["fields"]) | {"processes": self.origin["processes"]}
         for name in sorted((ours.keys() | theirs.keys()) - MAY_CHANGE):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(
-                    f"{self.folder / CONFIG} has {name}: {ours.get(name)}, but the run was started with "
-                    f"{theirs.get(name)}; restore that value, or {self.checkpoint} if that is of another run, or "
-                    "train again."
+                    f"{name} is {ours.get(name)}, but the run in {self.folder} was started with {theirs.get(name)}",
+                    field=name,
+                    advice=f"restore that value ({self.folder / CONFIG}), or train again",
                 )
-        if processes(config.trainer) != self.origin["processes"]:
-            raise ConfigError(
-                f"The run in {self.folder} was started with {self.origin['processes']} processes, which share each "
-                f"batch, but now there are {processes(config.trainer)}; start as many as before, or train again."
-            )
 
     def refuse_other_cells(self, origin: Origin) -> None:
         """Raises DataError where the run was started with other cells than those of `origin`."""
         if self.origin is not None and origin.cells != self.origin["cells"]:
             raise DataError(
                 f"The cells, genes or regulators of {origin.config.data.path} are not those that the run in "
-                f"{self.folder} was started with; restore them, or train again."
+                f"{self.folder} was started with",
+                advice="restore them, or train again",
             )
 
 
@@ -92,49 +88,26 @@ def find_start(folder: Path) -> Start:
     refuse_lost(folder)
     if (folder / COMPLETE).exists():
         raise RunFolderError(f"The run in {folder} is complete; there is nothing to resume.")
-    last, best = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
+    last, best = (folder / CHECKPOINTS / f"{name}.ckpt" for name in ("last", "best"))
     if not last.exists():
         return Start(folder)
-    for path in (last, best):
-        if path.exists() and not path.is_file():
-            raise RunFolderError(f"{path} is no file; restore it, or move {path.parent} away to start again at step 0.")
-    try:
-        step, best_step, origin = read_checkpoint(last)
-    except RunFolderError as problem:
-        offer = _offer(best)
-        raise RunFolderError(str(problem).replace("; restore it, or ", f"; restore it,{offer} or ")) from None
+    step, best_step, origin = read_checkpoint(last)
     if best_step:
         read_checkpoint(best)
     return Start(folder, last, step, origin, rows_before(step, folder / METRICS))
 
 
-def _offer(best: Path) -> str:
-    """What to do with the best checkpoint where the last one is damaged, as a part of a sentence; else nothing."""
-    try:
-        step, _, _ = read_checkpoint(best)
-    except (RunFolderError, OSError):
-        return ""
-    return f" copy {best.name} over it to go on from step {step}, the best one,"
-
-
 def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
     """The step of a checkpoint, the step of the best checkpoint so far, and the origin.
 
-    Raises RunFolderError where it is damaged or not one of ours, OSError where it cannot be read at all.
+    Raises RunFolderError where it is damaged or of another version.
     """
-    try:
-        saved = load_checkpoint(path)
-        origin = saved["callbacks"]["Origin"]
-        if origin["version"] == grn.__version__:
-            return saved["global_step"], saved["callbacks"]["Checkpoints"]["best_step"], origin
-        problem = f"was written by grn {origin['version']}, and this is {grn.__version__}"
-    except FileNotFoundError:
-        problem = "is missing"
-    except (OSError, MemoryError):
-        raise
-    except Exception:  # torch has no single error for damaged files
-        problem = "is damaged, or was not written by this version of grn"
-    raise RunFolderError(f"{path} {problem}; restore it, or move {path.parent} away to start again at step 0.")
+    saved = load_checkpoint(path)
+    callbacks = saved.get("callbacks", {})
+    origin = callbacks.get("Origin", {"version": "another program"})
+    if origin["version"] != grn.__version__:
+        raise RunFolderError(f"{path} was written by {origin['version']}, not {grn.__version__}", advice=INSTEAD)
+    return saved["global_step"], callbacks["Checkpoints"]["best_step"], origin
 
 
 def fields(config: Config) -> dict[str, Any]:

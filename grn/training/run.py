@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,17 +19,28 @@ from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from grn.bags import Batch
-from grn.cells.cells import Cells, load_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.preprocessing.split import Split
-from grn.cells.size import size_of_source
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.devices import own_device, uses_gpu
-from grn.errors import Interrupted, RunFolderError
-from grn.io.atomic import refuse_inside, refuse_used_folder, remove_leftovers, replacing_file, write_text
-from grn.io.run_folder import CONFIG, LOG, WRITTEN, config_of, locked, make_run_folder, read_again, remove_run
+from grn.errors import Interrupted
+from grn.io.atomic import refuse_used_folder, remove_leftovers, write_text
+from grn.io.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    LOG,
+    TENSORBOARD,
+    WRITTEN,
+    config_of,
+    locked,
+    make_run_folder,
+    refuse_links,
+    remove_run,
+)
 from grn.messages import Say, silent
 from grn.model.compile import fusing
 from grn.model.saved import TrainedModel
@@ -39,7 +50,7 @@ from grn.networks.cells_of_run import refuse_lost_cells
 from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
 from grn.regulation.states import states_of
-from grn.training import memory_estimate
+from grn.threads import threads_for
 from grn.training.building import (
     build_model,
     data_module,
@@ -48,22 +59,14 @@ from grn.training.building import (
     trained_model,
     wants_reader,
 )
+from grn.training.callbacks import ProgressLines, Signals, exits_are_interruptions, process_rank
+from grn.training.checkpoints import Checkpoints, StreamedCheckpoints, load_checkpoint
 from grn.training.held_out import held_out_errors
-from grn.training.loop.averaging import MovingAverage
-from grn.training.loop.callbacks import Checkpoints, ProgressLines, Signals, exits_are_interruptions, process_rank
-from grn.training.loop.checkpoint_file import StreamedCheckpoints, load_checkpoint
-from grn.training.loop.metrics import Evaluation, scalars
-from grn.training.loop.metrics_file import METRICS, MetricsFile
-from grn.training.loop.quiet import quiet
-from grn.training.loop.task import Task
-from grn.training.machine import (
-    lightning_options,
-    processes,
-    refuse_impossible_training,
-    refuse_more_parts_than_genes,
-)
+from grn.training.machine import lightning_options, processes, quiet, refuse_impossible_training
+from grn.training.metrics import METRICS, Evaluation, MetricsFile, scalars
 from grn.training.reader_fit import fit_reader
 from grn.training.resume import Origin, Start, find_start
+from grn.training.task import MovingAverage, Task
 
 
 @dataclass(frozen=True)
@@ -101,28 +104,24 @@ def train(
     Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
     """
     refuse_impossible_training(config.trainer)
-    first = process_rank() == 0
+    first, started = process_rank() == 0, time.monotonic()
     with ExitStack() as until_the_end:
         start = None
         if resume is not None:
             config_of(resume)
+            refuse_links(resume)
             if first:
                 until_the_end.enter_context(locked(resume))
             start = find_start(resume)
             start.refuse_another_configuration(config)
+            if adata is None:
+                refuse_lost_cells(resume, config)
         elif first:
             refuse_used_folder(output)
-            refuse_inside(output, config.data.path)
 
-        started = time.monotonic()
         L.seed_everything(config.trainer.seed, verbose=False)
         until_the_end.enter_context(returning_large_pieces())
-        if resume is not None and adata is None:
-            refuse_lost_cells(resume, config)
-        if first and (size := size_of_source(config.data, adata)) is not None:
-            say(memory_estimate.sentence(config, size))
-        again = nullcontext() if resume is None or adata is not None else read_again(resume)
-        cells, split = checked_cells(config, adata, again)
+        cells, split = checked_cells(config, adata)
         origin = Origin(config, cells)
         # Nothing is written before this line, so that whatever is refused leaves nothing behind.
         if start is not None:
@@ -141,29 +140,20 @@ def train(
         try:
             return train_in(start, config, cells, split, origin, say=say, terminal=terminal, started=started)
         except BaseException as stopped:
-            if first and not start.folder.is_dir():
-                raise RunFolderError(
-                    f"{start.folder} was removed while the run wrote into it; train again, and leave it alone."
-                ) from stopped
             if isinstance(stopped, Interrupted) or not isinstance(stopped, Exception):
                 say(f"The run was interrupted; grn train --resume {start.folder} resumes it.")
-            elif first and resume is None and not (start.folder / "checkpoints" / "last.ckpt").exists():
+            elif first and resume is None and not (start.folder / CHECKPOINTS / "last.ckpt").exists():
                 # There is nothing to resume, and the corrected command may be given with the same --output.
                 remove_run(start.folder, keep_folder=existed)
             raise
 
 
-def checked_cells(
-    config: Config, adata: AnnData | None = None, reading: AbstractContextManager[None] | None = None
-) -> tuple[Cells, Split]:
-    """The cells of a run and their split, unless something in them is refused. `adata` as for `train`.
+def checked_cells(config: Config, adata: AnnData | None = None) -> tuple[Cells, Split]:
+    """The cells of a run and their split. `adata` as for `train`.
 
-    reading: within which they are read. Raises UserError for whatever can be known before anything is trained or
-    written.
+    Raises UserError for whatever can be known before anything is trained or written.
     """
-    with reading or nullcontext():
-        cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
-    refuse_more_parts_than_genes(config.trainer, len(cells.vocabulary))
+    cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
     refuse_nothing_to_learn(config, cells, split)
     if config.network.prior is not None:
         prior_of(config.network, cells)
@@ -185,10 +175,10 @@ def train_in(
     first, folder = process_rank() == 0, start.folder
     for line in describe(cells, split):
         say(line)
-    truth = folder / "truth.csv"
-    if first and cells.truth is not None and not truth.exists():
-        with replacing_file(truth) as beside:
-            cells.truth.to_csv(beside, index=False)
+    if first and cells.truth is not None:
+        write_text(folder / "truth.csv", cells.truth.to_csv(index=False))
+
+    # The regulation layers, on the training cells.
     mean, sd = mean_and_sd(cells.multiplicity[split.train])
     states = states_of(cells, config.trainer.seed)
     fitted = None
@@ -197,13 +187,14 @@ def train_in(
         fit = partial(fit_layers, config, cells, states, mean=mean, sd=sd, say=say)
         fitted = fit(split.train)
     give_back()
+
+    # The cell reader, then the transformer.
     reader = None
     if wants_reader(config, cells, split):
         reader = fit_reader(config, cells, split, mean, sd, len(trained_classes(config, cells)), say)
     model = build_model(config, cells, split, mean, sd, fitted, reader)
     data = data_module(config, cells, split, with_regulators=fitted is not None)
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
-
     started = time.monotonic()
     with quiet(), keeping_pieces():
         trainer, task, checkpoints = fit_model(config, model, data, start, origin, say=say, terminal=terminal)
@@ -211,14 +202,17 @@ def train_in(
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
     model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
-    # Lightning has moved the model to the processor, where the test cells of a large run would take minutes.
+
+    # The test cells. Lightning has moved the model to the processor, where many of them would take minutes.
     metrics = evaluate(task.to(own_device(config.trainer)), data.test_dataloader())
     task.cpu()
     held_out = {}
     if fitted is not None and len(split.test):
         held_out = held_out_errors(fitted.regulation, states, cells, split, mean, sd)
     metrics |= {name: torch.tensor(value) for name, value in held_out.items()}
-    log_test(trainer, metrics)
+    for logger in trainer.loggers:
+        logger.log_metrics(scalars(metrics, "test"), trainer.global_step)
+        logger.save()
     if held_out:
         say(
             f"Error on {len(split.test)} test cells (of each gene's mean: 1): regulation layer "
@@ -226,8 +220,9 @@ def train_in(
         )
     trained = trained_model(config, cells, model)
     trained.save(folder / "model")
+
+    # The regulation layers once more, on all cells: the network is read from these.
     if fitted is not None:
-        # The metrics above are of a model that had not seen the test cells; the network is read from all cells.
         # What nothing reads any more makes room: averaged weights, the optimiser's state, the first fit's layers.
         penalties, fitted, model.regulation = fitted.penalties, None, None
         del trainer, task, data
@@ -237,6 +232,7 @@ def train_in(
         give_back()
         trained.save(folder / "model")
 
+    # The network, and the tables.
     started = time.monotonic()
     edges = write_network_files(config, trained, cells, folder, say, states=states)
     say(f"Read the network in {time.monotonic() - started:.0f} s.")
@@ -274,7 +270,7 @@ def fit_model(
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
     task = Task(model, config.objectives, settings, total)
-    checkpoints = Checkpoints(start.folder / "checkpoints", settings.patience)
+    checkpoints = Checkpoints(start.folder / CHECKPOINTS, settings.patience)
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
@@ -283,7 +279,7 @@ def fit_model(
     if process_rank() == 0:
         loggers = [MetricsFile(start.folder / METRICS, start.rows)]
         if settings.tensorboard:
-            loggers.append(TensorBoardLogger(start.folder, name="", version="tensorboard"))
+            loggers.append(TensorBoardLogger(start.folder, name="", version=TENSORBOARD))
     trainer = L.Trainer(
         **lightning_options(settings),
         max_steps=total,
@@ -301,7 +297,12 @@ def fit_model(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
-    with fusing(model, settings.compile and uses_gpu(settings)), exits_are_interruptions():
+    multiplications = settings.batch_size * len(model.mean) * sum(each.numel() for each in model.blocks.parameters())
+    with (
+        threads_for(multiplications),
+        fusing(model, settings.compile and uses_gpu(settings)),
+        exits_are_interruptions(),
+    ):
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
     for callback in callbacks:  # Lightning gave each a method of the task, which would live as long as they do
         for method in ("log", "log_dict"):
@@ -310,7 +311,7 @@ def fit_model(
 
 
 def best_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The model's tensors in a checkpoint. Raises DamagedCheckpoint."""
+    """The model's tensors in a checkpoint. Raises RunFolderError."""
     state = load_checkpoint(path)["state_dict"]
     return {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
 
@@ -325,13 +326,6 @@ def evaluate(task: Task, batches: Iterable[Batch]) -> dict[str, torch.Tensor]:
             prediction, losses = task.evaluated(batch)
             evaluation.update(prediction, batch, task.model, losses)
     return {name: value.cpu() for name, value in evaluation.compute().items()}
-
-
-def log_test(trainer: L.Trainer, metrics: dict[str, torch.Tensor]) -> None:
-    """Logs metrics of the test cells after the last step."""
-    for logger in trainer.loggers:
-        logger.log_metrics(scalars(metrics, "test"), trainer.global_step)
-        logger.save()
 
 
 def metric_tables(found: dict[str, torch.Tensor], cells: Cells) -> dict:

@@ -75,7 +75,7 @@ def compare(
         ['cell_type', 'source', 'target', 'effect', 'low', 'high', 'p_value']
     """
     from grn.analysis.differences import compare_cells
-    from grn.cells.cells import read_columns
+    from grn.cells.load import read_columns
     from grn.networks.cells_of_run import cells_of_run
 
     notes: list[str] = []

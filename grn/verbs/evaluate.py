@@ -155,7 +155,7 @@ def chosen_regulators(choice: Choice) -> list[str] | str | None:
 
 def _listed(names: Choice, field: str) -> list[str]:
     """Names, or those in a file with one a line."""
-    from grn.cells.preprocessing.genes import read_gene_list
+    from grn.cells.genes import read_gene_list
 
     return read_gene_list(os.fspath(names), field) if isinstance(names, (str, os.PathLike)) else list(names)
 
@@ -171,7 +171,7 @@ def reference_of(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceN
 def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Expression:
     """The cells behind `data`; an AnnData is read as the network's own run read its cells, where it is of a run."""
     from grn.analysis.baseline_cells import expression_named, expression_of_run, read_expression
-    from grn.cells.readers.memory import MEMORY
+    from grn.cells.readers.registry import MEMORY
     from grn.config.files import change_config
 
     if isinstance(data, (str, os.PathLike)):

@@ -12,7 +12,7 @@ from grn.io.run_folder import CONFIG
 from grn.verbs.cells import cells_of_caller
 from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.run import Run, as_run
-from grn.verbs.train import KEYWORDS, WORDS, changed_fields, random_states_kept, run_settings
+from grn.verbs.train import KEYWORDS, changed_fields, random_states_kept, run_settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ BY_TYPE = "edges_by_type.parquet"
 STEPS = "regulation.steps"  # after the linear start
 
 
-@checked()
+@checked({"data.path": "source"})
 def network(
     source: AnnData | Run | Config | str | os.PathLike[str],
     *,
@@ -125,7 +125,7 @@ def network(
         return _of_run(as_run(source), cell, cell_type, data)  # type: ignore[arg-type]
     if data is not None:
         raise ConfigError("data= is the cells of a run, but the first argument are cells already; leave data= out.")
-    with reworded(WORDS), random_states_kept():
+    with random_states_kept():
         if config is None and not isinstance(source, Config):
             changes.setdefault(STEPS, 0)
         settings, adata, _ = run_settings(source, config, changes)
@@ -146,7 +146,7 @@ def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | 
         raise ConfigError("data= is read for the network of one cell alone; give cell=, too, or leave data= out.")
     if cell_type is None:
         return run.edges
-    from grn.io.atomic import read_edge_table
+    from grn.io.tables import read_edge_table
 
     path = run._file(BY_TYPE)
     if not path.is_file():
@@ -180,8 +180,8 @@ def _of_cells(
     """The network of cells whose regulation layers are fitted here, on all of them."""
     import numpy as np
 
-    from grn.cells.cells import load_cells
-    from grn.cells.preprocessing.scale import mean_and_sd
+    from grn.cells.load import load_cells
+    from grn.cells.preprocessing.moments import mean_and_sd
     from grn.messages import silent
     from grn.networks.build import edges_of_regulation, fit_layers
     from grn.networks.prior import prior_of

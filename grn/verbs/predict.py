@@ -121,8 +121,8 @@ def predict_file(
     reading: counts, gene_key, orientation.   With labels, the confusion goes to OUTPUT_confusion.csv. Raises UserError.
     """
     from grn.cells.readers.registry import source_in_file
-    from grn.io.atomic import write_anndata, write_text
-    from grn.io.h5ad import refuse_too_little_room, size_of
+    from grn.io.atomic import write_text
+    from grn.io.h5ad import write_anndata
     from grn.io.tables import spreadsheet_safe
 
     confusion = output.with_name(f"{output.stem}_confusion.csv")
@@ -135,7 +135,6 @@ def predict_file(
         raise ConfigError(f"{{field}} is {output}; give a name that ends in .h5ad.", field="output")
     trained, config = model_for(run, data, **reading)
     with source_in_file(config) as adata:
-        refuse_too_little_room(output, size_of(adata))  # again when it is written, with the predictions
         replaced, scores = annotate(adata, trained, config, key_added, say, error=error, names=map, labels=labels)
         if replaced:
             say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
@@ -151,7 +150,7 @@ def model_for(
 ) -> tuple[TrainedModel, DataConfig]:
     """The model of a run, and the configuration by which it reads the cells. options: of `data_config`."""
     from grn.analysis.predict import data_config
-    from grn.cells.readers.memory import MEMORY
+    from grn.cells.readers.registry import MEMORY
 
     opened = as_run(run)
     path = Path(MEMORY if is_anndata(cells) else cells)  # type: ignore[arg-type]

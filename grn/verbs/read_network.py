@@ -155,7 +155,7 @@ def _anndata_of(network: Run | AnnData | pd.DataFrame | str | os.PathLike[str]) 
     """The AnnData of a run's network, which has those of its cell types."""
     import pandas as pd
 
-    from grn.io.atomic import read_anndata
+    from grn.io.h5ad import read_anndata
     from grn.io.run_folder import refuse_cut_off
 
     if isinstance(network, Run):

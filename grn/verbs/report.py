@@ -12,8 +12,7 @@ from grn.analysis.report import write_report
 from grn.analysis.report_edges import strongest_of_targets
 from grn.analysis.summary import tells_apart
 from grn.config.schema import Config
-from grn.io.atomic import table_of_run
-from grn.io.run_folder import LOG, cells_in
+from grn.io.tables import table_of_run
 from grn.networks.signed_network import SignedNetwork, heatmap_blocks
 from grn.plots.edge_scatter import within_and_between
 from grn.plots.edges import strongest_regulations
@@ -56,7 +55,7 @@ def write_run_report(
         network=network,
         pictures={name: as_png(picture) for name, picture in drawn.items()},
         edges_of_types=edges_of_types(folder / "edges_by_type.parquet"),
-        cells=cells_in(folder / LOG),
+        cells=network.about.get("parameters", {}).get("cells"),
         title=title,
     )
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grn.errors import RunFolderError, reworded
-from grn.io.atomic import refuse_name_of_file, refuse_unwritable, replacing_folder
-from grn.io.run_folder import COMPLETE, CONFIG, LOG, cells_in, no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
+from grn.io.atomic import refuse_unwritable, replacing_folder
+from grn.io.run_folder import COMPLETE, CONFIG, no_such_run, refuse_cut_off, refuse_mixed_parts
 from grn.verbs.checked import checked
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Run:
         """metrics.csv: `step` and `<stage>/<name>`, a row each time that something was logged; NaN where it was not."""
         import pandas as pd
 
-        from grn.io.atomic import table_of_run
+        from grn.io.tables import table_of_run
 
         path = self._needed("metrics.csv")
         with table_of_run(path):
@@ -93,7 +93,7 @@ class Run:
         """Test cells by their true type (rows) and the predicted one (columns); empty without labelled test cells."""
         import pandas as pd
 
-        from grn.io.atomic import table_of_run
+        from grn.io.tables import table_of_run
 
         path = self._file("confusion.csv")
         with table_of_run(path):  # read as plain text: a cell type may be called "NA"
@@ -112,7 +112,7 @@ class Run:
         """edges.parquet: source, target, weight, within, between, indirect, confidence and, with effects, q_value.
 
         A row per candidate edge, sorted by |weight|."""
-        from grn.io.atomic import read_edge_table
+        from grn.io.tables import read_edge_table
 
         return read_edge_table(self._needed("edges.parquet"))
 
@@ -122,7 +122,7 @@ class Run:
 
         varp["grn_<slug>"] holds those of each cell type, uns["grn"] says which and what the weights mean.
         """
-        from grn.io.atomic import read_anndata
+        from grn.io.h5ad import read_anndata
 
         return read_anndata(self._needed("network.h5ad"))
 
@@ -156,7 +156,6 @@ class Run:
             raise RunFolderError(f"{folder} lies in the folder of the run itself; give save() a place outside of it.")
         try:
             with reworded({"choose another output": "give save() another place"}):
-                refuse_name_of_file(folder)
                 refuse_unwritable(folder)
                 with replacing_folder(folder) as beside:
                     shutil.copytree(self._folder, beside, dirs_exist_ok=True)
@@ -198,10 +197,10 @@ class Run:
         genes = (self._model / "vocabulary.txt").read_bytes().count(b"\n")
         if self._only_model:
             return [f"Model of {genes} genes, {len(self.cell_types)} cell types", f"folder: {self._folder}"]
-        cells = cells_in(self._folder / LOG)
+        regulators, cells = _regulators_and_cells(self._folder / "network.h5ad")
         parts = [
             f"{cells} cells x {genes} genes" if cells else f"{genes} genes",
-            f"{_regulators(self._folder / 'network.h5ad')} regulators",
+            f"{regulators} regulators",
             f"{len(self.cell_types)} cell types",
         ]
         scores = ", ".join(f"{name} {value:.3f}" for name, value in score_rows(self.metrics, SCORES))
@@ -293,27 +292,25 @@ def _find(folder: Path) -> Path:
     if (folder / "card.json").is_file():
         above = folder.resolve().parent
         return above if folder.resolve().name == "model" and (above / CONFIG).is_file() else folder
-    if not folder.is_dir():
-        raise RunFolderError(f"{folder} is a file; give the folder of a run{run_near(folder)}.")
     if not (folder / CONFIG).is_file():
-        raise RunFolderError(f"{folder} holds no run: it lacks {CONFIG}; give the folder of a run{run_near(folder)}.")
+        raise RunFolderError(f"{folder} holds no run: it lacks {CONFIG}; give the folder of a run.")
     refuse_cut_off(folder, NEEDED)
     refuse_mixed_parts(folder)
     return folder
 
 
-def _regulators(path: Path) -> int:
-    """How many genes of a network.h5ad are regulators; its matrices are not read."""
+def _regulators_and_cells(path: Path) -> tuple[int, int | None]:
+    """How many genes of a network.h5ad are regulators, and how many cells it is of; its matrices are not read."""
     import h5py
     from anndata.io import read_elem
 
-    from grn.io.atomic import damaged_h5ad, refuse_endless
+    from grn.io.h5ad import damaged_h5ad
 
-    refuse_endless(path)
     try:
         with h5py.File(path) as file:
             var: Any = read_elem(file["var"])
-        return int(var["is_regulator"].sum())
+            parameters: Any = read_elem(file["uns/grn/parameters"])
+        return int(var["is_regulator"].sum()), parameters.get("cells")
     except Exception as problem:
         raise damaged_h5ad(path, problem) from problem
 

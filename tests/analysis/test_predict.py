@@ -14,13 +14,13 @@ import grn
 from grn.analysis import predict as prediction
 from grn.analysis.predict import add_predictions, data_config, pieces_of, predict_cells
 from grn.bags import Bags
-from grn.cells.cells import cells_for_vocabulary, load_cells
+from grn.cells.load import cells_for_vocabulary, load_cells
 from grn.cells.readers import matrix
 from grn.cells.readers.registry import open_source, source_in_file
 from grn.config.files import load_config
 from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
 from grn.io import h5ad as disk
-from grn.io.atomic import write_anndata
+from grn.io.h5ad import write_anndata
 from grn.model.saved import TrainedModel
 from grn.verbs.predict import predict_file
 
@@ -240,7 +240,7 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "sentence"),
     [
-        ({"model": "nowhere"}, RunFolderError, "nowhere does not exist; give a run folder"),
+        ({"model": "nowhere"}, RunFolderError, "nowhere does not exist"),
         ({"data": "cell.h5ad"}, DataError, r"cell\.h5ad does not exist; did you mean \S*cells\.h5ad\?"),
         ({"output": "out.csv"}, ConfigError, r"\.h5ad"),
         ({"counts": "umi"}, ConfigError, "umi"),

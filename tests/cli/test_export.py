@@ -79,7 +79,7 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(arguments, s
     ],
 )
 def test_columns_that_are_no_groups_are_refused(values, sentence, make_config, monkeypatch):
-    from grn.cells.cells import load_cells
+    from grn.cells.load import load_cells
     from grn.errors import DataError
     from grn.networks import export
 
@@ -91,7 +91,7 @@ def test_columns_that_are_no_groups_are_refused(values, sentence, make_config, m
 
 
 def test_cells_without_a_group_belong_to_all(make_config, monkeypatch):
-    from grn.cells.cells import load_cells
+    from grn.cells.load import load_cells
     from grn.networks import export
 
     config = make_config()

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from grn.bags import Bags, Batch
 from grn.config.schema import ObjectivesConfig
+from grn.model import objectives
 from grn.model.objectives import (
+    LABEL_SMOOTHING,
     Loss,
     active_objectives,
     cell_type,
@@ -147,11 +149,12 @@ def test_objectives_are_active_by_weight_and_head(make_model):
 
 
 def test_label_smoothing_reaches_the_loss(make_model, batch):
-    config = ObjectivesConfig.model_validate({"cell_type": {"label_smoothing": 0.4}})
-    model = make_model()
+    config, model = ObjectivesConfig(), make_model()
     prediction = model(batch.bags)
     _, loss = active_objectives(config, model)["cell_type"]
-    assert loss(prediction, batch, model).sum == cell_type(prediction, batch, model, label_smoothing=0.4).sum
+    assert (
+        loss(prediction, batch, model).sum == cell_type(prediction, batch, model, label_smoothing=LABEL_SMOOTHING).sum
+    )
     assert loss(prediction, batch, model).sum != cell_type(prediction, batch, model, label_smoothing=0.0).sum
 
 
@@ -258,9 +261,9 @@ def test_compositions_start_at_the_shares_of_genes_in_the_training_cells(make_mo
     torch.testing.assert_close(found.sum, unigram)
 
 
-def test_objectives_over_genes_need_their_weight_and_their_head(make_model):
-    on = ObjectivesConfig(gene_identity={"weight": 1.0}, composition={"weight": 2.0})
-    assert not OVER_GENES.keys() & active_objectives(on, make_model()).keys()
+def test_objectives_over_genes_need_their_weight_and_their_head(make_model, monkeypatch):
     assert not OVER_GENES.keys() & active_objectives(ObjectivesConfig(), with_heads(make_model())).keys()
-    found = active_objectives(on, with_heads(make_model()))
+    monkeypatch.setattr(objectives, "OVER_GENES", {"gene_identity": 1.0, "composition": 2.0})
+    assert not OVER_GENES.keys() & active_objectives(ObjectivesConfig(), make_model()).keys()
+    found = active_objectives(ObjectivesConfig(), with_heads(make_model()))
     assert (found["gene_identity"], found["composition"]) == ((1.0, gene_identity), (2.0, composition))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.errors import RunFolderError
 from grn.networks.export import bags_read, export
 from grn.networks.signed_network import open_network

@@ -9,8 +9,9 @@ import scipy.sparse as sp
 import torch
 from sklearn.metrics import average_precision_score
 
-from grn.cells.cells import Cells, load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.schema import Config, RegulationConfig
 from grn.errors import ConfigError, TrainingDiverged
 from grn.model.signed.regulation import Regulation
@@ -19,13 +20,14 @@ from grn.regulation import cell_table
 from grn.regulation import fit as fitting
 from grn.regulation.fit import FittedLayer, fit_ensemble, fit_regulation
 from grn.regulation.linear import Penalties
+from grn.regulation.members import RegulationSettings
 from grn.regulation.states import states_of
 from grn.regulation.training_cells import TrainingCells
 
 CELLS, GENES, REGULATORS = 300, 20, np.array([0, 2, 5, 9])
 TARGETS = np.setdiff1d(np.arange(GENES), REGULATORS)
 REPRESSED = 19  # by two regulators, and nothing raises it
-QUICK = RegulationConfig(heads=2, width=8, penalties=[10], steps=120, batch_size=64, learning_rate=0.02)
+QUICK = RegulationSettings(heads=2, width=8, penalties=[10], steps=120, batch_size=64, learning_rate=0.02)
 
 
 def planted(seed: int = 0, noise: float = 0.5) -> tuple[np.ndarray, np.ndarray]:

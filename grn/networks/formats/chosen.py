@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from grn.cells.preprocessing.genes import near_miss, refuse_control_characters
+from grn.cells.genes import near_miss, refuse_control_characters
 from grn.errors import DataError
 from grn.networks.signed_network import sign_has_meaning
 

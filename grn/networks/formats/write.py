@@ -15,20 +15,15 @@ from anndata import AnnData
 
 from grn.bags import Bags
 from grn.cells.cells import Cells
+from grn.cells.genes import read_gene_list
 from grn.cells.loading.batches import is_packed
-from grn.cells.preprocessing.genes import read_gene_list
 from grn.config.files import load_config
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError, RunFolderError
-from grn.io.atomic import (
-    damaged_h5ad,
-    does_not_exist,
-    read_edge_table,
-    refuse_endless,
-    refuse_unwritable,
-    replacing_file,
-)
-from grn.io.run_folder import CONFIG, config_of, no_such_run, refuse_cut_off, refuse_mixed_parts, run_near
+from grn.io.atomic import refuse_unwritable, replacing_file
+from grn.io.h5ad import damaged_h5ad
+from grn.io.run_folder import CONFIG, config_of, no_such_run, refuse_cut_off, refuse_mixed_parts
+from grn.io.tables import does_not_exist, read_edge_table
 from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.networks.cells_of_run import cells_of_run
@@ -126,14 +121,11 @@ def read_edges(folder: Path, cell_type: str | None) -> tuple[pd.DataFrame, list[
     """
     if not folder.exists():
         raise RunFolderError(no_such_run(folder, "give a run folder."))
-    if folder.is_file():
-        raise RunFolderError(f"{folder} is a file; give the folder of a run{run_near(folder, PARTS)}.")
     refuse_cut_off(folder, PARTS)
     for name in PARTS:
         if not (folder / name).is_file():
             raise RunFolderError(
-                f"{folder} holds no network: it has no {name}; give the folder of a finished run"
-                f"{run_near(folder, PARTS)}."
+                f"{folder} holds no network: it has no {name}", advice="give the folder of a finished run"
             )
     refuse_mixed_parts(folder)
     genes, about = _genes_and_meaning(folder / "network.h5ad")
@@ -207,7 +199,6 @@ def _genes_and_meaning(path: Path) -> tuple[list[str], dict]:
     import h5py
     from anndata.io import read_elem
 
-    refuse_endless(path)
     try:
         with h5py.File(path) as file:
             if "uns/grn" not in file:

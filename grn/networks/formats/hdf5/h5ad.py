@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from grn.io.atomic import write_anndata
+from grn.io.h5ad import write_anndata
 from grn.networks.formats.chosen import ChosenEdges
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grn.io.atomic import write_anndata
+from grn.io.h5ad import write_anndata
 from grn.networks.formats.chosen import ChosenEdges
 
 

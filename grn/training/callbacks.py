@@ -1,0 +1,135 @@
+"""Signals during training, and its progress lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from grn.errors import Interrupted
+from grn.messages import Say
+from grn.training.checkpoints import MONITOR, save_checkpoint
+
+
+class Signals(L.Callback):
+    """Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP save and end the run after the current step or validation.
+
+    A second Ctrl-C ends it at once. Under `nohup`, SIGHUP stays ignored.
+    """
+
+    WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.received: int | None = None
+        self.process = 0
+        self.previous: dict[int, Any] = {}
+
+    def on_fit_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python refuses to set handlers
+            self.previous = {number: signal.getsignal(number) for number in self.WATCHED}
+            if self.previous[signal.SIGHUP] == signal.SIG_IGN:
+                del self.previous[signal.SIGHUP]
+
+    def on_train_start(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        # Not in on_fit_start, after which Lightning sets its own handler of SIGTERM: that one leaves a validation by a
+        # SystemExit without an exit code.
+        self.process = os.getpid()
+        for number in self.previous:
+            signal.signal(number, self.receive)
+
+    def receive(self, number: int, frame) -> None:
+        if os.getpid() != self.process:
+            return  # this is a worker that prepares batches; it ends with its main process
+        if number == signal.SIGINT and self.received is not None:
+            # Not KeyboardInterrupt, which Lightning turns into an exit with code 1.
+            raise Interrupted(number, f"at once; the checkpoints so far are in {self.folder}")
+        self.received = number
+
+    def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs, batch, index) -> None:
+        # A validation that is due comes first: a run that resumes from here would skip it.
+        if not validation_is_due(trainer) and self.asked_to_stop(trainer):
+            save_checkpoint(trainer, self.folder / "last.ckpt")
+            raise self.interrupted(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if self.asked_to_stop(trainer):  # Checkpoints has saved this step
+            raise self.interrupted(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if self.asked_to_stop(trainer):
+            # The model already holds the average of its weights, so that no checkpoint can be saved here.
+            raise Interrupted(
+                self.received or signal.SIGTERM, f"after the last step; the checkpoints are in {self.folder}"
+            )
+
+    def asked_to_stop(self, trainer: L.Trainer) -> bool:
+        """Whether any process received a signal; a collective, which every process has to call at the same time."""
+        stop = self.received is not None
+        return trainer.strategy.reduce_boolean_decision(stop, all=False) if trainer.world_size > 1 else stop
+
+    def interrupted(self, trainer: L.Trainer) -> Interrupted:
+        return Interrupted(self.received or signal.SIGTERM, f"saved step {trainer.global_step} in {self.folder}")
+
+    def on_exception(self, trainer: L.Trainer, task: L.LightningModule, exception: BaseException) -> None:
+        self.restore()
+
+    def teardown(self, trainer: L.Trainer, task: L.LightningModule, stage: str) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+        self.previous = {}
+
+
+@contextmanager
+def exits_are_interruptions() -> Iterator[None]:
+    """Raises Interrupted where Lightning answers a signal with SystemExit, as it does before Signals handles them."""
+    ctrl_c = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as left:
+        if isinstance(left, SIGTERMException):
+            number = signal.SIGTERM
+        elif isinstance(left.__context__, KeyboardInterrupt):
+            number = signal.SIGINT
+            signal.signal(number, ctrl_c)  # Lightning leaves Ctrl-C ignored
+        else:
+            raise
+        raise Interrupted(number, "as training began; nothing was saved") from None
+
+
+def validation_is_due(trainer: L.Trainer) -> bool:
+    """Whether a validation follows the current step."""
+    every = trainer.val_check_batch
+    return every is not None and trainer.global_step > 0 and trainer.global_step % every == 0
+
+
+class ProgressLines(L.Callback):
+    """One plain line for each validation, for log files and batch queues."""
+
+    def __init__(self, say: Say, total_steps: int):
+        self.say, self.total_steps, self.started = say, total_steps, time.monotonic()
+
+    def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
+        if trainer.sanity_checking or not trainer.is_global_zero:
+            return
+        metrics = trainer.callback_metrics
+        parts = [f"step {trainer.global_step}/{self.total_steps}", f"validation loss {metrics[MONITOR]:.4f}"]
+        shown = {name: metrics.get(f"validation/{name}") for name in ("accuracy", "r2")}
+        parts += [f"{name} {value:.3f}" for name, value in shown.items() if value is not None]
+        self.say("  ".join([*parts, f"{time.monotonic() - self.started:.0f} s"]))
+
+
+def process_rank() -> int:
+    """The rank of this process, before Lightning has started; the process of rank 0 writes all files."""
+    return next((int(os.environ[name]) for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK") if os.environ.get(name)), 0)

@@ -1,1 +1,0 @@
-"""What runs inside Lightning: the training task, its callbacks and its metrics."""
