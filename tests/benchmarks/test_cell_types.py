@@ -1,18 +1,17 @@
-"""The benchmark of cell types: its scores, its labelled cells, and one run of it."""
+"""The benchmarks of cell types: scores, labelled and thinned cells, one run of each."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import classification
+import depth
 import numpy as np
 import pandas as pd
 import pytest
 from classification import labelled_rows, main, scores
-from classification_parts import celltypist
-from classification_parts.drawing import SCORES, by_share
-from classification_parts.methods import METHODS, Labels, available
-from scipy import sparse
+from classifiers import CELLTYPIST, METHODS, Labels, labelled_set
 
 from grn.config.schema import Config
 
@@ -57,7 +56,7 @@ def test_every_method_labels_test_cells_that_it_was_not_fitted_on(tmp_path, monk
     found = make_config(max_steps=4).model_dump()
     found["data"]["simulated"] |= {"cells": 120, "cell_types": 3}
     monkeypatch.setattr(classification, "configurations", lambda: {"small": Config.model_validate(found)})
-    monkeypatch.delenv(celltypist.VARIABLE, raising=False)
+    monkeypatch.delenv(CELLTYPIST, raising=False)
     methods = set(METHODS) - {"CellTypist"}
     command = ["classification.py", "--splits", "1", "--fractions", "1", "0.3", "--output", str(tmp_path)]
     command += ["--picture", str(tmp_path / "picture.png")]
@@ -75,42 +74,43 @@ def test_every_method_labels_test_cells_that_it_was_not_fitted_on(tmp_path, monk
     assert of_regression["f1"].mean() == pytest.approx(expected, abs=1e-5)
 
 
-def test_celltypist_is_left_out_where_no_python_has_it(monkeypatch, capsys):
-    monkeypatch.delenv(celltypist.VARIABLE, raising=False)
-    assert available(["grn", "CellTypist"]) == ["grn"]
-    assert f"CellTypist: left out: {celltypist.VARIABLE} is not set" in capsys.readouterr().out
+@pytest.fixture
+def small(make_config) -> Config:
+    found = make_config(max_steps=4).model_dump()
+    found["data"]["simulated"] |= {"cells": 120, "cell_types": 3}
+    return Config.model_validate(found)
 
 
-@pytest.mark.skipif(celltypist.unavailable() is not None, reason="no Python with celltypist")
-def test_celltypist_tells_planted_types(tmp_path):
-    generator = np.random.default_rng(0)
-    targets = np.repeat([0, 2, 3], 30)  # no cell of type 1 is known
-    counts = sparse.csr_matrix(generator.poisson(np.where(targets[:, None] == np.arange(20) % 4, 9, 1)))
-    found = celltypist.probabilities(counts[::2], targets[::2], counts[1::2], 4, tmp_path)
-    assert found.argmax(1).tolist() == targets[1::2].tolist() and (found[:, 1] == 0).all()
-    np.testing.assert_allclose(found.sum(1), 1)
+def test_cells_keep_a_share_of_their_counts_and_of_those_of_the_depth_before(small):
+    one, rows = labelled_set(small), np.arange(10, 90)
+    whole, half, tenth = depth.thinned(one, rows, (1.0, 0.5, 0.1), seed=0)
+    np.testing.assert_allclose(whole.values, one.values[rows], rtol=1e-6)
+    assert (one.adata.X[rows] != whole.adata.X).nnz == 0
+    counts = [each.adata.X.toarray() for each in (whole, half, tenth)]
+    assert all((fewer <= more).all() for more, fewer in itertools.pairwise(counts))
+    shares = [each.sum() / counts[0].sum() for each in counts[1:]]
+    deviation = np.sqrt(0.25 / counts[0].sum())  # the larger of the two
+    np.testing.assert_allclose(shares, [0.5, 0.1], atol=5 * deviation)
+    # Scaled to the same total as the training cells.
+    totals = [np.expm1(each.values).sum(1).mean() for each in (whole, half)]
+    assert totals[1] == pytest.approx(totals[0], rel=0.2)
 
 
-def test_a_set_that_does_not_exist_is_refused_with_those_that_do(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["classification.py", "--sets", "pbmc99"])
-    with pytest.raises(SystemExit, match="No set is called pbmc99; there are pbmc68k_reduced, pbmc3k, sergio_ds1"):
-        main()
+def test_every_method_labels_the_cells_at_every_depth(small, tmp_path, monkeypatch):
+    for module in (classification, depth):
+        monkeypatch.setattr(module, "configurations", lambda: {"small": small})
+    command = ["depth.py", "--sets", "*", "--splits", "1", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*command, "--picture", str(tmp_path / "picture.png")])
+    depth.main()
+    table = pd.read_csv(tmp_path / "depth.csv")
+    assert set(table["method"]) == set(depth.COMPARED) and len(table) == len(depth.COMPARED) * len(depth.DEPTHS)
+    assert table["accuracy"].between(0, 1).all() and (tmp_path / "picture.png").exists()
 
-
-def test_the_picture_has_a_panel_a_set_and_score_and_shows_the_worst_split():
-    splits = {"grn": (0.9, 0.7, 0.8), "random forest": (0.6, 0.6, 0.3)}
-    rows = [
-        {"set": name, "method": method, "labels": share, "split": split, "accuracy": score, "macro_f1": score / 2}
-        for name in ("one", "another")
-        for method, scored in splits.items()
-        for share in (1.0, 0.1)
-        for split, score in enumerate(scored)
-    ]
-    found = by_share(pd.DataFrame(rows), "labels", ours="grn", label="labels", shares=(1.0, 0.3, 0.1))
-    assert [panel.get_title(loc="left") for panel in found.axes] == ["one", "another", "", ""]
-    assert len(found.axes) == 2 * len(SCORES)
-    means = {bars.get_label(): bars.lines[0].get_ydata() for bars in found.axes[0].containers}
-    np.testing.assert_allclose(means["grn"], [0.8, np.nan, 0.8])
-    of_forest = next(bars for bars in found.axes[0].containers if bars.get_label() == "random forest")
-    lowest = [line[:, 1].min() for line in of_forest.lines[2][0].get_segments() if len(line)]
-    np.testing.assert_allclose(lowest, [0.3, 0.3])
+    # With all counts, what the benchmark of cell types says.
+    others = [name for name in classification.METHODS if name != "logistic regression"]
+    command = ["classification.py", "--splits", "1", "--fractions", "1", "--without", *others]
+    monkeypatch.setattr(sys, "argv", [*command, "--output", str(tmp_path), "--picture", str(tmp_path / "another.png")])
+    classification.main()
+    same = ["accuracy", "macro_f1", "log_loss"]
+    whole = table.query("method == 'logistic regression' and depth == 1")[same]
+    np.testing.assert_allclose(whole, pd.read_csv(tmp_path / "classification.csv")[same], rtol=1e-4)

@@ -5,6 +5,8 @@ Letters: C cells, N genes, K cell types.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from anndata import AnnData
+from scipy import sparse
 from sklearn.decomposition import PCA
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -22,7 +25,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 import grn
-from classification_parts import celltypist
 from grn.cells.cells import Cells, load_cells
 from grn.cells.preprocessing.counts import read_expression
 from grn.cells.preprocessing.scale import mean_and_sd
@@ -31,6 +33,59 @@ from grn.config.schema import Config
 from grn.messages import silent
 from grn.training.building import build_model, trained_model
 from grn.training.reader_fit import fit_reader
+
+# CellTypist's own classifier, trained on the labelled cells, runs in a Python of its own, which this variable names
+# (celltypist 1.7.1 was tried); without it the method is left out. Its training fails with scikit-learn 1.8 and newer
+# (`unexpected keyword argument 'multi_class'`), which its requirements allow. Its defaults, on the cells as it asks for
+# them: log1p of counts scaled to 10 000 a cell. It gives each type a probability of its own; they are divided by their
+# sum. Source: Domínguez Conde et al. 2022.
+CELLTYPIST = "GRN_BENCHMARK_CELLTYPIST_PYTHON"
+
+# Runs in the other Python: training counts, their types, counts to label and the result as arguments. Types are
+# written with leading zeros, so that their order as text is that of the numbers.
+CELLTYPIST_SCRIPT = """
+import sys
+import anndata, celltypist, numpy as np, scanpy
+from scipy import sparse
+known, types, asked, result = sys.argv[1:]
+def cells(path):
+    found = anndata.AnnData(sparse.load_npz(path))
+    found.var_names = [f"gene {number}" for number in range(found.n_vars)]
+    scanpy.pp.normalize_total(found, target_sum=1e4)
+    scanpy.pp.log1p(found)
+    return found
+labels = np.array([f"{label:05d}" for label in np.load(types)])
+model = celltypist.train(cells(known), labels=labels)
+table = celltypist.annotate(cells(asked), model=model).probability_matrix
+np.savez(result, types=table.columns.to_numpy().astype(int), probabilities=table.to_numpy())
+"""
+
+
+def celltypist_unavailable() -> str | None:
+    """Why there is no CellTypist here; None where there is."""
+    if not os.environ.get(CELLTYPIST):
+        return f"left out: {CELLTYPIST} is not set (a Python that has the package celltypist)"
+    return None
+
+
+def celltypist_probabilities(
+    known: sparse.csr_matrix, targets: np.ndarray, asked: sparse.csr_matrix, classes: int, folder: Path
+) -> np.ndarray:
+    """known: counts of labelled cells, [C, N].   targets [C].   asked: counts of C other cells.   -> [C, K]."""
+    files = [folder / name for name in ("known.npz", "types.npy", "asked.npz", "result.npz")]
+    sparse.save_npz(files[0], known.astype(np.float32))
+    np.save(files[1], targets)
+    sparse.save_npz(files[2], asked.astype(np.float32))
+    # Isolated: the other Python has its own libraries.
+    command = [os.environ[CELLTYPIST], "-I", "-c", CELLTYPIST_SCRIPT, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"celltypist failed: {done.stderr.strip().splitlines()[-1:]}")
+    found = np.load(files[3])
+    result = np.zeros((asked.shape[0], classes))
+    result[:, found["types"]] = found["probabilities"] / found["probabilities"].sum(1, keepdims=True)
+    return result
+
 
 TEST, FOLDS = 0.2, 5
 PENALTIES = np.logspace(-4, 1, 6)  # scikit-learn's C: the smaller, the stronger the penalty
@@ -145,7 +200,7 @@ def fit_celltypist(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: 
 
     def predict(of: LabelledSet, rows: np.ndarray) -> Labels:
         counts, asked = one.adata.X[known], of.adata.X[rows]
-        found = celltypist.probabilities(counts, one.targets[known], asked, len(of.cells.classes), folder)
+        found = celltypist_probabilities(counts, one.targets[known], asked, len(of.cells.classes), folder)
         return Labels(found.argmax(1), found)
 
     return predict
@@ -164,7 +219,7 @@ METHODS: dict[str, Fit] = {
 
 def available(methods: Sequence[str]) -> list[str]:
     """Those of the methods that can run here; prints why the others cannot."""
-    reasons = {"CellTypist": celltypist.unavailable()}
+    reasons = {"CellTypist": celltypist_unavailable()}
     for method in methods:
         if reasons.get(method):
             print(f"{method}: {reasons[method]}")
