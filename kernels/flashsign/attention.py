@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from flashsign.arguments import checked
 from flashsign.dispatch import Backend, Method, choose, torch_method
 from flashsign.distributed.kernels import gene_parallel_kernel_attention
 from flashsign.distributed.moments import gene_parallel_attention
@@ -25,7 +24,6 @@ from flashsign.operators.registration import moments_are_right
 from flashsign.validation import check_packing, check_tensors
 
 
-@checked
 def spherical_attention(
     q: Tensor,
     k: Tensor,

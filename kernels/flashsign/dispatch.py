@@ -34,7 +34,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flashsign.arguments import checked
 from flashsign.eager.transforms import transformed
 from flashsign.errors import BackendUnavailable, ShapeMismatch
 from flashsign.tuning import tables
@@ -157,7 +156,6 @@ class Plan:
         return KERNELS[self.kernel][1]
 
 
-@checked
 def plan(
     queries: Sequence[int],
     keys: Sequence[int] | None = None,

@@ -20,7 +20,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flashsign.arguments import checked
 from flashsign.dispatch import Backend, choose_edge_sums
 from flashsign.edges.call import Call
 from flashsign.edges.parts import Index, Part, parts
@@ -60,7 +59,6 @@ class EdgeSums:
         [8, 8, 8, 8, 8]
     """
 
-    @checked
     def __init__(
         self,
         targets: int | range,
@@ -95,7 +93,6 @@ class EdgeSums:
             ) from problem
         self.listed = torch.zeros(shape[0], dtype=torch.int64, device=device)
 
-    @checked
     def add(
         self,
         q: Tensor,
@@ -147,7 +144,6 @@ class EdgeSums:
                     self._add_weights(part)
         return self
 
-    @checked
     def plus(self, other: EdgeSums) -> EdgeSums:
         """The sums over the bags of both. Raises ShapeMismatch unless targets, regulators and tables are the same."""
         mine, others = self._form(), other._form()
@@ -159,7 +155,6 @@ class EdgeSums:
             setattr(total, name, None if a is None else a + b)
         return total
 
-    @checked
     def mean(self, rows: slice = slice(None), *, over: Over = "pairs") -> EdgeMeans:
         """Means over bags and heads for some rows (default: all), [rows, R]; NaN where no bag counts.
 
@@ -172,7 +167,6 @@ class EdgeSums:
         absolute = None if self.absolute is None else self.absolute[rows] / count
         return EdgeMeans(self.signed[rows] / count, absolute)
 
-    @checked
     def top(self, k: int, *, by: By = "absolute", over: Over = "pairs", same: Tensor | None = None) -> TopEdges:
         """The k strongest regulators of every target, [N, k], or all R of them where k is larger; ties in any order.
 

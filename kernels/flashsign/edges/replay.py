@@ -7,13 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from flashsign.algebra.forms import refuse_other_arity
-from flashsign.arguments import checked
 from flashsign.edges.edge_sums import By, EdgeSums, Over
 from flashsign.edges.results import TopEdges, stacked
 
 
-@checked
 def top_edges(
     replay: Callable[[EdgeSums], object],
     targets: int,
@@ -31,7 +28,7 @@ def top_edges(
     replay(sums) adds every bag to the sums that it gets. It is called once for each tile of `rows` targets; queries of
     other targets cost nothing but their padding. Memory holds targets x k edges and rows x regulators sums (by default
     at most 2^28 numbers). k, by, over, same [regulators]: as in EdgeSums.top. Returns TopEdges of [targets, k] each,
-    [targets, regulators] where k is larger. Raises ValueError for a replay that takes other arguments.
+    [targets, regulators] where k is larger.
     Where the tables fit in memory, EdgeSums needs one pass only. Raises what EdgeSums and its top raise.
 
     Example:
@@ -48,10 +45,6 @@ def top_edges(
     for start in range(0, targets, rows):
         tile = range(start, min(start + rows, targets))
         sums = EdgeSums(tile, regulators, absolute=by == "absolute", pairs=over == "pairs", device=device)
-        try:
-            replay(sums)
-        except TypeError:
-            refuse_other_arity(replay, "replay", 1)
-            raise
+        replay(sums)
         found.append(sums.top(k, by=by, over=over, same=same))
     return stacked(found, min(k, regulators), by == "absolute", torch.zeros(0, device=device))

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from flashsign.algebra.reduce import monoid_reduce
 from flashsign.algebra.rows.mlp import Activation, mlp_monoid
-from flashsign.arguments import checked
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.transforms import without_autocast
 from flashsign.errors import ShapeMismatch
@@ -24,7 +23,6 @@ GPU_ROWS = 8192
 """Rows of a slice in torch on a GPU, where smaller slices end before Python has started the next."""
 
 
-@checked
 def mlp(
     x: Tensor,
     up: Tensor,

@@ -13,10 +13,7 @@ from torch import Tensor
 
 from flashsign.algebra.monoid import Monoid
 from flashsign.algebra.reduce import monoid_reduce
-from flashsign.algebra.rows.normalised_contraction import normalised_contraction
-from flashsign.algebra.rows.softmax import SOFTMAX
-from flashsign.algebra.rows.spherical import spherical_monoid
-from flashsign.arguments import checked
+from flashsign.algebra.rows.attention import SOFTMAX, normalised_contraction, spherical_monoid
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.dense import zero_nonfinite_absent_keys
 from flashsign.eager.packing import packed_attention
@@ -48,7 +45,6 @@ def _monoid(normaliser: Normaliser, eps: float) -> Monoid:
     raise ValueError(f"normaliser must be spherical, l1, squared_relu or softmax, not {normaliser!r}.")
 
 
-@checked
 def normalised_attention(
     q: Tensor,
     k: Tensor,

@@ -85,7 +85,7 @@ def test_local_gradients_hold_for_the_partial_totals_of_a_partition(name, seed, 
 def lifted(row, items, shared):
     plan = Plan(row.monoid, 1, len(shared), 1, len(items[0]), rows=False)
     a, b, mask = plan.slice_of(shared, items, *(plan.a_parts(shared)[0], plan.b_parts(shared, items)[0]))
-    return plan.slices._lift(a, b, mask)
+    return plan.slices.lift(a, b, mask)
 
 
 @every_layer
