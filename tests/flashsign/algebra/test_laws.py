@@ -170,6 +170,15 @@ def test_the_law_that_fails_is_named(name):
         check_monoid(BROKEN[name], (normal(generator(0), 5, 2),))
 
 
+@pytest.mark.parametrize(("name", "wrong"), [("sum", 1.0), ("largest", 0.0), ("product", 0.0), ("log-sum-exp", 0.0)])
+def test_a_wrong_identity_is_reported_as_such(name, wrong):
+    """Of the largest number, 0 is an identity for all but negative items."""
+    row = ROWS[name]
+    monoid = replace(row.monoid, identity=lambda like: tuple(torch.full_like(x, wrong) for x in like))
+    with pytest.raises(BrokenLaw, match="breaks a law, identity"):
+        check_monoid(monoid, *row.items(0, 6))
+
+
 def test_a_softmax_that_makes_nan_of_two_identities_is_found():
     def combine(a, b):
         (a_z, a_v), (b_z, b_v) = a, b
