@@ -13,7 +13,7 @@ n queries and m keys of a bag; T queries and S keys of all packed bags.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
 
@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from flashsign.dispatch import Backend, choose_edge_sums
-from flashsign.edges.call import Call
-from flashsign.edges.parts import Index, Part, parts
+from flashsign.edges.parts import EdgeCall, Index, Part, parts
 from flashsign.edges.results import EdgeMeans, TopEdges, stacked, taken
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.verify import is_right
@@ -128,9 +127,10 @@ class EdgeSums:
         if q.device != self.signed.device:
             raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
         kernel = choose_edge_sums(q, self.signed.dtype, backend) == "triton"
-        kernel = kernel and is_right("edge_sums", q, partial(_kernel_problem, q.dtype, q.shape[-1], q.device))
+        width = q.shape[-1]
+        kernel = kernel and is_right("edge_sums", q, width, partial(kernel_problem, q.dtype, width, q.device))
         dtype = q.dtype if kernel else torch.promote_types(q.dtype, torch.float32)
-        call = Call.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, heads, eps, dtype)
+        call = EdgeCall.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, heads, eps, dtype)
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             for part in parts(call, self.targets.start, (len(self.targets), self.signed.shape[1]), kernel):
                 self._count(part)
@@ -250,7 +250,46 @@ class EdgeSums:
         return f"{self.targets} x {self.signed.shape[1]} with {' and '.join(['signed', *tables])}"
 
 
-def _kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
+def top_edges(
+    replay: Callable[[EdgeSums], object],
+    targets: int,
+    regulators: int,
+    k: int,
+    *,
+    rows: int | None = None,
+    by: By = "absolute",
+    over: Over = "pairs",
+    same: Tensor | None = None,
+    device: torch.device | str | None = None,
+) -> TopEdges:
+    """The k strongest regulators of every target, without a table of all pairs; the bags are replayed instead.
+
+    replay(sums) adds every bag to the sums that it gets. It is called once for each tile of `rows` targets; queries of
+    other targets cost nothing but their padding. Memory holds targets x k edges and rows x regulators sums (by default
+    at most 2^28 numbers). k, by, over, same [regulators]: as in EdgeSums.top. Returns TopEdges of [targets, k] each,
+    [targets, regulators] where k is larger.
+    Where the tables fit in memory, EdgeSums needs one pass only. Raises what EdgeSums and its top raise.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import top_edges
+        >>> q, k = torch.randn(4, 2, 30, 8), torch.randn(4, 2, 50, 8)
+        >>> edges = top_edges(lambda sums: sums.add(q, k), 30, 50, k=3, rows=10)
+        >>> edges.regulator.shape, edges.signed.shape
+        (torch.Size([30, 3]), torch.Size([30, 3]))
+    """
+    tables = 1 + (by == "absolute") + (over == "pairs")
+    rows = max(1, 2**28 // max(1, tables * regulators)) if rows is None else rows
+    found = []
+    for start in range(0, targets, rows):
+        tile = range(start, min(start + rows, targets))
+        sums = EdgeSums(tile, regulators, absolute=by == "absolute", pairs=over == "pairs", device=device)
+        replay(sums)
+        found.append(sums.top(k, by=by, over=over, same=same))
+    return stacked(found, min(k, regulators), by == "absolute", torch.zeros(0, device=device))
+
+
+def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
     """What is wrong with the kernel, the end of a sentence, "" where nothing is: it is compared with float64."""
     sizes = (1, 7, 113, 1025) if device.type == "cuda" else (1, 7, 33)
     for genes in sizes:

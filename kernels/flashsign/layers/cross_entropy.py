@@ -16,10 +16,10 @@ from torch import Tensor
 from flashsign.algebra.reduce import monoid_reduce
 from flashsign.algebra.rows.cross_entropy import DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY, class_cross_entropy
 from flashsign.dispatch import FoldBackend, choose_fold
+from flashsign.eager.transforms import as_autocast
 from flashsign.errors import ShapeMismatch
-from flashsign.layers.inputs import as_autocast, check_layer
-from flashsign.operators.fold_losses import class_losses, distribution_losses, weighted_losses
-from flashsign.validation import check_cut, check_offsets, is_whole, largest_bag_size
+from flashsign.operators.folds import class_losses, distribution_losses, weighted_losses
+from flashsign.validation import check_cut, check_layer, check_offsets, is_whole, largest_bag_size
 
 Reduction = Literal["none", "sum", "mean"]
 CHUNK = 1024

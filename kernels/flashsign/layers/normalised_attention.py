@@ -17,9 +17,9 @@ from flashsign.algebra.rows.attention import SOFTMAX, normalised_contraction, sp
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.dense import zero_nonfinite_absent_keys
 from flashsign.eager.packing import packed_attention
+from flashsign.eager.transforms import as_autocast
 from flashsign.errors import ShapeMismatch
-from flashsign.layers.inputs import as_autocast
-from flashsign.operators.fold_layers import attention
+from flashsign.operators.folds import attention
 from flashsign.reference import Normaliser, edge_weights, weights_of_products
 from flashsign.validation import check_packing, check_tensors
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from flashsign.tuning.block_sizes import BlockSizes
+from flashsign.tuning.block_sizes import BlockSizes, padded_width
 from flashsign.tuning.device import device_limits
-from flashsign.tuning.head_width import padded_width
 
 Table = dict[tuple[int, int], list[BlockSizes]]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes, SmallBagBlockSizes
 
-SEEN = frozenset({("NVIDIA H200", "3.6")})
-"""GPUs with the releases of Triton with which all kernels were seen right on them. Elsewhere a kernel is checked before
-its first use (operators.verify)."""
+SEEN = frozenset({((9, 0), "3.6")})
+"""Compute capabilities with the releases of Triton with which all kernels were seen right on GPUs of that kind (H100,
+H200). Elsewhere a kernel is checked before its first use (operators.verify)."""
 FALLBACK = BlockSizes(32, 16, 4, 1)
 """Block sizes for GPUs whose shared memory is too small for every measured entry."""
 

@@ -1,8 +1,4 @@
-"""The kernels' one layout (operators.layout), and how tensors reach a kernel: by pointer and strides or by descriptor.
-
-q [C', H, rows, E], k and v [C', K, rows, E], multiplicity [C', 1 or K, rows] float32, any strides with E adjacent.
-Packed bags have C' = 1 and offsets [bags + 1].
-"""
+"""How the tensors of a call (flashsign.call) reach a kernel: by pointer and strides or by descriptor."""
 
 from __future__ import annotations
 
@@ -12,7 +8,8 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flashsign.tuning.head_width import ROW_STEP, padded_width
+from flashsign.call import AttentionCall
+from flashsign.tuning.block_sizes import ROW_STEP, padded_width
 
 GAP = 256
 """Rows of zeros behind the scaled keys, queries and gradients of every packed bag: the most rows that a tile has."""
@@ -43,6 +40,11 @@ def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
     return UncheckedDescriptor(rows, list(shape), steps, [1, 1, block, padded_width(shape[3])])
 
 
+def tiles_of(matrix: Tensor, rows: int, columns: int) -> UncheckedDescriptor:
+    """Tiles [rows, columns] of a contiguous matrix whose rows are multiples of 16 bytes (dispatch.fold_widths)."""
+    return UncheckedDescriptor(matrix, list(matrix.shape), [matrix.shape[1], 1], [rows, columns])
+
+
 def aligned(rows: Tensor) -> Tensor:
     """rows [C', heads, rows, E], copied unless the numbers of a row are adjacent, all other strides are multiples of
     ROW_STEP, and the tensor begins at a multiple of 16 bytes."""
@@ -57,6 +59,11 @@ def aligned(rows: Tensor) -> Tensor:
     ):
         return rows
     return rows.clone(memory_format=torch.contiguous_format)
+
+
+def aligned_call(call: AttentionCall) -> AttentionCall:
+    """The call with tensors as `aligned` leaves them."""
+    return call.with_(q=aligned(call.q), k=aligned(call.k), v=aligned(call.v))
 
 
 @cache
