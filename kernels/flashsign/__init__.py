@@ -27,7 +27,11 @@ from flashsign.algebra.monoid import Monoid
 from flashsign.algebra.n_ary import NAryFold, n_ary_reduce
 from flashsign.algebra.reduce import monoid_reduce
 from flashsign.algebra.rows.attention import SOFTMAX, normalised_contraction, spherical_monoid
-from flashsign.algebra.rows.cross_entropy import DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY, class_cross_entropy
+from flashsign.algebra.rows.cross_entropies import (
+    DISTRIBUTION_CROSS_ENTROPY,
+    WEIGHTED_CROSS_ENTROPY,
+    class_cross_entropy,
+)
 from flashsign.algebra.rows.exponentials import LOG_SUM_EXP, LOG_WEIGHTED_MEAN, LOG_WEIGHTED_SUM, SAFE_EXPONENTIAL_SUM
 from flashsign.algebra.rows.mlp import mlp_monoid
 from flashsign.algebra.rows.sums import MAX, PRODUCT, SUM, WEIGHTED_MEAN, WEIGHTED_SUM, rms_norm_monoid

@@ -17,7 +17,7 @@ from torch import Tensor
 from flashsign.call import AttentionCall
 from flashsign.dispatch import WIDEST, Plan, plan_kernels
 from flashsign.errors import UnusableTiles
-from flashsign.operators import kernels
+from flashsign.operators import run_kernels
 from flashsign.tuning.accuracy import LARGEST_DIFFERENCE, SIZES, TENSORS, Bag, Verdict, error
 from flashsign.tuning.block_sizes import LEAST, MOST, BlockSizes, Kernel, RowBlockSizes, padded_width
 from flashsign.tuning.choose import Tiles, choose_block_sizes, choose_row_block_sizes
@@ -138,9 +138,9 @@ class Search:
         gradients."""
         plan = plan_of(self.method)
         if name in FORWARD[self.method]:
-            return lambda tiles: kernels.forward(plan, self.call, tiles)[:1]
-        saved = kernels.forward(plan, self.call, self.tiles)
-        return lambda tiles: kernels.backward(plan, self.call, self.grad, *saved, tiles=tiles)
+            return lambda tiles: run_kernels.forward(plan, self.call, tiles)[:1]
+        saved = run_kernels.forward(plan, self.call, self.tiles)
+        return lambda tiles: run_kernels.backward(plan, self.call, self.grad, *saved, tiles=tiles)
 
     def attempt(self, call: Callable[[], T], blocks: AnyBlockSizes, otherwise: T) -> T:
         """What the call returns; `otherwise` if it fails, as it needs more than the device has or does not compile."""
@@ -185,13 +185,15 @@ def verdicts(
         each = dict(zip(names, found, strict=True))
         yield from bag.judge({name: x.sum(1) if name == "dm" else x for name, x in each.items()}).values()
 
-    saved = kernels.forward(plan_of(method), call, tiles)
+    saved = run_kernels.forward(plan_of(method), call, tiles)
     yield from judged(TENSORS[:1], saved[:1])
     if name in BACKWARD[method]:
         # Both kernels of dq, by the stream and by moments, are launched with these block sizes.
         by_moments = call.width <= WIDEST["moments"]
         for choice in {False, by_moments} if name == "query_gradient" else {by_moments}:
-            yield from judged(TENSORS[1:], kernels.backward(plan_of(method, choice), call, grad, *saved, tiles=tiles))
+            yield from judged(
+                TENSORS[1:], run_kernels.backward(plan_of(method, choice), call, grad, *saved, tiles=tiles)
+            )
 
 
 def alike(found: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> bool:

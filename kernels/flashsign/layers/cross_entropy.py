@@ -14,7 +14,11 @@ import torch
 from torch import Tensor
 
 from flashsign.algebra.reduce import monoid_reduce
-from flashsign.algebra.rows.cross_entropy import DISTRIBUTION_CROSS_ENTROPY, WEIGHTED_CROSS_ENTROPY, class_cross_entropy
+from flashsign.algebra.rows.cross_entropies import (
+    DISTRIBUTION_CROSS_ENTROPY,
+    WEIGHTED_CROSS_ENTROPY,
+    class_cross_entropy,
+)
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.transforms import as_autocast
 from flashsign.errors import ShapeMismatch

@@ -19,8 +19,8 @@ from torch import Tensor
 from flashsign.call import AttentionCall
 from flashsign.dispatch import Plan, plan_kernels
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
-from flashsign.operators import in_torch, kernels
-from flashsign.operators.kernels import Tensors, empty_totals
+from flashsign.operators import in_torch, run_kernels
+from flashsign.operators.run_kernels import Tensors, empty_totals
 from flashsign.operators.verify import is_right, problem_of
 
 
@@ -37,7 +37,7 @@ def attend(plan: Plan, call: AttentionCall) -> Tensor:
         return in_torch.attention(plan.method, call)
     tensors = call.q, call.k, call.v, call.m
     if not tracing and not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
-        return kernels.forward(plan, call)[0]
+        return run_kernels.forward(plan, call)[0]
     cut = call.offsets, call.query_offsets, call.eps
     output: Tensor = _Attention.apply(plan, *tensors, *cut)  # type: ignore[no-untyped-call]
     return output
@@ -55,7 +55,7 @@ class _Attention(torch.autograd.Function):
         if torch.compiler.is_compiling():
             found = getattr(torch.ops.flashsign, plan.method)(*call)
         else:
-            found = kernels.forward(plan, AttentionCall(*call))
+            found = run_kernels.forward(plan, AttentionCall(*call))
         *tensors, eps = call
         ctx.save_for_backward(*tensors, *found)
         ctx.plan, ctx.eps = plan, eps
@@ -76,7 +76,7 @@ class _Attention(torch.autograd.Function):
 
             return None, *differentiable_gradients(plain, (q, k, v, m), (grad,)), None, None, None
         else:
-            dq, dk, dv, dm = kernels.backward(ctx.plan, call, grad, *saved)
+            dq, dk, dv, dm = run_kernels.backward(ctx.plan, call, grad, *saved)
         if not ctx.needs_input_grad[4]:
             return None, dq, dk, dv, None, None, None, None
         # Mostly multiplicities are data and get here None: the sum over key heads that share them is one more launch.
@@ -102,7 +102,7 @@ def _forward(method: in_torch.Method, *arguments: Any) -> Tensors:
     call = AttentionCall(*arguments)
     plan = plan_kernels(call, method)
     if kernels_are_right(plan, call, wait=True):
-        return kernels.forward(plan, call)
+        return run_kernels.forward(plan, call)
     _, *rest = (x.zero_() for x in _empty_outputs(method, *arguments))
     return in_torch.attention(method, call), *rest
 
@@ -111,7 +111,7 @@ def _backward(method: in_torch.Method, grad: Tensor, *arguments: Any) -> Tensors
     call = AttentionCall(*arguments[:4], *arguments[-3:])
     plan = plan_kernels(call, method)
     if kernels_are_right(plan, call, wait=True):
-        return kernels.backward(plan, call, grad, *arguments[4:-3])
+        return run_kernels.backward(plan, call, grad, *arguments[4:-3])
     return in_torch.gradients(method, call, grad)
 
 

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from flashsign.call import AttentionCall
 from flashsign.dispatch import Kernel, Plan, dq_from_moments
-from flashsign.operators import kernels
+from flashsign.operators import run_kernels
 from flashsign.tuning import tables
 from flashsign.tuning.accuracy import TENSORS, Bag
 from flashsign.tuning.block_sizes import padded_width
@@ -207,8 +207,8 @@ def _problem_with(bag: Bag, packed: bool, kernel: Kernel, tiles: Tiles) -> str:
     q, k, v, m, grad = rows
     call = AttentionCall(q, k, v, m, offsets, offsets, EPS)
     plan = Plan(kernel, "", dq_from_moments(call.width, k.shape[2]))
-    saved = kernels.forward(plan, call, tiles)
-    found = saved[0], *kernels.backward(plan, call, grad, *saved, tiles=tiles)
+    saved = run_kernels.forward(plan, call, tiles)
+    found = saved[0], *run_kernels.backward(plan, call, grad, *saved, tiles=tiles)
     if packed:
         found = tuple(x[0].reshape(x.shape[1], 2, bag.genes, *x.shape[3:]).transpose(0, 1) for x in found)
     each = dict(zip(TENSORS, found, strict=True))

@@ -12,7 +12,7 @@ import torch
 from kernel_cases import DEVICE, draw, packed, with_gradients
 
 from flashsign import EdgeSums, dispatch, spherical_attention
-from flashsign.operators import kernels, verify
+from flashsign.operators import run_kernels, verify
 from flashsign.tuning import tables
 
 pytest.importorskip("triton")
@@ -33,7 +33,7 @@ def fresh(monkeypatch, tmp_path):
 @pytest.fixture
 def planted(monkeypatch):
     """planted(kernel, part): from here on, a part of what the kernel computes is off by a hundredth, at an edge."""
-    right = {"forward": kernels.forward, "backward": kernels.backward}
+    right = {"forward": run_kernels.forward, "backward": run_kernels.backward}
     parts = {"forward": ("o", "inverse"), "backward": ("dq", "dk", "dv", "dm")}
 
     def plant(kernel: str, part: str) -> list[str]:
@@ -53,7 +53,7 @@ def planted(monkeypatch):
             return run
 
         for direction in right:
-            monkeypatch.setattr(kernels, direction, wrong(direction))
+            monkeypatch.setattr(run_kernels, direction, wrong(direction))
         return calls
 
     return plant
@@ -127,7 +127,7 @@ def fails(*_, **__):
 
 
 def test_a_kernel_that_does_not_compile_is_not_used(monkeypatch):
-    monkeypatch.setattr(kernels, "forward", fails)
+    monkeypatch.setattr(run_kernels, "forward", fails)
     *tensors, grad = draw(queries=9, keys=9)
     with pytest.warns(RuntimeWarning, match=r"cannot be run \(RuntimeError: PassManager::run failed\)"):
         found = with_gradients(attend("triton_stream"), tensors, grad)
@@ -267,7 +267,7 @@ def test_a_full_device_says_nothing_about_a_kernel(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(kernels, "forward", full)
+    monkeypatch.setattr(run_kernels, "forward", full)
     with pytest.raises(torch.OutOfMemoryError):
         attend("triton_stream")(*draw(queries=9, keys=9)[:4])
     assert not verify._KNOWN and verify.recalled(PLACE) is None
