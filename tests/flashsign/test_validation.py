@@ -1,4 +1,4 @@
-"""Calls that would give a wrong answer in silence, or that a caller makes by mistake, are refused by their own error."""
+"""Calls that would give a wrong answer in silence, or that are likely mistakes, are refused by an error of their own."""
 
 import pytest
 import torch

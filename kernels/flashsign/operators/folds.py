@@ -70,7 +70,7 @@ class _HiddenLayer(torch.autograd.Function):
         (x, *_) = tensors
         assert x is not None
         with around_kernels(x):
-            output: Tensor = run_kernels.forward(*tensors, activation)
+            output: Tensor = kernels.forward(*tensors, activation)
         return output
 
     @staticmethod
@@ -95,7 +95,7 @@ class _HiddenLayer(torch.autograd.Function):
         if not any(wanted for number, wanted in enumerate(ctx.needs_input_grad) if number != 6):
             return *(None,) * 6, d_down_bias, None
         with around_kernels(grad):
-            grads = ctx.run_kernels.backward(contiguous(grad), x, up, down, bias, gate, ctx.activation)
+            grads = ctx.kernels.backward(contiguous(grad), x, up, down, bias, gate, ctx.activation)
         d_x, d_up, d_down, d_bias, d_gate = grads
         return None, None, d_x, d_up, d_down, d_bias, d_down_bias, d_gate
 
@@ -119,7 +119,7 @@ class _Attention(torch.autograd.Function):
         ctx.row = importlib.import_module("flashsign.triton.folds.attention_rows").ROWS[name]
         wide = None if m is None else m.float().contiguous()
         with around_kernels(q):
-            o, totals = ctx.run_kernels.forward(ctx.row, q, k, v, wide, eps)
+            o, totals = ctx.kernels.forward(ctx.row, q, k, v, wide, eps)
         ctx.save_for_backward(q, k, v, m, o, *totals)
         ctx.plain, ctx.eps = plain, eps
         output: Tensor = o
@@ -134,7 +134,7 @@ class _Attention(torch.autograd.Function):
             return None, None, *found, *(None,) * (4 - len(inputs)), None
         wide = None if m is None else m.float().contiguous()
         with around_kernels(grad):
-            d_q, d_k, d_v, d_m = ctx.run_kernels.backward(
+            d_q, d_k, d_v, d_m = ctx.kernels.backward(
                 ctx.row, contiguous(grad), q, k, v, wide, o, ctx.kernels.Totals(*totals), ctx.eps
             )
         if m is not None:
