@@ -17,7 +17,7 @@ import torch
 
 from flashsign.call import AttentionCall
 from flashsign.triton import small_bags
-from flashsign.triton.common.tile_assignment import TileAssignment
+from flashsign.triton.common.layout import TileAssignment
 from flashsign.triton.moments import calls as moments
 from flashsign.triton.streaming import calls as stream
 from flashsign.triton.streaming.scaled_keys import ScaledKeys

@@ -36,8 +36,7 @@ from flashsign.algebra.rows.exponentials import LOG_SUM_EXP, LOG_WEIGHTED_MEAN, 
 from flashsign.algebra.rows.mlp import mlp_monoid
 from flashsign.algebra.rows.sums import MAX, PRODUCT, SUM, WEIGHTED_MEAN, WEIGHTED_SUM, rms_norm_monoid
 from flashsign.attention import spherical_attention
-from flashsign.edges.edge_sums import EdgeSums, top_edges
-from flashsign.edges.results import EdgeMeans, TopEdges
+from flashsign.edges.edge_sums import EdgeMeans, EdgeSums, TopEdges, top_edges
 from flashsign.errors import BackendUnavailable, BrokenLaw, ShapeMismatch, UnusableTiles
 from flashsign.layers.cross_entropy import distribution_cross_entropy, linear_cross_entropy, weighted_cross_entropy
 from flashsign.layers.feed_forward import mlp

@@ -1,4 +1,4 @@
-"""Calls that would give a wrong answer in silence, or that are likely mistakes, are refused by an error of their own."""
+"""Calls that would give a wrong answer in silence, or that are likely mistakes, are refused by their own error."""
 
 import pytest
 import torch

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flashsign.tuning.block_sizes import BlockSizes, Kernel, RowBlockSizes
 from flashsign.tuning.device import device_limits, device_name
-from flashsign.tuning.tables import FALLBACK, KEPT, PASSES, TABLES
+from flashsign.tuning.tables import FALLBACK, IN_LITTLE_MEMORY, KEPT, LITTLE_MEMORY, PASSES, TABLES
 from flashsign.tuning.tile_file import VARIABLE, read
 
 Tiles = Mapping[str, BlockSizes | RowBlockSizes]
@@ -48,5 +48,9 @@ def choose_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLE
 
 def choose_row_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE) -> RowBlockSizes:
     """Block sizes of a kernel of PASSES over rows [C', heads, rows, E]; width: E, padded."""
-    own = tiles.get(name) or file_block_sizes(rows.device).get(Kernel(name, rows.element_size(), width))
-    return own if isinstance(own, RowBlockSizes) else PASSES[name][rows.element_size(), width]
+    key = rows.element_size(), width
+    own = tiles.get(name) or file_block_sizes(rows.device).get(Kernel(name, *key))
+    if isinstance(own, RowBlockSizes):
+        return own
+    little = device_limits(rows.device)[1] < LITTLE_MEMORY
+    return (IN_LITTLE_MEMORY.get(name, {}).get(key) if little else None) or PASSES[name][key]

@@ -185,3 +185,12 @@ PASSES: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
     "moment_key_gradients": MOMENT_KEY_GRADIENTS,
 }
 """The tables of kernels that pass over rows once."""
+IN_LITTLE_MEMORY: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
+    "moment_queries": {(2, 128): RowBlockSizes(64, 8, 2, 1)},
+    "moment_query_sums": {(2, 128): RowBlockSizes(64, 8, 2, 1)},
+    "moment_query_gradients": {(2, 128): RowBlockSizes(64, 8, 1, 1)},
+    "moment_key_gradients": {(2, 128): RowBlockSizes(64, 8, 1, 1)},
+}
+"""Other entries of PASSES for GPUs whose programs have less than LITTLE_MEMORY bytes of shared memory (capabilities 8.6,
+8.9 and 12: 99 KiB), where those of the H200 do not fit. They were compiled for such GPUs, and never timed on one."""
+LITTLE_MEMORY = 160 * 1024

@@ -14,7 +14,7 @@ from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.split_keys import MOST_SPLITS, SPLIT_COST, SplitKeys
 
 pytest.importorskip("triton")
-from flashsign.triton.common.tile_assignment import TileAssignment
+from flashsign.triton.common.layout import TileAssignment
 from flashsign.triton.streaming import calls as stream
 from flashsign.triton.streaming.nan_repair import repair_rows
 from flashsign.triton.streaming.scaled_keys import ScaledKeys

@@ -29,7 +29,7 @@ def bag_rows(bag, offsets, rows, PACKED: tl.constexpr):
 
 @triton.jit
 def program_tile(schedule, tiles, heads, BLOCK: tl.constexpr, PACKED: tl.constexpr):
-    """Bag (-1: none), head and first row of this program's tile: see tile_assignment.TileAssignment."""
+    """Bag (-1: none), head and first row of this program's tile: see layout.TileAssignment."""
     program = tl.program_id(0)
     tile, head = program % tiles, program // tiles % heads
     if PACKED:

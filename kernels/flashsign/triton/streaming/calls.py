@@ -13,6 +13,7 @@ from flashsign.call import AttentionCall
 from flashsign.dispatch import HOPPER_TRITON, Kernel, dq_from_moments, hopper_block_sizes
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import (
+    TileAssignment,
     UncheckedDescriptor,
     aligned,
     aligned_call,
@@ -23,7 +24,6 @@ from flashsign.triton.common.layout import (
     strides,
     with_gaps,
 )
-from flashsign.triton.common.tile_assignment import TileAssignment
 from flashsign.triton.streaming import query_gradient
 from flashsign.triton.streaming.backward import key_gradients, scaled_queries, sum_of_bags
 from flashsign.triton.streaming.forward import stream_forward

@@ -41,8 +41,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from flashsign.call import AttentionCall
 from flashsign.triton.common import device_functions, launch
-from flashsign.triton.common.layout import GAP, cdiv, descriptor, strides
-from flashsign.triton.common.tile_assignment import TileAssignment
+from flashsign.triton.common.layout import GAP, TileAssignment, cdiv, descriptor, strides
 from flashsign.triton.streaming import scaled_keys
 from flashsign.triton.streaming.nan_repair import repair_rows
 from flashsign.triton.streaming.scaled_keys import ScaledKeys

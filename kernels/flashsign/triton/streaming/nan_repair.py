@@ -16,8 +16,7 @@ from triton.language.extra.cuda import gdc_wait
 from flashsign.call import AttentionCall
 from flashsign.triton.common.device_functions import bag_rows, program_tile
 from flashsign.triton.common.launch import start, starts_early
-from flashsign.triton.common.layout import descriptor, multiplicity_strides, precision, strides
-from flashsign.triton.common.tile_assignment import TileAssignment
+from flashsign.triton.common.layout import TileAssignment, descriptor, multiplicity_strides, precision, strides
 from flashsign.triton.streaming.forward import sum_without_absent_keys
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
 from flashsign.tuning.tables import NAN_REPAIR
