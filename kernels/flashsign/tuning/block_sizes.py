@@ -42,9 +42,11 @@ class BlockSizes:
     warps: int
     stages: int
 
-    def shared(self, kept: int, row: int) -> int:
-        """Bytes of shared memory for `kept` own tiles and the pipeline's tiles of two tensors; row: bytes of a row."""
-        return (kept * self.own + 2 * self.stages * self.other) * row
+    def shared(self, kept: int, row: int, size: int) -> int:
+        """Bytes of shared memory for `kept` own tiles and the pipeline's tiles of two tensors; row: bytes of a row,
+        size: of a number. Three TF32 products of float32 numbers keep a second tile of each."""
+        split = 2 * self.own + self.other if size == 4 else 0
+        return (kept * self.own + 2 * self.stages * self.other + split) * row
 
 
 @dataclass(frozen=True)

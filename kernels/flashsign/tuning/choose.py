@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flashsign.tuning.block_sizes import BlockSizes, Kernel, RowBlockSizes
 from flashsign.tuning.device import device_limits, device_name
-from flashsign.tuning.tables import FALLBACK, IN_LITTLE_MEMORY, KEPT, LITTLE_MEMORY, PASSES, TABLES
+from flashsign.tuning.tables import FALLBACK, IN_LITTLE_MEMORY, KEPT, LITTLE_MEMORY, PASSES, SMALLEST, TABLES
 from flashsign.tuning.tile_file import VARIABLE, read
 
 Tiles = Mapping[str, BlockSizes | RowBlockSizes]
@@ -32,15 +32,18 @@ def choose_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLE
     """Block sizes of a kernel of TABLES whose own tiles are of rows [C', heads, rows, E]; width: E, padded.
 
     Of the table's entries that fit into shared memory, the first that makes a tile for every multiprocessor, or the
-    last; FALLBACK where none fits.
+    last; FALLBACK or SMALLEST where none fits.
     """
     size = rows.element_size()
     own = tiles.get(name) or file_block_sizes(rows.device).get(Kernel(name, size, width))
     if isinstance(own, BlockSizes):
         return own
     multiprocessors, memory = device_limits(rows.device)
-    fitting = [each for each in TABLES[name][size, width] if each.shared(KEPT[name], width * size) <= memory]
-    fitting = fitting or [FALLBACK]
+
+    def fit(some: Sequence[BlockSizes]) -> list[BlockSizes]:
+        return [each for each in some if each.shared(KEPT[name], width * size, size) <= memory]
+
+    fitting = fit(TABLES[name][size, width]) or fit([FALLBACK]) or [SMALLEST]
     bags_and_heads = rows.shape[0] * rows.shape[1]
     filling = (each for each in fitting if bags_and_heads * -(-rows.shape[2] // each.own) >= multiprocessors)
     return next(filling, fitting[-1])

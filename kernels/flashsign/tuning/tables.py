@@ -15,8 +15,8 @@ from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes, SmallBagBloc
 SEEN = frozenset({((9, 0), "3.6")})
 """Compute capabilities with the releases of Triton with which all kernels were seen right on GPUs of that kind (H100,
 H200). Elsewhere a kernel is checked before its first use (operators.verify)."""
-FALLBACK = BlockSizes(32, 16, 4, 1)
-"""Block sizes for GPUs whose shared memory is too small for every measured entry."""
+FALLBACK, SMALLEST = BlockSizes(32, 16, 4, 1), BlockSizes(16, 16, 4, 1)
+"""Block sizes for GPUs whose shared memory is too small for every measured entry, and for FALLBACK."""
 
 FORWARD: dict[tuple[int, int], list[BlockSizes]] = {
     (2, 16): [BlockSizes(128, 128, 4, 4)],
@@ -191,6 +191,6 @@ IN_LITTLE_MEMORY: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
     "moment_query_gradients": {(2, 128): RowBlockSizes(64, 8, 1, 1)},
     "moment_key_gradients": {(2, 128): RowBlockSizes(64, 8, 1, 1)},
 }
-"""Other entries of PASSES for GPUs whose programs have less than LITTLE_MEMORY bytes of shared memory (capabilities 8.6,
-8.9 and 12: 99 KiB), where those of the H200 do not fit. They were compiled for such GPUs, and never timed on one."""
+"""Other entries of PASSES for GPUs whose programs have less than LITTLE_MEMORY bytes of shared memory (capabilities
+8.6, 8.9 and 12: 99 KiB), where those of the H200 do not fit. They were compiled for such GPUs, never timed on one."""
 LITTLE_MEMORY = 160 * 1024
