@@ -36,7 +36,7 @@ from training_steps import BATCHES, PRECISIONS, Measured, Point, Training, batch
 from flashsign import spherical_attention
 from grn.bags import Bags, Batch
 from grn.model.objectives import mean_losses, total_loss
-from grn.training.loop.task import Task
+from grn.training.task import Task
 
 
 class Loss(nn.Module):

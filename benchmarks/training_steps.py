@@ -40,7 +40,7 @@ from grn.model.objectives import mean_losses, total_loss
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
-from grn.training.loop.task import Task
+from grn.training.task import Task
 
 VOCABULARY = 40000  # genes that the model knows, for packed bags
 CELLS = {
