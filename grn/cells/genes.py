@@ -42,11 +42,14 @@ class Chosen:
 
     positions: in the data, sorted, int64.   regulators: positions among the chosen ones; None: every gene may regulate.
     named: positions in the data of the named regulators; None: none were named.
+    listed, listed_regulators: the names in data.genes and data.regulators, where they list any.
     """
 
     positions: np.ndarray
     regulators: np.ndarray | None
     named: np.ndarray | None
+    listed: list[str]
+    listed_regulators: list[str]
 
 
 def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
@@ -116,13 +119,12 @@ def choose(training: sparse.csr_matrix, names: Sequence[str], config: DataConfig
     """
     named = choose_regulators(names, config.regulators)
     positions = choose_genes(training, names, config.genes, named, config.values)
-    if named is None:
-        return Chosen(positions, None, None)
-    regulators = np.flatnonzero(np.isin(positions, named)).astype(np.int64)
-    if regulators.size == 0:
+    regulators = None if named is None else np.flatnonzero(np.isin(positions, named)).astype(np.int64)
+    if regulators is not None and regulators.size == 0:
         problem = "None of the regulators ({field}) is among the chosen genes"
         raise DataError(problem, field="data.regulators", advice="choose more genes (data.genes)")
-    return Chosen(positions, regulators, named)
+    listed, wanted = listed_genes(config.genes, "data.genes"), listed_genes(config.regulators, "data.regulators")
+    return Chosen(positions, regulators, named, listed, wanted)
 
 
 def choose_genes(
