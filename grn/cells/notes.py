@@ -65,7 +65,8 @@ def notes_on_cells(
         f"No training cell has the type {listed([repr(cells.classes[each]) for each in untrained])}, as groups stay "
         "together in the split, and no cell will be called so; give more groups with such cells.": untrained.size,
         f"{chosen.positions.size} of {len(names)} genes are used ({listed(vocabulary, most=3)}){used}.": True,
-        f"{len(absent_genes)} of {len(chosen.listed)} genes of {config.genes} are {_absent(absent_genes, names)}.": absent_genes,
+        f"{len(absent_genes)} of {len(chosen.listed)} genes of {config.genes} are "
+        f"{_absent(absent_genes, names)}.": absent_genes,
         f"{len(dates)} gene names look like dates ({examples(dates)}), which spreadsheets make of names such as "
         "MARCH1; if that was not meant, export the data again, with the names as text.": dates,
         "Every gene may regulate.": chosen.named is None,
