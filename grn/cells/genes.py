@@ -22,8 +22,8 @@ from grn.cells.gene_lists import LISTS, read_list
 from grn.cells.obs import CONTROL, column_of
 from grn.cells.preprocessing.moments import residual_variance, variance
 from grn.config.schema import DataConfig
-from grn.errors import ConfigError, DataError
-from grn.io.atomic import does_not_exist, unpacked
+from grn.errors import ConfigError, DataError, nearest
+from grn.io.atomic import unpacked
 
 OF_CELLS = re.compile(
     r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE
@@ -194,9 +194,9 @@ def read_gene_list(name: str, field: str) -> list[str]:
     if name in LISTS and not path.is_file():
         return read_list(name)
     if not path.is_file():
-        advice = f"give a file with one gene a line, the genes themselves as [A, B], or one of {', '.join(LISTS)}"
-        problem = "it is not a file" if path.exists() else does_not_exist(path, "give another name").rstrip(".")
-        raise DataError(f"{{field}} is {name[:80]!r}: {problem}", field=field, advice=advice)
+        near = nearest(name, ["all", *LISTS], likeness=0.7)
+        advice = f"did you mean {near}?" if near else "give a file with one gene a line, or names of genes as [A, B]"
+        raise DataError(f"{{field}} is {name[:80]!r}, but there is no such file", field=field, advice=advice)
     with unpacked(path) as file:
         lines = [line.strip() for line in file.read().decode("utf-8-sig", errors="replace").splitlines()]
     genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))

@@ -159,7 +159,7 @@ def test_text_is_read_in_the_orientation_that_is_given(tiny_run, simulated, data
     found, _ = write_predictions(tiny_run, text, tmp_path / "out.h5ad", orientation="genes_by_cells")
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
     with pytest.raises(
-        DataError, match=r"16 of its row names are known gene names.*set data\.orientation to genes_by_cells"
+        DataError, match=r"16 names of its cells are known gene names.*set data\.orientation to genes_by_cells"
     ):
         write_predictions(tiny_run, text, tmp_path / "no.h5ad", orientation="cells_by_genes")
     with pytest.raises(ConfigError, match=r"cells\.h5ad is not a text file and needs none"):

@@ -449,8 +449,7 @@ def test_quiet_prints_nothing(grn_evaluate):
         (["network.csv", "reference.csv", "--data", "pbm.yaml"], "did you mean pbmc.yaml?"),
         (
             ["network.csv", "reference.csv", "--data", "network.csv"],
-            "network.csv is a list of edges (its columns are source, target, weight), where cells are expected; give a "
-            "matrix of cells and genes (grn.read_network and grn evaluate read lists of edges).",
+            "network.csv is a text file, which does not say what its rows are",
         ),
         (["network.csv", "reference.csv", "--output", "network.csv"], "network.csv already exists"),
         (["network.csv", "reference.csv", "--permutations", "-1"], "--permutations"),

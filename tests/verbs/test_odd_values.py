@@ -124,7 +124,7 @@ def test_names_of_several_levels_are_refused():
 
 def test_a_label_that_files_would_cut_off_is_refused():
     cells = anndata.AnnData(np.ones((40, 30), np.float32), obs=pd.DataFrame({"type": ["a\0", "b"] * 20}))
-    with pytest.raises(DataError, match=r"The label .* null character"):
+    with pytest.raises(DataError, match="has a character that files cannot hold"):
         grn.train(cells, label_key="type", quiet=True)
 
 
@@ -229,7 +229,7 @@ def test_a_backed_file_that_was_overwritten_is_damaged(tmp_path):
     cells = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
     cells.file.close()
     (tmp_path / "cells.h5ad").write_bytes(b"no\x00cells")
-    with pytest.raises(DataError, match=r"cells\.h5ad cannot be read as \.h5ad"):
+    with pytest.raises(DataError, match=r"cells\.h5ad cannot be read"):
         grn.train(cells, quiet=True)
 
 

@@ -193,16 +193,6 @@ def test_the_true_cause_is_named(mistake, tiny_run, cells):
         call(grn.load(tiny_run), cells)
 
 
-@pytest.mark.parametrize(
-    "columns", [["source", "target", "weight"], ["TF", "target", "importance"], ["Gene1", "Gene2"]]
-)
-def test_a_list_of_edges_is_no_matrix_of_cells(columns, tmp_path):
-    edges = pd.DataFrame([["R1", "G1", 0.5]], columns=[*columns, "x"][:3])
-    edges.to_csv(tmp_path / "edges.csv.gz", index=False)
-    with pytest.raises(UserError, match=r"edges\.csv\.gz is a list of edges \(its columns are .* where cells"):
-        grn.network(tmp_path / "edges.csv.gz", quiet=True)
-
-
 def test_a_screen_of_a_run_without_types_says_what_to_do(unlabelled, cells):
     with pytest.raises(UserError, match=r"it has no labels, and no states: train with labels\.$"):
         grn.screen(unlabelled, "a", "b", data=cells, quiet=True)
