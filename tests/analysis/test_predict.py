@@ -144,7 +144,7 @@ def test_counts_and_gene_names_may_be_elsewhere(tiny_run, simulated, data, tmp_p
     assert "layer 'umi'" in messages.text
     with pytest.raises(DataError, match="layer:umi"):
         write_predictions(tiny_run, moved, tmp_path / "no.h5ad", gene_key="symbol")
-    with pytest.raises(VocabularyMismatch, match=r"Ensembl ids \('ENSG0.*symbol"):
+    with pytest.raises(VocabularyMismatch, match=r"Ensembl ids, 'ENSG0.*symbol"):
         write_predictions(tiny_run, moved, tmp_path / "no.h5ad", counts="layer:umi")
     assert not (tmp_path / "no.h5ad").exists()
 
@@ -257,7 +257,7 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
         ({"key_added": "a\0"}, ConfigError, "without '/' and control characters"),
         ({"key_added": ""}, ConfigError, "--key-added is ''"),
         ({"error": 2.0}, ConfigError, r"--error is 2\.0; give the share of wrong labels"),
-        ({"counts": "umi"}, ConfigError, "'umi'; it must be X, raw, layer:NAME or recover"),
+        ({"counts": "umi"}, ConfigError, "'umi'; use X, raw, layer:NAME or recover"),
         ({"gene_key": "symbol"}, DataError, "'symbol'"),
     ],
 )

@@ -101,7 +101,7 @@ PROPERTY = {"objectives": {"property": {"weight": 1.0, "key": "age"}}}
             "'age' has 0 finite numbers .in single precision. among the training cells",
         ),
         (COUNTS[:0], {}, "holds no cells"),
-        (COUNTS[:, :0], {}, "holds no genes; give other data"),
+        (COUNTS[:, :0], {}, "holds no genes"),
     ],
 )
 def test_cells_from_which_nothing_can_be_learned_are_refused_and_leave_nothing(

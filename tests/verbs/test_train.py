@@ -148,8 +148,7 @@ def test_progress_is_plain_lines_that_name_no_temporary_folder(adata, config, te
     train(adata, config, quiet=False)
     printed, wrong = capfd.readouterr()
     lines = printed.splitlines()
-    assert lines[0].startswith("80 cells x 16 genes with 1234 values: the run takes about ")
-    assert lines[1].startswith("80 cells x 16 genes (") and any(line.startswith("step 6/6") for line in lines)
+    assert lines[0].startswith("80 cells x 16 genes (") and any(line.startswith("step 6/6") for line in lines)
     assert "\r" not in printed and "\x1b" not in printed and str(temporary) not in printed and not wrong
     train(adata, config)
     assert capfd.readouterr() == ("", "")
@@ -315,13 +314,13 @@ WRONG = {
         lambda adata: changed(adata, X=adata.X.log1p(), layers={"umi": adata.X}),
         {},
         DataError,
-        r"it looks log-normalised.* set counts: layer:umi",
+        r"it looks log-normalised.*layer:umi",
     ),
     "a gene that comes twice": (
         lambda adata: changed(adata, var_names=["R1", "R1", *adata.var_names[2:]]),
         {},
         DataError,
-        r'gene names occur more than once.*\'R1\'.*; give set={"data.duplicates": "sum"} to add',
+        r"gene names occur more than once.*'R1'.*to sum to add",
     ),
     "a cell that comes twice": (
         lambda adata: changed(adata, obs_names=["a", "a", *adata.obs_names[2:]]),
@@ -365,7 +364,7 @@ WRONG = {
         lambda adata: "cells.h5ad",
         {},
         DataError,
-        r"cells\.h5ad does not exist.*; give a file or scanpy:",
+        r"cells\.h5ad does not exist.* a file or .*scanpy:",
     ),
     "no such configuration": (lambda adata: "pbm.yaml", {"config": None}, ConfigError, r"did you mean pbmc\.yaml\?"),
     "two configurations": (lambda adata: "pbmc.yaml", {}, ConfigError, r"a configuration already"),
