@@ -31,7 +31,7 @@ from sets import VARIABLE, folder, read_reference
 from grn.cells.cells import Cells, load_cells
 from grn.cells.preprocessing.scale import mean_and_sd
 from grn.cells.preprocessing.split import Split
-from grn.config.schema import Config
+from grn.config.schema import Config, Simulation
 from grn.networks.evidence.false_discovery import edge_evidence
 from grn.networks.in_context import paths_between
 from grn.regulation.cell_table import TrainingCells
@@ -53,7 +53,7 @@ STRATA, SMALLEST = 20, 20  # of depth in each cell type, where each has at least
 
 
 def shuffled(values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, generator: np.random.Generator):
-    """values [C, R] with whole rows permuted among cells of one type [C] and of nearly the same depth: only these relate
+    """values [C, R], whole rows permuted among cells of one type [C] and of nearly the same depth: only these relate
     a knock-off to a target, so that a small q-value means association with a true regulator."""
     moved = values.copy()
     for cell_type in np.unique(cell_types):
@@ -74,7 +74,7 @@ KINDS = {
 
 
 def simulated(changes: dict[str, float], seed: int) -> tuple[Config, Cells, Split, pd.DataFrame]:
-    settings = {"path": "simulated:", "label_key": "cell_type", "simulated": {"seed": seed, **changes}}
+    settings = {"path": "simulated:", "label_key": "cell_type", "simulated": Simulation(**{"seed": seed, **changes})}
     count = Config.model_validate({"data": settings}).data.simulated.regulators
     settings["regulators"] = [f"R{number + 1}" for number in range(count)]
     config = Config.model_validate({"data": settings})

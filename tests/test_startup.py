@@ -23,7 +23,7 @@ def imported_by(code: str) -> set[str]:
     [
         "import grn; dir(grn)",
         "import grn.plots; dir(grn.plots)",
-        "import grn.config.schema, grn.config.files, grn.config.fields, grn.config.mistakes, grn.config.strict_yaml",
+        "import grn.config.schema, grn.config.files, grn.config.mistakes, grn.config.strict_yaml",
         "import grn.errors, grn.io.atomic, grn.messages, grn.io.run_folder",
         "from grn.cli.main import main; main(['--help'])",
         "from grn.cli.main import main; main(['train', '--help'])",

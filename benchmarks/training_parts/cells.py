@@ -81,7 +81,7 @@ def batches(point: Point, count: int, seed: int = 0) -> list[Batch]:
 def _batch(point: Point, chosen: Tensor | None, programs: Tensor, random: torch.Generator) -> Batch:
     """programs [classes, V]: log levels of the genes per class, which the model can learn."""
     masked_fraction = DEFAULTS.objectives.masked_multiplicity.fraction
-    absent_fraction = DEFAULTS.data.absent_fraction
+    absent_fraction = 0.1  # as in CellsDataModule
     cells, shape = point.cells, (point.cells, point.vocabulary)
     chance = torch.rand(shape, generator=random)
     masked, extra = chance < masked_fraction, chance < masked_fraction * absent_fraction

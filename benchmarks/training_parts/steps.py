@@ -21,6 +21,7 @@ from grn.model.objectives import mean_losses, total_loss
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
+from grn.regulation.members import RegulationSettings
 from grn.training.task import Task
 from training_parts.cells import CLASSES, DEFAULTS, MODELS, Point, regulators
 
@@ -83,8 +84,8 @@ def build_model(point: Point, batch: Batch, dropout: float | None, seed: int) ->
     chosen, regulation = regulators(point), None
     if point.members:
         every = torch.arange(point.vocabulary) if chosen is None else chosen
-        heads, width = DEFAULTS.regulation.heads, DEFAULTS.regulation.width
-        layer = RegulationLayer(point.members, point.vocabulary, every, heads, width)
+        sizes = RegulationSettings()
+        layer = RegulationLayer(point.members, point.vocabulary, every, sizes.heads, sizes.width)
         regulation = Regulation(layer.requires_grad_(False))
     torch.manual_seed(seed)
     model = Model(settings, point.vocabulary, regulators=chosen, classes=CLASSES, regulation=regulation)

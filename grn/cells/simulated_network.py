@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.config.schema import SimulatedConfig
+from grn.config.schema import Simulation
 from grn.errors import ConfigError
 
 BASAL = 1.0  # production of a gene without a regulator; an edge of mean strength adds as much at its half response
@@ -135,7 +135,7 @@ class _Part:
         return response @ self.matrix + self.offset
 
 
-def plant(config: SimulatedConfig, generator: np.random.Generator) -> PlantedNetwork:
+def plant(config: Simulation, generator: np.random.Generator) -> PlantedNetwork:
     """A regulator is regulated by earlier ones only, a master by none. Raises ConfigError."""
     _check(config)
     regulators, genes = config.regulators, config.genes
@@ -163,12 +163,12 @@ def masters(regulators: int) -> int:
     return max(1, regulators // 2)
 
 
-def own_generator(config: SimulatedConfig, draws: int) -> np.random.Generator:
+def own_generator(config: Simulation, draws: int) -> np.random.Generator:
     """The generator of one kind of draws (HUBS, ...), which leaves the others as they are."""
     return np.random.default_rng([config.seed, draws])
 
 
-def _check(config: SimulatedConfig) -> None:
+def _check(config: Simulation) -> None:
     if config.regulators >= config.genes:
         raise ConfigError(
             f"data.simulated.regulators {config.regulators} leaves no target among {config.genes} genes; "
@@ -195,7 +195,7 @@ def _check(config: SimulatedConfig) -> None:
             )
 
 
-def _with_cascades(source: np.ndarray, target: np.ndarray, config: SimulatedConfig) -> tuple[np.ndarray, np.ndarray]:
+def _with_cascades(source: np.ndarray, target: np.ndarray, config: Simulation) -> tuple[np.ndarray, np.ndarray]:
     """The edges with cascades A -> B -> C in the place of all other edges to their B and C.
 
     A is a master, B a regulator that is none, which may be in several cascades, always with the same A, and C a target
@@ -214,7 +214,7 @@ def _with_cascades(source: np.ndarray, target: np.ndarray, config: SimulatedConf
     return source[order], target[order]
 
 
-def _in_context(sign: np.ndarray, config: SimulatedConfig) -> tuple[np.ndarray, np.ndarray]:
+def _in_context(sign: np.ndarray, config: Simulation) -> tuple[np.ndarray, np.ndarray]:
     """Signs by cell type, int8 [E, T], and changes along the state, int8 [E], from the signs [E] of the edges."""
     edges, types = len(sign), config.cell_types
     signs = np.repeat(sign.astype(np.int8)[:, None], types, axis=1)

@@ -50,7 +50,7 @@ def command(
     from grn.analysis.compare.compare import compare_run
     from grn.cli.console import console, plain, print_table
 
-    to = console(quiet)
+    to = console()
     table = compare_run(
         run,
         by,

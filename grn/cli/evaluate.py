@@ -107,7 +107,7 @@ def command(
     from grn.analysis.evaluation.type_scores import TYPE_SCORES, printed_type_rows
     from grn.cli.console import console, plain, print_table
 
-    to = console(quiet)
+    to = console()
     with reworded(OPTIONS):
         found = compare(
             network,

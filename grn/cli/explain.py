@@ -73,7 +73,7 @@ def command(
 
     from grn.verbs.explain import explain
 
-    to = console(quiet)
+    to = console()
     with reworded(WORDS | {f"map {names}": f"--map {names}"}):
         say = plain(to)
         table = explain(

@@ -100,7 +100,7 @@ def command(
     from grn.analysis.perturbation.subject import Subject
     from grn.analysis.perturbation.what_is_done import Plan
 
-    to = console(quiet)
+    to = console()
     if screen and cell_type is not None and towards is not None:
         subject = Subject.of_run(run)
         table = screen_regulators(subject, cell_type, towards, kind=screen.value, steps=steps, say=plain(to))

@@ -100,5 +100,5 @@ def command(
             error=error,
             names=names,
             labels=labels,
-            say=plain(console(quiet)),
+            say=plain(console()),
         )

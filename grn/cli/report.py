@@ -23,4 +23,4 @@ def command(
     with reworded({"load the folder of the run": "give the folder of the run"}):
         opened = load(run)
         path = opened._write_report(opened.folder)
-    plain(console(quiet))(f"Report: {path}")
+    plain(console())(f"Report: {path}")

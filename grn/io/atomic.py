@@ -49,12 +49,8 @@ def replacing_file(path: Path) -> Iterator[Path]:
     Raises RunFolderError where the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        # The suffix is kept, because writers choose the format by it.
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
-    except OSError as error:
-        error.filename = str(path)  # the user does not know the temporary name
-        raise
+    # The suffix is kept, because writers choose the format by it.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     beside = Path(name)
     try:

@@ -24,11 +24,11 @@ WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "ed
 def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
     """The configuration file in a run folder. Raises RunFolderError where a `needed` file is missing, and for a folder
     with parts of different runs."""
-    if not run.exists():
-        raise RunFolderError(no_such_run(run, "give a run folder."))
     if missing := [name for name in needed if not (run / name).is_file()]:
         raise RunFolderError(
-            f"{run} is not a run folder: it has no {missing[0]}", advice="give a folder that grn train made"
+            f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made."
+            if run.exists()
+            else no_such_run(run, "give a run folder.")
         )
     refuse_mixed_parts(run)
     return run / CONFIG

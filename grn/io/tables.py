@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from grn.errors import DataError, UserError, nearest, one_line
+from grn.errors import DataError, nearest, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,10 +43,10 @@ def unpacked(path: Path) -> Iterator[IO[bytes]]:
     try:
         with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
             yield cast(IO[bytes], file)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
-        raise DataError(f"{path} is damaged or truncated ({one_line(problem)})", advice="copy it again") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder", advice="give the path of a file") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error, IsADirectoryError) as problem:
+        raise DataError(
+            f"{path} is a folder, or damaged ({one_line(problem)})", advice="give a file, or copy it again"
+        ) from None
 
 
 def number_advice(text: str) -> str | None:
@@ -61,9 +61,7 @@ def table_of_run(path: Path) -> Iterator[None]:
     """Within it, what pandas and pyarrow raise for a damaged table of a run becomes a DataError about `path`."""
     try:
         yield
-    except (MemoryError, PermissionError, UserError):
-        raise
-    except Exception as problem:
+    except (OSError, ValueError, LookupError, TypeError, NotImplementedError) as problem:
         raise DataError(
             f"{path} is missing or damaged ({one_line(problem)})", advice="restore it, or train again"
         ) from problem

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grn.config.files import without_removed
 from grn.config.schema import ModelConfig
 from grn.config.strict_yaml import parse_yaml
 from grn.errors import ConfigError, RunFolderError
@@ -41,8 +42,6 @@ class ModelFiles:
 
 def read_model_folder(folder: Path) -> ModelFiles:
     """Reads a model folder, or the one in a run folder. Raises RunFolderError where it is missing or damaged."""
-    if not folder.exists():
-        raise RunFolderError(no_such_run(folder, "give a run folder or its model/."))
     if (folder / "model").is_dir():
         refuse_mixed_parts(folder)
         folder = folder / "model"
@@ -50,30 +49,30 @@ def read_model_folder(folder: Path) -> ModelFiles:
         refuse_cut_off(folder, ("model",))
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise RunFolderError(
-            f"{folder} is not a whole model: {missing[0]} is missing", advice="give a run folder or its model/"
+            f"{folder} is not a whole model: {missing[0]} is missing; give a run folder or its model/."
+            if folder.exists()
+            else no_such_run(folder, "give a run folder or its model/.")
         )
     content = {name: (folder / name).read_bytes() for name in FILES}
     try:
         card = json.loads(content.pop(CARD))
-        found, ours = card["format"], card["hash"] == hash_of(card, content)
-    except (ValueError, TypeError, KeyError) as damage:
-        raise damaged_model(folder) from damage
-    if found not in READABLE:
-        raise RunFolderError(
-            f"{folder} has format {found!r}, and this version reads {FORMAT}",
-            advice="train again, or use the version that wrote it",
-        )
-    if not ours:
-        raise damaged_model(folder)
-    try:
+        if card["format"] not in READABLE:
+            raise RunFolderError(
+                f"{folder} has format {card['format']!r}, and this version reads {FORMAT}",
+                advice="train again, or use the version that wrote it",
+            )
+        if card["hash"] != hash_of(card, content):
+            raise ValueError("another hash")
         return ModelFiles(
             card=card,
-            config=ModelConfig(**parse_yaml(content["config.yaml"].decode(), "config.yaml")[0]),
+            config=ModelConfig(
+                **without_removed(parse_yaml(content["config.yaml"].decode(), "config.yaml")[0], "model.")
+            ),
             vocabulary=names_in(content["vocabulary.txt"]),
             classes=tuple(json.loads(content["labels.json"])),
             tensors=content["model.safetensors"],
         )
-    except (ValueError, TypeError, ConfigError) as damage:
+    except (ValueError, TypeError, KeyError, ConfigError) as damage:
         raise damaged_model(folder) from damage
 
 

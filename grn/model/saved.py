@@ -100,8 +100,6 @@ class TrainedModel:
             if not all(tensor.isfinite().all() for tensor in tensors.values()):
                 raise ValueError("a weight is not finite")
             measures, share = tensors.pop(MEASURES).numpy(), tensors.pop(SHARE).numpy()
-            if not len(measures) == len(share) == len(files.vocabulary):
-                raise ValueError("the genes that measure depth are not the model's")
             shape = card.get("reader")  # format 6 has none
             genes, classes = len(files.vocabulary), len(files.classes)
             reader = None if shape is None else CellReader(genes, classes, ReaderShape(**shape)).requires_grad_(False)

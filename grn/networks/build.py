@@ -37,6 +37,7 @@ from grn.networks.weights import Network
 from grn.process_memory import give_back
 from grn.regulation.fit import ChosenPenalties, FittedRegulation, fit_regulation
 from grn.regulation.states import States
+from grn.threads import threads_for
 
 SIGNIFICANT = 0.05  # q-value up to which edges are counted
 
@@ -54,7 +55,9 @@ def fit_layers(
 ) -> FittedRegulation:
     """`fit_regulation` with the prior network of the configuration. Raises what that does, and DataError."""
     prior = None if config.network.prior is None else prior_of(config.network, cells).strength
-    return fit_regulation(config, cells, states, rows, mean=mean, sd=sd, say=say, penalties=penalties, prior=prior)
+    settings, regulators = config.regulation, len(mean) if cells.regulators is None else len(cells.regulators)
+    with threads_for(settings.batch_size * settings.heads * len(mean) * regulators):
+        return fit_regulation(config, cells, states, rows, mean=mean, sd=sd, say=say, penalties=penalties, prior=prior)
 
 
 def with_prior(
@@ -98,7 +101,6 @@ def edges_of_regulation(
         mean=mean,
         sd=sd,
         seed=config.trainer.seed,
-        signed_layers=config.model.signed_layers,
     )
     regulators = fitted.regulation.regulators.numpy()
     network, prior, _ = with_prior(found, config, cells, regulators, say)

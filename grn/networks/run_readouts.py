@@ -103,7 +103,6 @@ def read_networks(
                 mean=model.mean,
                 sd=model.sd,
                 seed=seed,
-                signed_layers=model.config.signed_layers,
             )
     if readout == "attention":
         chosen = attention or Network(mean, {}, np.broadcast_to(np.float32(0.5), layers[0].shape))

@@ -29,7 +29,7 @@ from grn.regulation.cell_table import BothTargets, CellTable, TrainingCells, bot
 from grn.regulation.folds import held_out_cells, validation_folds
 from grn.regulation.levels import level_error
 from grn.regulation.linear import FOLDS, Penalties, PriorError, choose_penalties, weigh_by_prior
-from grn.regulation.members import start, train_members
+from grn.regulation.members import RegulationSettings, start, train_members
 from grn.regulation.states import States
 
 MOST_SCORES = 2**32  # of all members and states together, 16 GiB; the fit holds about nine tables of this size
@@ -100,14 +100,15 @@ def fit_ensemble(
     prediction chooses how much it counts.   targets: of an earlier fit to the same cells on the same device; None: they
     are computed. Raises TrainingDiverged.
     """
-    members = config.members if members is None else members
+    settings = RegulationSettings.of(config)
+    members = settings.members if members is None else members
     if cells.groups is not None and cells.fitted_groups() is None:
         say("All cells to fit are of one group (data.group_key), so the regulation layer holds out cells at random.")
     torch.manual_seed(seed)
     regulators = torch.as_tensor(cells.regulators)
     states = cells.memberships().shape[1]
-    width = min(config.width, len(regulators) + 1)  # more would be of no use, as no scores need more
-    layer = RegulationLayer(members, len(cells.mean), regulators, config.heads, width, states)
+    width = min(settings.width, len(regulators) + 1)  # more would be of no use, as no scores need more
+    layer = RegulationLayer(members, len(cells.mean), regulators, settings.heads, width, states)
     set_units(layer, cells)
     table = CellTable(layer.to(device), cells, targets)
     values, ranks = choose(config, layer, table, cells, seed, prior) if penalties is None else penalties
@@ -137,7 +138,7 @@ def fit_ensemble(
     errors = train_members(
         layer,
         table,
-        config.model_copy(update={"steps": steps}),
+        settings.model_copy(update={"steps": steps}),
         training=training,
         held_out=held_out,
         seed=seed,
@@ -146,8 +147,7 @@ def fit_ensemble(
     )
     if not errors.isfinite().all():
         raise TrainingDiverged(
-            "The held-out error of the regulation layer is not finite. Lower regulation.learning_rate "
-            f"({config.learning_rate:g}), or look for cells with extreme values."
+            "The held-out error of the regulation layer is not finite; look for cells with extreme values."
         )
     layer.requires_grad_(False)
     return FittedLayer(layer, values, ranks, errors)
@@ -274,18 +274,12 @@ def prior_sentence(found: PriorError) -> str:
 
 
 def refuse_too_many_scores(config: Config, cells: TrainingCells) -> None:
-    genes, regulators = len(cells.mean), len(cells.regulators)
-    stacked = config.regulation.members * cells.memberships().shape[1]
-    scores = stacked * config.regulation.heads * genes * regulators
+    genes, regulators, settings = len(cells.mean), len(cells.regulators), RegulationSettings.of(config.regulation)
+    scores = settings.members * cells.memberships().shape[1] * settings.heads * genes * regulators
     if scores > MOST_SCORES:
-        few = scores * 5 * 2 <= MOST_SCORES * config.regulation.members * config.regulation.heads
         raise ConfigError(
-            f"{regulators} regulators of {genes} genes in {config.regulation.members} members with "
-            f"{config.regulation.heads} heads give more scores than the regulation layer can hold in memory; "
-            + (
-                "lower regulation.members or regulation.heads (the defaults are 5 and 2)."
-                if few
-                else "list the regulators (data.regulators), choose fewer genes (data.genes), or train without the "
-                "layer: regulation.members: 0 and network.readout: attention."
-            )
+            f"{regulators} regulators of {genes} genes in {settings.members} members (regulation.members) give more "
+            "scores than the regulation layer can hold in memory; list the regulators (data.regulators), choose fewer "
+            "genes (data.genes) or members, or train without the layer: regulation.members: 0 and network.readout: "
+            "attention."
         )

@@ -15,11 +15,12 @@ import lightning as L
 import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from grn.errors import RunFolderError, TrainingDiverged
+from grn.errors import RunFolderError, TrainingDiverged, one_line
 from grn.io.atomic import replacing_file
 from grn.io.h5ad import RememberingFile
 
 MONITOR = "validation/loss"
+INSTEAD = "restore it, copy the other checkpoint over it, or move the folder away to start again at step 0"
 
 
 class StreamedCheckpoints(TorchCheckpointIO):
@@ -32,17 +33,16 @@ class StreamedCheckpoints(TorchCheckpointIO):
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of an undamaged checkpoint, on the CPU. Raises RunFolderError, OSError."""
+    """The content of an undamaged checkpoint, on the CPU. Raises RunFolderError."""
+    problem = "a checksum is wrong"
     try:
         with zipfile.ZipFile(path) as parts:
-            if parts.testzip() is not None:
-                raise ValueError("a checksum is wrong")
-        # Mapped: what nobody uses of it is never in memory.
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, MemoryError):
-        raise
+            if parts.testzip() is None:
+                # Mapped: what nobody uses of it is never in memory.
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as damage:  # zipfile and torch have no single error for damaged files
-        raise RunFolderError(f"{path} is damaged", advice="restore it") from damage
+        problem = one_line(damage)
+    raise RunFolderError(f"{path} is missing or damaged ({problem})", advice=INSTEAD)
 
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
@@ -55,8 +55,7 @@ def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
         return
     with replacing_file(path) as beside:
         trainer.save_checkpoint(beside)
-        if load_checkpoint(beside)["global_step"] != trainer.global_step:
-            raise RunFolderError(f"{path} does not read back as it was written", advice="check the disk")
+        load_checkpoint(beside)  # Lightning may write nothing and say nothing
 
 
 class Checkpoints(L.Callback):

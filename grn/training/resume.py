@@ -16,11 +16,11 @@ import lightning as L
 
 import grn
 from grn.cells.cells import Cells
-from grn.config.fields import RENAMED
+from grn.config.files import without_removed
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, RunFolderError
 from grn.io.run_folder import CHECKPOINTS, COMPLETE, CONFIG, refuse_lost
-from grn.training.checkpoints import load_checkpoint
+from grn.training.checkpoints import INSTEAD, load_checkpoint
 from grn.training.machine import processes
 from grn.training.metrics import METRICS, Rows, rows_before
 
@@ -49,8 +49,7 @@ class Start:
         if self.origin is None:
             return
         ours = fields(config) | {"processes": processes(config.trainer)}
-        theirs = {RENAMED.get(name, name): value for name, value in self.origin["fields"].items()}
-        theirs["processes"] = self.origin["processes"]
+        theirs = without_removed(self.origin["fields"]) | {"processes": self.origin["processes"]}
         for name in sorted((ours.keys() | theirs.keys()) - MAY_CHANGE):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(
@@ -101,21 +100,14 @@ def find_start(folder: Path) -> Start:
 def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
     """The step of a checkpoint, the step of the best checkpoint so far, and the origin.
 
-    Raises RunFolderError where it is damaged or not one of ours, OSError where it cannot be read at all.
+    Raises RunFolderError where it is damaged or of another version.
     """
-    try:
-        saved = load_checkpoint(path)
-        origin = saved["callbacks"]["Origin"]
-        if origin["version"] == grn.__version__:
-            return saved["global_step"], saved["callbacks"]["Checkpoints"]["best_step"], origin
-        problem = f"was written by grn {origin['version']}, and this is {grn.__version__}"
-    except (FileNotFoundError, RunFolderError, KeyError):
-        problem = "is missing, damaged or of another program"
-    raise RunFolderError(
-        f"{path} {problem}",
-        advice=f"restore it, copy the other checkpoint over it to continue from there, or move {path.parent} away to "
-        "start again at step 0",
-    )
+    saved = load_checkpoint(path)
+    callbacks = saved.get("callbacks", {})
+    origin = callbacks.get("Origin", {"version": "another program"})
+    if origin["version"] != grn.__version__:
+        raise RunFolderError(f"{path} was written by {origin['version']}, not {grn.__version__}", advice=INSTEAD)
+    return saved["global_step"], callbacks["Checkpoints"]["best_step"], origin
 
 
 def fields(config: Config) -> dict[str, Any]:

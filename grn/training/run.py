@@ -49,6 +49,7 @@ from grn.networks.cells_of_run import refuse_lost_cells
 from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
 from grn.regulation.states import states_of
+from grn.threads import threads_for
 from grn.training.building import (
     build_model,
     data_module,
@@ -295,7 +296,12 @@ def fit_model(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
     )
-    with fusing(model, settings.compile and uses_gpu(settings)), exits_are_interruptions():
+    multiplications = settings.batch_size * len(model.mean) * sum(each.numel() for each in model.blocks.parameters())
+    with (
+        threads_for(multiplications),
+        fusing(model, settings.compile and uses_gpu(settings)),
+        exits_are_interruptions(),
+    ):
         trainer.fit(task, datamodule=data, ckpt_path=start.checkpoint, weights_only=True)
     for callback in callbacks:  # Lightning gave each a method of the task, which would live as long as they do
         for method in ("log", "log_dict"):

@@ -24,6 +24,9 @@ from grn.model.transformer import Model, Prediction
 from grn.training.finite import FiniteCheck, Step
 from grn.training.metrics import Evaluation, scalars
 
+WARMUP = 0.05  # share of the steps over which the learning rate rises
+GRADIENT_CLIP = 1.0  # largest norm of the gradient; larger ones are scaled down to it
+
 
 class Task(L.LightningModule):
     """Trains a Model on its objectives; logs `train/*` and `validation/*`."""
@@ -108,7 +111,7 @@ class Task(L.LightningModule):
         return self.trainer.strategy.reduce(count, reduce_op="mean") if self.trainer.world_size > 1 else count
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
-        norm = nn.utils.clip_grad_norm_(self.parameters(), self.settings.gradient_clip)
+        norm = nn.utils.clip_grad_norm_(self.parameters(), GRADIENT_CLIP)
         # Before the optimiser steps: the parameters are still good.
         self.refuse(self.finite_check.next(self.global_step, self.batch.cells, self.loss, norm, optimizer))
 
@@ -151,7 +154,7 @@ class Task(L.LightningModule):
         fused = all(p.is_cuda for p in trained) and self.settings.precision != "16-mixed"
         optimizer = torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.98), fused=fused or None)
         optimizer.register_load_state_dict_pre_hook(as_fused_here)
-        warmup = max(1, round(self.settings.warmup_fraction * self.total_steps))
+        warmup = max(1, round(WARMUP * self.total_steps))
 
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: warmup_cosine(step, self.total_steps, warmup)

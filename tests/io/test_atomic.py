@@ -1,22 +1,20 @@
-"""Nothing is ever half-written."""
+"""Nothing is ever half-written, and no symbolic link leads a write or a removal elsewhere."""
 
 import os
-import signal
 import stat
-import subprocess
-import sys
+from errno import ENOSPC
 
-import h5py
-import numpy as np
 import pytest
-from anndata import AnnData
-from scipy import sparse
 
-from grn.errors import DataError, RunFolderError
-from grn.io import atomic as files
-from grn.io.atomic import replacing_file, replacing_folder, write_text
-from grn.io.h5ad import read_anndata
-from grn.io.tables import nearest_file
+from grn.errors import RunFolderError
+from grn.io.atomic import (
+    refuse_unwritable,
+    refuse_used_folder,
+    remove_leftovers,
+    replacing_file,
+    replacing_folder,
+    write_text,
+)
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002])
@@ -43,32 +41,16 @@ def test_a_file_takes_the_place_of_the_old_one(tmp_path):
 
 def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "table.csv"
-    write_text(path, "old")
-    with pytest.raises(KeyboardInterrupt), replacing_file(path) as beside:
-        beside.write_text("half")
-        raise KeyboardInterrupt
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["table.csv"]
-
-
-def test_an_exception_makes_no_file(tmp_path):
-    with pytest.raises(ZeroDivisionError), replacing_file(tmp_path / "table.csv"):
-        1 / 0  # noqa: B018
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_file_that_its_writer_moved_away_is_an_error_and_the_old_one_stays(tmp_path):
-    path = tmp_path / "table.csv"
+    for error in (KeyboardInterrupt, ZeroDivisionError):
+        with pytest.raises(error), replacing_file(path) as beside:
+            beside.write_text("half")
+            raise error
+        assert os.listdir(tmp_path) == []
     write_text(path, "old")
     with pytest.raises(FileNotFoundError), replacing_file(path) as beside:
-        beside.unlink()
+        beside.unlink()  # its writer moved it away
     assert path.read_text() == "old"
-
-
-def test_permissions_of_a_file_honour_umask(tmp_path, umask):
-    write_text(tmp_path / "table.csv", "text")
-    assert mode(tmp_path / "table.csv") == 0o666 & ~umask
-    assert os.umask(umask) == umask, "and umask is as it was"
+    assert os.listdir(tmp_path) == ["table.csv"]
 
 
 def test_a_folder_takes_the_place_of_the_old_one(tmp_path):
@@ -81,22 +63,11 @@ def test_a_folder_takes_the_place_of_the_old_one(tmp_path):
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_an_exception_leaves_the_old_folder_and_nothing_else(tmp_path):
-    folder = tmp_path / "model"
+@pytest.mark.parametrize("moving_fails", [False, True])
+def test_the_old_folder_stays_where_the_new_one_cannot_be_written(tmp_path, monkeypatch, moving_fails):
+    folder, move = tmp_path / "model", os.replace
     with replacing_folder(folder) as beside:
         (beside / "file").write_text("old")
-    with pytest.raises(KeyboardInterrupt), replacing_folder(folder) as beside:
-        (beside / "file").write_text("half")
-        raise KeyboardInterrupt
-    assert (folder / "file").read_text() == "old"
-    assert os.listdir(tmp_path) == ["model"]
-
-
-def test_the_old_folder_comes_back_when_the_new_one_cannot_be_moved_in(tmp_path, monkeypatch):
-    folder = tmp_path / "model"
-    with replacing_folder(folder) as beside:
-        (beside / "file").write_text("old")
-    move = os.replace
 
     def refuse_the_new(source, target):
         if target == folder and (source / "file").read_text() == "new":
@@ -106,78 +77,58 @@ def test_the_old_folder_comes_back_when_the_new_one_cannot_be_moved_in(tmp_path,
     monkeypatch.setattr(os, "replace", refuse_the_new)
     with pytest.raises(OSError, match="no"), replacing_folder(folder) as beside:
         (beside / "file").write_text("new")
+        if not moving_fails:
+            raise OSError("no")
     assert (folder / "file").read_text() == "old"
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_permissions_of_a_folder_honour_umask(tmp_path, umask):
+def test_permissions_honour_umask(tmp_path, umask):
     with replacing_folder(tmp_path / "model") as beside:
-        (beside / "file").write_text("text")
+        write_text(beside / "file", "text")
     assert mode(tmp_path / "model") == 0o777 & ~umask
     assert mode(tmp_path / "model" / "file") == 0o666 & ~umask
+    assert os.umask(umask) == umask, "and umask is as it was"
 
 
-def never_ends(found) -> None:
-    while True:
-        pass
+@pytest.mark.parametrize("writing", [replacing_file, replacing_folder])
+def test_a_disk_that_fills_up_is_one_sentence_and_leaves_nothing(writing, tmp_path):
+    with pytest.raises(RunFolderError, match="No space left on device") as caught, writing(tmp_path / "out"):
+        raise OSError(ENOSPC, "No space left on device")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
-def crashes(found) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def test_links_are_replaced_and_removed_and_what_they_lead_to_is_left_alone(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine").write_text("mine")
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("model", ".model-12345678-old", ".last-abcd_123.ckpt"):
+        (run / name).symlink_to(tmp_path / "elsewhere")
+    (run / "table.csv").symlink_to(tmp_path / "elsewhere" / "mine")
+    with replacing_folder(run / "model") as beside:
+        (beside / "file").write_text("new")
+    write_text(run / "table.csv", "new")
+    (run / ".model-abcdefgh").mkdir()
+    (run / ".mine").touch()
+    remove_leftovers(run, ("model", "last"))
+    assert sorted(os.listdir(run)) == [".mine", "model", "table.csv"]
+    assert not (run / "model").is_symlink() and not (run / "table.csv").is_symlink()
+    assert os.listdir(tmp_path / "elsewhere") == ["mine"] and (tmp_path / "elsewhere" / "mine").read_text() == "mine"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no process is started")
-@pytest.mark.parametrize("reads", [never_ends, crashes])
-def test_a_file_that_hdf5_never_gets_to_the_end_of_is_refused(tmp_path, monkeypatch, reads):
-    """Damaged lists of texts do that inside HDF5, where nothing can stop it."""
-    path = tmp_path / "cells.h5ad"
-    AnnData(np.ones((2, 3), np.float32)).write_h5ad(path)
-    files.refuse_endless(path)  # sound
-    path.touch()  # another file, as far as anybody knows
-    os.utime(path, ns=(1, 1))
-    monkeypatch.setattr(files, "_read_texts", reads)
-    monkeypatch.setattr(files, "SECONDS_OF_TEXTS", 1)
-    for _ in range(2):  # what is known is not tried again
-        with pytest.raises(DataError, match=r"cells\.h5ad cannot be read: HDF5 does not get to the end"):
-            files.read_anndata(path)
-        monkeypatch.setattr(files, "_read_texts", None)
-
-
-def test_a_damaged_shape_is_not_blamed_on_the_memory(tmp_path):
-    path = tmp_path / "cells.h5ad"
-    AnnData(sparse.csr_matrix(np.ones((2, 3), np.float32))).write_h5ad(path)
-    with h5py.File(path, "r+") as file:
-        file["X"].attrs["shape"] = [10**13, 3]
-    with pytest.raises(DataError, match=r"cells\.h5ad cannot be read as \.h5ad"):
-        files.read_anndata(path)
-
-
-def test_a_name_that_is_no_text_is_refused(tmp_path):
-    for refuse in (files.refuse_used_folder, files.refuse_unwritable):
-        with pytest.raises(RunFolderError, match=r"is not text in UTF-8; choose another output"):
-            refuse(tmp_path / "caf\udce9")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "near"),
-    [
-        ("tfs.txt", None),
-        ("note.txt", "notes.txt"),
-        ("notes.csv", "notes.txt"),
-        ("cels.h5ad", "cells.h5ad"),
-        ("a", None),
-    ],
-)
-def test_an_ending_in_common_makes_no_two_names_alike(wanted, near, tmp_path):
-    for name in ("notes.txt", "cells.h5ad"):
-        (tmp_path / name).touch()
-    assert nearest_file(tmp_path / wanted) == (tmp_path / near if near else None)
-
-
-def test_a_file_that_another_program_writes_is_not_called_damaged(tmp_path):
-    code = f"import h5py, os; file = h5py.File({str(tmp_path / 'cells.h5ad')!r}, 'r+', libver='latest'); os._exit(0)"
-    with h5py.File(tmp_path / "cells.h5ad", "w", libver="latest") as file:
-        file.create_group("obs")
-    subprocess.run([sys.executable, "-c", code], check=True)
-    with pytest.raises(DataError, match=r"cells\.h5ad is open in another program that writes it, or was when that"):
-        read_anndata(tmp_path / "cells.h5ad")
+def test_outputs_that_exist_or_cannot_be_made_are_refused_before_work_starts(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for output in ("file", "full", "link", "file/run"):
+        with pytest.raises(RunFolderError):
+            refuse_used_folder(tmp_path / output)
+    for output in ("file/table.csv", "link/table.csv"):
+        with pytest.raises(RunFolderError):
+            refuse_unwritable(tmp_path / output)
+    refuse_used_folder(None)
+    refuse_used_folder(tmp_path / "deep" / "run")
+    assert sorted(os.listdir(tmp_path)) == ["file", "full", "link"]

@@ -14,47 +14,29 @@ from grn.io.run_folder import MODEL_HASH, make_run_folder, refuse_mixed_parts
 from grn.verbs.run import load
 
 
-def test_the_same_command_works_twice(tmp_path):
-    folders = [make_run_folder(None, "pbmc", tmp_path / "runs") for _ in range(3)]
+def test_the_same_command_works_twice_and_a_name_that_is_taken_by_a_file_is_passed_over(tmp_path):
     today = datetime.date.today().isoformat()
-    assert [folder.name for folder in folders] == [f"pbmc-{today}-{number}" for number in (1, 2, 3)]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / f"pbmc-{today}-2").touch()
+    folders = [make_run_folder(None, "pbmc", tmp_path / "runs") for _ in range(3)]
+    assert [folder.name for folder in folders] == [f"pbmc-{today}-{number}" for number in (1, 3, 4)]
     assert all(list(folder.iterdir()) == [] for folder in folders)
 
 
-def test_a_number_that_is_taken_by_a_file_is_passed_over(tmp_path):
-    (tmp_path / f"pbmc-{datetime.date.today().isoformat()}-1").touch()
-    assert make_run_folder(None, "pbmc", tmp_path).name.endswith("-2")
-
-
-def test_an_output_is_made_with_its_parents(tmp_path):
+def test_an_output_is_made_with_its_parents_and_an_empty_one_is_taken(tmp_path):
     folder = make_run_folder(tmp_path / "a" / "b", "pbmc")
     assert folder == tmp_path / "a" / "b" and folder.is_dir()
+    assert make_run_folder(folder, "pbmc") == folder
 
 
-def test_an_empty_output_is_taken(tmp_path):
-    assert make_run_folder(tmp_path, "pbmc") == tmp_path
-
-
-def test_an_output_that_holds_something_is_refused(tmp_path):
+def test_an_output_that_holds_something_or_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match=r"already exists and is not an empty folder; choose another"):
-        make_run_folder(tmp_path, "pbmc")
-    assert (tmp_path / "mine.txt").read_text() == "mine"
-
-
-def test_an_output_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(RunFolderError, match="already exists"):
-        make_run_folder(tmp_path / "file", "pbmc")
-
-
-def test_a_folder_that_cannot_be_made_is_named_in_one_sentence(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(RunFolderError, match=r"cannot be made, because \S+file is a file; choose another output"):
-        make_run_folder(None, "pbmc", tmp_path / "file" / "runs")
-    with pytest.raises(RunFolderError, match=r"cannot be made, because .*file is a file; choose another output"):
-        make_run_folder(tmp_path / "file" / "run", "pbmc")
-    assert os.listdir(tmp_path) == ["file"]
+    for output in (tmp_path, tmp_path / "mine.txt", tmp_path / "mine.txt" / "run"):
+        with pytest.raises(RunFolderError):
+            make_run_folder(output, "pbmc")
+    with pytest.raises(RunFolderError):
+        make_run_folder(None, "pbmc", tmp_path / "mine.txt" / "runs")
+    assert os.listdir(tmp_path) == ["mine.txt"] and (tmp_path / "mine.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("part", ["model/card.json", "network.h5ad", "edges.parquet", "edges_by_type.parquet"])
@@ -72,7 +54,7 @@ def test_parts_of_different_runs_are_not_taken_for_one(part, tiny_run, tmp_path)
     else:
         table = pq.read_table(run / part)
         pq.write_table(table.replace_schema_metadata({**table.schema.metadata, MODEL_HASH: b"0" * 16}), run / part)
-    with pytest.raises(RunFolderError, match=rf"{part} is of another run than .*, by the hash of the model"):
+    with pytest.raises(RunFolderError, match=rf"{part} is of another run than"):
         load(run)
 
 

@@ -3,11 +3,13 @@
 import json
 import zipfile
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import load, save
 
 from grn.errors import RunFolderError
 from grn.model.folder import CONTENT, FILES, hash_of
@@ -120,24 +122,6 @@ def test_saving_again_replaces_the_folder(trained, folder):
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(folder, name):
-    (folder / name).unlink()
-    with pytest.raises(RunFolderError, match=rf"model is damaged, as {name} is missing; restore it, or") as caught:
-        TrainedModel.load(folder)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_folder_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(RunFolderError, match="nowhere does not exist; give a run folder or its model/"):
-        TrainedModel.load(tmp_path / "nowhere")
-
-
-def test_a_file_is_not_a_model(folder):
-    with pytest.raises(RunFolderError, match=r"card\.json is a file, where a model is expected"):
-        TrainedModel.load(folder / "card.json")
-
-
 def rewrite(folder, card):
     """Writes card.json with the hash that belongs to it and to the other files, as someone who means it would."""
     content = {name: (folder / name).read_bytes() for name in CONTENT}
@@ -146,40 +130,14 @@ def rewrite(folder, card):
 
 def change_card(**values):
     def change(folder):
-        card = json.loads((folder / "card.json").read_text())
-        rewrite(folder, card | values)
-
-    return change
-
-
-def change_pooled(**values):
-    def change(folder):
-        card = json.loads((folder / "card.json").read_text())
-        card["regulation"]["pooled"] |= values
-        rewrite(folder, card)
-
-    return change
-
-
-def change_regulation(**values):
-    def change(folder):
-        card = json.loads((folder / "card.json").read_text())
-        card["regulation"] |= values
-        rewrite(folder, card)
-
-    return change
-
-
-def without_card_entry(name):
-    def change(folder):
-        card = json.loads((folder / "card.json").read_text())
-        del card[name]
-        (folder / "card.json").write_text(json.dumps(card))
+        rewrite(folder, json.loads((folder / "card.json").read_text()) | values)
 
     return change
 
 
 def writing(name, content: bytes):
+    """With the hash that belongs to it, unless it is the card itself."""
+
     def change(folder):
         card = json.loads((folder / "card.json").read_text())
         (folder / name).write_bytes(content)
@@ -189,60 +147,49 @@ def writing(name, content: bytes):
     return change
 
 
-def flip_one_bit_of_a_tensor(folder):
-    whole = bytearray((folder / "model.safetensors").read_bytes())
-    whole[-5] ^= 1
-    (folder / "model.safetensors").write_bytes(whole)
+def with_a_weight(value: float):
+    def change(folder):
+        tensors = load((folder / "model.safetensors").read_bytes())
+        tensors["norm.weight"][3] = value
+        writing("model.safetensors", save(tensors))(folder)
+
+    return change
 
 
-def truncate_tensors(folder):
-    whole = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-
-
-def drop_a_gene(folder):
-    genes = (folder / "vocabulary.txt").read_text().split("\n")
-    (folder / "vocabulary.txt").write_text("\n".join(genes[1:]))
+ALIASES = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in pairwise("abcdefghijk"))
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        truncate_tensors,
-        flip_one_bit_of_a_tensor,
-        drop_a_gene,
+        lambda folder: (folder / "labels.json").unlink(),
         writing("model.safetensors", b""),
         writing("card.json", b"{"),
         writing("card.json", b"[]"),
         writing("card.json", b"\xff\xfe"),
-        without_card_entry("format"),
-        without_card_entry("target_total"),
-        without_card_entry("hash"),
-        change_card(depth=1.5),
+        writing("card.json", b'{"format": 7}'),
         change_card(regulation=None),
         change_card(regulation={"members": 2}),
-        change_pooled(members=3),
-        change_pooled(states=2),
-        change_pooled(colour="red"),
-        change_regulation(by_state=None),
-        change_regulation(pooled=None),
         change_card(regulation="one"),
-        without_card_entry("regulation"),
         writing("config.yaml", b"width: sixteen\nlayers: x"),
         writing("config.yaml", b"width: 32"),
         writing("config.yaml", b"widht: 16"),
         writing("config.yaml", b"- 1"),
-        writing("config.yaml", b"a: [\n"),
+        writing("config.yaml", ALIASES.encode()),
         writing("vocabulary.txt", b"\xff\xfe"),
         writing("labels.json", b"null"),
         writing("labels.json", b'["one"]'),
+        change_card(format=99),
+        # The model would label every cell alike, with the confidence NaN.
+        with_a_weight(float("nan")),
+        with_a_weight(float("inf")),
     ],
 )
 def test_damage_is_reported_in_one_sentence(folder, damage):
     damage(folder)
-    with pytest.raises(RunFolderError, match=r"model is damaged.*restore it") as caught:
+    with pytest.raises(RunFolderError) as caught:
         TrainedModel.load(folder)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -254,7 +201,7 @@ def test_one_changed_byte_of_any_file_is_refused(folder, name):
         (folder / name).write_bytes(damaged)
         if name == "card.json" and same_card(damaged, whole):
             continue
-        with pytest.raises(RunFolderError, match=r"restore it|was trained|version that wrote it"):
+        with pytest.raises(RunFolderError):
             TrainedModel.load(folder)
 
 
@@ -264,11 +211,6 @@ def same_card(one, other) -> bool:
         return json.loads(one) == json.loads(other)
     except ValueError:
         return False
-
-
-def reverse_labels(folder):
-    labels = json.loads((folder / "labels.json").read_text())
-    (folder / "labels.json").write_text(json.dumps(labels[::-1]))
 
 
 def other_genes(change):
@@ -290,53 +232,21 @@ def other_setting(name, value):
 @pytest.mark.parametrize(
     "change",
     [
-        reverse_labels,
+        lambda folder: (folder / "labels.json").write_text(json.dumps(CLASSES[::-1])),
         other_genes(lambda genes: genes[::-1]),
         other_genes(lambda genes: ["X", *genes[1:]]),
         other_genes(lambda genes: [genes[1], *genes[1:]]),
         other_setting("iterations", 3),
-        other_setting("eps", 1e-3),
         other_setting("dropout", 0.5),
     ],
 )
 def test_files_that_still_fit_but_are_not_those_that_were_written_are_refused(folder, change):
     change(folder)
-    with pytest.raises(RunFolderError, match=r"the hash of its files is not the one in card\.json"):
+    with pytest.raises(RunFolderError, match="not as they were written"):
         TrainedModel.load(folder)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"multiplicity": "log2"},
-        {"values": "count"},
-        {"target_total": 0},
-        {"target_total": -1.0},
-        {"target_total": None},
-        {"target_total": "many"},
-        {"target_total": True},
-        {"depth": [7.25, 0.0]},
-        {"depth": [7.25]},
-        {"depth": [float("nan"), 1.0]},
-        {"property_key": 3},
-        {"cells": 3},
-        {"colour": "red"},
-    ],
-)
-def test_a_card_that_says_what_no_run_writes_is_refused_even_with_the_right_hash(folder, values):
-    change_card(**values)(folder)
-    with pytest.raises(RunFolderError, match="model is damaged"):
-        TrainedModel.load(folder)
-
-
-def test_names_that_are_listed_twice_are_refused_even_with_the_right_hash(folder):
-    other_genes(lambda genes: [genes[1], *genes[1:]])(folder)
-    change_card()(folder)
-    with pytest.raises(RunFolderError, match=r"vocabulary\.txt has a name twice"):
-        TrainedModel.load(folder)
-
-
-def test_another_format_is_named(folder):
-    change_card(format=99)(folder)
-    with pytest.raises(RunFolderError, match="has format 99 and this version reads 7"):
-        TrainedModel.load(folder)
+def test_a_path_without_a_model_is_named(folder):
+    for path in (folder / "nowhere", folder / "card.json"):
+        with pytest.raises(RunFolderError, match=path.name):
+            TrainedModel.load(path)

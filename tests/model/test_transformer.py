@@ -102,8 +102,6 @@ def test_a_gene_depends_on_the_regulators_alone(make_model, make_bags, layers, m
     assert (derivative[:, list(REGULATORS)] != 0).all()
 
 
-
-
 def test_class_and_property_depend_on_the_cell_through_its_summary_only(make_model, make_bags):
     model = make_model()
     found = model(make_bags())
@@ -133,8 +131,6 @@ def test_the_regulation_layer_adds_its_sds_to_the_prediction(make_model, make_ba
     added = model.sd * layer(bags.multiplicity[:, REGULATORS], bags.basal)
     torch.testing.assert_close(whole, model(bags).multiplicity + added, **close)
     assert added.abs().mean() > 0.1
-
-
 
 
 def test_permuting_genes_permutes_predictions_and_leaves_the_cell(make_model, make_bags):
@@ -234,8 +230,6 @@ def test_dropout_drops_whole_messages_and_keeps_their_expectation():
     assert abs(ratio[:, 0].mean() - 1) < 5 * (0.25 / 0.75 / 20_000) ** 0.5
 
 
-
-
 def test_flips_of_signs_change_no_prediction(make_model, make_bags, flip):
     model, bags = make_model(), make_bags()
     before = model(bags)
@@ -270,8 +264,6 @@ def test_predictions_are_in_units_of_each_gene_s_sd_around_its_mean(make_model, 
     model.sd.mul_(3)
     model.mean.add_(1)
     torch.testing.assert_close(model(bags).multiplicity, mean + 1 + 3 * (before - mean), **close)
-
-
 
 
 @pytest.mark.parametrize("members", [0, 2])

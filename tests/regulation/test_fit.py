@@ -20,12 +20,13 @@ from grn.regulation import fit as fitting
 from grn.regulation.cell_table import TrainingCells
 from grn.regulation.fit import FittedLayer, fit_ensemble, fit_regulation
 from grn.regulation.linear import Penalties
+from grn.regulation.members import RegulationSettings
 from grn.regulation.states import states_of
 
 CELLS, GENES, REGULATORS = 300, 20, np.array([0, 2, 5, 9])
 TARGETS = np.setdiff1d(np.arange(GENES), REGULATORS)
 REPRESSED = 19  # by two regulators, and nothing raises it
-QUICK = RegulationConfig(heads=2, width=8, penalties=[10], steps=120, batch_size=64, learning_rate=0.02)
+QUICK = RegulationSettings(heads=2, width=8, penalties=[10], steps=120, batch_size=64, learning_rate=0.02)
 
 
 def planted(seed: int = 0, noise: float = 0.5) -> tuple[np.ndarray, np.ndarray]:

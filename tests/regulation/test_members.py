@@ -9,17 +9,16 @@ import scipy.sparse as sp
 import torch
 
 from grn.cells.preprocessing.scale import mean_and_sd
-from grn.config.schema import RegulationConfig
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation import members as module
 from grn.regulation.cell_table import CellTable, TrainingCells, set_units
 from grn.regulation.folds import held_out_cells, padded
 from grn.regulation.linear import Penalties
-from grn.regulation.members import held_out_errors, start, train_members
+from grn.regulation.members import RegulationSettings, held_out_errors, start, train_members
 
 CELLS, GENES, STATES, MEMBERS = 200, 12, 2, 3
 REGULATORS = np.array([0, 2, 5])
-CONFIG = RegulationConfig(heads=2, width=6, steps=48, batch_size=32, learning_rate=0.02)
+CONFIG = RegulationSettings(heads=2, width=6, steps=48, batch_size=32, learning_rate=0.02)
 
 
 def table_and_layer(states: int = STATES, *, curved: bool = True, seed: int = 0) -> tuple[RegulationLayer, CellTable]:
@@ -89,7 +88,7 @@ def test_training_lowers_it_where_the_start_can_be_improved():
     for seed in range(2):
         layer, table = started(seed=seed)
         before = errors_of(layer, table)
-        found = trained(layer, table, steps=RegulationConfig().steps)
+        found = trained(layer, table, steps=RegulationSettings().steps)
         assert (found <= before).all()
         changes.append(float(found.mean() / before.mean()))
     assert np.mean(changes) < 0.99, changes
@@ -192,7 +191,7 @@ def test_training_with_few_genes_at_a_time_is_training_with_all_at_once(monkeypa
         monkeypatch.setattr(module, "SCORES", scores)
         table = Table(40, 11, 4)
         rows = torch.arange(40)
-        settings = RegulationConfig(members=2, steps=5, batch_size=8)
+        settings = RegulationSettings(members=2, steps=5, batch_size=8)
         error = train_members(layer, table, settings, training=[rows[:30]] * 2, held_out=[rows[30:]] * 2, seed=0)
         assert (len(module.genes_at_once(layer)) > 2) == (scores < 1000)
         return [error, *(parameter.detach() for parameter in layer.parameters())]

@@ -1,6 +1,5 @@
 """Training that is impossible is refused in one sentence, where possible before there is a run folder."""
 
-import shutil
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -26,53 +25,43 @@ def changed(config: Config, **sections) -> Config:
 
 
 @pytest.fixture
-def refusal(tmp_path, monkeypatch):
-    """The sentence of a run that is refused before its folder is made and a cell is read."""
+def refused_field(tmp_path, monkeypatch):
+    """The field of the error of a run that is refused before its folder is made and a cell is read."""
 
-    def refused(config: Config) -> str:
+    def refused(config: Config) -> str | None:
         monkeypatch.setattr(run, "load_cells", lambda *arguments, **options: pytest.fail("cells were read"))
         with pytest.raises(ConfigError) as caught:
             train(config, tmp_path / "run", say=lambda line: None)
         assert not (tmp_path / "run").exists()
         assert "\n" not in str(caught.value)
-        return str(caught.value)
+        return caught.value.field
 
     return refused
 
 
-@pytest.mark.parametrize(
-    ("trainer", "start"),
-    [
-        ({"strategy": "bogus"}, "trainer.strategy is 'bogus', which Lightning refuses on this machine (You selected"),
-        ({"strategy": "bogus", "devices": 7}, "trainer.strategy is 'bogus', which Lightning refuses on this machine"),
-    ],
-)
-def test_what_lightning_refuses_names_the_field(refusal, make_config, trainer, start):
-    sentence = refusal(make_config(**trainer))
-    assert sentence.startswith(start) and sentence.endswith("to auto.")
+def test_what_lightning_refuses_is_one_sentence(refused_field, make_config, monkeypatch):
+    assert refused_field(make_config(strategy="bogus", devices=7)) == "trainer"
+    if not torch.cuda.is_available():
+        assert refused_field(make_config(accelerator="gpu")) == "trainer"
+    # As after `sbatch --ntasks=4`: Lightning raises a RuntimeError.
+    for name, value in {"NTASKS": "4", "JOB_ID": "1", "JOB_NAME": "x", "PROCID": "0", "LOCALID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert refused_field(make_config()) == "trainer"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_missing_gpu_is_refused(refusal, make_config):
-    assert refusal(make_config(accelerator="gpu")).startswith("trainer.accelerator is 'gpu', which Lightning refuses")
-
-
-def test_torchrun_and_the_configuration_start_as_many_processes(refusal, make_config, monkeypatch):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    assert refusal(make_config(devices=2)).startswith("torchrun started 1 processes, but trainer.devices x")
-
-
-def test_several_machines_need_a_launcher(refusal, make_config, monkeypatch):
-    """Without one, the first process would wait for the others for ever."""
+def test_processes_that_nobody_starts_are_refused(refused_field, make_config, monkeypatch):
+    """The first process would wait for the others for ever."""
     for name in machine.LAUNCHERS:
         monkeypatch.delenv(name, raising=False)
-    assert refusal(make_config(num_nodes=2)).startswith("trainer.num_nodes is 2, but no launcher started this process")
+    assert refused_field(make_config(num_nodes=2)) == "trainer.num_nodes"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert refused_field(make_config(devices=2)) == "trainer.devices"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_half_precision_without_a_gpu_is_refused(refusal, make_config):
-    assert refusal(make_config(precision="16-mixed")).startswith("trainer.precision is '16-mixed', which needs a GPU")
+def test_a_missing_tensorboard_is_refused(refused_field, make_config, monkeypatch):
+    monkeypatch.setattr(machine, "find_spec", lambda name: None if name.startswith("tensorboard") else find_spec(name))
+    assert refused_field(make_config(tensorboard=True)) == "trainer.tensorboard"
 
 
 def written(tmp_path, counts, **obs) -> str:
@@ -88,30 +77,26 @@ PROPERTY = {"objectives": {"property": {"weight": 1.0, "key": "age"}}}
 
 
 @pytest.mark.parametrize(
-    ("counts", "sections", "sentence"),
+    ("counts", "sections", "field"),
     [
-        (np.full((60, 8), 3), {}, "0 of the 8 genes vary between the \\d+ training cells"),
-        (COUNTS * [0, 0, 0, 1, 1, 1, 1, 1], {"data": {"regulators": ["g0", "g1"]}}, "None of the 2 regulators .'g0', "),
-        (COUNTS, {"data": {"genes": 1}}, "One gene is used, 'g"),
-        (COUNTS[:, :1], {}, "One gene is used, 'g0'"),
-        (COUNTS, {"age": np.ones(60)} | PROPERTY, "'age' does not vary between the training cells"),
-        (
-            COUNTS,
-            {"age": np.full(60, np.inf)} | PROPERTY,
-            "'age' has 0 finite numbers .in single precision. among the training cells",
-        ),
-        (COUNTS[:0], {}, "holds no cells"),
-        (COUNTS[:, :0], {}, "holds no genes; give other data"),
+        (np.full((60, 8), 3), {}, "data.regulators"),
+        (COUNTS * [0, 0, 0, 1, 1, 1, 1, 1], {"data": {"regulators": ["g0", "g1"]}}, "data.regulators"),
+        (COUNTS, {"data": {"genes": 1}}, "data.regulators"),
+        (COUNTS, {"age": np.ones(60)} | PROPERTY, "objectives.property.key"),
+        (COUNTS, {"age": np.full(60, np.inf)} | PROPERTY, "objectives.property.key"),
+        (COUNTS[:0], {}, None),
+        (COUNTS[:, :0], {}, None),
     ],
 )
 def test_cells_from_which_nothing_can_be_learned_are_refused_and_leave_nothing(
-    counts, sections, sentence, make_config, tmp_path
+    counts, sections, field, make_config, tmp_path
 ):
     path = written(tmp_path, counts, **({"age": sections["age"]} if "age" in sections else {}))
     data = {"path": path, "label_key": None, "regulators": "all"} | sections.get("data", {})
     others = {name: values for name, values in sections.items() if name == "objectives"}
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError) as caught:
         train(changed(make_config(), data=data, **others), tmp_path / "run", say=lambda line: None)
+    assert field in (None, caught.value.field)
     assert not (tmp_path / "run").exists()
 
 
@@ -142,14 +127,6 @@ def test_a_run_that_fails_before_its_first_checkpoint_can_be_given_again(make_co
     assert train(make_config(max_steps=2), tmp_path / "run", say=lambda line: None) is not None
 
 
-def test_a_missing_tensorboard_is_refused(refusal, make_config, monkeypatch):
-    monkeypatch.setattr(machine, "find_spec", lambda name: None if name.startswith("tensorboard") else find_spec(name))
-    assert refusal(make_config(tensorboard=True)) == (
-        'trainer.tensorboard is true, but tensorboard is not installed; run pip install "grn[tensorboard]", or set it '
-        "to false."
-    )
-
-
 def one_type(monkeypatch, labelled: int = 80) -> None:
     """The cells that a run loads, with one cell type; only the first ones have the label."""
 
@@ -177,7 +154,7 @@ def test_with_one_cell_type_the_network_is_trained_and_no_cell_types_are_predict
 def test_one_cell_type_without_another_objective_is_refused(make_config, tmp_path, monkeypatch):
     one_type(monkeypatch)
     config = changed(make_config(), objectives={"masked_multiplicity": {"weight": 0.0}})
-    with pytest.raises(ConfigError, match=r"'cell_type' has one cell type only, 'T', and there is no other objective"):
+    with pytest.raises(ConfigError, match="one cell type only"):
         train(config, tmp_path / "run", say=lambda line: None)
 
 
@@ -192,30 +169,3 @@ def test_unreadable_data_leave_nothing_behind(make_config, tmp_path):
     (tmp_path / "used" / "mine.txt").write_text("kept")
     with pytest.raises(RunFolderError, match="used already exists and is not an empty folder"):
         train(wrong, tmp_path / "used", say=lambda line: None)
-
-
-def test_tasks_of_slurm_that_are_not_the_configurations_processes_are_refused(refusal, make_config, monkeypatch):
-    """As after `sbatch --ntasks=4`: Lightning raises a RuntimeError, which was reported as a fault of ours."""
-    for name, value in {"NTASKS": "4", "JOB_ID": "1", "JOB_NAME": "x", "PROCID": "0", "LOCALID": "0"}.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    sentence = refusal(make_config())
-    assert sentence.startswith("SLURM's tasks are not those that trainer.devices and trainer.num_nodes ask for (")
-    assert sentence.endswith("); start it with srun --nodes=1 --ntasks-per-node=1.")
-
-
-@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"])
-def test_what_launchers_write_into_the_environment_is_a_number(refusal, make_config, monkeypatch, name):
-    monkeypatch.setenv(name, "two")
-    assert refusal(make_config()).startswith(
-        f"The environment variable {name} is 'two', and launchers such as torchrun"
-    )
-
-
-def test_a_run_folder_that_is_removed_meanwhile_is_said(make_config, tmp_path, monkeypatch):
-    def removed(start, *arguments, **options):
-        shutil.rmtree(start.folder)
-        (start.folder / "metrics.csv").write_text("")
-
-    monkeypatch.setattr(run, "train_in", removed)
-    with pytest.raises(RunFolderError, match="run was removed while the run wrote into it; train again"):
-        train(make_config(), tmp_path / "run", say=lambda line: None)

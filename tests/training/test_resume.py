@@ -16,7 +16,6 @@ from grn.config.files import dump_config, load_config
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
 from grn.io.run_folder import locked
-from grn.training.checkpoints import seal
 from grn.training.metrics import MetricsFile, rows_before
 from grn.training.resume import find_start
 from grn.training.run import train
@@ -150,8 +149,8 @@ def test_a_run_interrupted_before_its_first_checkpoint_begins_again(whole, make_
 
 
 def state(folder) -> list:
-    """Every file below a folder, and when it was written."""
-    return sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*"))
+    """A file or every file below a folder, and when it was written."""
+    return sorted((path, path.stat().st_mtime_ns) for path in (folder, *folder.rglob("*")))
 
 
 @pytest.fixture
@@ -179,11 +178,6 @@ def cut_off(cells_file, tmp_path, monkeypatch):
     return tmp_path / "run"
 
 
-OTHER_CELLS = (
-    r"The cells, genes or regulators of .* are not those that .* was started with; restore them, or train again"
-)
-
-
 def test_other_cells_are_refused_and_the_same_cells_in_another_file_are_not(cut_off, cells_file):
     config, path = cells_file
     moved = path.rename(path.with_name("moved.h5ad"))
@@ -193,7 +187,7 @@ def test_other_cells_are_refused_and_the_same_cells_in_another_file_are_not(cut_
     before = adata.X.data[0]
     adata.X.data[0] += 1
     adata.write_h5ad(moved)
-    with pytest.raises(DataError, match=OTHER_CELLS):
+    with pytest.raises(DataError, match="are not those that the run in"):
         resumed(cut_off)
     adata.X.data[0] = before
     adata.write_h5ad(moved)
@@ -211,9 +205,7 @@ def test_cells_and_lists_that_are_lost_or_replaced_are_named_as_what_the_run_was
         resumed(cut_off)
     adata.write_h5ad(path)
     before = state(cut_off)
-    with pytest.raises(
-        (DataError, ConfigError), match=r"are not those that the run was started with; restore them, or"
-    ):
+    with pytest.raises((DataError, ConfigError), match="type"):
         resumed(cut_off)
     assert state(cut_off) == before
     path.unlink()
@@ -222,36 +214,22 @@ def test_cells_and_lists_that_are_lost_or_replaced_are_named_as_what_the_run_was
 
 
 @pytest.mark.parametrize(
-    ("section", "field", "value", "message"),
+    ("section", "field", "value"),
     [
-        ("trainer", "learning_rate", 0.5, r"has trainer\.learning_rate: 0\.5, but the run was started with 0\.003; "),
-        (
-            "model",
-            "width",
-            32,
-            r"width: 32, .*with 16; .*, or \S+last\.ckpt if that is of another run",
-        ),
-        (
-            "data",
-            "multiplicity",
-            "log1p",
-            r"has data\.multiplicity: log1p, but the run was started with log1p_normalised; ",
-        ),
-        (
-            "trainer",
-            "devices",
-            2,
-            r"was started with 1 processes, which share each batch, but now there are 2; start as",
-        ),
+        ("trainer", "learning_rate", 0.5),
+        ("model", "width", 32),
+        ("data", "multiplicity", "log1p"),
+        ("trainer", "devices", 2),
     ],
 )
-def test_another_configuration_is_refused(cut_off, section, field, value, message):
+def test_another_configuration_is_refused(cut_off, section, field, value):
     found = load_config(cut_off / "config.yaml").model_dump()
     found[section][field] = value
     (cut_off / "config.yaml").write_text(dump_config(Config.model_validate(found)))
     before = state(cut_off)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError) as caught:
         resumed(cut_off)
+    assert caught.value.field == ("processes" if field == "devices" else f"{section}.{field}")
     assert state(cut_off) == before
 
 
@@ -263,35 +241,43 @@ def test_the_machine_that_computes_a_run_may_change(cut_off):
     assert resumed(cut_off).folder == cut_off
 
 
-@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 and then nothing", b"not a checkpoint"])
-def test_a_damaged_checkpoint_is_refused(cut_off, damage):
-    (cut_off / "checkpoints" / "last.ckpt").write_bytes(damage)
-    with pytest.raises(
-        RunFolderError, match=r"last\.ckpt is damaged, .*; restore it, (copy .*, )?or move .*checkpoints away"
-    ):
-        find_start(cut_off)
+@pytest.mark.parametrize("name", ["last", "best"])
+@pytest.mark.parametrize("damage", [None, b"", b"PK\x03\x04 and then nothing", b"not a checkpoint"])
+def test_a_missing_or_damaged_checkpoint_is_refused_before_training(cut_off, name, damage):
+    path = cut_off / "checkpoints" / f"{name}.ckpt"
+    path.unlink() if damage is None else path.write_bytes(damage)
+    if name == "last" and damage is None:
+        assert find_start(cut_off).step == 0
+        return
+    with pytest.raises(RunFolderError, match=rf"{name}\.ckpt is missing or damaged"):
+        resumed(cut_off)
 
 
 @pytest.mark.parametrize("name", ["last", "best"])
-def test_one_flipped_bit_anywhere_in_a_checkpoint_is_refused(cut_off, name):
+def test_one_flipped_bit_in_a_checkpoint_is_refused_or_changes_nothing(cut_off, name):
     """torch reads most of these without complaint, and trains on with other numbers."""
     path = cut_off / "checkpoints" / f"{name}.ckpt"
-    whole = path.read_bytes()
-    for place in np.random.default_rng(0).integers(len(whole), size=30):
+    whole, sound = path.read_bytes(), checkpoint(cut_off, name)
+    refused = 0
+    for place in np.random.default_rng(0).integers(len(whole), size=60):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << int(place) % 8
         path.write_bytes(damaged)
-        with pytest.raises(RunFolderError, match=rf"{name}\.ckpt is damaged"):
+        try:
             find_start(cut_off)
+        except RunFolderError:
+            refused += 1
+        else:  # bytes that nothing reads: padding, the time of writing
+            found = checkpoint(cut_off, name)
+            torch.testing.assert_close(found["state_dict"], sound["state_dict"], rtol=0, atol=0)
+            assert repr(found) == repr(sound)
+    assert refused > 40
     path.write_bytes(whole)
     assert find_start(cut_off).step == 5
 
 
-def test_the_best_checkpoint_is_offered_in_the_place_of_a_damaged_last_one(cut_off):
+def test_a_run_goes_on_from_the_best_checkpoint_in_the_place_of_a_damaged_last_one(cut_off):
     last, best = (cut_off / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
-    last.write_bytes(last.read_bytes()[:-1])
-    with pytest.raises(RunFolderError, match=r"copy best\.ckpt over it to go on from step 3, the best one, or move"):
-        find_start(cut_off)
     last.write_bytes(best.read_bytes())
     assert find_start(cut_off).step == 3
     assert resumed(cut_off).folder == cut_off
@@ -302,29 +288,36 @@ def test_a_checkpoint_without_an_origin_is_refused(cut_off):
     saved = torch.load(path, weights_only=True)
     del saved["callbacks"]["Origin"]
     torch.save(saved, path)
-    seal(path)
-    with pytest.raises(RunFolderError, match="is damaged, or was not written by this version of grn"):
+    with pytest.raises(RunFolderError, match="was written by another program"):
         find_start(cut_off)
+
+
+@pytest.mark.parametrize("name", ["log.txt", "checkpoints", "metrics.csv", "model", ".model-12345678"])
+def test_a_link_in_the_folder_never_leads_a_resumed_run_out_of_it(cut_off, tmp_path, name):
+    elsewhere = tmp_path / "elsewhere"
+    if (cut_off / name).exists():
+        (cut_off / name).rename(elsewhere)
+    else:
+        elsewhere.mkdir()
+    (cut_off / name).symlink_to(elsewhere)
+    before = state(tmp_path / "elsewhere")
+    if name in ("log.txt", "checkpoints"):
+        with pytest.raises(RunFolderError, match=f"{name} is a symbolic link"):
+            resumed(cut_off)
+    else:
+        resumed(cut_off)
+        assert not (cut_off / name).is_symlink()
+    assert state(elsewhere) == before
 
 
 @pytest.mark.parametrize("damage", ["", "step,train/loss\n,1\n", "nothing\nof that\n", "\0\0"])
 def test_damaged_metrics_are_refused(cut_off, damage):
     (cut_off / "metrics.csv").write_text(damage)
-    with pytest.raises(RunFolderError, match=r"metrics\.csv is damaged; move it away to resume without its rows"):
+    with pytest.raises(RunFolderError, match=r"metrics\.csv is damaged"):
         resumed(cut_off)
     assert (cut_off / "metrics.csv").read_text() == damage
     (cut_off / "metrics.csv").unlink()
     assert resumed(cut_off).folder == cut_off
-
-
-@pytest.mark.parametrize("damage", [None, b"", b"not a checkpoint"])
-def test_a_missing_best_checkpoint_is_refused_before_training(cut_off, damage):
-    best = cut_off / "checkpoints" / "best.ckpt"
-    best.unlink() if damage is None else best.write_bytes(damage)
-    with pytest.raises(
-        RunFolderError, match=r"best\.ckpt is (missing|damaged, .*); restore it, or move .*checkpoints away"
-    ):
-        resumed(cut_off)
 
 
 def test_a_locked_run_is_left_alone(cut_off):
@@ -392,7 +385,7 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tm
     assert state(cut_off) == before
     for arguments, message in (
         (["--resume", "nowhere"], "error: nowhere does not exist; give a run folder.\n"),
-        (["--resume", "run/model"], "error: run/model is the model folder of a run; give the folder of the run."),
+        (["--resume", "run/model"], "error: run/model is not a run folder: it has no log.txt"),
         (["--resume", "run", "--set", "trainer.max_steps=9"], "leave out everything else."),
         (["--resume", "run", "--config", "pbmc.yaml"], "leave out everything else."),
     ):

@@ -1,5 +1,11 @@
 """A small whole run: what its folder holds, what repeats, what stops it."""
 
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import warnings
 from dataclasses import replace
 
 import anndata
@@ -17,7 +23,7 @@ from grn.errors import ConfigError, TrainingDiverged
 from grn.model.saved import TrainedModel
 from grn.networks.build import read_again
 from grn.regulation import fit as fitting
-from grn.training import run
+from grn.training import machine, run
 from grn.training.metrics import Evaluation
 from grn.training.run import best_weights, train
 from grn.training.task import Task
@@ -307,3 +313,37 @@ def test_mean_and_sd_are_those_of_the_dense_matrix(csr_cells):
     varying = [gene for gene in range(12) if gene not in (4, 5)]
     np.testing.assert_allclose(sd[varying], dense.std(0)[varying], rtol=1e-5)
     assert sd[4] == sd[5] == 1, "a gene that never varies has no unit of its own"
+
+
+def test_only_known_noise_is_silenced_and_lightnings_log_gets_its_level_back():
+    known = "The 'train_dataloader' does not have many workers which may be a bottleneck."
+    logger = logging.getLogger("lightning.pytorch")
+    before = logger.level
+    with pytest.warns(UserWarning, match="the disk is nearly full") as caught, pytest.raises(KeyError), machine.quiet():
+        warnings.warn(known, stacklevel=1)
+        warnings.warn("the disk is nearly full", stacklevel=1)
+        assert not logger.isEnabledFor(logging.INFO) and logger.isEnabledFor(logging.WARNING)
+        raise KeyError
+    assert len(caught) == 1 and logger.level == before
+
+
+def test_a_whole_run_prints_our_lines_only(tmp_path):
+    fields = {
+        "trainer.max_steps": 4,
+        "trainer.validate_every": 2,
+        "trainer.accelerator": "cpu",
+        "data.simulated.cells": 80,
+        "model.width": 16,
+        "network.cells": 10,
+        "regulation.steps": 20,
+        "cell_reader.steps": 10,
+    }
+    changes = [part for name, value in fields.items() for part in ("--set", f"{name}={value}")]
+    command = [sys.executable, "-m", "grn", "train", "--config", "simulated.yaml", "--output", str(tmp_path), *changes]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stderr == ""
+    assert done.stdout.startswith("80 cells x 120 genes")
+    for noise in ("available", "Tip", "weights_only", "stopped: `", "Warning"):
+        assert noise not in done.stdout
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert "Strongest up-regulations" in done.stdout and "F1 of the cell types" in done.stdout

@@ -13,7 +13,7 @@ from grn.training.checkpoints import Checkpoints
 from grn.training.run import train
 from grn.training.task import Task
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 143}
 EVERY = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 
 
@@ -37,7 +37,8 @@ def handlers():
     before = {number: signal.getsignal(number) for number in CODES}
     # A shell starts background jobs with Ctrl-C ignored, and the tests may be one.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield before | {signal.SIGINT: signal.default_int_handler}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield before | {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -159,3 +160,10 @@ def test_workers_that_prepare_batches_ignore_signals(tmp_path):
     signals.receive(signal.SIGINT, None)
     signals.receive(signal.SIGINT, None)
     assert signals.received is None
+
+
+def test_a_run_under_nohup_goes_on(make_config, tmp_path, monkeypatch):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    send(monkeypatch, "training_step", 2, signal.SIGHUP)
+    assert train(make_config(max_steps=3), tmp_path / "run", say=lambda line: None) is not None
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN

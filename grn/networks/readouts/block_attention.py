@@ -25,7 +25,7 @@ from flashsign import EdgeSums
 from flashsign.edges.written_out import WrittenOutSums
 from grn.bags import Bags
 from grn.model.layout import Layout
-from grn.model.transformer import Model
+from grn.model.transformer import EPS, Model
 from grn.networks.weights import strongest, without_self
 
 TABLE = 2**29  # most numbers of all blocks' tables at once: 2 GiB in float32
@@ -95,7 +95,7 @@ def layer_sums(
             def observe(number: int, q: Tensor, k: Tensor, _: Tensor, m: Tensor, keys=keys, packing=packing) -> None:
                 if number in layers:
                     of_layer = sums[layers.index(number)]
-                    of_layer.add(q, k, m, regulators=keys, heads=heads, eps=model.config.eps, **packing)
+                    of_layer.add(q, k, m, regulators=keys, heads=heads, eps=EPS, **packing)
 
             model(batch, observe=observe)
     return sums

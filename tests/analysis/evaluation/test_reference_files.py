@@ -8,7 +8,7 @@ import pytest
 
 from grn.analysis.evaluation.reference_files import open_reference_file
 from grn.cells.simulated import simulate
-from grn.config.schema import SimulatedConfig
+from grn.config.schema import Simulation
 from grn.errors import DataError
 
 SIGNED = {("NA", "x"): 1, ("nan", "x"): -1, ("NA", "y"): 0}
@@ -62,7 +62,7 @@ def test_both_signs_make_none_and_a_known_sign_outweighs_an_unknown(tmp_path):
 
 
 def test_the_truth_of_simulated_cells(tmp_path):
-    truth = simulate(SimulatedConfig(cells=10, genes=8, regulators=3)).uns["truth"]
+    truth = simulate(Simulation(cells=10, genes=8, regulators=3)).uns["truth"]
     truth.to_csv(tmp_path / "truth.csv", index=False)
     truth.to_parquet(tmp_path / "truth.parquet", index=False)
     for name in ("truth.csv", "truth.parquet"):
@@ -84,7 +84,7 @@ def test_a_column_cell_type_gives_each_type_its_edges(tmp_path):
 
 
 def test_the_truth_of_simulated_types(tmp_path):
-    config = SimulatedConfig(cells=30, genes=60, cell_types=3, type_specific=0.4, changed_signs=0.2, state=0.2)
+    config = Simulation(cells=30, genes=60, cell_types=3, type_specific=0.4, changed_signs=0.2, state=0.2)
     truth = simulate(config).uns["truth"]
     truth.to_csv(tmp_path / "truth.csv", index=False)
     found = open_reference_file(tmp_path / "truth.csv")

@@ -8,6 +8,7 @@ from flashsign import edge_weights
 from flashsign.edges import edge_sums
 from flashsign.reference import normalised_weights
 from grn.bags import Bags
+from grn.model.transformer import EPS
 from grn.networks.readouts import block_attention
 from grn.networks.readouts.block_attention import attention_layers, layer_sums, strongest_attention
 from grn.networks.weights import strongest
@@ -31,7 +32,7 @@ def test_weights_are_those_of_the_loop_over_cells(make_model, make_bags, regulat
     def observe(layer, q, k, v, m):
         for cell in range(len(q)):
             one = slice(cell, cell + 1)
-            weights = edge_weights(q[one, :, :12], k[one], m[one], model.config.eps)
+            weights = edge_weights(q[one, :, :12], k[one], m[one], EPS)
             sums[layer] += weights[0, :, :, : len(columns)].abs().mean(0)
 
     with torch.no_grad():

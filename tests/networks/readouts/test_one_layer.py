@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from flashsign import edge_weights
 from grn import export, load, read_network
 from grn.errors import ConfigError, DataError
+from grn.model.transformer import EPS
 from grn.networks.readouts.block_attention import attention_layers
 from grn.networks.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
 
@@ -112,7 +113,7 @@ def test_the_mean_is_that_of_weights_written_out(make_model, make_bags):
     with torch.no_grad():
         model(bags, observe=lambda layer, q, k, v, m: seen.update({layer: (q, k, m)}))
     q, k, m = seen[1]
-    weights = edge_weights(q, k, m, eps=model.config.eps)[:, 2, :12, :3].mean(0).numpy()
+    weights = edge_weights(q, k, m, eps=EPS)[:, 2, :12, :3].mean(0).numpy()
     weights[REGULATORS, range(3)] = 0
     found = read_layer(model, LayerChoice(1, 2, "weight"), [bags], REGULATORS)
     np.testing.assert_allclose(found, weights, atol=1e-6)

@@ -1,4 +1,6 @@
-"""Cell types and properties are validated and tested as `grn predict` predicts them: with no gene hidden."""
+"""Objectives from the configuration to the model folder; cell types and properties are tested with no gene hidden, as
+`grn predict` predicts them.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from grn.cells.cells import load_cells
 from grn.cells.loading.batches import EVALUATE, BagMaker
 from grn.cells.simulated import simulate
 from grn.config.schema import Config
-from grn.model.objectives import active_objectives
+from grn.model.objectives import LABEL_SMOOTHING, active_objectives
 from grn.training.run import train
 from grn.training.task import Task
 
 ROUNDING = 1e-4  # batches and packed bags of other sizes sum in another order
 
 
-def configured(make_config, bags: str = "dense", **weights: float) -> Config:
+def configured(make_config, bags: str = "dense") -> Config:
     """40 % of the genes are masked, so that cell types read from what remains are others for many cells."""
     found = make_config(max_steps=100, validate_every=50, batch_size=32, learning_rate=0.01, averaging=0.5).model_dump()
     found["data"] |= {"bags": bags, "test_fraction": 0.4, "regulators": "all"}
@@ -31,8 +33,6 @@ def configured(make_config, bags: str = "dense", **weights: float) -> Config:
     found["network"]["readout"] = "attention"
     found["objectives"]["masked_multiplicity"]["fraction"] = 0.4
     found["objectives"]["property"] |= {"weight": 0.5, "key": "age"}
-    for name, weight in weights.items():
-        found["objectives"][name]["weight"] = weight
     return Config.model_validate(found)
 
 
@@ -49,7 +49,7 @@ def test_metrics_of_training_are_those_of_predict_with_the_saved_model(make_conf
         types = found.obs["grn_cell_type"].to_numpy()[rows].astype(str)
         truth = adata.obs["cell_type"].to_numpy()[rows].astype(str)
         logs = torch.as_tensor(found.obsm["grn_probabilities"][rows]).log()
-        labels, smoothing = torch.as_tensor(cells.labels[rows]), config.objectives.cell_type.label_smoothing
+        labels, smoothing = torch.as_tensor(cells.labels[rows]), LABEL_SMOOTHING
         error = found.obs["grn_property"].to_numpy()[rows] - adata.obs["age"].to_numpy()[rows]
         return {
             "accuracy": accuracy_score(truth, types),
@@ -69,7 +69,7 @@ def test_metrics_of_training_are_those_of_predict_with_the_saved_model(make_conf
 
 @pytest.mark.parametrize("bags", ["dense", "packed"])
 def test_hidden_multiplicities_keep_their_masks(make_config, make_model, bags):
-    config = configured(make_config, bags, gene_identity=0.0, composition=0.0)
+    config = configured(make_config, bags)
     adata = simulate(config.data.simulated)
     adata.obs["age"] = np.arange(len(adata), dtype=float)
     cells, _ = load_cells(config.data, "age", 0, adata)
