@@ -38,7 +38,7 @@ import torch
 from results_file import merged, ordered, write
 
 import grn
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.config.files import change_config
 from grn.config.schema import Config
 from grn.model.saved import TrainedModel

@@ -27,7 +27,7 @@ from classification import chosen_configurations, configurations, scores
 from classification_parts.methods import METHODS, OURS, TEST, Fit, LabelledSet, Predict, fit_grn, labelled_set
 from results_file import merged, ordered, write
 
-from grn.cells.cells import cells_for_vocabulary
+from grn.cells.load import cells_for_vocabulary
 from grn.cells.preprocessing.split import split_cells
 from grn.training.reader_fit import ReaderSettings
 

@@ -28,8 +28,9 @@ import pandas as pd
 import torch
 from sets import VARIABLE, folder, read_reference
 
-from grn.cells.cells import Cells, load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config, Simulation
 from grn.networks.evidence.false_discovery import edge_evidence

@@ -23,9 +23,10 @@ from sklearn.svm import LinearSVC
 
 import grn
 from classification_parts import celltypist
-from grn.cells.cells import Cells, load_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
 from grn.cells.preprocessing.counts import read_expression
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.readers.registry import open_source
 from grn.config.schema import Config
 from grn.messages import silent

@@ -85,7 +85,7 @@ def expression_of_run(run: Path, config: Config) -> Expression:
     Networks of other cells would stand beside the run's own as if all were of the same. A run without a card, or of a
     version that kept no digest, has nothing to compare with.
     """
-    from grn.cells.cells import load_cells
+    from grn.cells.load import load_cells
 
     cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed)
     with suppress(OSError, ValueError, KeyError, TypeError):
@@ -120,7 +120,7 @@ def data_config(data: str) -> Config:
 
 def read_expression(config: Config, adata: AnnData | None = None) -> Expression:
     """The genes and multiplicities on which a run with `config` trains; `adata` replaces the cells of data.path."""
-    from grn.cells.cells import load_cells
+    from grn.cells.load import load_cells
 
     cells, _ = load_cells(config.data, seed=config.trainer.seed, adata=adata)
     return _expression(cells)

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from grn.cells.preprocessing.genes import column_of, refuse_column_of_var
+from grn.cells.obs import column_of
 from grn.errors import ConfigError, DataError, nearest, one_line
 
 LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabulary that is wanted
@@ -137,7 +137,6 @@ def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:
 
     Raises DataError where obs has no such column, or the column no label.
     """
-    refuse_column_of_var(adata, {"--labels": column})
     values = column_of(adata.obs, column, "--labels", "obs")
     found = np.full(len(values), None, dtype=object)
     for cell, value in enumerate(values):

@@ -17,10 +17,10 @@ import torch
 from anndata import AnnData
 
 from grn.analysis.labels import LabelMap, LabelScores, given_labels, merged, read_map, refuse_unused, score_labels
-from grn.cells.cells import Cells, CellsInPieces, cells_in_pieces
+from grn.cells.cells import Cells, CellsInPieces
+from grn.cells.load import cells_in_pieces
 from grn.cells.loading.batches import is_packed, plain_batches
-from grn.cells.readers.memory import MEMORY
-from grn.cells.readers.registry import is_text, source_in_file
+from grn.cells.readers.registry import MEMORY, is_text, source_in_file
 from grn.config.files import load_config
 from grn.config.schema import DataConfig, Orientation
 from grn.errors import ConfigError, RunFolderError

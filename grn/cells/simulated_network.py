@@ -169,30 +169,18 @@ def own_generator(config: Simulation, draws: int) -> np.random.Generator:
 
 
 def _check(config: Simulation) -> None:
-    if config.regulators >= config.genes:
-        raise ConfigError(
-            f"data.simulated.regulators {config.regulators} leaves no target among {config.genes} genes; "
-            "it must be smaller than data.simulated.genes."
-        )
     middle, targets = config.regulators - masters(config.regulators), config.genes - config.regulators
-    if config.cascades > (targets if middle else 0):
-        raise ConfigError(
-            f"data.simulated.cascades is {config.cascades}, but there are {targets} targets to end in and {middle} "
-            "regulators to pass through; lower it, or raise data.simulated.genes or data.simulated.regulators."
-        )
     shares = {name: getattr(config, name) for name in ("type_specific", "changed_signs", "state")}
-    if sum(shares.values()) > 1 + 1e-9:
-        found = ", ".join(f"{name} {share:g}" for name, share in shares.items())
-        raise ConfigError(
-            f"The shares of edges in data.simulated add up to {sum(shares.values()):g} ({found}), but no edge belongs "
-            "to two of them; make them add up to at most 1."
-        )
-    for name in ("type_specific", "changed_signs"):
-        if shares[name] > 0 and config.cell_types < 2:
-            raise ConfigError(
-                f"data.simulated.{name} is {shares[name]:g}, but there is a single cell type for edges to differ "
-                "between; set data.simulated.cell_types to at least 2."
-            )
+    problems = {
+        f"regulators is {config.regulators}, which leaves no target among {config.genes} genes": targets <= 0,
+        f"cascades is {config.cascades}, but there are {targets} targets to end in and {middle} regulators to pass "
+        "through": config.cascades > (targets if middle else 0),
+        f"has shares of edges that add up to more than 1 ({shares})": sum(shares.values()) > 1 + 1e-9,
+        "cell_types is 1, so that no edge differs between types (type_specific, changed_signs)": config.cell_types < 2
+        and config.type_specific + config.changed_signs > 0,
+    }
+    for problem in (problem for problem, found in problems.items() if found):
+        raise ConfigError(f"{{field}}: {problem}", field="data.simulated")
 
 
 def _with_cascades(source: np.ndarray, target: np.ndarray, config: Simulation) -> tuple[np.ndarray, np.ndarray]:

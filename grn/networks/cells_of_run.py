@@ -6,7 +6,8 @@ from pathlib import Path
 
 from anndata import AnnData
 
-from grn.cells.cells import Cells, load_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
 from grn.config.schema import Config
 from grn.errors import DataError, RunFolderError, VocabularyMismatch
 from grn.io.tables import nearest_file

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from grn.cells.preprocessing.genes import near_miss, read_gene_list, refuse_control_characters
+from grn.cells.genes import near_miss, read_gene_list, refuse_control_characters
 from grn.errors import DataError
 from grn.io.tables import does_not_exist
 from grn.networks.signed_network import sign_has_meaning

@@ -19,7 +19,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from grn.cells.cells import Cells
-from grn.cells.preprocessing.genes import near_miss
+from grn.cells.genes import near_miss
 from grn.config.schema import NetworkConfig
 from grn.errors import DataError
 from grn.io.tables import does_not_exist

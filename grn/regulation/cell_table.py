@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from grn.cells.cells import Cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation.linear import LARGE
 from grn.regulation.ridge import Columns

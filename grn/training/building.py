@@ -8,7 +8,7 @@ import torch
 from grn.cells.cells import Cells
 from grn.cells.loading.module import CellsDataModule
 from grn.cells.loading.order import EpochOrder
-from grn.cells.preprocessing.scale import varying
+from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError

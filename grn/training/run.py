@@ -19,9 +19,10 @@ from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from grn.bags import Batch
-from grn.cells.cells import Cells, load_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.preprocessing.split import Split
 from grn.config.files import dump_config
 from grn.config.schema import Config

@@ -13,9 +13,8 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from grn.bags import Batch
-from grn.cells.loading.batches import DROPOUT
-from grn.cells.loading.gene_parallel import ParallelRank
-from grn.cells.loading.masking import cell_states
+from grn.cells.loading.batches import DROPOUT, cell_states
+from grn.cells.loading.order import ParallelRank
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
 from grn.model.objectives import OF_WHOLE_CELLS, Loss, active_objectives, mean_losses, total_loss

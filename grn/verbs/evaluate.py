@@ -162,7 +162,7 @@ def reference_of(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceN
 def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Expression:
     """The cells behind `data`; an AnnData is read as the network's own run read its cells, where it is of a run."""
     from grn.analysis.baseline_cells import expression_named, expression_of_run, read_expression
-    from grn.cells.readers.memory import MEMORY
+    from grn.cells.readers.registry import MEMORY
     from grn.config.files import change_config
     from grn.config.schema import Config
 

@@ -75,8 +75,7 @@ def explain(
     from grn.analysis.explain import explain_types
     from grn.analysis.labels import read_map, refuse_unused
     from grn.analysis.predict import cells_of_model, data_config
-    from grn.cells.readers.memory import MEMORY
-    from grn.cells.readers.registry import open_source
+    from grn.cells.readers.registry import MEMORY, open_source
 
     with reworded(WORDS | {"--cell-type": "cell_type"}):
         trained, folder = as_run(run)._trained, as_run(run).folder

@@ -151,8 +151,8 @@ def _of_cells(
     """The network of cells whose regulation layers are fitted here, on all of them."""
     import numpy as np
 
-    from grn.cells.cells import load_cells
-    from grn.cells.preprocessing.scale import mean_and_sd
+    from grn.cells.load import load_cells
+    from grn.cells.preprocessing.moments import mean_and_sd
     from grn.messages import silent
     from grn.networks.build import edges_of_regulation, fit_layers
     from grn.networks.file_formats import refuse_unknown_type

@@ -98,8 +98,7 @@ def predict(
         (100, 64)
     """
     from grn.analysis.predict import annotate, data_config, refuse_error, refuse_key
-    from grn.cells.readers.memory import MEMORY
-    from grn.cells.readers.registry import open_source
+    from grn.cells.readers.registry import MEMORY, open_source
 
     with reworded(WORDS):
         refuse_key(key_added)

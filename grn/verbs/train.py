@@ -139,7 +139,7 @@ def run_settings(
     changes: dict[str, Any],
 ) -> tuple[Config, AnnData | None, str]:
     """The configuration of the run, its cells where they are in memory, and a name for it."""
-    from grn.cells.readers.memory import MEMORY
+    from grn.cells.readers.registry import MEMORY
     from grn.config.files import change_config, is_configuration
     from grn.config.schema import Config
 

@@ -13,7 +13,7 @@ from scipy import sparse
 from grn.analysis import predict as prediction
 from grn.analysis.predict import add_predictions, cells_of_model, data_config, predict, predict_cells
 from grn.bags import Bags
-from grn.cells.cells import cells_for_vocabulary, load_cells
+from grn.cells.load import cells_for_vocabulary, load_cells
 from grn.cells.readers import matrix
 from grn.cells.readers.registry import open_source, source_in_file
 from grn.config.files import load_config

@@ -101,11 +101,6 @@ def test_edges_and_signs_can_be_found_by_correlation():
     assert (np.sign(found) == planted)[edges].mean() > 0.85
 
 
-def test_more_regulators_than_genes_are_refused():
-    with pytest.raises(ConfigError, match="leaves no target"):
-        simulate(Simulation(genes=5, regulators=5))
-
-
 def test_cells_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch):
     config = Simulation(cells=31, genes=50, seed=3)
     whole = simulate(config)
@@ -314,23 +309,21 @@ def test_cells_of_types_do_not_depend_on_how_many_are_in_memory_at_a_time(monkey
 
 
 @pytest.mark.parametrize(
-    ("fields", "sentence"),
+    "fields",
     [
-        (
-            {"type_specific": 0.5, "changed_signs": 0.3, "state": 0.3},
-            r"add up to 1\.1 \(type_specific 0\.5, changed_signs 0\.3, state 0\.3\).*at most 1\.$",
-        ),
-        (
-            {"type_specific": 0.1, "cell_types": 1},
-            r"type_specific is 0\.1, .*set data\.simulated\.cell_types to at least 2",
-        ),
-        ({"cascades": 109}, r"cascades is 109, but there are 108 targets to end in and 6 regulators"),
-        ({"cascades": 1, "regulators": 1}, r"cascades is 1, but there are 119 targets to end in and 0 regulators"),
-        ({"changed_signs": 0.1, "cell_types": 1}, r"changed_signs is 0\.1, but there is a single cell type"),
+        {"genes": 5, "regulators": 5},
+        {"type_specific": 0.5, "changed_signs": 0.3, "state": 0.3},
+        {"type_specific": 0.1, "cell_types": 1},
+        {"changed_signs": 0.1, "cell_types": 1},
+        {"cascades": 109},
+        {"cascades": 1, "regulators": 1},
     ],
 )
-def test_contexts_that_cannot_be_are_refused_in_one_sentence(fields, sentence):
-    with pytest.raises(ConfigError, match=sentence) as caught:
+def test_networks_that_cannot_be_are_refused(fields):
+    with pytest.raises(ConfigError) as caught:
         simulate(Simulation(**fields))
-    assert "\n" not in str(caught.value)
+    assert caught.value.field == "data.simulated"
+
+
+def test_shares_of_edges_may_add_up_to_1():
     simulate(Simulation(cells=20, type_specific=0.6, changed_signs=0.3, state=0.1))

@@ -16,7 +16,7 @@ from grn.analysis.evaluation.comparison import CAUTION
 from grn.analysis.evaluation.evaluate import OF_SIGNS, SCORES, evaluate
 from grn.analysis.evaluation.network_files import open_network_file
 from grn.analysis.evaluation.reference_files import open_reference_file
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.simulated import simulate
 from grn.cli import main as cli
 from grn.config.files import change_config, dump_config, load_config

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.config.files import change_config
 from grn.errors import RunFolderError
 from grn.networks.build import bags_read, read_again

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grn.cells.cells import Cells, load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.schema import Config, Simulation
 from grn.messages import silent
 from grn.model.signed.regulation import Regulation

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation import cell_table as module
 from grn.regulation.cell_table import CellTable, TrainingCells, cell_ranks, centred, sampled, set_units

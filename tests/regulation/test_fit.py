@@ -9,8 +9,9 @@ import scipy.sparse as sp
 import torch
 from sklearn.metrics import average_precision_score
 
-from grn.cells.cells import Cells, load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.schema import Config, RegulationConfig
 from grn.errors import ConfigError, TrainingDiverged
 from grn.model.signed.regulation import Regulation

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.regulation.cell_table import TrainingCells
 from grn.regulation.levels import level_error, state_levels
 from grn.regulation.linear import Penalties

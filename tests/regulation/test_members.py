@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation import members as module
 from grn.regulation.cell_table import CellTable, TrainingCells, set_units

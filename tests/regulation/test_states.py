@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse as sp
 from sklearn.metrics import adjusted_rand_score
 
-from grn.cells.cells import Cells, load_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
 from grn.config.schema import DataConfig
 from grn.regulation import states as module
 from grn.regulation.states import found_states, leading_components, states_of

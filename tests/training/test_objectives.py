@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from torch.nn import functional as F
 
 import grn
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.loading.batches import EVALUATE, BagMaker
 from grn.cells.simulated import simulate
 from grn.config.schema import Config

@@ -11,10 +11,9 @@ from anndata import AnnData
 from scipy import sparse
 
 import grn
-from grn.cells.cells import load_cells
-from grn.cells.preprocessing.depth import basal_multiplicity, depth_scale
-from grn.cells.preprocessing.multiplicity import counting_of, to_multiplicity
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
+from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of, depth_scale, to_multiplicity
 from grn.cells.simulated import simulate
 from grn.config.schema import Config
 from grn.errors import ConfigError

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from grn.bags import Batch
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.loading.order import EpochOrder
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.files import change_config, load_config
 from grn.errors import ConfigError, TrainingDiverged
 from grn.model.saved import TrainedModel

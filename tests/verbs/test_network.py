@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import grn
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.simulated import simulate
 from grn.config.files import change_config
 from grn.config.schema import SimulatedConfig

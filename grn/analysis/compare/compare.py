@@ -13,8 +13,9 @@ from anndata import AnnData
 from grn.analysis.compare.conditions import ALL, Compared, compared_cells
 from grn.analysis.compare.divisions import Divisions
 from grn.analysis.compare.one_table import comparable_genes, compare_slopes
-from grn.cells.cells import Cells, read_columns
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.cells import Cells
+from grn.cells.load import read_columns
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.files import load_config
 from grn.errors import ConfigError, DataError
 from grn.io.run_folder import CONFIG, config_of, refuse_cut_off

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from grn.cells.cells import MISSING, Cells, read_labels
+from grn.cells.cells import Cells
+from grn.cells.obs import MISSING, read_labels
 from grn.errors import DataError
 from grn.messages import Say
 

@@ -359,6 +359,6 @@ def _chosen_genes(genes: Choice, network: PredictedNetwork, expression: Expressi
 
 
 def _gene_list(name: str | os.PathLike[str], option: str) -> list[str]:
-    from grn.cells.preprocessing.genes import read_gene_list
+    from grn.cells.genes import read_gene_list
 
     return read_gene_list(os.fspath(name), option)

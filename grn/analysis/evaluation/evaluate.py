@@ -14,7 +14,7 @@ import pandas as pd
 from grn.analysis.evaluation.ranking import Ranking, precision_recall, rank, ranking_scores
 from grn.analysis.evaluation.signs import majority_share, sign_scores, signed_early_precision
 from grn.analysis.evaluation.universe import Universe, make_universe
-from grn.cells.preprocessing.genes import near_miss
+from grn.cells.genes import near_miss
 from grn.errors import DataError
 
 SCORES = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from grn.cells.preprocessing.genes import near_miss
+from grn.cells.genes import near_miss
 from grn.errors import DataError
 
 

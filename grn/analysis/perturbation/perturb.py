@@ -18,7 +18,7 @@ from grn.analysis.perturbation.subject import Subject
 from grn.analysis.perturbation.what_is_done import Plan, check_steps
 from grn.analysis.predict import Predictions, predict_cells
 from grn.cells.cells import Cells
-from grn.cells.preprocessing.embedding import numbers_in_obsm
+from grn.cells.obs import numbers_in_obsm
 from grn.cells.readers.registry import open_source
 from grn.errors import DataError
 

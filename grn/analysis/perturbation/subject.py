@@ -12,7 +12,8 @@ from anndata import AnnData
 
 from grn.analysis.perturbation.association import Association
 from grn.analysis.perturbation.changes import Mechanism
-from grn.cells.cells import Cells, read_columns
+from grn.cells.cells import Cells
+from grn.cells.load import read_columns
 from grn.config.files import load_config
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError

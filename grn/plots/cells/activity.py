@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.cells.preprocessing.embedding import numbers_in_obsm
-from grn.cells.preprocessing.genes import column_of
+from grn.cells.obs import column_of, numbers_in_obsm
 from grn.errors import DataError, nearest
 from grn.plots.style import INK, SIGNED, canvas, draws, plain, short, shown
 

@@ -1,11 +1,37 @@
-"""Which genes vary more than counting explains."""
+"""Mean, sd and variability of genes."""
+
+from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from scipy import sparse
 
-from grn.cells.preprocessing import variable
-from grn.cells.preprocessing.variable import residual_variance, variance
+from grn.cells.preprocessing import moments
+from grn.cells.preprocessing.moments import mean_and_sd, residual_variance, variance, varying
+
+
+def test_mean_and_sd_are_those_of_the_dense_table(monkeypatch):
+    monkeypatch.setattr(moments, "PIECE", 7)
+    values = sp.random(31, 9, 0.4, format="csr", dtype=np.float32, random_state=1)
+    values.data[::5] = 0  # zeros may be stored
+    mean, sd = mean_and_sd(values)
+    dense = values.toarray().astype(np.float64)
+    np.testing.assert_allclose(mean, dense.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(sd, dense.std(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 2.7182817, 3e4])
+def test_a_gene_that_is_the_same_in_every_cell_does_not_vary_and_has_an_sd_of_1(value):
+    values = np.full((100, 2), value, np.float32)
+    values[0, 1] += 1
+    assert varying(sp.csr_matrix(values)).tolist() == [False, True]
+    assert mean_and_sd(sp.csr_matrix(values))[1][0] == 1
+
+
+def test_equal_values_of_many_cells_do_not_vary():
+    """Sums of float32 would be off by more than what tells rounding from variation."""
+    assert not varying(sp.csr_matrix(np.full((105, 3), np.log1p(np.float32(2))))).any()
 
 
 def counts(seed: int = 0) -> sparse.csr_matrix:
@@ -28,7 +54,7 @@ def test_counting_noise_has_variance_one_whatever_the_mean():
 
 def test_blocks_change_nothing(monkeypatch):
     whole = residual_variance(counts())
-    monkeypatch.setattr(variable, "BLOCK", 300 * 7)
+    monkeypatch.setattr(moments, "BLOCK", 300 * 7)
     np.testing.assert_allclose(residual_variance(counts()), whole, rtol=1e-6)
 
 
