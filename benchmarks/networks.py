@@ -52,7 +52,7 @@ def methods() -> list[str]:
 
 def score(one: NetworkSet, network: pd.DataFrame) -> dict[str, float]:
     """All scores of a network, and density and edges of the set; sign scores are nan where the set has no signs."""
-    from grn.analysis.evaluation.evaluate import evaluate
+    from grn.analysis.evaluate import evaluate
 
     regulators = "reference" if one.universe == "reference" else None
     found = evaluate(network, one.reference, regulators=regulators, genes=one.genes, signed=True, permutations=0)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any, Protocol
 
 import pandas as pd
 
@@ -30,7 +28,6 @@ from grn.analysis.summary import (
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.io.atomic import write_text
-from grn.messages import glyphs_lacking
 from grn.networks.file_formats import strongest_edges
 from grn.networks.signed_network import SignedNetwork
 
@@ -102,15 +99,6 @@ TOP = (
 )
 
 
-BOXES = "Boxes in this picture stand for characters that its font does not have; the tables show the names in full."
-
-
-class Picture(Protocol):
-    """The part of a matplotlib figure that a report uses."""
-
-    def savefig(self, file: Any, /, *, format: str) -> object: ...
-
-
 def write_report(
     folder: Path,
     *,
@@ -119,7 +107,7 @@ def write_report(
     per_class: pd.DataFrame,
     edges: pd.DataFrame,
     network: SignedNetwork,
-    pictures: Mapping[str, Picture],
+    pictures: Mapping[str, bytes],
     edges_of_types: pd.DataFrame | None = None,
     cells: int | None = None,
     title: str | None = None,
@@ -127,7 +115,7 @@ def write_report(
     """Writes `folder`/report.html and returns its path.
 
     metrics, per_class, edges: as in the result of a run.   network: from network.h5ad.
-    pictures: by name, those of `confusion`, `training`, `edges`, `within` and `heatmaps` that exist.
+    pictures: PNG by name, those of `confusion`, `training`, `edges`, `within` and `heatmaps` that exist.
     edges_of_types: the strongest edges of each type's targets (strongest_of_targets), with all columns and cell_type;
     None: weights alone, from the network.   cells: that were used.   title: None: the folder's name.
     """
@@ -288,14 +276,10 @@ def side_by_side(parts: Sequence[str]) -> str:
     return '<div class="beside">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>" if parts else ""
 
 
-def image(picture: Picture, name: str) -> str:
-    """HTML: a figure inside the page, as PNG."""
-    buffer = io.BytesIO()
-    with glyphs_lacking() as lacking:
-        picture.savefig(buffer, format="png")
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    shown = f'<p class="wide"><img alt="{escape(name)}" src="data:image/png;base64,{data}"></p>'
-    return shown + (f"<p>{BOXES}</p>" if lacking else "")
+def image(png: bytes, name: str) -> str:
+    """HTML: a picture inside the page."""
+    data = base64.b64encode(png).decode("ascii")
+    return f'<p class="wide"><img alt="{escape(name)}" src="data:image/png;base64,{data}"></p>'
 
 
 def anchor(title: str) -> str:

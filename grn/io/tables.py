@@ -80,12 +80,17 @@ def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
     return table
 
 
-def spreadsheet_safe(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with ' before names that a spreadsheet would run as a formula: those that begin with = + - @.
+def spreadsheet_safe(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table for a csv whose names no spreadsheet runs as formulas: an apostrophe stands before a first =, +, - or @.
 
-    Source: OWASP, CSV injection.
+    That is so for texts in columns, in the index and in the names of columns; numbers stay as they are.
     """
-    texts = [name for name in table if table[name].dtype.kind not in "biufc"]
-    return table.assign(
-        **{name: table[name].astype(str).str.replace(r"^(?=[=+\-@\t\r])", "'", regex=True) for name in texts}
-    )
+
+    def safe(value: object) -> object:
+        return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+
+    found = frame.rename(columns=safe, index=safe)
+    for place, kind in enumerate(found.dtypes):
+        if kind.kind not in "biufcmM":
+            found.isetitem(place, found.iloc[:, place].astype(object).map(safe))
+    return found

@@ -36,6 +36,7 @@ from grn.networks.run_readouts import WHOLE_MODEL, read_networks, whole_bags
 from grn.networks.weights import Network
 from grn.process_memory import give_back
 from grn.regulation.fit import ChosenPenalties, FittedRegulation, fit_regulation
+from grn.regulation.members import RegulationSettings
 from grn.regulation.states import States
 from grn.threads import threads_for
 
@@ -55,7 +56,8 @@ def fit_layers(
 ) -> FittedRegulation:
     """`fit_regulation` with the prior network of the configuration. Raises what that does, and DataError."""
     prior = None if config.network.prior is None else prior_of(config.network, cells).strength
-    settings, regulators = config.regulation, len(mean) if cells.regulators is None else len(cells.regulators)
+    settings = RegulationSettings.of(config.regulation)
+    regulators = len(mean) if cells.regulators is None else len(cells.regulators)
     with threads_for(settings.batch_size * settings.heads * len(mean) * regulators):
         return fit_regulation(config, cells, states, rows, mean=mean, sd=sd, say=say, penalties=penalties, prior=prior)
 

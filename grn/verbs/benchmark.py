@@ -12,7 +12,7 @@ from grn.errors import ConfigError, DataError
 from grn.io.run_folder import CONFIG
 from grn.verbs.cells import is_anndata
 from grn.verbs.checked import Seed, checked
-from grn.verbs.evaluate import expression_of, reference_of
+from grn.verbs.evaluate import chosen_regulators, expression_of, reference_of
 from grn.verbs.network import network
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run, load
@@ -76,9 +76,9 @@ def benchmark(
     """
     import pandas as pd
 
-    from grn.analysis.evaluation.comparison import CAUTION, chosen_regulators
-    from grn.analysis.evaluation.evaluate import check_names, checked_edges, evaluate_on
-    from grn.analysis.evaluation.universe import make_universe
+    from grn.analysis.comparison import CAUTION
+    from grn.analysis.evaluate import check_names, checked_edges, evaluate_on
+    from grn.analysis.universe import make_universe
     from grn.networks.cells_of_run import refuse_lost_cells
 
     notes: list[str] = []

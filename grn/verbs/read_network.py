@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
 
-    from grn.analysis.evaluation.network_files import PredictedNetwork
+    from grn.analysis.network_files import PredictedNetwork
 
 
 @checked()
@@ -120,7 +120,7 @@ def predicted_network(
     """Any form of a network as the evaluation takes it. key: of varp, which of its networks. Raises DataError."""
     import pandas as pd
 
-    from grn.analysis.evaluation.network_files import network_of_anndata, network_of_table, open_network_file
+    from grn.analysis.network_files import network_of_anndata, network_of_table, open_network_file
 
     if isinstance(network, Run):
         return open_network_file(network._there(), key)

@@ -95,8 +95,6 @@ def test_another_seed_gives_another_run(tiny_run, make_config, tmp_path):
     assert other.trained.hash != TrainedModel.load(tiny_run).hash
 
 
-
-
 def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_config, tmp_path):
     """They are about effects alone; those of a run do not prevent another read-out of it."""
     config = make_config(max_steps=2)
