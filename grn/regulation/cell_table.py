@@ -40,7 +40,7 @@ class TrainingCells:
     multiplicity: CSR float32 [C, N].   basal [C]: multiplicity of each cell's basal gene, which carries its sequencing
     depth.   rows: positions of the cells that are fitted; the others are never read.   regulators: vocabulary positions
     [R].   mean, sd [N]: of every gene, the unit of the targets.   groups [C]: number of each cell's donor or batch,
-    whose cells are held out together; None: each cell by itself.   states: float32 [C, K], how much each cell belongs to
+    whose cells are held out together; None: each by itself.   states: float32 [C, K], how much each cell belongs to
     each state, which sums to 1; None: all cells have one state.
     """
 
