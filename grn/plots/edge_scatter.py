@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import DataError, UserError
+from grn.errors import DataError
 from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges, as_network, unknown, weights_of
 from grn.plots.style import INK, LINES, canvas, colour_bar, note, plain, short, shown, whole
@@ -121,12 +121,8 @@ def within_and_between(
     against what their own cells say.   ax, show: as in grn.plots.
     """
     table = as_edges(edges)
-    if not isinstance(edges, pd.DataFrame) and "within" not in table:
-        raise UserError(
-            "The weights of this network count differences between states, too, so that those within states are not in "
-            "it; give the run, or its table (run.edges)."
-        )
-    table = columns_of(table, "a table of edges (run.edges)", gaps=("within", "between"))
+    wanted = "edges told apart (run, run.edges, or a network whose weights are those within states)"
+    table = columns_of(table, wanted, gaps=("within", "between"))
     axes = canvas(ax, 6.4, 5.0)
     known = table[table["within"].notna() & table["between"].notna()].head(count)
     if known.empty or not (known["between"] != 0).any():

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from grn.analysis.report import write_report
-from grn.analysis.report_edges import strongest_of_targets
-from grn.analysis.summary import tells_apart
+from grn.analysis.summary import strongest_of_targets, tells_apart
 from grn.config.schema import Config
 from grn.io.tables import table_of_run
 from grn.networks.signed_network import SignedNetwork, heatmap_blocks
