@@ -45,7 +45,7 @@ class Plan:
     @classmethod
     def of_one(cls, kind: str, gene: str) -> Plan:
         """One perturbation of one gene."""
-        return cls(**{kind: (gene,)})
+        return cls(*((gene,) if kind == each else () for each in KINDS))
 
     @property
     def genes(self) -> tuple[str, ...]:

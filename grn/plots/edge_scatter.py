@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -64,7 +64,7 @@ def network_difference(
         part = strong[chosen]
         if len(part):
             label = f"stronger in {short(name, 20)}"
-            look = {"s": 22, "color": colour, "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
+            look: dict[str, Any] = {"s": 22, "color": colour, "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
             axes.scatter(part["first"], part["second"], label=label, **look)
     names = edges.iloc[order[:named]][["first", "second", "source", "target"]]
     name_edges(axes, names.itertuples(index=False), apart=(0.32 * limit, 0.06 * limit), turn=0.45 * limit)
@@ -131,9 +131,16 @@ def within_and_between(
     order = np.argsort(confidence, kind="stable")  # the most confident on top
     axes.axhline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
     axes.axvline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
-    look = {"s": 20, "cmap": "viridis_r", "vmin": 0.5, "vmax": 1.0, "edgecolors": "white", "linewidths": 0.3}
-    places = (known[name].to_numpy()[order] for name in ("between", "within"))
-    dots = axes.scatter(*places, c=confidence[order], zorder=2, **look)
+    look: dict[str, Any] = {
+        "s": 20,
+        "cmap": "viridis_r",
+        "vmin": 0.5,
+        "vmax": 1.0,
+        "edgecolors": "white",
+        "linewidths": 0.3,
+    }
+    x, y = (known[name].to_numpy()[order] for name in ("between", "within"))
+    dots = axes.scatter(x, y, c=confidence[order], zorder=2, **look)
     axes.set_xlim(-1.08, 1.08)
     height = 1.15 * float(known["within"].abs().max()) or 1.0
     axes.set_ylim(-height, height)
@@ -165,10 +172,11 @@ def name_edges(
             continue
         taken.append((x, y))
         left = x > turn
+        look: dict[str, Any] = {"xytext": (-6 if left else 6, 0), "ha": "right" if left else "left", "zorder": 4}
+        look |= {"textcoords": "offset points", "va": "center", "fontsize": 7.5, "fontstyle": "italic", "color": INK}
         axes.annotate(
             f"{short(source, 10)} → {short(target, 10)}",
             (x, y),
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
-            **{"xytext": (-6 if left else 6, 0), "ha": "right" if left else "left", "va": "center", "zorder": 4},
-            **{"textcoords": "offset points", "fontsize": 7.5, "fontstyle": "italic", "color": INK},
+            **look,
         )

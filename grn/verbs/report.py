@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from grn.analysis.report import write_report
 from grn.analysis.summary import strongest_of_targets, tells_apart
@@ -36,7 +38,7 @@ def write_run_report(
 
     metrics, history, confusion, edges: as in grn.Run.   title: of the page; None: the folder's name.
     """
-    drawn = {
+    drawn: dict[str, Axes | Figure] = {
         "training": training_curves(history),
         "edges": strongest_regulations(edges, signed=network.signed, show=False),
         "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),
