@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from grn.analysis.report import write_report
 from grn.analysis.summary import strongest_of_targets, tells_apart
@@ -38,7 +37,7 @@ def write_run_report(
 
     metrics, history, confusion, edges: as in grn.Run.   title: of the page; None: the folder's name.
     """
-    drawn: dict[str, Axes | Figure] = {
+    drawn: dict[str, Any] = {
         "training": training_curves(history),
         "edges": strongest_regulations(edges, signed=network.signed, show=False),
         "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),
