@@ -23,12 +23,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from classification import chosen_configurations, configurations, scores
-from classification_parts.methods import METHODS, OURS, TEST, Fit, LabelledSet, Predict, fit_grn, labelled_set
+from classification import by_share, chosen_configurations, configurations, scores
+from classifiers import METHODS, OURS, TEST, Fit, LabelledSet, Predict, fit_grn, labelled_set
 from results_file import merged, ordered, write
 
 from grn.cells.load import cells_for_vocabulary
 from grn.cells.preprocessing.split import split_cells
+from grn.plots.style import save
 from grn.training.reader_fit import ReaderSettings
 
 HERE = Path(__file__).parent
@@ -99,10 +100,6 @@ def main() -> None:
                 print(f"{name}  {method}  {split} ", *(f"{row['accuracy']:.3f}" for row in rows), flush=True)
                 table = merged(path, pd.DataFrame(rows), KEYS)
                 write(path, ordered(table, set=list(configurations()), depth=DEPTHS, method=list(COMPARED)))
-
-    from classification_parts.drawing import by_share
-
-    from grn.plots.style import save
 
     table = pd.read_csv(path)
     save(by_share(table, "depth", ours=OURS, label="counts of the test cells", shares=DEPTHS), arguments.picture)

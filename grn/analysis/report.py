@@ -197,7 +197,7 @@ def reproduce(config: Config, network: SignedNetwork) -> str:
     return (
         f"<p>With grn {escape(str(network.about['version']))}, save the fields below as run.yaml and call "
         "<code>grn train run.yaml --output again</code>; on the same kind of machine, the same seed gives the same "
-        "networks. The network alone: <code>grn export RUN --output network</code>.</p>"
+        "networks. For another program: <code>grn export RUN --format csv --output network.csv</code>.</p>"
         f"<details><summary>Every field</summary><pre>{escape(dump_config(config))}</pre></details>"
     )
 

@@ -25,13 +25,12 @@ from grn.messages import Say, silent
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.process_memory import give_back
-from grn.regulation.cell_table import BothTargets, CellTable, both_targets, centred, sampled, set_units
-from grn.regulation.folds import held_out_cells
+from grn.regulation.cell_table import BothTargets, CellTable, TrainingCells, both_targets, centred, sampled, set_units
+from grn.regulation.folds import held_out_cells, validation_folds
 from grn.regulation.levels import level_error
 from grn.regulation.linear import FOLDS, Penalties, PriorError, choose_penalties, weigh_by_prior
 from grn.regulation.members import RegulationSettings, start, train_members
 from grn.regulation.states import States
-from grn.regulation.training_cells import TrainingCells
 
 MOST_SCORES = 2**32  # of all members and states together, 16 GiB; the fit holds about nine tables of this size
 # Steps x scores after the linear start: a minute or two of one thread, or of a GPU. Large tables gain little from more.
@@ -173,16 +172,8 @@ def choose(
     for both."""
     rows = sampled(layer, table, torch.arange(len(table)), seed)
     groups = cells.fitted_groups()
-    parts = held_out_cells(
-        np.arange(len(rows)),
-        None if groups is None else groups[rows.numpy()],
-        range(FOLDS),
-        FOLDS,
-        torch.Generator().manual_seed(seed),
-    )[1]
-    fold = torch.full((len(rows),), len(parts) - 1)
-    for number, part in enumerate(parts):
-        fold[part] = number
+    groups = None if groups is None else groups[rows.numpy()]
+    fold = validation_folds(len(rows), groups, FOLDS, torch.Generator().manual_seed(seed))
     x, _, states = centred(layer, table, rows)
     of_values, of_ranks = table.values.columns(rows, like=x), table.ranks.columns(rows, like=x)
     found = partial(choose_penalties, x, states=states, covariates=states, own=layer.regulators)
@@ -232,9 +223,7 @@ def fit_regulation(
         by_state = layer(with_states, None if penalties is None else penalties.by_state)
         error_of_levels = level_error(with_states, pooled.values, device=device)
     found = FittedRegulation(
-        Regulation(pooled.layer, None if by_state is None else by_state.layer, error_of_levels),
-        pooled,
-        by_state,
+        Regulation(pooled.layer, None if by_state is None else by_state.layer, error_of_levels), pooled, by_state
     )
     seconds = time.monotonic() - started
     if penalties is not None:  # with the same penalties: what they found was said then

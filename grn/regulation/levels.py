@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grn.regulation.cell_table import TrainingCells
 from grn.regulation.linear import LARGE, Penalties
 from grn.regulation.ridge import Ridge
-from grn.regulation.training_cells import TrainingCells
 
 GENES = 256  # whose multiplicities are held as a dense table at a time
 

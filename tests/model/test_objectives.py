@@ -12,7 +12,6 @@ from grn.bags import Bags, Batch
 from grn.config.schema import ObjectivesConfig
 from grn.model import objectives
 from grn.model.objectives import (
-    LABEL_SMOOTHING,
     Loss,
     active_objectives,
     cell_type,
@@ -25,7 +24,6 @@ from grn.model.objectives import (
     standardise,
     total_loss,
 )
-from grn.model.transformer import Prediction
 
 
 @pytest.fixture
@@ -148,16 +146,6 @@ def test_objectives_are_active_by_weight_and_head(make_model):
     assert list(found) == ["cell_type"] and found["cell_type"][0] == 2
 
 
-def test_label_smoothing_reaches_the_loss(make_model, batch):
-    config, model = ObjectivesConfig(), make_model()
-    prediction = model(batch.bags)
-    _, loss = active_objectives(config, model)["cell_type"]
-    assert (
-        loss(prediction, batch, model).sum == cell_type(prediction, batch, model, label_smoothing=LABEL_SMOOTHING).sum
-    )
-    assert loss(prediction, batch, model).sum != cell_type(prediction, batch, model, label_smoothing=0.0).sum
-
-
 items = st.lists(st.tuples(st.floats(-9, 9), st.booleans()), max_size=6)
 
 
@@ -180,13 +168,6 @@ def test_the_mean_over_processes_is_the_mean_of_the_whole_batch(parts):
     torch.testing.assert_close(torch.stack(totals).mean(), total_loss(mean_losses(whole), weights))
     expected = sum(weights[name] * loss.sum / loss.count for name, loss in whole.items() if loss.count)
     assert float(total_loss(mean_losses(whole), weights)) == pytest.approx(float(expected))
-
-
-def test_predictions_need_their_head(batch, make_model):
-    """This is an error of ours, not of the user: a clear assertion, not an attribute of None."""
-    nothing = Prediction(batch.multiplicity, torch.zeros(5, 16), None, None)
-    with pytest.raises(AssertionError, match="only where the model has"):
-        cell_type(nothing, batch, make_model(), label_smoothing=0.0)
 
 
 OVER_GENES = {"gene_identity": gene_identity, "composition": composition}
