@@ -12,8 +12,7 @@ from scipy import sparse
 
 import grn
 from grn.analysis.perturb import shift_in_embedding
-from grn.analysis.perturb_association import Association
-from grn.analysis.perturb_mechanism import Mechanism
+from grn.analysis.perturb_mechanism import Association, Mechanism
 from grn.errors import ConfigError, DataError
 from grn.model.signed.regulation import Regulation
 
