@@ -43,7 +43,7 @@ class GeneParallelTraining(Training):
         parts = [batch.part_of_genes(group.rank(), group.size()).to(device) for batch in batches]
         self.batches = itertools.cycle(parts)
         self.task.model.group = group
-        # DDP's own collectives use the default group, as under Lightning (grn/training/loop/gene_parallel.py).
+        # DDP's own collectives use the default group, as under Lightning (grn/training/task.py).
         self.whole = DistributedDataParallel(Loss(self.task), device_ids=[device] if device.type == "cuda" else None)
 
     def loss(self, batch: Batch) -> Tensor:
