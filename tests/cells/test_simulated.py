@@ -284,7 +284,7 @@ def test_hubs_spread_out_degrees_whatever_the_abundance():
 
 
 @pytest.mark.parametrize(
-    "config", [SimulatedConfig(cells=31, genes=50, seed=3), changed(DIFFERENT, cells=31, state=0.2, composition=0.4)]
+    "config", [Simulation(cells=31, genes=50, seed=3), changed(DIFFERENT, cells=31, state=0.2, composition=0.4)]
 )
 def test_cells_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch, config):
     whole = simulate(config)
