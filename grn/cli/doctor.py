@@ -96,7 +96,7 @@ def _machine(say: Callable[[str], None], config) -> int:
 
 
 def _estimate(config, say: Callable[[str], None]) -> None:
-    from grn.analysis.rehearsal import rehearse
+    from grn.training.rehearsal import rehearse
 
     found = rehearse(config, say)
     say(f"Estimate for {config.data.path}, from a rehearsal of {found.rehearsed:.0f} s")

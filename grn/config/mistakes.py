@@ -17,6 +17,8 @@ def mistakes(error: ValidationError, schema: type[BaseModel], origins: Mapping[s
     grouped: dict[str, list[Any]] = {}
     for each in error.errors(include_url=False):
         grouped.setdefault(_dotted(each["loc"], schema), []).append(each)
+    if any(of[0]["type"] == "extra_forbidden" for of in grouped.values()):  # what is missing may be there, misspelled
+        grouped = {field: of for field, of in grouped.items() if of[0]["type"] != "missing"}
     in_order = {field: place for place, field in enumerate(origins)}
     ordered = sorted(grouped, key=lambda field: in_order.get(field, -1))
     lines = [f"{_where(field, origins, title)}{_sentence(field, grouped[field], schema)}" for field in ordered]

@@ -63,11 +63,10 @@ def read_model_folder(folder: Path) -> ModelFiles:
             )
         if card["hash"] != hash_of(card, content):
             raise ValueError("another hash")
+        values, _ = parse_yaml(content["config.yaml"].decode(), "config.yaml")
         return ModelFiles(
             card=card,
-            config=ModelConfig(
-                **without_removed(parse_yaml(content["config.yaml"].decode(), "config.yaml")[0], "model.")
-            ),
+            config=ModelConfig(**without_removed(dict(values), "model.")),
             vocabulary=names_in(content["vocabulary.txt"]),
             classes=tuple(json.loads(content["labels.json"])),
             tensors=content["model.safetensors"],

@@ -121,9 +121,7 @@ def test_an_empty_section_means_its_defaults():
 def test_mistakes_have_a_sentence_each_in_the_order_of_the_file():
     text = "data:\n  pth: a\n  genes: -1\nmodle:\n  width: 2\n"
     lines = str(refusal(name=write(text))).splitlines()
-    assert [line.partition(": ")[0] for line in lines] == [
-        "run.yaml, line 1", "run.yaml, line 2", "run.yaml, line 3", "run.yaml, line 4",
-    ]  # fmt: skip
+    assert [line.partition(": ")[0] for line in lines] == [f"run.yaml, line {line}" for line in (2, 3, 4)]
 
 
 @pytest.mark.parametrize("gene", ["NA", "nan", "no", "on", "1e5", "12:30", "2024-01-01"])

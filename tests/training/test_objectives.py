@@ -23,7 +23,7 @@ from grn.training.task import Task
 ROUNDING = 1e-4  # batches and packed bags of other sizes sum in another order
 
 
-def configured(make_config, bags: str = "dense") -> Config:
+def configured(make_config, bags: str = "dense", **weights: float) -> Config:
     """40 % of the genes are masked, so that cell types read from what remains are others for many cells."""
     found = make_config(max_steps=100, validate_every=50, batch_size=32, learning_rate=0.01, averaging=0.5).model_dump()
     found["data"] |= {"bags": bags, "test_fraction": 0.4, "regulators": "all"}
@@ -33,6 +33,8 @@ def configured(make_config, bags: str = "dense") -> Config:
     found["network"]["readout"] = "attention"
     found["objectives"]["masked_multiplicity"]["fraction"] = 0.4
     found["objectives"]["property"] |= {"weight": 0.5, "key": "age"}
+    for name, weight in weights.items():
+        found["objectives"][name]["weight"] = weight
     return Config.model_validate(found)
 
 
