@@ -11,10 +11,15 @@ WORKERS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Without compiling: Python compiles what is imported, and most of what is installed never is.
+INSTALL := $(PIP) install --no-compile
 CONSTRAIN := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # Several test processes with a thread pool each would fight for the same cores. Numba (under decoupler and scanpy) sets
 # the number of threads of torch, too, once it runs.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1
+# Each process takes a half of the files in their order, so that what a file sets up is set up once; one that is done
+# takes from the end of the other's.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: train test test-numerics lint lock notebooks gallery docs wheel install install-dev clean
 .DELETE_ON_ERROR:
@@ -23,17 +28,17 @@ train: install
 	$(BIN)/grn train --config $(CONFIG) $(ARGS)
 
 test: install-dev
-	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(ONE_THREAD) $(PYTEST) $(ARGS)
 
 # What compares floats, again with other instruction sets than the processor's own choice: their order of sums differs.
-# Compilers, caches and the search for block sizes take as long as all others together, and have no bars of their own.
+# Left out: compilers, caches, processes, counts of bytes and file formats, which have no bars of their own.
 NUMERICAL_TESTS := tests/flashsign tests/model tests/networks tests/regulation \
-  --ignore=tests/flashsign/autotune --ignore=tests/flashsign/tuning --ignore=tests/model/test_compile.py \
-  --ignore=tests/flashsign/operators/test_verify.py
+  $(addprefix --ignore=tests/flashsign/,autotune tuning operators distributed) \
+  $(addprefix --ignore-glob=*/,test_over_group.py test_memory.py test_compile.py test_saved.py test_formats.py test_file_formats.py)
 # OpenBLAS does as it is told, so its AVX-512 code is asked for only where the processor has AVX-512.
 CORE := $(shell grep -qs avx512f /proc/cpuinfo && echo SkylakeX || echo Haswell)
 
-# Both take ten minutes; .ci/run takes the one that is farther from most processors' own choice.
+# .ci/run takes the one that is farther from most processors' own choice.
 SETTINGS ?= avx2 plain
 SETTING_avx2 := OPENBLAS_CORETYPE=$(CORE) ATEN_CPU_CAPABILITY=avx2
 SETTING_plain := OPENBLAS_CORETYPE=Sandybridge ATEN_CPU_CAPABILITY=default
@@ -44,7 +49,7 @@ test-numerics: $(NUMERICS)
 
 $(NUMERICS): numerics-%: install-dev
 	@echo "numerical tests with $(SETTING_$*)"
-	@env $(SETTING_$*) $(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(NUMERICAL_TESTS) $(ARGS)
+	@env $(SETTING_$*) $(ONE_THREAD) $(PYTEST) $(NUMERICAL_TESTS) $(ARGS)
 
 lint: install-dev
 	$(BIN)/ruff check .
@@ -76,18 +81,18 @@ install-dev: $(VENV)/installed-dev
 # The stamps are as new as what they installed, so a second call installs nothing.
 $(VENV)/installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/torch
 	@echo "installing grn into $(VENV) ..."
-	@$(PIP) install $(CONSTRAIN) -e .
+	@$(INSTALL) $(CONSTRAIN) -e .
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml $(CONSTRAINTS) | $(VENV)/torch
 	@echo "installing grn and its development tools into $(VENV) ..."
-	@$(PIP) install $(CONSTRAIN) -e ".[dev]"
+	@$(INSTALL) $(CONSTRAIN) -e ".[dev]"
 	@touch $(VENV)/installed $@
 
 # torch comes first and alone: only this one look-up may ask PyTorch's own index, which knows no other package of ours.
 $(VENV)/torch: | $(VENV)/bin/python
 	@echo "installing torch into $(VENV) ..."
-	@$(PIP) install --no-deps $(if $(CONSTRAINTS),--retries 1 --extra-index-url $(TORCH_INDEX)) $(CONSTRAIN) torch
+	@$(INSTALL) --no-deps $(if $(CONSTRAINTS),--retries 1 --extra-index-url $(TORCH_INDEX)) $(CONSTRAIN) torch
 	@touch $@
 
 $(VENV)/bin/python:

@@ -38,13 +38,13 @@ import torch
 from results_file import merged, ordered, write
 
 import grn
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.config.files import change_config
 from grn.config.schema import Config
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Attention
 from grn.networks.file_formats import edge_table
-from grn.networks.readouts.blocks.one_layer import LayerChoice, read_layer
+from grn.networks.readouts.one_layer import LayerChoice, read_layer
 from grn.networks.run_readouts import whole_bags
 from grn.networks.weights import Network
 from grn.training.run import train

@@ -7,7 +7,7 @@ The splits of `classification.py` with all labels. Each method is fitted once to
 labels the test cells with all of their counts and with fewer: each count stays with the same probability (binomial
 thinning; the counts that are left at 50 % are among those at 70 %). Multiplicities are made from the counts that are
 left, as those of the training cells from theirs. grn's reader, and no other method, takes counts away from half of the
-training cells of each batch by default (`cell_reader.thinned`); "grn, not thinned" is grn without that.
+training cells of each batch by default (`ReaderSettings.thinned`); "grn, not thinned" is grn without that.
 
 Columns: as of `classification.py`; depth: share of the counts. Writes `depth.csv` after every fit; rows of other sets,
 methods, depths and splits stay. At the end, draws accuracy and macro F1 of all rows.
@@ -23,12 +23,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from classification import chosen_configurations, configurations, scores
-from classification_parts.methods import METHODS, OURS, TEST, Fit, LabelledSet, Predict, fit_grn, labelled_set
+from classification import by_share, chosen_configurations, configurations, scores
+from classifiers import METHODS, OURS, TEST, Fit, LabelledSet, Predict, fit_grn, labelled_set
 from results_file import merged, ordered, write
 
-from grn.cells.cells import cells_for_vocabulary
+from grn.cells.load import cells_for_vocabulary
 from grn.cells.preprocessing.split import split_cells
+from grn.plots.style import save
+from grn.training.reader_fit import ReaderSettings
 
 HERE = Path(__file__).parent
 SETS = ("pbmc68k_reduced", "pbmc3k")
@@ -38,7 +40,7 @@ KEYS = ["set", "method", "depth", "split"]
 
 def fit_not_thinned(one: LabelledSet, known: np.ndarray, test: np.ndarray, seed: int, folder: Path) -> Predict:
     """grn, all of whose training cells keep their counts."""
-    reader = one.config.cell_reader.model_copy(update={"thinned": 1.0})
+    reader = ReaderSettings.of(one.config.cell_reader).model_copy(update={"thinned": 1.0})
     changed = replace(one, config=one.config.model_copy(update={"cell_reader": reader}))
     return fit_grn(changed, known, test, seed, folder)
 
@@ -98,10 +100,6 @@ def main() -> None:
                 print(f"{name}  {method}  {split} ", *(f"{row['accuracy']:.3f}" for row in rows), flush=True)
                 table = merged(path, pd.DataFrame(rows), KEYS)
                 write(path, ordered(table, set=list(configurations()), depth=DEPTHS, method=list(COMPARED)))
-
-    from classification_parts.drawing import by_share
-
-    from grn.plots.style import save
 
     table = pd.read_csv(path)
     save(by_share(table, "depth", ours=OURS, label="counts of the test cells", shares=DEPTHS), arguments.picture)

@@ -181,11 +181,9 @@ def cascades(
 def simulated_cascades(seed: int, depth: float, types: int = 1) -> Draw:
     """Cascades of the project's own generator: the cells of `path: "simulated:"`, half of whose targets end one."""
     from grn.cells.simulated import read_truth, simulate
-    from grn.config.schema import SimulatedConfig
+    from grn.config.schema import Simulation
 
-    config = SimulatedConfig(
-        cells=2400, genes=200, regulators=20, cell_types=types, depth=depth, cascades=90, seed=seed
-    )
+    config = Simulation(cells=2400, genes=200, regulators=20, cell_types=types, depth=depth, cascades=90, seed=seed)
     cells = simulate(config)
     truth = read_truth(cells)
     labels = cells.obs["cell_type"].cat.codes.to_numpy()

@@ -15,15 +15,19 @@ import argparse
 
 import torch
 
+from flashsign.call import AttentionCall
 from flashsign.triton import small_bags
-from flashsign.triton.common.tile_assignment import TileAssignment
+from flashsign.triton.common.layout import TileAssignment
 from flashsign.triton.moments import calls as moments
 from flashsign.triton.streaming import calls as stream
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
 from flashsign.tuning.split_keys import SplitKeys
 from flashsign.tuning.tables import HOPPER
 
-KINDS = ((torch.float16, 128), (torch.bfloat16, 64), (torch.float16, 48), (torch.float32, 32))
+KINDS = (
+    (torch.float16, 128, 128), (torch.bfloat16, 64, 64), (torch.float16, 48, 48), (torch.float32, 32, 32),
+    (torch.float16, 64, 16),
+)  # fmt: skip
 
 
 def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -32,25 +36,27 @@ def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 def by_stream(q, k, v, m, grad, offsets, query_offsets) -> None:
     """The stream: forward by every kernel, and backward with dq from the stream and from moments."""
-    o, inverse = stream.forward(q, k, v, m, offsets, query_offsets, 1e-6)
+    call = AttentionCall(q, k, v, m, offsets, query_offsets, 1e-6)
+    o, inverse = stream.forward(call)
     for dq_by_moments in (False, True):
-        stream.backward(grad, q, k, v, m, o, inverse, offsets, query_offsets, 1e-6, moments=dq_by_moments)
-    for sizes in HOPPER.get((q.element_size(), q.shape[-1]), []) if stream.hopper is not None else []:
+        stream.backward(call, grad, o, inverse, from_moments=dq_by_moments)
+    fits = stream.hopper is not None and v.shape == k.shape
+    for sizes in HOPPER.get((q.element_size(), q.shape[-1]), []) if fits else []:
         tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets).grid(q.shape[1])[0]
         for split_tiles in (0, *([tiles // 2] if offsets is None else [])):
-            keys, out = ScaledKeys.of(k, m, offsets), (torch.empty_like(q), torch.empty_like(inverse))
+            out = torch.empty_like(q), torch.empty_like(inverse)
             plan = SplitKeys(tiles - split_tiles, split_tiles, 2 if split_tiles else 1, 0.0)
-            stream.hopper.forward(q, keys, v, m, offsets, query_offsets, 1e-6, sizes, plan, *out)
+            stream.hopper.forward(call, ScaledKeys.of(call), sizes, plan, *out)
 
 
 def by_small_bags(q, k, v, m, grad, *offsets) -> None:
-    o, inverse = small_bags.forward(q, k, v, m, *offsets, 1e-6)
-    small_bags.backward(grad, q, k, v, m, o, inverse, *offsets, 1e-6)
+    call = AttentionCall(q, k, v, m, *offsets, 1e-6)
+    small_bags.backward(call, grad, *small_bags.forward(call))
 
 
 def by_moments(q, k, v, m, grad, *offsets) -> None:
-    o, *kept = moments.forward(q, k, v, m, *offsets, 1e-6)
-    moments.backward(grad, q, k, v, m, o, *kept, *offsets, 1e-6)
+    call = AttentionCall(q, k, v, m, *offsets, 1e-6)
+    moments.backward(call, grad, *moments.forward(call))
 
 
 def make_ill_conditioned(q, k) -> None:
@@ -67,12 +73,15 @@ def make_ill_conditioned(q, k) -> None:
 
 def main(kinds: list[int]) -> None:
     torch.manual_seed(0)
-    for dtype, width in [KINDS[kind] for kind in kinds]:
+    for dtype, width, values in [KINDS[kind] for kind in kinds]:
         queries, keys = 333, 301
         m = torch.rand(1, 1, keys, device="cuda")
         m[..., 5:9] = 0
-        rows = [normal(1, 4, queries, width, dtype=dtype), *(normal(1, 2, keys, width, dtype=dtype) for _ in range(2))]
-        grad = normal(1, 4, queries, width, dtype=dtype)
+        rows = [
+            normal(1, 4, queries, width, dtype=dtype),
+            *(normal(1, 2, keys, n, dtype=dtype) for n in (width, values)),
+        ]
+        grad = normal(1, 4, queries, values, dtype=dtype)
         by_stream(*rows, m, grad, None, None)
         rows[2][:, :, 6] = torch.nan  # an absent key: NaN repair
         by_stream(*rows, m, grad, None, None)
@@ -89,11 +98,14 @@ def main(kinds: list[int]) -> None:
             offsets = [torch.tensor(bounds, device="cuda") for bounds in ([0, 33, 33, 61], [0, 7, 40, 61])]
             by_small_bags(*few, m[..., :61], grad[:, :, :61], *offsets)
         torch.cuda.synchronize()
-        print(f"{dtype}, heads of width {width}: every kernel ran", flush=True)
+        print(f"{dtype}, heads of width {width}, values of {values}: every kernel ran", flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    listed = ", ".join(f"{number}: {dtype} with heads of {width}" for number, (dtype, width) in enumerate(KINDS))
+    listed = ", ".join(
+        f"{number}: {dtype} with heads of {width} and values of {values}"
+        for number, (dtype, width, values) in enumerate(KINDS)
+    )
     parser.add_argument("kinds", nargs="*", type=int, metavar="KIND", help=f"{listed} (default: all)")
     main(parser.parse_args().kinds or list(range(len(KINDS))))

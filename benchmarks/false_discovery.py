@@ -28,16 +28,17 @@ import pandas as pd
 import torch
 from sets import VARIABLE, folder, read_reference
 
-from grn.cells.cells import Cells, load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.preprocessing.split import Split
-from grn.config.schema import Config
+from grn.config.schema import Config, Simulation
 from grn.networks.evidence.false_discovery import edge_evidence
 from grn.networks.in_context import paths_between
+from grn.regulation.cell_table import TrainingCells
 from grn.regulation.fit import fit_ensemble
-from grn.regulation.knockoffs import fit_with_knockoffs
+from grn.regulation.knockoffs import fit_with_knockoffs, knockoffs
 from grn.regulation.states import states_of
-from grn.regulation.training_cells import TrainingCells
 
 LEVELS = (0.05, 0.1, 0.2, 0.5)
 SIMULATED: dict[str, dict[str, float]] = {
@@ -49,17 +50,37 @@ SIMULATED: dict[str, dict[str, float]] = {
     "one_type_deep": {"cell_types": 1, "depth": 100.0},
 }
 SERGIO = ("sergio_ds1", "sergio_ds2")
-# Name in the table -> kind of knock-offs, and whether they are made, and edges fitted, within cell types.
+STRATA, SMALLEST = 20, 20  # of depth in each cell type, where each has at least so many cells
+
+
+def shuffled(values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, generator: np.random.Generator):
+<<<<<<< HEAD
+    """values [C, R], whole rows permuted among cells of one type [C] and of nearly the same depth: only these relate
+    a knock-off to a target, so that a small q-value means association with a true regulator."""
+=======
+    """values [C, R] with whole rows permuted among cells of one type [C] and of nearly the same depth: only these
+    relate a knock-off to a target, so that a small q-value means association with a true regulator."""
+>>>>>>> refs/heads/docs
+    moved = values.copy()
+    for cell_type in np.unique(cell_types):
+        cells = np.flatnonzero(cell_types == cell_type)
+        ordered = cells[np.argsort(basal[cells], kind="stable")]
+        for stratum in np.array_split(ordered, max(1, min(STRATA, len(cells) // SMALLEST))):
+            moved[stratum] = values[generator.permutation(stratum)]
+    return moved
+
+
+# Name in the table -> how knock-offs are made, and whether they are, and edges fitted, within cell types.
 KINDS = {
-    "shuffled": ("shuffled", False),
-    "shuffled in types": ("shuffled", True),
-    "knockoffs": ("knockoffs", True),
-    "direct": ("knockoffs", True),  # of effects without those through other regulators, as `grn train` has them
+    "shuffled": (shuffled, False),
+    "shuffled in types": (shuffled, True),
+    "knockoffs": (knockoffs, True),
+    "direct": (knockoffs, True),  # of effects without those through other regulators, as `grn train` has them
 }
 
 
 def simulated(changes: dict[str, float], seed: int) -> tuple[Config, Cells, Split, pd.DataFrame]:
-    settings = {"path": "simulated:", "label_key": "cell_type", "simulated": {"seed": seed, **changes}}
+    settings = {"path": "simulated:", "label_key": "cell_type", "simulated": Simulation(**{"seed": seed, **changes})}
     count = Config.model_validate({"data": settings}).data.simulated.regulators
     settings["regulators"] = [f"R{number + 1}" for number in range(count)]
     config = Config.model_validate({"data": settings})
@@ -109,18 +130,18 @@ def measure(
     pairs = np.ones(direct.shape, dtype=bool)
     pairs[regulators, np.arange(len(regulators))] = False
     for name in kinds:
-        method, within = KINDS[name]
+        make, within = KINDS[name]
         fitted = TrainingCells.of(cells, rows, mean, sd, states if within and states.shape[1] > 1 else None)
         found = fit_ensemble(linear, fitted, members=1, seed=seed)
-        knockoffs = fit_with_knockoffs(fitted, found.values, found.ranks, seed=seed, method=method)
+        fit = fit_with_knockoffs(fitted, found.values, found.ranks, seed=seed, make=make)
         if name == "direct":
             assert cells.counting is not None
             measured, layer = cells.multiplicity[:, regulators], found.layer
             noise, membership = cells.counting.variance(measured)[rows], torch.as_tensor(fitted.memberships()[rows])
             of_cells = torch.as_tensor(measured[rows].toarray())
-            paths = paths_between(knockoffs, layer, of_cells, membership, noise, sd)
-            knockoffs = replace(knockoffs, slopes=paths.direct(knockoffs.slopes))
-        q = edge_evidence(knockoffs, regulators)[0].q
+            paths = paths_between(fit, layer, of_cells, membership, noise, sd)
+            fit = replace(fit, slopes=paths.direct(fit.slopes))
+        q = edge_evidence(fit, regulators)[0].q
         proportions: list[float] = []
         for level in LEVELS:
             edges_found = pairs & (q <= level)

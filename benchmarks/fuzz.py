@@ -34,7 +34,7 @@ from scipy.io import mmwrite
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cli.exit_codes import USER_ERROR, explain
 from grn.config.files import dump_config, load_config
 from grn.config.schema import Config, DataConfig

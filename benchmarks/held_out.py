@@ -23,8 +23,8 @@ from networks import HERE, deviation
 from results_file import merged, ordered, write
 from sets import SETS, NetworkSet, load_sets
 
-from grn.cells.cells import load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.messages import silent
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of

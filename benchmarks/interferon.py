@@ -24,8 +24,9 @@ import numpy as np
 import pandas as pd
 from sets import VARIABLE
 
-from grn.analysis.compare.compare import compare_cells
-from grn.cells.cells import Cells, load_cells, read_columns
+from grn.analysis.differences import compare_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells, read_columns
 from grn.config.schema import DataConfig
 from grn.messages import silent
 

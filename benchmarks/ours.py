@@ -20,8 +20,9 @@ from sets import NetworkSet
 from torch import Tensor
 
 import grn
-from grn.cells.cells import Cells, load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.schema import Config
 from grn.io.h5ad import write_anndata
 from grn.messages import Say, silent

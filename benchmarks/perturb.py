@@ -43,11 +43,11 @@ from scipy.stats import spearmanr
 from sets import NetworkSet, folder, load_sets
 from sklearn.metrics import roc_auc_score
 
-from grn.analysis.perturbation.association import Association
-from grn.analysis.perturbation.changes import Mechanism, cell_inputs
-from grn.cells.cells import Cells, load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
-from grn.cells.readers.memory import MEMORY
+from grn.analysis.perturb_mechanism import Association, Mechanism, cell_inputs
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
+from grn.cells.readers.registry import MEMORY
 from grn.config.files import change_config
 from grn.config.schema import Config
 from grn.messages import silent

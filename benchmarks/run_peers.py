@@ -18,9 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from peers import NAMES
+from peers.cached import NotRun, load_prepared, run_peer
 from peers.measure import CallFailed
-from peers.prepared import load_prepared
-from peers.run import NotRun, run_peer
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from peers.prepared import PreparedSet, save_prepared
+from peers.cached import PreparedSet, save_prepared
 
 VARIABLE = "GRN_BENCHMARK_DATA"
 COUNTS_SEEN = "log1p_normalised"  # data.multiplicity of the default configuration

@@ -124,6 +124,7 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
     Kernels of small bags and of moments take their block sizes from their tables, which have one row per width and
     dtype. Kernels of the stream are checked on small bags too.
     """
+    from flashsign.call import AttentionCall
     from flashsign.triton import small_bags
     from flashsign.triton.common.layout import cdiv
     from flashsign.triton.moments import calls as moments
@@ -133,35 +134,30 @@ def ours(case: Case, bag: Bag) -> list[Tensor]:
     from flashsign.tuning.split_keys import SplitKeys
 
     q, k, v, m, grad = bag.q, bag.k, bag.v, bag.m, bag.grad
-    call, rest = (q, k, v, m[:, None]), (None, None, 1e-6)
-    if case.kernel in ("small_forward", "small_backward"):
-        o, inverse = small_bags.forward(*call, *rest)
-        *gradients, dm = small_bags.backward(grad, *call, o, inverse, *rest)
-        return [o, *gradients, dm.sum(1)]
-    if case.kernel in PASSES:
-        o, *kept = moments.forward(*call, *rest)
-        *gradients, dm = moments.backward(grad, *call, o, *kept, *rest)
+    call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
+    if case.kernel in ("small_forward", "small_backward") or case.kernel in PASSES:
+        kernels = moments if case.kernel in PASSES else small_bags
+        o, *kept = kernels.forward(call)
+        *gradients, dm = kernels.backward(call, grad, o, *kept)
         return [o, *gradients, dm.sum(1)]
     if case.kernel.startswith("hopper"):
         o, inverse = torch.empty_like(q), torch.empty(q.shape[:3], device=q.device)
-        keys = ScaledKeys.of(k, m[:, None], None)
         tiles = cdiv(q.shape[2], case.block_sizes.own) * q.shape[0] * q.shape[1]
         # Each split of the keys takes two tiles of keys or more.
         splits = min(3, cdiv(k.shape[2], 2 * case.block_sizes.other)) if case.kernel == "hopper_split_keys" else 1
         plan = SplitKeys(tiles, 0, 1, 0.0) if splits == 1 else SplitKeys(0, tiles, splits, 0.0)
-        stream.hopper.forward(q, keys, v, m[:, None], None, None, 1e-6, case.block_sizes, plan, o, inverse)
+        stream.hopper.forward(call, ScaledKeys.of(call), case.block_sizes, plan, o, inverse)
         return [o]
-    o, inverse = stream.forward(*call, *rest, case.block_sizes if case.kernel == "forward" else None)
+    own = {"query_gradient" if case.kernel.endswith("query_gradient") else case.kernel: case.block_sizes}
+    o, inverse = stream.forward(call, tiles=own)
     if case.kernel == "forward":
         return [o]
     if case.kernel == "nan_repair":
         o.fill_(math.nan)
-        repair_rows(q, ScaledKeys.of(k, m[:, None], None), v, m[:, None], None, None, o, -inverse)
+        repair_rows(call, ScaledKeys.of(call), o, -inverse)
         return [o]
-    key_sizes = case.block_sizes if case.kernel == "key_gradients" else None
-    query_sizes = case.block_sizes if case.kernel.endswith("query_gradient") else None
     by_moments = case.kernel == "moment_query_gradient"
-    *gradients, dm = stream.backward(grad, *call, o, inverse, *rest, key_sizes, query_sizes, by_moments)
+    *gradients, dm = stream.backward(call, grad, o, inverse, own, by_moments)
     return [o, *gradients, dm.sum(1)]
 
 

@@ -11,18 +11,19 @@
 --agree, --trace, --whole and --measure can be combined and run in this order; without any of them --measure runs.
 - --measure prints a table with cells/s over those of softmax in the same run, and writes `training.csv` after every
   point (columns: COLUMNS below).
-- --whole (training_parts/whole.py) measures rates at 20 000 genes per cell, for the default model and a wider one, and
+- --whole measures rates at 20 000 genes per cell, for the default model and a wider one, and
   time and memory against the number of genes. It writes `training_whole.csv`.
 - --agree and --trace end with exit status 1, after all parts have run, where losses differ or kernels did not run.
 - --compile lets torch.compile fuse the small operations, for all methods.
 
 The cells are simulated and already on the device: a step is forward, objectives, backward, clipping and AdamW
-(training_parts/steps.py). training_parts/methods.py says how softmax replaces flashsign, and how that favours softmax.
+(training_steps.py, which also says how softmax replaces flashsign, and how that favours softmax).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import tempfile
 import time
@@ -31,17 +32,221 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
+from attention_parts.clock import synchronise, times
 from attention_parts.methods import attempt
-from machine import versions
-from results_file import merged, write
-from training_parts.agree import STEPS, agree
-from training_parts.cells import MODELS, Point, batches
-from training_parts.methods import METHODS, attending, methods_at
-from training_parts.steps import BATCHES, LEAST, PRECISIONS, flashsign_path, measured
-from training_parts.trace import trace
-from training_parts.whole import PARTS, describe, points_of_whole
+from matplotlib.figure import Figure
+from results_file import merged, versions, write
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+from training_steps import (
+    BATCHES,
+    LEAST,
+    METHODS,
+    MODELS,
+    PRECISIONS,
+    VOCABULARY,
+    WARMUPS,
+    Point,
+    Training,
+    attending,
+    batches,
+    flashsign_path,
+    measured,
+    methods_at,
+)
+
+from flashsign import spherical_attention
+from grn.plots.style import INK, figure, plain
+
+STEPS = 30
+TOLERANCES = {"32-true": 1e-3, "bf16-mixed": 2e-2}  # largest relative difference of a loss
+
+
+def losses(point: Point, steps: int, device: torch.device, precision: str, options: dict[str, str]) -> torch.Tensor:
+    """The loss of every step, float64 [steps]; the learning rate goes from warm-up to zero within them."""
+    with attending(partial(spherical_attention, **options)):
+        training = Training(point, batches(point, BATCHES), device, precision, total=steps, dropout=0.0)
+        return torch.stack([training.step() for _ in range(steps)]).double().cpu()
+
+
+def agree(points: list[Point], device: torch.device, steps: int = STEPS) -> list[str]:
+    """Prints the largest relative difference for each point and precision; returns a complaint where one is too large.
+
+    A GPU runs the Triton kernels. A CPU runs the stream in torch, to try this out.
+    """
+    options = {"backend": "triton"} if device.type == "cuda" else {"method": "stream", "backend": "torch"}
+    chosen = ", ".join(f"{name} {value}" for name, value in options.items())
+    print(
+        f"{steps} steps on the CPU in float32 with torch, and on {device} with {chosen}: first and last loss on the "
+        "CPU, largest relative difference"
+    )
+    bad: list[str] = []
+    for point in points:
+        reference = losses(point, steps, torch.device("cpu"), "32-true", {"backend": "torch"})
+        for precision, tolerance in TOLERANCES.items():
+            found = losses(point, steps, device, precision, options)
+            difference = float(((found - reference) / reference).abs().max())
+            good = difference <= tolerance  # False for nan
+            print(
+                f"{point!s:<52} {precision:<11} {float(reference[0]):.4f} - {float(reference[-1]):.4f}"
+                f"  {difference:.1e}, {'within' if good else 'NOT WITHIN'} {tolerance:g}",
+                flush=True,
+            )
+            bad += [] if good else [f"Losses differ too much: {point} in {precision}, {difference:.1e}."]
+    return bad
+
+
+TRACED, SHOWN = 3, 15
+LAUNCHED = {
+    "stream": ("scaled_keys", "stream_forward", "scaled_queries", "key_gradients", "stream_query_gradient"),
+    "moments": ("sum_keys", "attend_moments", "sum_queries", "query_gradients", "key_gradients"),
+    "torch": (),
+}
+"""Path -> flashsign's kernels that every step on it launches."""
+OURS = (
+    *dict.fromkeys(name for names in LAUNCHED.values() for name in names), "moment_query_gradient", "key_moments",
+    "add_parts", "attend_rows", "small_forward", "small_backward",
+)  # fmt: skip
+
+
+def fraction(kernels: dict[str, float], wanted: tuple[str, ...]) -> tuple[float, list[str]]:
+    """flashsign's fraction of the kernels' time, and the wanted kernels that did not run. kernels: name -> time."""
+    ours = sum(time for name, time in kernels.items() if any(each in name for each in OURS))
+    missing = [each for each in wanted if not any(each in name for name in kernels)]
+    return ours / max(sum(kernels.values()), 1e-12), missing
+
+
+def trace(point: Point, device: torch.device, precision: str, compiled: bool = False) -> list[str]:
+    """Prints the kernels; returns a complaint where one of flashsign's did not run on a GPU."""
+    cuda = device.type == "cuda"
+    with attending(None):
+        training = Training(point, batches(point, BATCHES), device, precision, compiled=compiled)
+        for _ in range(WARMUPS):
+            training.step()
+        synchronise(device)
+        wall = min(times(itertools.repeat(training.step), 10, device))
+        with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as found:
+            for _ in range(TRACED):
+                training.step()
+            synchronise(device)
+    where = DeviceType.CUDA if cuda else DeviceType.CPU
+    # Annotations such as "Optimizer.step" span kernels that are listed themselves.
+    events = [
+        event
+        for event in found.key_averages()
+        if event.device_type == where and not getattr(event, "is_user_annotation", False)
+    ]
+    time = "self_device_time_total" if cuda else "self_cpu_time_total"
+    kernels: dict[str, float] = {}
+    calls: dict[str, int] = {}
+    for event in events:
+        kernels[event.key] = kernels.get(event.key, 0.0) + getattr(event, time)
+        calls[event.key] = calls.get(event.key, 0) + event.count
+    total = sum(kernels.values())
+    ours, missing = fraction(kernels, LAUNCHED[flashsign_path(point, precision, device)])
+    print(f"{TRACED} steps, {precision}: {point}\n{'ms/step':>10}{'of all':>8}{'calls':>8}  kernel")
+    for name in sorted(kernels, key=lambda each: -kernels[each])[:SHOWN]:
+        ms, calls_a_step = kernels[name] / 1000 / TRACED, calls[name] / TRACED
+        print(f"{ms:>10.3f}{kernels[name] / total:>8.1%}{calls_a_step:>8.1f}  {name[:90]}")
+    print(f"{total / 1000 / TRACED:>10.3f}{1:>8.1%}{sum(calls.values()) / TRACED:>8.1f}  all {len(kernels)}")
+    print(f"A step without the profiler takes {wall:.3f} ms. flashsign's kernels take {ours:.1%} of the kernels' time:")
+    for each in OURS:
+        ms = sum(spent for name, spent in kernels.items() if each in name) / 1000 / TRACED
+        print(f"{ms:>10.3f}{'':>16}  {each}")
+    return [f"flashsign's kernels did not run: {point}, {', '.join(missing)}."] if cuda and missing else []
+
+
+WHOLE_GENES = 20000
+WHOLE_CELLS = {"default": 64, "wide": 16}  # of a batch; 64 is the default of trainer.batch_size
+SERIES, SERIES_CELLS, SERIES_VOCABULARY = (5000, 10000, 20000, 40000, 60000), 8, 80000
+PARTS = {
+    "rates": "20 000 of 40 000 genes, the default and a wider model, all keys and 5 %",
+    "genes": "5000 to 60 000 of 80 000 genes, 8 cells: time and memory",
+}
+
+
+def points_of_whole(parts: list[str], cells: int | None = None, *, tiny: bool = False) -> list[Point]:
+    """Points with packed cells of one size. cells: of a batch, instead of WHOLE_CELLS and SERIES_CELLS."""
+    found: list[Point] = []
+    genes, vocabulary = (40, 80) if tiny else (WHOLE_GENES, VOCABULARY)
+    if "rates" in parts:
+        for model, many in WHOLE_CELLS.items():
+            for keys in ("all", "5 %"):
+                many = 3 if tiny else many
+                found.append(replace(Point.of("packed", genes, keys, cells or many, vocabulary), model=model))
+    if "genes" in parts:
+        for size in (20, 40, 60) if tiny else SERIES:
+            many, known = (2, 80) if tiny else (SERIES_CELLS, SERIES_VOCABULARY)
+            found.append(Point.of("packed", size, "all", cells or many, known))
+    return [replace(point, spread=0.0) for point in found]
+
+
+def describe(rows: list[dict[str, Any]]) -> str:
+    """Lines with flashsign's cells/s over cuDNN's, and with a linear fit of memory to the number of genes."""
+    rates: dict[tuple, dict[str, float]] = {}
+    memory: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for row in rows:
+        setting = row["model"], row["keys"], row["genes"], row["cells"], row["vocabulary"]
+        rates.setdefault(setting, {})[row["method"]] = row["cells_per_s"]
+        if row["vocabulary"] in (SERIES_VOCABULARY, 80) and not math.isnan(row["memory_gib"]):
+            memory.setdefault((row["method"], row["cells"]), []).append((row["genes"], row["memory_gib"]))
+    lines = []
+    for (model, keys, genes, cells, _), found in rates.items():
+        ratio = found.get("flashsign", math.nan) / found.get("SDPA cuDNN", math.nan)
+        if not math.isnan(ratio):
+            lines.append(f"{model} model, {genes} genes x {cells} cells, {keys} as keys: {ratio:.2f} x cuDNN's cells/s")
+    for (method, cells), points in memory.items():
+        genes, gib = np.array(points).T
+        if len(points) > 2:
+            slope, rest = np.polyfit(genes, gib, 1)
+            off = np.abs(slope * genes + rest - gib).max() / gib.max()
+            lines.append(
+                f"{method}, {cells} cells: {rest:.2f} GiB + {slope * 2**20 / cells:.2f} KiB per gene and cell, "
+                f"at most {off:.1%} of the largest value off that line"
+            )
+    return "\n".join(lines)
+
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; ours is black, drawn last and thickest.
+LINES = {
+    "varlen": ("#56b4e9", "s", "softmax, FlashAttention-2 (varlen)"),
+    "SDPA": ("#e69f00", "^", "softmax, torch's choice"),
+    "SDPA cuDNN": ("#0072b2", "o", "softmax, cuDNN"),
+    "flashsign": ("black", "D", "spherical, flashsign"),
+}
+PANELS = (("s_per_step", 1000.0, "milliseconds per step"), ("memory_gib", 1.0, "peak memory, GiB"))
+
+
+def against_genes(table: pd.DataFrame) -> Figure:
+    """table: the rows of one series (a model, a number of cells) -> two panels."""
+    table = table[table["status"] == "ok"].sort_values("genes")
+    one = table.iloc[0]
+    picture = figure(10, 3.8)
+    for panel, (column, unit, what) in zip(picture.subplots(1, len(PANELS)), PANELS, strict=True):
+        for method, (colour, marker, label) in LINES.items():
+            rows = table[table["method"] == method]
+            if len(rows):
+                width = 2.4 if method == "flashsign" else 1.4
+                values = unit * rows[column]
+                panel.plot(rows["genes"], values, color=colour, marker=marker, linewidth=width, label=label)
+        panel.set_xlim(0)
+        panel.set_ylim(0)
+        panel.grid(color="#dddddd", linewidth=0.6)
+        panel.set_xlabel("genes of a cell")
+        plain(panel, what)
+    handles, labels = picture.axes[0].get_legend_handles_labels()
+    picture.legend(
+        handles[::-1], labels[::-1], loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9
+    )
+    fused = "small operations compiled" if one["compiled"] else "nothing compiled"
+    picture.suptitle(
+        f"{one['device']}, {one['cells']} cells per step, {one['precision']}, {fused}", fontsize=9, color=INK
+    )
+    return picture
+
 
 HERE = Path(__file__).resolve().parent
 BAGS, KEYS = ("dense", "packed"), ("5 %", "all")
@@ -163,8 +368,6 @@ def measure(
 
 def draw(table: pd.DataFrame, file: Path) -> None:
     """Draws the series of `--whole genes`: the model and number of cells of which the table has most sizes."""
-    from training_parts.drawing import against_genes
-
     series = max(
         (rows for _, rows in table.groupby(["model", "keys", "cells"])), key=lambda rows: rows["genes"].nunique()
     )

@@ -1,7 +1,8 @@
-"""What the site has beside the pages of docs/: other documents of the repository, the files that they name, the API.
+"""Adds to the site what is not a page of docs/: other documents of the repository, files that they name, and the API.
 
-MkDocs calls these functions while it builds (mkdocs.yml). Links are written for readers of the repository. Here they
+MkDocs calls these functions while it builds (mkdocs.yml). Links are written for readers of the repository; here they
 are pointed at the pages of the site: a document of OUTSIDE at its page, any other file of the repository at a copy.
+Examples of docstrings become blocks of code, because mkdocs would take their `>>>` for quotations.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import posixpath
 import re
 from pathlib import Path
+from typing import Any
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -91,3 +94,24 @@ def flashsign_api() -> str:
     public = {name: getattr(flashsign, name) for name in flashsign.__all__}
     entries = [f"::: {value.__module__}.{name}" for name, value in public.items() if callable(value)]
     return "\n\n".join(["# flashsign", "The algebra: [kernels](kernels.md).", *entries])
+
+
+class FencedExamples(griffe.Extension):
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = fenced(obj.docstring.value)
+
+
+def fenced(text: str) -> str:
+    """The text with a fence around each example: from a line that begins with `>>>` to the next empty line."""
+    lines, inside = [], False
+    for line in text.splitlines():
+        example = line.lstrip().startswith(">>>")
+        if example and not inside:
+            lines += ["", "```pycon"]
+            inside = True
+        if inside and not line.strip():
+            lines.append("```")
+            inside = False
+        lines.append(line.lstrip() if inside else line)
+    return "\n".join([*lines, "```"] if inside else lines)

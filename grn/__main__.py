@@ -1,3 +1,4 @@
 from grn.cli.main import run
 
-run()
+if __name__ == "__main__":  # a rehearsal imports this module in its own process
+    run()

@@ -159,7 +159,6 @@ def tiny_config(**trainer) -> Config:
         "validate_every": 2,
         "averaging": 0.9,
         "accelerator": "cpu",
-        "warmup_fraction": 0.0,
         **trainer,
     }
     return Config.model_validate(
@@ -173,8 +172,8 @@ def tiny_config(**trainer) -> Config:
             },
             "model": {"width": 16, "layers": 1, "hidden": 16},
             "trainer": settings,
-            "cell_reader": {"members": 2, "width": 4, "rank": 4, "summary": 8, "hidden": 8, "batch_size": 32},
-            "regulation": {"members": 2, "steps": 16, "batch_size": 16, "width": 8, "penalties": [1, 10]},
+            "cell_reader": {"members": 2},
+            "regulation": {"members": 2, "steps": 16, "penalties": [1, 10]},
             "network": {"cells": 40},
         }
     )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-PAGE = Path(__file__).parents[1] / "docs/from_r.md"
+PAGE = Path(__file__).parents[1] / "docs/outputs.md"
 CODE = re.compile(r"```r\n(.*?)```", re.DOTALL)
 R = shutil.which("Rscript")
 

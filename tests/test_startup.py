@@ -5,40 +5,36 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 HEAVY = {"torch", "lightning", "scanpy", "anndata", "matplotlib", "pandas", "numpy", "scipy", "sklearn", "triton"}
+COMMANDS = [
+    *([command, "--help"] for command in ("train", "predict", "export", "evaluate", "doctor", "benchmark")),
+    ["--help"],
+    ["data", "list"],
+    ["train", "--config", "pbm.yaml"],
+]
+STEPS = [
+    "import grn; dir(grn)",
+    "import grn.plots; dir(grn.plots)",
+    "import grn.config.schema, grn.config.files",
+    "import grn.errors, grn.io.atomic, grn.messages, grn.io.run_folder",
+    *(f"from grn.cli.main import main; main({command})" for command in COMMANDS),
+]
 
 
-def imported_by(code: str) -> set[str]:
-    listing = "import sys; print('\\nmodules', *{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{listing}"], capture_output=True, text=True, timeout=120, check=True
-    )
-    return set(done.stdout.splitlines()[-1].split())
+def imported_by(*steps: str) -> list[set[str]]:
+    """The packages that a new Python has imported after each step."""
+    code = "\n".join(f"{step}\nprint('\\nmodules', *{{n.partition('.')[0] for n in sys.modules}})" for step in steps)
+    command = [sys.executable, "-c", f"import sys\n{code}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return [set(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("modules ")]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import grn; dir(grn)",
-        "import grn.plots; dir(grn.plots)",
-        "import grn.config.schema, grn.config.files, grn.config.fields, grn.config.mistakes, grn.config.strict_yaml",
-        "import grn.errors, grn.io.atomic, grn.messages, grn.io.run_folder",
-        "from grn.cli.main import main; main(['--help'])",
-        "from grn.cli.main import main; main(['train', '--help'])",
-        "from grn.cli.main import main; main(['predict', '--help'])",
-        "from grn.cli.main import main; main(['export', '--help'])",
-        "from grn.cli.main import main; main(['evaluate', '--help'])",
-        "from grn.cli.main import main; main(['data', 'list'])",
-        "from grn.cli.main import main; main(['doctor', '--help'])",
-        "from grn.cli.main import main; main(['benchmark', '--help'])",
-        "from grn.cli.main import main; main(['train', '--config', 'pbm.yaml'])",
-    ],
-)
-def test_nothing_heavy_is_imported(code):
-    assert imported_by(code) & HEAVY == set()
+def test_nothing_heavy_is_imported():
+    found = imported_by(*STEPS)
+    assert len(found) == len(STEPS)
+    assert {step: heavy for step, modules in zip(STEPS, found, strict=True) if (heavy := modules & HEAVY)} == {}
 
 
 def test_importing_grn_imports_nothing_but_itself():
-    assert imported_by("import grn") - imported_by("pass") == {"grn"}
+    before, after = imported_by("pass", "import grn")
+    assert after - before == {"grn"}

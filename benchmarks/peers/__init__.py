@@ -1,4 +1,4 @@
-"""Peers of our networks: one method a file, each a `PEER` (see `peers.peer`).
+"""Peers of our networks: each method is a `Peer` (see `peers.peer`) in the module that MODULES names.
 
 They need numpy, scipy, pandas, scikit-learn and joblib, and nothing of this project.
 """
@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from peers.peer import Peer
 
 # The quick ones first.
-NAMES = ("pearson", "spearman", "ridge", "partial_correlation", "grnboost2", "genie3", "regdiffusion")
+MODULES = {
+    "pearson": "linear",
+    "spearman": "linear",
+    "ridge": "linear",
+    "partial_correlation": "linear",
+    "grnboost2": "trees",
+    "genie3": "trees",
+    "regdiffusion": "regdiffusion",
+}
+NAMES = tuple(MODULES)
 
 # Methods that a reader may miss in the table, and why they are missing.
 ABSENT = {
@@ -23,10 +32,10 @@ ABSENT = {
 
 
 def load(name: str) -> Peer:
-    """Imports one method alone, so that the memory that is measured is its own."""
+    """Imports the module of one method alone, so that the memory that is measured is its own."""
     if name not in NAMES:
         raise SystemExit(f"No peer is called {name!r}; the peers are {', '.join(NAMES)}.")
-    return importlib.import_module(f"peers.{name}").PEER
+    return importlib.import_module(f"peers.{MODULES[name]}").PEERS[name]
 
 
 def settings_of(peer: Peer, changes: Iterable[str] = ()) -> dict[str, float | str]:

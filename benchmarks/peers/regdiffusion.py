@@ -69,11 +69,13 @@ def unavailable() -> str | None:
     return None
 
 
-PEER = Peer(
-    "regdiffusion",
-    infer,
-    source="Zhu and Slonim 2024",
-    sign="correlation",
-    settings={"steps": 1000},
-    unavailable=unavailable,
-)
+PEERS = {
+    "regdiffusion": Peer(
+        "regdiffusion",
+        infer,
+        source="Zhu and Slonim 2024",
+        sign="correlation",
+        settings={"steps": 1000},
+        unavailable=unavailable,
+    )
+}

@@ -18,7 +18,6 @@ from grn.cells.readers.matrix import to_csr
 from grn.errors import ConfigError, DataError, VocabularyMismatch
 from grn.messages import Say
 
-METHODS = ("ulm", "aucell")
 # A weight counts as far as its sign is known: 2 x confidence - 1. The least keeps regulators of which nothing is known.
 LEAST_KNOWN = 0.01
 UP, DOWN = "(+)", "(-)"
@@ -41,29 +40,15 @@ def regulon_activity(
     DataError, ConfigError, VocabularyMismatch.
     """
     decoupler = _decoupler()
-    if method not in METHODS:
-        raise ConfigError(f"method is {method!r}; the methods are {' and '.join(METHODS)}.")
-    if targets is not None and targets < min_targets:
-        raise ConfigError(
-            f"targets is {targets} and min_targets {min_targets}, so that no regulator has enough of them; give a "
-            "larger targets or a smaller min_targets."
-        )
     values = log_values(adata, layer, say)
     genes = pd.Index(adata.var_names.astype(str))
-    if not genes.is_unique:
-        raise DataError("Gene names of the cells occur more than once; call adata.var_names_make_unique() first.")
     net = strongest_targets(_shared(edges, genes), targets)
-    known = net.groupby("source")["target"].transform("size") >= min_targets
-    if not known.any():
-        raise DataError(
-            f"No regulator has {min_targets} targets among the genes of the cells; give a smaller min_targets, or a "
-            "network with more edges."
-        )
-    net = net[known]
+    net = net[net.groupby("source")["target"].transform("size") >= min_targets]
+    if net.empty:
+        raise DataError(f"No regulator has {min_targets} targets among the genes of the cells.", field="min_targets")
     cells = AnnData(values, obs=pd.DataFrame(index=adata.obs_names), var=pd.DataFrame(index=genes))
     if method == "ulm":
-        scores, p = _run(decoupler.mt.ulm, cells, net, min_targets)
-        found = scores, p
+        found: tuple[pd.DataFrame, pd.DataFrame | None] = _run(decoupler.mt.ulm, cells, net, min_targets)
     else:
         found = _signed_aucell(decoupler, cells, net, min_targets), None
     say(
@@ -86,16 +71,13 @@ def _decoupler() -> ModuleType:
 def log_values(adata: AnnData, layer: str | None, say: Say) -> sparse.csr_matrix:
     """The values of X or a layer, float32 [C, N]; of counts, log1p of them at the median total of the cells.
 
-    Raises DataError for values that are no numbers, for a missing matrix or layer.
+    Raises DataError for values that are no numbers or not finite, and for a layer that is not there.
     """
     name = "X" if layer is None else f"layer {layer!r}"
     if layer is not None and layer not in adata.layers:
-        known = ", ".join(repr(each) for each in adata.layers if each is not None)
-        known = known or "none, so leave layer= out"
-        raise DataError(f"The AnnData has no layer {layer!r}; it has {known}.")
+        known = ", ".join(repr(each) for each in adata.layers if each is not None) or "none"
+        raise DataError(f"The AnnData has no layer {layer!r}; it has {known}.", field="layer")
     matrix = adata.X if layer is None else adata.layers[layer]
-    if matrix is None:
-        raise DataError("The AnnData has no X; name a layer with layer=.")
     values = to_csr(matrix, name).astype(np.float32)
     if not np.isfinite(values.data).all():
         raise DataError(f"{name} has values that are not finite; remove them first.")
@@ -119,8 +101,6 @@ def strongest_targets(edges: pd.DataFrame, targets: int | None) -> pd.DataFrame:
 def _shared(edges: pd.DataFrame, genes: pd.Index) -> pd.DataFrame:
     """The edges on genes of the cells whose weight is not 0; weights times what is known of their signs."""
     edges = edges[edges["weight"] != 0]
-    if edges.empty:
-        raise DataError("The network has no edge whose weight is not 0.")
     if "confidence" in edges and (edges["confidence"] > 0.5).any():
         known = (2 * edges["confidence"] - 1).clip(lower=LEAST_KNOWN)
         edges = edges.assign(weight=edges["weight"] * known)
@@ -137,8 +117,6 @@ def _shared(edges: pd.DataFrame, genes: pd.Index) -> pd.DataFrame:
 def _run(method, cells: AnnData, net: pd.DataFrame, min_targets: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Scores and adjusted p-values of a method of decoupler; 0 and 1 for cells without any value, which it refuses."""
     full = cells[np.asarray((cells.X != 0).sum(1)).ravel() > 0].copy()
-    if not len(full):
-        raise DataError("No cell has a value above 0.")
     with np.errstate(divide="ignore", invalid="ignore"):
         method(full, net, tmin=min_targets, empty=False)
     scores = full.obsm[f"score_{method.name}"].reindex(cells.obs_names).fillna(0)
@@ -150,11 +128,6 @@ def _signed_aucell(decoupler: ModuleType, cells: AnnData, net: pd.DataFrame, min
     """[C, R]: the AUC of the genes that a regulator raises minus that of those that it lowers; a set with fewer than
     min_targets genes counts as 0."""
     sets = net.assign(source=net["source"] + np.where(net["weight"] > 0, UP, DOWN))[["source", "target"]]
-    if sets.groupby("source").size().max() < min_targets:
-        raise DataError(
-            f"No regulator raises {min_targets} genes of the cells, nor lowers as many; give a smaller min_targets, or "
-            "a network with more edges."
-        )
     auc, _ = _run(decoupler.mt.aucell, cells, sets, min_targets)
     up, down = (
         auc.loc[:, auc.columns.str.endswith(end)].rename(columns=lambda name: name[: -len(UP)]) for end in (UP, DOWN)

@@ -16,7 +16,8 @@ import pandas as pd
 
 from grn.config.files import load_config
 from grn.config.schema import Config, DataConfig
-from grn.errors import DataError, RunFolderError, UserError, one_line
+from grn.errors import DataError, RunFolderError
+from grn.io.run_folder import CONFIG
 from grn.messages import Say
 from grn.networks.baselines import pearson, ridge
 
@@ -37,46 +38,28 @@ class Expression:
     genes: pd.Index
     labels: np.ndarray
 
-    def of_type(self, label: str) -> Expression | None:
-        """The cells of one type; None where they are fewer than FEWEST_CELLS."""
-        rows = np.flatnonzero(self.labels == label)
-        if len(rows) < FEWEST_CELLS:
-            return None
-        return Expression(self.matrix[rows], self.genes, self.labels[rows])
-
 
 def cells_of_type(expression: Expression, label: str, say: Say) -> Expression | None:
-    """The cells of one type for the baselines; None, with a sentence, where these are too few."""
-    cells = expression.of_type(label)
-    if cells is None:
-        labelled = "" if any(expression.labels) else ", as they have no labels (data.label_key)"
-        say(
-            f"Pearson and ridge are left out for {label!r}: fewer than {FEWEST_CELLS} of the cells are of that "
-            f"type{labelled}."
-        )
-    return cells
-
-
-def find_expression(network: Path, data: str | None, say: Say) -> Expression | None:
-    """The multiplicities of the cells of --data, or of the run; None where there are none."""
-    if data is not None and data.casefold() == "none":
-        return None
-    if data is not None:
-        return expression_named(data)
-    if not is_run(network):
-        return None
-    try:
-        return expression_named(str(network))
-    except UserError as problem:  # the data may be gone, but the network can be scored without them
-        found, _, _ = one_line(problem).partition("; ")  # the advice after it is about fields of a configuration
-        say(f"Pearson and ridge are left out: {found}; give the cells with --data to include them.")
-        return None
+    """The cells of one type for the baselines; None, with a sentence, where these are fewer than FEWEST_CELLS."""
+    rows = np.flatnonzero(expression.labels == label)
+    if len(rows) >= FEWEST_CELLS:
+        return Expression(expression.matrix[rows], expression.genes, expression.labels[rows])
+    labelled = "" if any(expression.labels) else ", as they have no labels (data.label_key)"
+    say(f"Pearson and ridge are left out for {label!r}: fewer than {FEWEST_CELLS} cells are of that type{labelled}.")
+    return None
 
 
 def expression_named(data: str) -> Expression:
-    """The cells that `--data` names. Raises DataError where a run is named and its cells are not the same any more."""
-    config = data_config(data)
-    return expression_of_run(Path(data), config) if is_run(Path(data)) else read_expression(config)
+    """The cells of a run folder, a configuration, or of anything that data.path takes (counts in X). UserError."""
+    from grn.cells.readers.registry import is_data_file
+
+    path = Path(data)
+    if is_run(path):
+        return expression_of_run(path, load_config(path / CONFIG))
+    if not is_data_file(data) and path.is_dir():
+        raise RunFolderError(f"{path} is a folder with neither {CONFIG} nor matrix.mtx; give a run or cells.")
+    known = is_data_file(data)
+    return read_expression(Config(data=DataConfig(path=data, genes="all")) if known else load_config(data))
 
 
 def expression_of_run(run: Path, config: Config) -> Expression:
@@ -85,42 +68,27 @@ def expression_of_run(run: Path, config: Config) -> Expression:
     Networks of other cells would stand beside the run's own as if all were of the same. A run without a card, or of a
     version that kept no digest, has nothing to compare with.
     """
-    from grn.cells.cells import load_cells
+    from grn.cells.load import load_cells
 
     cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed)
     with suppress(OSError, ValueError, KeyError, TypeError):
         digest = json.loads((run / "model" / "card.json").read_bytes())["cells"]
         if digest is not None and digest != cells.digest:
             raise DataError(
-                f"{config.data.path}, read by the settings in {run / 'config.yaml'}, does not hold the cells that "
-                f"{run} was trained on; restore both, or give the cells themselves instead of the run."
+                f"{config.data.path}, read by the settings in {run / CONFIG}, does not hold the cells that {run} was "
+                "trained on",
+                advice="restore both, or give the cells themselves instead of the run",
             )
     return _expression(cells)
 
 
 def is_run(network: Path) -> bool:
-    return (network / "config.yaml").is_file()
-
-
-def data_config(data: str) -> Config:
-    """The configuration that `--data` names: a run folder's, a file's, or for cells the defaults with all genes."""
-    from grn.cells.readers.registry import is_data_file
-
-    path = Path(data)
-    if is_run(path):
-        return load_config(path / "config.yaml")
-    if is_data_file(data):
-        return Config(data=DataConfig(path=data, genes="all"))
-    if path.is_dir():
-        raise RunFolderError(
-            f"--data is {path}, a folder with neither config.yaml nor matrix.mtx; give a run folder or cells."
-        )
-    return load_config(data)
+    return (network / CONFIG).is_file()
 
 
 def read_expression(config: Config, adata: AnnData | None = None) -> Expression:
     """The genes and multiplicities on which a run with `config` trains; `adata` replaces the cells of data.path."""
-    from grn.cells.cells import load_cells
+    from grn.cells.load import load_cells
 
     cells, _ = load_cells(config.data, seed=config.trainer.seed, adata=adata)
     return _expression(cells)

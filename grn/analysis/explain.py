@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grn.analysis.labels import merged
-from grn.analysis.predict import predict_cells
+from grn.analysis.predict import predict_cells, without_counts
 from grn.cells.cells import Cells
 from grn.errors import ConfigError, DataError, nearest
 from grn.model.cell_reader import CellReader
@@ -45,29 +45,20 @@ def explain_types(
     """
     reader = trained.model.reader
     if reader is None or not trained.classes:
-        raise ConfigError(
-            "This model has no cell reader, whose calls could be explained; train it again with labels and "
-            "cell_reader.members: 8."
-        )
+        raise ConfigError("This model calls no cell types; train it again with labels and cell_reader.members: 8.")
     wanted = tuple(sorted({names.get(name, name) for name in trained.classes}))
-    if len(wanted) < 2:
-        raise ConfigError(
-            f"--map calls every cell type of the model {wanted[0]!r}, which leaves no other type to tell it from; give "
-            "two names or more."
-        )
     if cell_type is not None and cell_type not in wanted:
-        if cell_type in names:
-            raise ConfigError(f"--cell-type is {cell_type!r}, which --map calls {names[cell_type]!r}; give that name.")
-        near = nearest(cell_type, wanted)
-        raise ConfigError(
-            f"--cell-type is {cell_type!r}, which the model does not know; "
-            + (f"did you mean {near!r}?" if near else f"it knows {', '.join(map(repr, wanted))}.")
-        )
-    rows = np.arange(len(cells))
+        near = names.get(cell_type) or nearest(cell_type, wanted)
+        hint = f"did you mean {near!r}?" if near else f"it knows {', '.join(map(repr, wanted))}."
+        raise ConfigError(f"{{field}} is {cell_type!r}, which the model does not know; {hint}", field="cell_type")
+    empty = without_counts(cells)
+    rows = np.flatnonzero(~empty)
     if cell is not None:
         rows = np.flatnonzero(cells.obs_names == cell)[:1]
         if not len(rows):
-            raise DataError(f"No cell is called {cell!r}; the first is {str(cells.obs_names[0])!r}.")
+            raise DataError(f"No cell is called {cell!r}; the first is {str(cells.obs_names[0])!r}.", field="cell")
+        if empty[rows[0]]:
+            raise DataError(f"Cell {cell!r} has none of the model's genes, so that there is no call to explain.")
     if cell is not None and cell_type is not None:
         called = np.array([wanted.index(cell_type)])
     else:
@@ -84,7 +75,7 @@ def explain_types(
         of_type = torch.tensor([names.get(each, each) == name for each in trained.classes])
         tables.append(_table(reader, cells, own, of_type, name, trained.vocabulary))
     if not tables:
-        raise DataError(f"No cell is called {cell_type!r}, so there is no call to explain; give other cells.")
+        raise DataError(f"No cell is called {cell_type or 'anything'!r}, so there is no call to explain.")
     return pd.concat(tables, ignore_index=True)
 
 
@@ -101,16 +92,15 @@ def _table(
         effects.append(log_odds(whole, of_type) - log_odds(reader.without_each(x, basal), of_type))
     found = torch.stack(effects).cpu()
     mean = found.mean(0)
-    table = pd.DataFrame(
-        {
-            "cell_type": name,
-            "gene": list(genes),
-            "effect": mean.numpy(),
-            "agreement": (found.sign() == mean.sign()).float().mean(0).numpy(),
-            "expressed": np.asarray((cells.multiplicity[rows] > 0).mean(0)).ravel(),
-            "cells": len(rows),
-        }
-    )
+    columns = {
+        "cell_type": name,
+        "gene": list(genes),
+        "effect": mean.numpy(),
+        "agreement": (found.sign() == mean.sign()).float().mean(0).numpy(),
+        "expressed": np.asarray((cells.multiplicity[rows] > 0).mean(0)).ravel(),
+        "cells": len(rows),
+    }
+    table = pd.DataFrame(columns)
     return table.sort_values("effect", ascending=False, kind="stable", ignore_index=True)
 
 

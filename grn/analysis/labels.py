@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from grn.cells.preprocessing.genes import column_of, refuse_column_of_var
+from grn.cells.obs import column_of
 from grn.errors import ConfigError, DataError, nearest, one_line
 
 LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabulary that is wanted
@@ -70,43 +70,23 @@ def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
     Raises ConfigError for a file that is no such table, or that maps one name to two.
     """
     if isinstance(given, Mapping):
-        found = dict(given)
-        if wrong := [name for pair in found.items() for name in pair if not (isinstance(name, str) and name.strip())]:
-            raise ConfigError(f"--map has {wrong[0]!r}, which is no name; give names of cell types.")
-        return found
-    if not isinstance(given, (str, os.PathLike)):
-        raise ConfigError(f"--map is of the type {type(given).__name__}; give names, as {{'CD8 T': 'T'}}, or a file.")
+        return dict(given)
     path = Path(given)
+    plain = {"dtype": str, "keep_default_na": False, "skipinitialspace": True, "index_col": False}
     try:
-        separator = "\t" if path.suffix == ".tsv" else ","
-        # index_col=False: a third field in a line is an error, and not a column before the others.
-        with warnings.catch_warnings():
+        with warnings.catch_warnings():  # a third field in a line is an error, and not a column before the others
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            table = pd.read_csv(
-                path, sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True, index_col=False
-            )
-    except FileNotFoundError:
-        raise ConfigError(f"--map names {path}, which does not exist; give a file with the columns from,to.") from None
-    except IsADirectoryError:
-        raise ConfigError(f"--map {path} is a folder; give a file with the columns from,to.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"--map {path} is not text in UTF-8; save it as UTF-8, with the columns from,to.") from None
-    except pd.errors.ParserWarning:
-        raise ConfigError(f"--map {path} has a line of more than two fields; give two, from,to.") from None
-    except pd.errors.EmptyDataError:
-        raise ConfigError(f"--map {path} is empty; write from,to and, below it, a line for each cell type.") from None
-    except (OSError, ValueError) as problem:
-        raise ConfigError(f"--map {path} is no table ({one_line(problem)}); give the columns from,to.") from None
-    if list(table.columns) != COLUMNS:
-        columns = ", ".join(map(str, table.columns))
-        raise ConfigError(f"--map {path} has the columns {columns}; its first line must be from,to.")
-    if table.empty:
-        raise ConfigError(f"--map {path} has no line below from,to; name a cell type and its other name in each.")
+            table = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",", **plain)
+    except (OSError, ValueError, pd.errors.ParserWarning) as problem:
+        advice = "give a file with the columns from,to"
+        raise ConfigError(
+            f"{{field}} {path} cannot be read ({one_line(problem)})", field="map", advice=advice
+        ) from None
+    if list(table.columns) != COLUMNS or table.empty:
+        raise ConfigError(f"{{field}} {path} must have the columns from,to and a line for each cell type.", field="map")
     table = table.drop_duplicates()
     if (twice := table["from"].duplicated()).any():
-        raise ConfigError(f"--map {path} maps {table['from'][twice].iloc[0]!r} to two names; keep one of the lines.")
-    if empty := [name for name in [*table["from"], *table["to"]] if not name.strip()]:
-        raise ConfigError(f"--map {path} has an empty name ({empty[0]!r}); fill it in or remove the line.")
+        raise ConfigError(f"{{field}} {path} maps {table['from'][twice].iloc[0]!r} to two names.", field="map")
     return dict(zip(table["from"], table["to"], strict=True))
 
 
@@ -117,7 +97,10 @@ def refuse_unused(names: LabelMap, classes: Sequence[str], given: Sequence[str] 
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near!r}?" if near else f"the model's are {', '.join(map(repr, classes))}."
-            raise ConfigError(f"--map names the cell type {name!r}, which neither the model nor the cells have; {hint}")
+            raise ConfigError(
+                f"{{field}} names the cell type {name!r}, which neither the model nor the cells have; {hint}",
+                field="map",
+            )
 
 
 def merged(probabilities: np.ndarray, classes: Sequence[str], names: LabelMap) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -137,15 +120,10 @@ def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:
 
     Raises DataError where obs has no such column, or the column no label.
     """
-    refuse_column_of_var(adata, {"--labels": column})
-    values = column_of(adata.obs, column, "--labels", "obs")
-    found = np.full(len(values), None, dtype=object)
-    for cell, value in enumerate(values):
-        if not pd.isna(value) and str(value).strip():
-            found[cell] = names.get(str(value), str(value))
-    if all(label is None for label in found):
-        raise DataError(f"Column {column!r} of obs holds no labels; give --labels another column.")
-    return found
+    values = column_of(adata.obs, column, "labels", "obs")
+    text = values.astype(object).map(str)
+    known = (values.notna() & (text.str.strip() != "")).to_numpy()
+    return text.map(lambda name: names.get(name, name)).where(known, None).to_numpy(object)
 
 
 def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str], unassigned: str) -> LabelScores:
@@ -159,8 +137,9 @@ def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str
     others = sorted({label for label in given if label is not None} - set(classes))
     if not scored.any():
         raise DataError(
-            f"None of the given labels ({others[0]!r}, ...) is a cell type of the model ({classes[0]!r}, ...); "
-            "give --map a table from one to the other, or --labels another column."
+            f"None of the given labels ({others[0]!r}, ...) is a cell type of the model ({classes[0]!r}, ...); give a "
+            "map from one to the other, or another column.",
+            field="labels",
         )
     truth, found = given[scored].astype(str), predicted[scored].astype(str)
     types = sorted(set(truth))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 import pandas as pd
 
@@ -48,45 +50,13 @@ def card_of(trained: TrainedModel, config: Config, metrics: dict[str, float], na
     source = data.path if data.path.startswith(("scanpy:", "simulated:")) else Path(data.path).name
     types = "\n".join(f"- {each}" for each in trained.classes) or "None: it was trained without labels."
     scores = "\n".join(f"| {METRICS[each]} | {value:.3f} |" for each, value in metrics.items() if value == value)
-    return f"""---
-library_name: grn
-tags:
-- single-cell
-- gene-regulatory-network
-- cell-type-annotation
----
-
-# {name}
-
-A signed gene regulatory network and cell types, trained by [grn](https://pypi.org/project/grn) on single-cell
-expression with spherical attention. Hash of the model: `{trained.hash}`.
-
-```python
-import grn
-
-cells = grn.predict("cells.h5ad", "{name}")  # obs["grn_cell_type"], obsm["X_grn"]
-```
-
-## Data
-
-`{source}`: {len(trained.vocabulary)} genes, values: {data.values}, multiplicity: {data.multiplicity}. Cells are matched
-by the names of genes (`vocabulary.txt`); at least half of them must be there.
-
-## Cell types
-
-{types}
-
-## Metrics of held-out cells
-
-| metric | value |
-|---|---|
-{scores}
-
-## Limits
-
-- Cells of types that are not in the list get one of its names, often with confidence.
-- Confidences were fitted on cells of the same experiment; on another one they may be too high.
-- Edges are associations: the sign says what the regulator's level does to the prediction. No experiment is behind it.
-
-The weights are in `model.safetensors`; nothing in this folder is a pickle.
-"""
+    return Template(files("grn.analysis").joinpath("model_card.md").read_text("utf-8")).substitute(
+        name=name,
+        hash=trained.hash,
+        source=source,
+        genes=len(trained.vocabulary),
+        values=data.values,
+        multiplicity=data.multiplicity,
+        types=types,
+        scores=scores,
+    )

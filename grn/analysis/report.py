@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any, Protocol
 
 import pandas as pd
 
-from grn.analysis.report_edges import ALL, edges_json, edges_of_network, top_regulators
 from grn.analysis.summary import (
+    ALL,
     LOSSES,
     SCORES,
     class_rows,
     edge_columns,
     edge_rows,
     edge_titles,
+    edges_json,
+    edges_of_network,
     found_rows,
     levels_sentence,
     score_rows,
@@ -30,7 +30,6 @@ from grn.analysis.summary import (
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.io.atomic import write_text
-from grn.messages import glyphs_lacking
 from grn.networks.file_formats import strongest_edges
 from grn.networks.signed_network import SignedNetwork
 
@@ -95,20 +94,12 @@ RATE = (
 )
 
 
+MOST_REGULATORS, TARGETS = 6, 4  # of a type, and genes that each raises or lowers
 EXPLORER = "Edges and network"  # its place on the page is in report.html
 TOP = (
     "<p>A regulator's place is that of its strongest edge in the type. Beside it, what it raises and what it lowers "
     "most. Click on a gene to see its edges.</p>"
 )
-
-
-BOXES = "Boxes in this picture stand for characters that its font does not have; the tables show the names in full."
-
-
-class Picture(Protocol):
-    """The part of a matplotlib figure that a report uses."""
-
-    def savefig(self, file: Any, /, *, format: str) -> object: ...
 
 
 def write_report(
@@ -119,7 +110,7 @@ def write_report(
     per_class: pd.DataFrame,
     edges: pd.DataFrame,
     network: SignedNetwork,
-    pictures: Mapping[str, Picture],
+    pictures: Mapping[str, bytes],
     edges_of_types: pd.DataFrame | None = None,
     cells: int | None = None,
     title: str | None = None,
@@ -127,7 +118,7 @@ def write_report(
     """Writes `folder`/report.html and returns its path.
 
     metrics, per_class, edges: as in the result of a run.   network: from network.h5ad.
-    pictures: by name, those of `confusion`, `training`, `edges`, `within` and `heatmaps` that exist.
+    pictures: PNG by name, those of `confusion`, `training`, `edges`, `within` and `heatmaps` that exist.
     edges_of_types: the strongest edges of each type's targets (strongest_of_targets), with all columns and cell_type;
     None: weights alone, from the network.   cells: that were used.   title: None: the folder's name.
     """
@@ -175,12 +166,38 @@ def write_report(
     return path
 
 
+def top_regulators(of_types: Mapping[str, pd.DataFrame], *, signed: bool) -> str:
+    """HTML: for each cell type its top regulators, each with the genes that it raises and lowers most.
+
+    of_types: edges of each type (or of all cells), sorted by |weight|. A regulator's place is that of its strongest
+    edge, so that none can fill a type by itself.
+    """
+    up, down = ("raises", "lowers") if signed else ("positive", "negative")
+    cards = []
+    for label, edges in of_types.items():
+        rows = []
+        for regulator in list(dict.fromkeys(edges["source"][edges["weight"] != 0]))[:MOST_REGULATORS]:
+            own = edges[edges["source"] == regulator]
+            parts = []
+            for word, colour, chosen in ((up, "up", own["weight"] > 0), (down, "down", own["weight"] < 0)):
+                genes = ", ".join(_gene(target, label) for target in own["target"][chosen].head(TARGETS))
+                parts.append(f'<td class="{colour}">{word + " " + genes if genes else ""}</td>')
+            rows.append(f"<tr><th>{_gene(regulator, label)}</th>{''.join(parts)}</tr>")
+        if rows:
+            cards.append(f'<div class="card"><h3>{escape(label)}</h3><table class="top">{"".join(rows)}</table></div>')
+    return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
+
+
+def _gene(name: str, label: str) -> str:
+    return f'<span class="gene" data-gene="{escape(name)}" data-type="{escape(label)}">{escape(name)}</span>'
+
+
 def reproduce(config: Config, network: SignedNetwork) -> str:
     """HTML: how the run is repeated, and every field."""
     return (
         f"<p>With grn {escape(str(network.about['version']))}, save the fields below as run.yaml and call "
         "<code>grn train run.yaml --output again</code>; on the same kind of machine, the same seed gives the same "
-        "networks. The network alone: <code>grn export RUN --output network</code>.</p>"
+        "networks. For another program: <code>grn export RUN --format csv --output network.csv</code>.</p>"
         f"<details><summary>Every field</summary><pre>{escape(dump_config(config))}</pre></details>"
     )
 
@@ -288,14 +305,10 @@ def side_by_side(parts: Sequence[str]) -> str:
     return '<div class="beside">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>" if parts else ""
 
 
-def image(picture: Picture, name: str) -> str:
-    """HTML: a figure inside the page, as PNG."""
-    buffer = io.BytesIO()
-    with glyphs_lacking() as lacking:
-        picture.savefig(buffer, format="png")
-    data = base64.b64encode(buffer.getvalue()).decode("ascii")
-    shown = f'<p class="wide"><img alt="{escape(name)}" src="data:image/png;base64,{data}"></p>'
-    return shown + (f"<p>{BOXES}</p>" if lacking else "")
+def image(png: bytes, name: str) -> str:
+    """HTML: a picture inside the page."""
+    data = base64.b64encode(png).decode("ascii")
+    return f'<p class="wide"><img alt="{escape(name)}" src="data:image/png;base64,{data}"></p>'
 
 
 def anchor(title: str) -> str:

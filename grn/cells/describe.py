@@ -4,33 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 from anndata import AnnData
-from scipy import sparse
 
-from grn.cells.preprocessing.counts import (
-    choices_that_hold_counts,
-    choices_that_hold_expression,
-    read_expression,
-    refuse_empty,
-)
-from grn.cells.preprocessing.genes import ENSEMBL_ID, gene_names, merge_duplicates, refuse_cells_as_genes
-from grn.cells.readers.registry import open_source
+from grn.cells.genes import ENSEMBL_ID, gene_names, once_each, refuse_cells_as_genes
+from grn.cells.preprocessing.counts import choices_that_hold, genes_of, read_expression
+from grn.cells.readers.registry import source_in_file
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
-LABELS: tuple[str, ...] = (
-    "cell_type",
-    "celltype",
-    "cell_types",
-    "cell.type",
-    "bulk_labels",
-    "labels",
-    "label",
-    "annotation",
-    "louvain",
-)
+LABELS = ("cell_type", "celltype", "cell_types", "cell.type", "bulk_labels", "labels", "label", "annotation", "louvain")
 LABELS += ("seurat_annotations", "leiden", "clusters", "cluster", "seurat_clusters")
 PARTS = ("celltype", "cell_type", "cell.type", "annot")  # of the names of others, as celltype_l1 and author_cell_type
 SYMBOLS = ("gene_name", "gene_names", "gene_symbol", "gene_symbols", "feature_name", "symbol", "symbols")
@@ -48,34 +31,27 @@ class Found:
 def describe(path: str, orientation: str | None = None) -> Found:
     """What the cells at `path` hold. Raises DataError, ConfigError."""
     config = DataConfig(path=path, orientation=orientation)
-    adata = open_source(config)
-    refuse_empty(adata, path)
-    fields: dict[str, str | None] = {"path": path, "orientation": orientation}
-    sentences = [f"{path} has {adata.n_obs} cells x {adata.n_vars} genes."]
-    found = {"counts": _counts(adata, config), "gene_key": _symbols(adata), "label_key": _labels(adata)}
-    for field, (value, sentence) in found.items():
-        fields[field] = value
-        sentences.append(sentence)
-    return Found(fields, [*sentences, *_wrong_names(adata, fields)])
-
-
-def _wrong_names(adata: AnnData, fields: dict[str, str | None]) -> tuple[str, ...]:
-    """Why names of genes will be refused in training, where that is so. fields: of the data section."""
-    of_raw = adata.raw is not None and fields["counts"] in ("raw", "recover")
-    try:
-        names = gene_names(adata.raw.var if of_raw else adata.var, fields["gene_key"])
-        refuse_cells_as_genes(names, list(map(str, adata.obs_names)), "these cells")
-        merge_duplicates(sparse.csr_matrix((0, len(names)), dtype=np.float32), names, "refuse")
-    except DataError as error:
-        return (str(error),)
-    return ()
+    with source_in_file(config, everything=False) as adata:
+        counts, sentence = _counts(adata, config)
+        fields = {"path": path, "orientation": orientation, "counts": counts}
+        sentences = [f"{path} has {adata.n_obs} cells x {adata.n_vars} genes.", sentence]
+        for field, (value, sentence) in {"gene_key": _symbols(adata), "label_key": _labels(adata)}.items():
+            fields[field] = value
+            sentences.append(sentence)
+        try:  # what training will refuse
+            names = gene_names(genes_of(adata, counts), fields["gene_key"])
+            refuse_cells_as_genes(names, list(map(str, adata.obs_names)), "these cells")
+            once_each(names, config)
+        except DataError as error:
+            sentences.append(str(error))
+    return Found(fields, sentences)
 
 
 def _counts(adata: AnnData, config: DataConfig) -> tuple[str, str]:
     """Raises DataError where no matrix holds counts or anything else that could be used."""
-    found = choices_that_hold_counts(adata)
+    found = choices_that_hold(adata, "counts")
     if not found:
-        usable = choices_that_hold_expression(adata)
+        usable = choices_that_hold(adata, "expression")
         if not usable:
             read_expression(adata, config)  # raises: its sentence says what is wrong with X
         return usable[0], (

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from grn.errors import DataError, one_line, reworded
-from grn.io.atomic import refuse_unwritable, write_text
+from grn.errors import DataError, one_line
+from grn.io.atomic import write_text
 
 TIMEOUT_S = 30
 LARGEST = 20_000_000  # bytes of a download
@@ -44,53 +44,40 @@ AERTS = "https://resources.aertslab.org/cistarget/tf_lists"
 ANIMAL = "https://guolab.wchscu.cn/AnimalTFDB4_static/download/TF_list_final"
 YEAST = "https://raw.githubusercontent.com/flatironinstitute/inferelator/8e0c089e0b4b2f31647014be0a4361a47e9fbf7d"
 
-LISTS = {
-    each.name: each
-    for each in (
-        GeneList(
-            "human_tfs",
-            "human",
-            "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665",
-            "that of its publisher: see its page; cite the paper",
-            "https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt",
-            "HGNC symbols",
-            digest="ddc47f22ec27f0df5613449b9b3d2d5860f50eb8f8f1bf9dcbf8dc5c94e9592b",
-        ),
-        GeneList(
-            "mouse_tfs",
-            "mouse",
-            "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)",
-            "that of its publisher: see its page; cite the paper",
-            f"{AERTS}/allTFs_mm.txt",
-            "MGI symbols",
-        ),
-        GeneList(
-            "fly_tfs",
-            "fly (Drosophila melanogaster)",
-            "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)",
-            "that of its publisher: see its page; cite the paper",
-            f"{AERTS}/allTFs_dmel.txt",
-            "FlyBase symbols",
-        ),
-        GeneList(
-            "zebrafish_tfs",
-            "zebrafish (Danio rerio)",
-            "AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)",
-            "that of its publisher: see its page; cite the paper",
-            f"{ANIMAL}/Danio_rerio_TF",
-            "ZFIN symbols",
-            column="Symbol",
-        ),
-        GeneList(
-            "yeast_tfs",
-            "yeast (Saccharomyces cerevisiae)",
-            "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, Bioinformatics 38, 2519)",
-            "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
-            f"{YEAST}/data/yeast/tf_names_yeastract.txt",
-            "systematic names, as YAL051W",
-        ),
-    )
-}
+SCENIC = "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)"
+ITS_PAGE = "that of its publisher: see its page; cite the paper"
+
+HUMAN = GeneList(
+    "human_tfs",
+    "human",
+    "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665",
+    ITS_PAGE,
+    "https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt",
+    "HGNC symbols",
+    digest="ddc47f22ec27f0df5613449b9b3d2d5860f50eb8f8f1bf9dcbf8dc5c94e9592b",
+)
+ZEBRAFISH = GeneList(
+    "zebrafish_tfs",
+    "zebrafish (Danio rerio)",
+    "AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)",
+    ITS_PAGE,
+    f"{ANIMAL}/Danio_rerio_TF",
+    "ZFIN symbols",
+    column="Symbol",
+)
+YEASTRACT = GeneList(
+    "yeast_tfs",
+    "yeast (Saccharomyces cerevisiae)",
+    "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, Bioinformatics 38, 2519)",
+    "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
+    f"{YEAST}/data/yeast/tf_names_yeastract.txt",
+    "systematic names, as YAL051W",
+)
+MOUSE = GeneList("mouse_tfs", "mouse", SCENIC, ITS_PAGE, f"{AERTS}/allTFs_mm.txt", "MGI symbols")
+FLY = GeneList(
+    "fly_tfs", "fly (Drosophila melanogaster)", SCENIC, ITS_PAGE, f"{AERTS}/allTFs_dmel.txt", "FlyBase symbols"
+)
+LISTS = {each.name: each for each in (HUMAN, MOUSE, FLY, ZEBRAFISH, YEASTRACT)}
 
 
 def cache_folder() -> Path:
@@ -109,7 +96,7 @@ def digest(names: Iterable[str]) -> str:
 def known(name: str) -> GeneList:
     """The list of this name. Raises DataError."""
     if name not in LISTS:
-        raise DataError(f"There is no list {name!r}; the lists are {', '.join(LISTS)}.")
+        raise DataError(f"There is no list {name!r}", advice=f"the lists are {', '.join(LISTS)}")
     return LISTS[name]
 
 
@@ -121,11 +108,10 @@ def path_of(name: str) -> Path:
 def read_list(name: str) -> list[str]:
     """The names of a list in the cache. Raises DataError where it is not there, or is no longer as it was got."""
     path = path_of(known(name).name)
-    if not path.is_file():
-        raise DataError(f"The list {name} is not on this machine yet; get it with: grn data get {name}")
-    names = path.read_text("utf-8").splitlines()
-    if digest(names) != _record(path)["digest"]:
-        raise DataError(f"{path} is not as it was downloaded; delete it, and get it again with: grn data get {name}")
+    names = path.read_text("utf-8").splitlines() if path.is_file() else []
+    if not names or digest(names) != _record(path)["digest"]:
+        problem = "is not as it was downloaded" if names else "is not on this machine yet"
+        raise DataError(f"The list {name} ({path}) {problem}", advice=f"get it with: grn data get {name}")
     return names
 
 
@@ -135,16 +121,13 @@ def get_list(name: str, file: Path | None = None, download: Callable[[str], byte
     download: the function that is given the address; None: over the network. Raises DataError where the list cannot be
     had, holds no names, or other names than it should.
     """
-    wanted = known(name)
-    path = path_of(name)
-    with reworded({"choose another output": "set GRN_CACHE to a folder that can be written to"}):
-        refuse_unwritable(path)
-    if file is None:
-        where, content = wanted.url, (download or _downloaded)(wanted.url)
-    else:
-        if not file.is_file():
-            raise DataError(f"{file} is not a file; give --file a copy of {wanted.url}")
-        where, content = str(file), file.read_bytes()
+    wanted, path = known(name), path_of(name)
+    where = wanted.url if file is None else str(file)
+    try:
+        content = (download or _downloaded)(wanted.url) if file is None else file.read_bytes()
+    except (OSError, ValueError) as problem:
+        advice = f"download {wanted.url} elsewhere and give it with --file FILE"
+        raise DataError(f"{where} cannot be read ({one_line(problem)})", advice=advice) from None
     names = names_in(content, wanted, where)
     expected = wanted.digest or (_record(path)["digest"] if path.is_file() else None)
     found = digest(names)
@@ -152,7 +135,8 @@ def get_list(name: str, file: Path | None = None, download: Callable[[str], byte
         by = "grn knows" if wanted.digest else "was got before"
         raise DataError(
             f"The {len(names)} names of {where} are not those of the {name} that {by} (SHA-256 {found[:12]} and not "
-            f"{expected[:12]}); to use this file, name it itself: data.regulators: FILE, one gene a line."
+            f"{expected[:12]})",
+            advice="to use this file, name it itself: data.regulators: FILE, one gene a line",
         )
     write_text(path, "".join(f"{each}\n" for each in names))
     write_text(_record_path(path), json.dumps({"digest": found, "from": where, "genes": len(names)}, indent=1) + "\n")
@@ -161,38 +145,25 @@ def get_list(name: str, file: Path | None = None, download: Callable[[str], byte
 
 def names_in(content: bytes, wanted: GeneList, where: str) -> list[str]:
     """The names in a published file, each once, in its order. Raises DataError for anything else."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{where} is not text in UTF-8; give --file a copy of {wanted.url}") from None
-    if wanted.column is None:
-        found = [line.strip().strip('"') for line in text.splitlines()]
-    else:
+    text = content.decode("utf-8-sig", errors="replace")
+    found = [line.strip().strip('"') for line in text.splitlines()]
+    if wanted.column is not None:
         rows = csv.DictReader(io.StringIO(text), delimiter="\t")
-        if wanted.column not in (rows.fieldnames or ()):
-            raise DataError(f"{where} has no column {wanted.column!r}; give --file a copy of {wanted.url}")
-        found = [(row[wanted.column] or "").strip() for row in rows]
+        found = [(row.get(wanted.column) or "").strip() for row in rows]
     names = list(dict.fromkeys(name for name in found if name and name != "-" and not name.startswith("#")))
     # A page that says that there is no such file is text, too.
-    odd = next((name for name in names if len(name) > 40 or any(mark in name for mark in " <>{}\t,;")), None)
+    odd = next((name for name in names if len(name) > 40 or any(mark in name for mark in " <>{}\t,;\ufffd")), None)
     if not names or odd is not None:
-        reason = "is empty" if odd is None else f"has a line {odd[:30]!r}, which is no gene"
-        raise DataError(f"{where} {reason}; it should be the list {wanted.name}: one gene a line.")
+        problem = f"{where} {'lists no genes' if odd is None else f'has a line {odd[:30]!r}, which is no gene'}"
+        raise DataError(problem, advice=f"give --file a copy of {wanted.url}")
     return names
 
 
 def _downloaded(url: str) -> bytes:
     from urllib.request import Request, urlopen
 
-    try:
-        with urlopen(Request(url, headers={"User-Agent": "grn"}), timeout=TIMEOUT_S) as answer:
-            content: bytes = answer.read(LARGEST + 1)
-    except (OSError, ValueError) as problem:
-        raise DataError(
-            f"{url} cannot be downloaded ({one_line(problem)}); download it elsewhere and give it with --file FILE."
-        ) from None
-    if len(content) > LARGEST:
-        raise DataError(f"{url} is larger than {LARGEST // 10**6} MB, which no list of genes is.")
+    with urlopen(Request(url, headers={"User-Agent": "grn"}), timeout=TIMEOUT_S) as answer:
+        content: bytes = answer.read(LARGEST)
     return content
 
 
@@ -201,12 +172,12 @@ def _record_path(path: Path) -> Path:
 
 
 def _record(path: Path) -> dict:
-    """What is written beside a list: digest, from, genes. Raises DataError where that is damaged."""
+    """What is written beside a list: digest, from, genes; empty values where that is damaged or missing."""
     try:
         found = json.loads(_record_path(path).read_text("utf-8"))
         return {"digest": str(found["digest"]), "from": str(found["from"]), "genes": int(found["genes"])}
     except (OSError, ValueError, KeyError, TypeError):
-        raise DataError(f"{_record_path(path)} is missing or damaged; delete {path}, and get the list again.") from None
+        return {"digest": "", "from": "an unknown source", "genes": 0}
 
 
 def description(name: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.cells.simulated_network import COMPOSITION, STATE, PlantedNetwork, Regulation, masters, own_generator, plant
-from grn.config.schema import DataConfig, SimulatedConfig
+from grn.config.schema import DataConfig, SimulatedConfig, Simulation
 from grn.errors import DataError
 
 TRUTH = "truth"  # key in uns of the planted edges: see PlantedNetwork.table
@@ -49,6 +49,7 @@ def simulate(config: SimulatedConfig) -> AnnData:
 
     Where edges change along the state of a cell, obs["state"] has it. Raises ConfigError.
     """
+    config = Simulation.of(config)
     generator = np.random.default_rng(config.seed)
     network = plant(config, generator)
     context = _draw_context(config)
@@ -97,7 +98,7 @@ class _Context:
     composition: np.ndarray | None
 
 
-def _draw_context(config: SimulatedConfig) -> _Context:
+def _draw_context(config: Simulation) -> _Context:
     shape = (config.cell_types, config.genes)
     composition = (
         np.exp(config.composition * own_generator(config, COMPOSITION).standard_normal(shape))
@@ -108,13 +109,13 @@ def _draw_context(config: SimulatedConfig) -> _Context:
     return _Context(np.arange(config.cells) % config.cell_types, state, composition)
 
 
-def _names(config: SimulatedConfig) -> np.ndarray:
+def _names(config: Simulation) -> np.ndarray:
     regulators = [f"R{number + 1}" for number in range(config.regulators)]
     targets = [f"G{number + 1}" for number in range(config.genes - config.regulators)]
     return np.array(regulators + targets, dtype=object)
 
 
-def _noise(config: SimulatedConfig, generator: np.random.Generator) -> Iterator[tuple[slice, np.ndarray]]:
+def _noise(config: Simulation, generator: np.random.Generator) -> Iterator[tuple[slice, np.ndarray]]:
     """Noise on production, [c, N] for one block of c cells after the other."""
     step = max(BLOCK // config.genes, 1)
     for start in range(0, config.cells, step):
@@ -126,7 +127,7 @@ def _regulators(
     network: PlantedNetwork,
     level: np.ndarray,
     context: _Context,
-    config: SimulatedConfig,
+    config: Simulation,
     noise: Iterator[tuple[slice, np.ndarray]],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Production of the regulators [C, R], each with mean 1 over the cells, and the Hill response to each, half at its
@@ -158,7 +159,7 @@ class _Production:
         regulators: np.ndarray,
         response: np.ndarray,
         context: _Context,
-        config: SimulatedConfig,
+        config: Simulation,
         before_noise: np.random.Generator,
     ):
         self.regulators, self.response, self.context = regulators, response, context

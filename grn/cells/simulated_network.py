@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.config.schema import SimulatedConfig
+from grn.config.schema import Simulation
 from grn.errors import ConfigError
 
 BASAL = 1.0  # production of a gene without a regulator; an edge of mean strength adds as much at its half response
@@ -135,7 +135,7 @@ class _Part:
         return response @ self.matrix + self.offset
 
 
-def plant(config: SimulatedConfig, generator: np.random.Generator) -> PlantedNetwork:
+def plant(config: Simulation, generator: np.random.Generator) -> PlantedNetwork:
     """A regulator is regulated by earlier ones only, a master by none. Raises ConfigError."""
     _check(config)
     regulators, genes = config.regulators, config.genes
@@ -163,39 +163,27 @@ def masters(regulators: int) -> int:
     return max(1, regulators // 2)
 
 
-def own_generator(config: SimulatedConfig, draws: int) -> np.random.Generator:
+def own_generator(config: Simulation, draws: int) -> np.random.Generator:
     """The generator of one kind of draws (HUBS, ...), which leaves the others as they are."""
     return np.random.default_rng([config.seed, draws])
 
 
-def _check(config: SimulatedConfig) -> None:
-    if config.regulators >= config.genes:
-        raise ConfigError(
-            f"data.simulated.regulators {config.regulators} leaves no target among {config.genes} genes; "
-            "it must be smaller than data.simulated.genes."
-        )
+def _check(config: Simulation) -> None:
     middle, targets = config.regulators - masters(config.regulators), config.genes - config.regulators
-    if config.cascades > (targets if middle else 0):
-        raise ConfigError(
-            f"data.simulated.cascades is {config.cascades}, but there are {targets} targets to end in and {middle} "
-            "regulators to pass through; lower it, or raise data.simulated.genes or data.simulated.regulators."
-        )
     shares = {name: getattr(config, name) for name in ("type_specific", "changed_signs", "state")}
-    if sum(shares.values()) > 1 + 1e-9:
-        found = ", ".join(f"{name} {share:g}" for name, share in shares.items())
-        raise ConfigError(
-            f"The shares of edges in data.simulated add up to {sum(shares.values()):g} ({found}), but no edge belongs "
-            "to two of them; make them add up to at most 1."
-        )
-    for name in ("type_specific", "changed_signs"):
-        if shares[name] > 0 and config.cell_types < 2:
-            raise ConfigError(
-                f"data.simulated.{name} is {shares[name]:g}, but there is a single cell type for edges to differ "
-                "between; set data.simulated.cell_types to at least 2."
-            )
+    problems = {
+        f"regulators is {config.regulators}, which leaves no target among {config.genes} genes": targets <= 0,
+        f"cascades is {config.cascades}, but there are {targets} targets to end in and {middle} regulators to pass "
+        "through": config.cascades > (targets if middle else 0),
+        f"has shares of edges that add up to more than 1 ({shares})": sum(shares.values()) > 1 + 1e-9,
+        "cell_types is 1, so that no edge differs between types (type_specific, changed_signs)": config.cell_types < 2
+        and config.type_specific + config.changed_signs > 0,
+    }
+    for problem in (problem for problem, found in problems.items() if found):
+        raise ConfigError(f"{{field}}: {problem}", field="data.simulated")
 
 
-def _with_cascades(source: np.ndarray, target: np.ndarray, config: SimulatedConfig) -> tuple[np.ndarray, np.ndarray]:
+def _with_cascades(source: np.ndarray, target: np.ndarray, config: Simulation) -> tuple[np.ndarray, np.ndarray]:
     """The edges with cascades A -> B -> C in the place of all other edges to their B and C.
 
     A is a master, B a regulator that is none, which may be in several cascades, always with the same A, and C a target
@@ -214,7 +202,7 @@ def _with_cascades(source: np.ndarray, target: np.ndarray, config: SimulatedConf
     return source[order], target[order]
 
 
-def _in_context(sign: np.ndarray, config: SimulatedConfig) -> tuple[np.ndarray, np.ndarray]:
+def _in_context(sign: np.ndarray, config: Simulation) -> tuple[np.ndarray, np.ndarray]:
     """Signs by cell type, int8 [E, T], and changes along the state, int8 [E], from the signs [E] of the edges."""
     edges, types = len(sign), config.cell_types
     signs = np.repeat(sign.astype(np.int8)[:, None], types, axis=1)

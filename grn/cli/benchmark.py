@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import Debug, Quiet
-
 TITLES = {
     "auprc": "AUPRC",
     "auprc_ratio": "AUPRC ratio",
@@ -34,65 +32,35 @@ def command(
         list[str] | None,
         typer.Option("--network", metavar="NAME=FILE", help="A network of another tool to score, too. Repeatable."),
     ] = None,
-    label: Annotated[
+    label_key: Annotated[
         str | None, typer.Option("--label", metavar="COLUMN", help="The column of obs with the cell types, for grn.")
     ] = None,
-    regulators: Annotated[
-        str,
-        typer.Option("--regulators", metavar="reference|all|FILE", help="The regulators whose edges are scored."),
-    ] = "reference",
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of grn's fit.")] = 0,
     output: Annotated[Path | None, typer.Option("--output", help="The csv to write the table to.")] = None,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Infer networks by grn, Pearson, Spearman and ridge from your cells, and score all of them against known edges."""
     from grn.cli.tables import refuse_output
-    from grn.errors import ConfigError, reworded
-    from grn.io.atomic import refuse_unwritable, write_text
+    from grn.errors import ConfigError
+    from grn.io.atomic import write_text
 
-    named = {}
-    for each in networks or []:
-        name, equals, file = each.partition("=")
-        if not (name and equals and file):
-            raise ConfigError(f"--network is {each!r}; give a name and a file, as --network GENIE3=genie3.csv.")
-        if name in named:
-            raise ConfigError(f"--network names {name!r} twice; give each network a name of its own.")
-        named[name] = file
-    if output is not None:
-        refuse_output(output, "benchmark", (".csv",))
-        refuse_unwritable(output)
+    named = dict(each.partition("=")[::2] for each in networks or [])
+    if not all(named.values()) or len(named) < len(networks or []):
+        raise ConfigError("{field} takes a name of its own and a file, as GENIE3=genie3.csv", field="networks")
+    refuse_output(output, (".csv",))
 
     import math
 
     from grn.cli.console import console, plain, print_table
-    from grn.config.files import load_config
-    from grn.io.run_folder import CONFIG
+    from grn.config.files import is_configuration, load_config
     from grn.verbs.benchmark import benchmark
 
-    to = console(quiet)
-    source = load_config(cells) if cells.lower().endswith((".yaml", ".yml")) else cells
-    words = {
-        "give the network first": "give the cells first",
-        "a text is expected; give a text file, or write the table as one": (
-            "a table of the true edges is expected; give the cells first, and the table after it"
-        ),
-        "set label_key to another column, or to null": "give --label another column, or leave it out",
-        "label_key": "--label",
-        "regulators=": "--regulators",
-    }
-    if isinstance(source, str) and not (Path(source) / CONFIG).is_file():  # cells alone have no fields
-        words["set data."] = "give a configuration with data."
-    with reworded(words):
-        table = benchmark(
-            source, reference, networks=named, regulators=regulators, label_key=label, seed=seed, quiet=True
-        )
+    source = load_config(cells) if is_configuration(cells) else cells
+    table = benchmark(source, reference, networks=named, label_key=label_key, quiet=True)
     for line in table.attrs["notes"]:
-        plain(to)(line)
+        plain(console())(line)
     rows = [
         [name, *("-" if math.isnan(value) else f"{value:.3f}" for value in row.values())]
         for name, row in zip(table.index, table[[*TITLES]].to_dict("records"), strict=True)
     ]
-    print_table(f"Networks of {cells} against {reference}", ["method", *TITLES.values()], rows, to)
+    print_table(f"Networks of {cells} against {reference}", ["method", *TITLES.values()], rows, console())
     if output is not None:
         write_text(output, table.to_csv())

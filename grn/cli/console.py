@@ -12,9 +12,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def console(quiet: bool = False) -> Console:
+_quiet = False
+
+
+def be_quiet(quiet: bool) -> None:
+    """Whether `console` prints nothing: --quiet."""
+    global _quiet
+    _quiet = quiet
+
+
+def console() -> Console:
     """The console for progress and results (stdout)."""
-    return _console(stderr=False, quiet=quiet)
+    return _console(stderr=False, quiet=_quiet)
 
 
 def errors() -> Console:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import Debug, Quiet
+from grn.cli.options import EVERYWHERE
 
 app = typer.Typer(help="Lists of transcription factors for data.regulators: list, get, describe.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name of grn data list.", show_default=False)]
@@ -19,8 +19,8 @@ def start(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@app.command("list")
-def list_(debug: Debug = False) -> None:
+@app.command("list", epilog=EVERYWHERE)
+def list_() -> None:
     """Print the lists that data.regulators takes by name."""
     from grn.cells.gene_lists import LISTS, path_of
     from grn.cli.console import print_table
@@ -30,32 +30,28 @@ def list_(debug: Debug = False) -> None:
     print_table("Lists of transcription factors", ["name", "species", "names", "here"], rows)
 
 
-@app.command("get")
+@app.command("get", epilog=EVERYWHERE)
 def get(
     name: Name,
     file: Annotated[
         Path | None, typer.Option("--file", help="A copy of the list, where this machine cannot download it.")
     ] = None,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Download a list, check it, and keep it for data.regulators."""
     from grn.cells.gene_lists import get_list, known, path_of
     from grn.cli.console import console, plain
 
-    names = get_list(name, file)
-    say, wanted = plain(console(quiet)), known(name)
+    names, wanted, say = get_list(name, file), known(name), plain(console())
     say(f"{name}: {len(names)} genes of {wanted.species} ({wanted.names}), kept in {path_of(name)}.")
     say(f"Source: {wanted.source}. Licence: {wanted.licence}.")
     say(f"Use it with: grn train cells.h5ad --regulators {name}")
 
 
-@app.command("describe")
-def describe(name: Name, debug: Debug = False) -> None:
+@app.command("describe", epilog=EVERYWHERE)
+def describe(name: Name) -> None:
     """Print where a list comes from, its licence, its hash, and whether it is here."""
     from grn.cells.gene_lists import description
     from grn.cli.console import console, plain
 
-    say = plain(console())
     for label, text in description(name).items():
-        say(f"{label}: {text}")
+        plain(console())(f"{label}: {text}")

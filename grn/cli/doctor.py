@@ -7,36 +7,28 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import Debug
+from grn.cli.train import Label, Overrides, Regulators, loaded_config
 
 LIBRARIES = ("torch", "triton", "lightning", "anndata", "scanpy", "numpy", "scipy", "pandas", "pyarrow")
 OPTIONAL = {"decoupler": "grn.activity", "tensorboard": "trainer.tensorboard"}
 
 
 def command(
-    run: Annotated[
+    path: Annotated[
         str | None,
         typer.Argument(
             metavar="CONFIG|CELLS", help="A run to rehearse: what grn train would be given.", show_default=False
         ),
     ] = None,
-    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="As for grn train.")] = None,
-    regulators: Annotated[
-        str | None, typer.Option("--regulators", metavar="FILE|LIST", help="As for grn train.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="As for grn train. Repeatable.")
-    ] = None,
-    debug: Debug = False,
+    label_key: Label = None,
+    regulators: Regulators = None,
+    overrides: Overrides = None,
 ) -> None:
     """Print what is installed, which kernels run here and why, and test them; of a run, estimate time and memory."""
     from grn.cli.console import console, plain
-    from grn.cli.train import loaded_config
-    from grn.errors import ConfigError
 
-    if run is None and (label or regulators or overrides):
-        raise ConfigError("--label, --regulators and --set are of a run; give its configuration or cells, too.")
-    config = None if run is None else loaded_config(run, None, label, regulators, overrides)
+    given = path, None, label_key, regulators, overrides
+    config = loaded_config(*given) if any(given) else None
     if config is not None:
         from grn.training.machine import refuse_impossible_training
         from grn.training.run import checked_cells
@@ -104,7 +96,7 @@ def _machine(say: Callable[[str], None], config) -> int:
 
 
 def _estimate(config, say: Callable[[str], None]) -> None:
-    from grn.analysis.rehearsal import rehearse
+    from grn.training.rehearsal import rehearse
 
     found = rehearse(config, say)
     say(f"Estimate for {config.data.path}, from a rehearsal of {found.rehearsed:.0f} s")

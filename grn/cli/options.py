@@ -13,5 +13,8 @@ class Orientation(StrEnum):
     genes_by_cells = "genes_by_cells"
 
 
-Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+EVERYWHERE = "Everywhere: [bold]--quiet[/] prints nothing but errors, [bold]--debug[/] the traceback of an error."
+
+# Going: main.py takes both out of the arguments before a command is parsed, and console() knows whether to be quiet.
+Debug = Annotated[bool, typer.Option("--debug", hidden=True)]
+Quiet = Annotated[bool, typer.Option("--quiet", hidden=True)]

@@ -2,141 +2,96 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grn.cli.options import Debug, Quiet
-
 PRINTED = 15
-
-
-class Kind(StrEnum):
-    knockout = "knockout"
-    knockdown = "knockdown"
-    overexpress = "overexpress"
 
 
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)],
-    knock_out: Annotated[
-        list[str] | None, typer.Option("--knock-out", metavar="GENE", help="A regulator to knock out; may be repeated.")
-    ] = None,
-    knock_down: Annotated[
+    knockout: Annotated[
         list[str] | None,
-        typer.Option("--knock-down", metavar="GENE", help="A regulator of which a part of the counts is left."),
+        typer.Option("--knock-out", "--knockout", metavar="GENE", help="A regulator to knock out; may be repeated."),
+    ] = None,
+    knockdown: Annotated[
+        list[str] | None,
+        typer.Option("--knock-down", "--knockdown", metavar="GENE", help="A regulator of which half is left."),
     ] = None,
     overexpress: Annotated[
-        list[str] | None, typer.Option("--overexpress", metavar="GENE", help="A regulator that is raised in all cells.")
-    ] = None,
-    screen: Annotated[
-        Kind | None,
-        typer.Option(
-            "--screen",
-            help="Perturb every regulator in turn in cells of --cell-type, ranked by how far these move --towards.",
-        ),
+        list[str] | None, typer.Option(metavar="GENE", help="A regulator that is raised in all cells.")
     ] = None,
     towards: Annotated[
-        str | None, typer.Option("--towards", metavar="LABEL", help="The cell type that a screen goes to.")
+        str | None,
+        typer.Option(
+            metavar="LABEL",
+            help="A screen: knock out every regulator in turn in cells of --cell-type, ranked by how far these move "
+            "towards this type.",
+        ),
     ] = None,
     cell_type: Annotated[
-        str | None, typer.Option("--cell-type", metavar="LABEL", help="Perturb the cells of this type. Default: all.")
+        str | None, typer.Option(metavar="LABEL", help="Perturb the cells of this type. Default: all.")
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", metavar="COLUMN=VALUE", help="Only cells with this value in obs; may be repeated."),
+        typer.Option(metavar="COLUMN=VALUE", help="Only cells with this value in obs; may be repeated."),
     ] = None,
     steps: Annotated[
-        int, typer.Option("--steps", help="Steps of propagation: 1 reads direct effects, 20 nearly all that follows.")
+        int, typer.Option(help="Steps of propagation: 1 reads direct effects, 20 nearly all that follows.")
     ] = 1,
-    remaining: Annotated[
-        float, typer.Option("--remaining", help="Share of a knocked-down gene's counts that is left.")
-    ] = 0.5,
-    quantile: Annotated[
-        float,
-        typer.Option("--quantile", help="Overexpression raises a gene to this quantile among the cells that have it."),
-    ] = 0.95,
-    basis: Annotated[
-        str | None,
-        typer.Option("--basis", metavar="X_UMAP", help="With an .h5ad: an embedding in obsm for the cells' shifts."),
-    ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", help="The file to write: a table (.csv, .parquet), or cells with changes (.h5ad)."),
+        Path | None, typer.Option(help="The file to write: a table (.csv, .parquet), or cells with changes (.h5ad).")
     ] = None,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Predict what changes when regulators are knocked out, knocked down or overexpressed in chosen cells."""
-    from grn.cli.console import console, plain, print_table
     from grn.cli.tables import refuse_output, write
     from grn.errors import ConfigError
-    from grn.io.atomic import refuse_unwritable
-    from grn.io.h5ad import write_anndata
 
-    if output is not None:
-        refuse_output(output, "perturb", (".csv", ".parquet") if screen else (".csv", ".parquet", ".h5ad"))
-        refuse_unwritable(output)
-    named = [*(knock_out or ()), *(knock_down or ()), *(overexpress or ())]
-    if screen and (named or where):
+    refuse_output(output, (".csv", ".parquet") if towards else (".csv", ".parquet", ".h5ad"))
+    if towards and (cell_type is None or knockout or knockdown or overexpress or where):
         raise ConfigError(
-            "A screen perturbs each regulator by itself in all cells of a type; name no gene and no --where."
+            "A screen (--towards) perturbs each regulator by itself in all cells of --cell-type; give that and no gene."
         )
-    if screen and (cell_type is None or towards is None):
-        raise ConfigError("A screen goes from one cell type to another; give both --cell-type and --towards.")
-    if screen and (remaining, quantile) != (0.5, 0.95):
-        raise ConfigError(
-            "A screen leaves half of the counts, or raises to the quantile 0.95; leave out --remaining and --quantile."
-        )
-    if towards is not None and not screen:
-        raise ConfigError("--towards belongs to a screen; add --screen knockout, or leave it out.")
-    if basis is not None and (output is None or output.suffix != ".h5ad"):
-        raise ConfigError("--basis is for shifts of cells, which an .h5ad holds; give --output a name that ends so.")
+    chosen = dict(text.partition("=")[::2] for text in where or ())
+    if any("=" not in text for text in where or ()):
+        raise ConfigError("{field} must be COLUMN=VALUE, as --where condition=stim.", field="where")
 
-    from grn.analysis.perturbation.perturb import perturb_cells, perturbed_anndata
-    from grn.analysis.perturbation.screen import screen_regulators
-    from grn.analysis.perturbation.subject import Subject
-    from grn.analysis.perturbation.what_is_done import Plan
+    from grn.cli.console import console, print_table
+    from grn.verbs.perturb import perturb, screen
 
-    to = console(quiet)
-    if screen and cell_type is not None and towards is not None:
-        subject = Subject.of_run(run)
-        table = screen_regulators(subject, cell_type, towards, kind=screen.value, steps=steps, say=plain(to))
-        title = f"Each regulator by itself: {screen.value} in {cell_type}, share of the way towards {towards}"
-        print_table(title, list(table), table.head(PRINTED).itertuples(index=False), to)
+    to = console()
+    if towards and cell_type:
+        table = screen(run, cell_type, towards, steps=steps, quiet=to.quiet)
+        title = f"Each regulator by itself: knockout in {cell_type}, share of the way towards {towards}"
     else:
-        genes = (tuple(knock_out or ()), tuple(knock_down or ()), tuple(overexpress or ()))
-        plan = Plan(*genes, remaining=remaining, quantile=quantile)
-        chosen = _conditions(where or [])
-        subject = Subject.of_run(run)
-        found = perturb_cells(subject, plan, subject.rows(cell_type, chosen), steps)
-        table = found.table
+        cells = perturb(
+            run,
+            knockout=knockout or (),
+            knockdown=knockdown or (),
+            overexpress=overexpress or (),
+            cell_type=cell_type,
+            where=chosen,
+            steps=steps,
+        )
         to.print(
-            f"{plan.described()} in {len(found.rows)} cells, {steps} {'step' if steps == 1 else 'steps'}: mean changes "
-            "of the expected multiplicities (effect: in sds of the gene; sd: of the effect over members).",
+            f"{cells.uns['grn_perturb']['perturbation']} in {cells.n_obs} cells, {steps} "
+            f"{'step' if steps == 1 else 'steps'}: mean changes of the expected multiplicities (effect: in sds of the "
+            "gene; sd: of the effect over members).",
             markup=False,
         )
-        print_table("Strongest changes", list(table), table.head(PRINTED).itertuples(index=False), to)
-        if output is not None and output.suffix == ".h5ad":
-            write_anndata(output, perturbed_anndata(subject, plan, found, steps, basis))
-    if output is not None:
-        if output.suffix != ".h5ad":
-            write(table, output)
-        to.print(f"\n{'Cells' if output.suffix == '.h5ad' else 'Table'}: {output}", markup=False)
+        table = cells.var.rename(columns=lambda name: name.removeprefix("grn_")).rename_axis("gene").reset_index()
+        by = table.assign(size=table["effect"].abs())
+        table = table.loc[by.sort_values(["perturbed", "size"], ascending=False, kind="stable").index]
+        title = "Strongest changes"
+    print_table(title, list(table), table.head(PRINTED).itertuples(index=False), to)
+    if output is None:
+        return
+    if output.suffix == ".h5ad":
+        from grn.io.h5ad import write_anndata
 
-
-def _conditions(where: list[str]) -> dict[str, str]:
-    """COLUMN=VALUE, each of them, as a mapping. Raises ConfigError."""
-    from grn.errors import ConfigError
-
-    chosen: dict[str, str] = {}
-    for text in where:
-        column, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--where is {text!r}; write COLUMN=VALUE, as --where condition=stim.")
-        if column in chosen:
-            raise ConfigError(f"--where names the column {column!r} twice; a cell has one value in it, so give one.")
-        chosen[column] = value
-    return chosen
+        write_anndata(output, cells)
+    else:
+        write(table, output)
+    to.print(f"\n{'Cells' if output.suffix == '.h5ad' else 'Table'}: {output}", markup=False)

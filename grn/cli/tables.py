@@ -10,29 +10,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def refuse_output(output: Path, command: str, endings: Sequence[str] = (".csv", ".parquet")) -> None:
-    """Raises an error where the file exists, or where its name has none of the endings that the command writes."""
+def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parquet")) -> None:
+    """Raises a UserError where the file exists or cannot be written, or its name has none of the endings."""
     from grn.errors import ConfigError, RunFolderError
+    from grn.io.atomic import refuse_unwritable
 
+    if output is None:
+        return
     if output.exists():
-        raise RunFolderError(f"{output} already exists and is not overwritten; give --output another name.")
+        raise RunFolderError(
+            f"{output} already exists and is not overwritten; give {{field}} another name.", field="output"
+        )
     if output.suffix not in endings:
-        listed = " and ".join(filter(None, [", ".join(endings[:-1]), endings[-1]]))
-        raise ConfigError(f"--output is {output}, but {command} writes {listed}; give a name that ends so.")
+        raise ConfigError(f"{{field}} is {output}; give a name that ends in {' or '.join(endings)}.", field="output")
+    refuse_unwritable(output)
 
 
 def write(table: pd.DataFrame, output: Path) -> None:
-    """The file `output`, completely or not at all."""
-    from grn.errors import RunFolderError
+    """The file `output`, completely or not at all; names that a spreadsheet would run as formulas get an apostrophe."""
     from grn.io.atomic import replacing_file
+    from grn.io.tables import spreadsheet_safe
 
-    try:
-        with replacing_file(output) as beside:
-            if output.suffix == ".csv":
-                table.to_csv(beside, index=False, float_format="%.6g")
-            else:
-                table.to_parquet(beside, index=False)
-    except OSError as error:
-        raise RunFolderError(
-            f"{output} cannot be written ({error.strerror}); give --output a place that can be."
-        ) from None
+    with replacing_file(output) as beside:
+        if output.suffix == ".csv":
+            spreadsheet_safe(table).to_csv(beside, index=False, float_format="%.6g")
+        else:
+            table.to_parquet(beside, index=False)

@@ -1,80 +1,63 @@
-"""What is wrong with a configuration: one sentence for each mistake, which begins with where the value was written."""
+"""What pydantic found wrong, in one sentence for each field, and the field that an unknown name means."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from grn.config.fields import all_fields, subsection, unknown_field
-from grn.config.schema import Config
-from grn.config.strict_yaml import without_space
+from grn.errors import Mistakes, nearest
 
-Origins = dict[str, str]  # dotted field -> where it was written, as the beginning of a sentence
-OVERRIDE = ("--set ", "set ")  # how the origins begin of fields that were set on the command line or from Python
+LIKE = 0.7  # how like a name of a field must be to be the one that was meant: many are alike
 
 
-def sentences(error: ValidationError, origins: Origins, name: str) -> str:
-    """One line for each mistake that pydantic found. name: of the configuration, for fields without an origin."""
-    problems = dict(_problems(error))
-    for field in [field for field, problem in problems.items() if problem.startswith(f"{field} is missing")]:
-        if any(" is not a field; " in problem for problem in problems.values()):
-            del problems[field]  # it may be there, under a wrong name
-    lines = [f"{_origin(field, problem, origins, name)}{problem.rstrip('.')}" for field, problem in problems.items()]
-    lines.sort(key=_line_number)
-    return "\n".join(line if line.endswith("?") else f"{line}." for line in lines)
-
-
-def _line_number(sentence: str) -> int:
-    """The line of the file that a sentence begins with; 0 where it is of no line."""
-    found = re.match(r"[^:]*, line (\d+): ", sentence)
-    return int(found[1]) if found else 0
-
-
-def shown(value: Any) -> str:
-    """A value as messages show it: as Python writes it, null for None, cut after 60 characters."""
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]} …"
-
-
-def _origin(field: str, problem: str, origins: Origins, name: str) -> str:
-    """Where the mistake was made: in the overrides that the sentence names, else where `field` was written.
-
-    Where `field` was not written: in an override of a field inside it, else in the innermost section around it.
-    """
-    prefix = f"{field}." if field else ""
-    inside = {
-        each.removeprefix(prefix): origin
-        for each, origin in origins.items()
-        if each.startswith(prefix) and origin.startswith(OVERRIDE)
-    }
-    named = [origin for each, origin in inside.items() if re.search(rf"\b{re.escape(each)}\b", problem)]
-    if named:
-        said = [origin.removesuffix(": ") for origin in named]
-        if all(origin.startswith("set ") for origin in said):
-            return f"set {', '.join(origin.removeprefix('set ') for origin in said)}: "
-        return " ".join(said) + ": "
-    if not field:
-        return f"{name}: "
-    last = list(inside.values())[-1:]
-    return origins.get(field) or "".join(last) or _origin(field.rpartition(".")[0], problem, origins, name)
-
-
-def _problems(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """(dotted field, sentence) of each mistake; the alternatives of a union share one sentence."""
+def mistakes(error: ValidationError, schema: type[BaseModel], origins: Mapping[str, str], title: str) -> Mistakes:
+    """An error of one sentence for each field. origins: dotted field -> where it was written, as `run.yaml, line 3`."""
     grouped: dict[str, list[Any]] = {}
     for each in error.errors(include_url=False):
-        grouped.setdefault(_dotted(each["loc"]), []).append(each)
-    for field, mistakes in grouped.items():
-        yield field, _sentence(field, mistakes)
+        grouped.setdefault(_dotted(each["loc"], schema), []).append(each)
+    if any(of[0]["type"] == "extra_forbidden" for of in grouped.values()):  # what is missing may be there, misspelled
+        grouped = {field: of for field, of in grouped.items() if of[0]["type"] != "missing"}
+    in_order = {field: place for place, field in enumerate(origins)}
+    ordered = sorted(grouped, key=lambda field: in_order.get(field, -1))
+    lines = [f"{_where(field, origins, title)}{_sentence(field, grouped[field], schema)}" for field in ordered]
+    if len(lines) == 1:
+        return Mistakes(lines[0], field=ordered[0])
+    return Mistakes("\n".join(line.replace("{field}", field) for line, field in zip(lines, ordered, strict=True)))
 
 
-def _dotted(location: tuple[int | str, ...]) -> str:
+def must_be(problems: Sequence[Any], value: object) -> str:
+    """`must be a or b, not c`, of the alternatives that pydantic tried."""
+    wanted = dict.fromkeys(each["msg"].removeprefix("Input should be ").partition(", unable")[0] for each in problems)
+    return f"must be {' or '.join(wanted)}, not {shown(value)}"
+
+
+def shown(value: object) -> str:
+    """A value in a sentence: as Python writes it, or by its type where that is long."""
+    text = repr(value)
+    return text if len(text) <= 60 and "\n" not in text else f"a value of the type {type(value).__name__}"
+
+
+def all_fields(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The dotted name of every field and section."""
+    for name in section.model_fields:
+        yield f"{prefix}{name}"
+        if inner := subsection(section, name):
+            yield from all_fields(inner, f"{prefix}{name}.")
+
+
+def subsection(section: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """The section called `name` in `section`; None where it is a single field, or nothing."""
+    field = section.model_fields.get(name)
+    annotation = field.annotation if field else None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _dotted(location: Sequence[int | str], schema: type[BaseModel]) -> str:
     """The field at an error's location, without the names that pydantic adds for the alternatives of a union."""
     path: list[str] = []
-    section: type[BaseModel] | None = Config
+    section: type[BaseModel] | None = schema
     for part in location:
         if section is None:
             break
@@ -83,65 +66,33 @@ def _dotted(location: tuple[int | str, ...]) -> str:
     return ".".join(path)
 
 
-def _sentence(field: str, mistakes: list[dict[str, Any]]) -> str:
-    first = mistakes[0]
+def _where(field: str, origins: Mapping[str, str], title: str) -> str:
+    while field and field not in origins:
+        field = field.rpartition(".")[0]
+    where = origins.get(field, title)
+    return f"{where}: " if where else ""
+
+
+def _sentence(field: str, problems: list[Any], schema: type[BaseModel]) -> str:
+    first = problems[0]
     match first["type"]:
         case "extra_forbidden":
-            return unknown_field(field)
+            return f"{field} is not a field; {_suggestion(field, list(all_fields(schema)))}"
         case "missing":
-            return f"{field} is missing; set it in the file or with --set {field}=VALUE"
-        case "model_type" | "model_attributes_type":
-            inside = [name for name in all_fields() if name.startswith(f"{field}.")]
-            name, equals, value = str(first["input"]).partition("=")
-            as_yaml = f"write `{name.strip()}: {value.strip()}`, with a colon" if equals else ""
-            as_yaml = as_yaml or without_space(str(first["input"])) or ""
-            return (
-                f"{field} is a section, not {shown(first['input'])}; "
-                f"{as_yaml or f'set its fields, for example {inside[0]}'}"
-            )
-        case "none_as_text":
-            what = f"{shown(first['input'])}, which is a text like any other" if first["input"].strip() else "empty"
-            return f"{field} is {what}; set it to null (None in Python) for none"
+            return "{field} is missing; give it."
         case "value_error":
-            problem = str(first["ctx"]["error"])
-            return problem if not field or field in problem else f"{field}: {problem}"
-    items = [each for each in mistakes if isinstance(each["loc"][-1], int)]
-    if items:
-        position = items[0]["loc"][-1] + 1
-        return f"item {position} of {field} must be {_expected(items[0])}, not {shown(items[0]['input'])}"
-    # Of the alternatives of a union, the one that accepts the value's type explains best what is wrong with the value.
-    nearest = [each for each in mistakes if each["type"] in _BOUNDS or each["type"] == "int_from_float"] or mistakes
-    return f"{field} must be {' or '.join(dict.fromkeys(map(_expected, nearest)))}, not {shown(nearest[0]['input'])}"
+            return f"{str(first['ctx']['error']).rstrip('.')}."
+        case "model_type" | "model_attributes_type":
+            return f"{field} is a section and must hold fields, not {shown(first['input'])}."
+    return f"{{field}} {must_be(problems, first['input'])}."
 
 
-_TYPES = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "string": "a text (in quotes, if it looks like something else)",
-    "list": "a list",
-}
-_BOUNDS = {
-    "greater_than_equal": ("ge", "at least"),
-    "greater_than": ("gt", "above"),
-    "less_than": ("lt", "below"),
-    "less_than_equal": ("le", "at most"),
-}
-
-
-def _expected(mistake: dict[str, Any]) -> str:
-    """What a field takes, from pydantic's type of the error."""
-    error_type = mistake["type"]
-    if error_type in ("too_short", "too_long"):
-        least, most = (mistake["ctx"].get(limit) for limit in ("min_length", "max_length"))
-        return "a list that is not empty" if least == 1 else f"a list of {least or most} values"
-    if error_type == "literal_error":
-        return mistake["ctx"]["expected"].replace("'", "")
-    if error_type in _BOUNDS:
-        key, bound = _BOUNDS[error_type]
-        limit = mistake["ctx"][key]
-        return f"{bound} {limit if isinstance(limit, int) else format(limit, 'g')}"
-    base = error_type.split("_")[0]
-    if base in _TYPES and error_type.endswith(("_type", "_parsing", "_from_float")):
-        return _TYPES[base]
-    return mistake["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+def _suggestion(unknown: str, fields: list[str]) -> str:
+    """The field of that name, nearly, in the same section; else in all of them; else the fields of the section."""
+    parent, _, last = unknown.rpartition(".")
+    siblings = {name.rpartition(".")[2]: name for name in fields if name.rpartition(".")[0] == parent}
+    every = {name.rpartition(".")[2]: name for name in reversed(fields)}
+    for known in (siblings, every):
+        if near := nearest(last, known, LIKE):
+            return f"did you mean {known[near]}?"
+    return f"{parent or 'a configuration'} has the fields {', '.join(siblings)}."

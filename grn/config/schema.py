@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic_core import PydanticKnownError
 
 # The upper bounds are far above what makes sense, and below what overflows in float32 or in a library.
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -17,13 +17,6 @@ Rate = Annotated[float, Field(gt=0, le=100)]
 Weight = Annotated[float, Field(ge=0, le=1e6)]
 Spread = Annotated[float, Field(ge=0, le=10)]  # sd of a logarithm
 Orientation = Literal["cells_by_genes", "genes_by_cells"]
-
-
-def _no_boolean(value: Any) -> Any:
-    """Refuses true and false where a number is wanted: Python would take them for 1 and 0."""
-    if isinstance(value, bool):
-        raise PydanticKnownError("float_type")
-    return value
 
 
 def _genes(value: Any) -> Any:
@@ -38,23 +31,17 @@ def _genes(value: Any) -> Any:
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False)
 
+    @classmethod
+    def of(cls, section: Section) -> Self:
+        """`section` as settings of this kind, with their defaults for what it does not have."""
+        return section if isinstance(section, cls) else cls(**section.model_dump())
+
     @field_validator("*", mode="before")
     @classmethod
     def _booleans_are_no_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         wanted = str(cls.model_fields[str(info.field_name)].annotation)
-        if isinstance(value, bool) and "bool" not in wanted:
-            raise PydanticKnownError(
-                "int_type" if "int" in wanted else "float_type" if "float" in wanted else "string_type"
-            )
-        return value
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _none_is_no_text(cls, value: Any, info: ValidationInfo) -> Any:
-        # YAML writes null; None is Python's, and YAML reads it as a text: a column or a file of that name.
-        nullable = type(None) in get_args(cls.model_fields[str(info.field_name)].annotation)
-        if nullable and isinstance(value, str) and value.strip().casefold() in ("", "none"):
-            raise PydanticCustomError("none_as_text", "null")
+        if isinstance(value, bool) and "bool" not in wanted and ("int" in wanted or "float" in wanted):
+            raise PydanticKnownError("float_type")
         return value
 
 
@@ -67,18 +54,8 @@ class SimulatedConfig(Section):
     cell_types: Positive = Field(
         5, description="number of cell types, each with its own levels of the master regulators"
     )
-    regulators_per_target: int = Field(
-        3, ge=0, le=1_000_000, description="most regulators that one target has; 0: there is no regulation at all"
-    )
-    repression: Fraction = Field(0.35, description="share of edges that repress")
     hubs: Spread = Field(
         0, description="sd of the log of a regulator's propensity to be chosen, whatever its abundance"
-    )
-    cascades: int = Field(
-        0,
-        ge=0,
-        le=1_000_000,
-        description="targets at the end of a chain A -> B -> target; in every second one, A acts on it directly, too",
     )
     type_specific: Fraction = Field(
         0, description="share of edges that exist in some cell types only: half of them in one type, half in two"
@@ -86,18 +63,33 @@ class SimulatedConfig(Section):
     changed_signs: Fraction = Field(
         0, description="share of edges that have the other sign in about half of the cell types"
     )
-    state: Fraction = Field(
-        0, description="share of edges whose strength changes along obs['state']: half of them grow, half fade"
-    )
     composition: Spread = Field(
         0, description="sd over cell types of the log level that each gene has apart from regulation"
     )
-    noise: Spread = Field(0.3, description="sd of the log-normal noise on each gene's production")
     depth: float = Field(8.0, gt=0, le=1e6, description="mean counts per gene and cell")
     size_sd: Spread = Field(
         0.25, description="sd over cells of the log of a cell's size; its counts are proportional to the size"
     )
     seed: Seed = Field(0, description="seed of the generator")
+
+
+class Simulation(SimulatedConfig):
+    """What the generator can do besides, for benchmarks and tests; a configuration file has the defaults."""
+
+    regulators_per_target: int = Field(
+        3, ge=0, le=1_000_000, description="most regulators that one target has; 0: there is no regulation at all"
+    )
+    repression: Fraction = Field(0.35, description="share of edges that repress")
+    cascades: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="targets at the end of a chain A -> B -> target; in every second one, A acts on it directly, too",
+    )
+    state: Fraction = Field(
+        0, description="share of edges whose strength changes along obs['state']: half of them grow, half fade"
+    )
+    noise: Spread = Field(0.3, description="sd of the log-normal noise on each gene's production")
 
 
 class DataConfig(Section):
@@ -116,9 +108,6 @@ class DataConfig(Section):
     backed: bool = Field(False, description="read the file piece by piece instead of loading it whole")
     bags: Literal["dense", "packed", "auto"] = Field(
         "auto", description="dense: each cell over all genes; packed: over those it has; auto: packed above 4096 genes"
-    )
-    absent_fraction: float = Field(
-        0.1, ge=0, le=1, description="packed bags: share of the masked absent genes that are listed, as queries only"
     )
     genes: Annotated[Positive | str, BeforeValidator(_genes)] = Field(
         2000, description="all | the N most variable | a file with one gene a line"
@@ -173,11 +162,6 @@ class ModelConfig(Section):
     attention: Literal["spherical", "softmax", "l1", "squared_relu"] = Field(
         "spherical", description="normaliser of all blocks' weights; the others are there to be compared"
     )
-    signed_layers: Literal[1, 2] = Field(
-        2,
-        description="signed layers that a network is read as: 1, total effects; 2, regulators on each other and direct "
-        "effects on targets, so that what goes through another regulator is told apart; counts only",
-    )
     query_heads: Size = Field(2, description="query heads; head width = width / query_heads; few and wide do best")
     key_heads: Size = Field(1, description="key and value heads, each shared by a group of query heads")
     hidden: Size = Field(128, description="hidden width of the feed-forward map")
@@ -185,9 +169,6 @@ class ModelConfig(Section):
         2, description="times that the shared feed-forward map is applied, each time with a residual"
     )
     dropout: Fraction = Field(0.1, description="share of genes whose output of a residual branch is dropped in a step")
-    eps: float = Field(
-        1e-6, gt=0, le=1, description="added under the root of the L2 normaliser, relative to its largest value"
-    )
 
     @model_validator(mode="after")
     def _heads_divide(self):
@@ -202,18 +183,11 @@ class ModelConfig(Section):
         return self
 
 
-class FeedForwardConfig(Section):
-    implementation: Literal["plain", "fold"] = Field(
-        "plain", description="fold: the hidden layer is never in memory, for hidden widths far above model.width"
-    )
-
-
 class CellTypeConfig(Section):
     weight: Weight = Field(
         0.3,
         description="0 switches the objective off; low, because a few labels are overfitted before genes are learned",
     )
-    label_smoothing: Fraction = Field(0.1, description="probability spread over the other classes")
 
 
 class MaskedMultiplicityConfig(Section):
@@ -225,30 +199,11 @@ class PropertyConfig(Section):
     weight: Weight = Field(0.0, description="0 switches the objective off")
     key: str | None = Field(None, description="numeric column of obs to predict")
 
-    @model_validator(mode="after")
-    def _key_when_on(self):
-        if self.weight and not self.key:
-            raise ValueError(
-                "objectives.property.weight is above 0, but objectives.property.key names no column of obs; set the "
-                "key to a numeric column, or the weight to 0"
-            )
-        return self
-
-
-class GeneIdentityConfig(Section):
-    weight: float = Field(0.0, ge=0, description="above 0: the summary predicts which expressed genes were masked")
-
-
-class CompositionConfig(Section):
-    weight: float = Field(0.0, ge=0, description="above 0: the summary predicts the cell's distribution over genes")
-
 
 class ObjectivesConfig(Section):
     cell_type: CellTypeConfig = CellTypeConfig()
     masked_multiplicity: MaskedMultiplicityConfig = MaskedMultiplicityConfig()
     property: PropertyConfig = PropertyConfig()
-    gene_identity: GeneIdentityConfig = GeneIdentityConfig()
-    composition: CompositionConfig = CompositionConfig()
 
 
 class TrainerConfig(Section):
@@ -260,10 +215,6 @@ class TrainerConfig(Section):
     learning_rate: Rate = Field(3e-3, description="peak of the warm-up and cosine schedule")
     weight_decay: Weight = Field(0.3, description="AdamW's decoupled decay, matrices only")
     averaging: Fraction = Field(0.99, description="decay of the moving average of weights that is kept; 0: none")
-    warmup_fraction: Fraction = Field(0.05, description="share of the steps that warm up")
-    gradient_clip: float = Field(
-        1.0, gt=0, le=1e6, description="largest norm of the gradient; larger gradients are scaled down to it"
-    )
     validate_every: Positive = Field(50, description="steps from one validation to the next")
     patience: Positive = Field(10, description="validations without improvement before training stops")
     accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="passed to Lightning")
@@ -305,25 +256,7 @@ class CellReaderConfig(Section):
         le=1000,
         description="ensemble members; 0: the transformer's summary tells cell types, as where it has no other task",
     )
-    heads: Few = Field(2, description="heads that read multiplicities, and as many that read differences from the mean")
-    width: Size = Field(16, description="head width")
-    rank: Size = Field(32, description="rank of the linear map beside the heads")
-    summary: Size = Field(64, description="width of a member's summary of a cell")
-    hidden: Size = Field(128, description="hidden width of the feed-forward map")
-    gene_weights: list[Annotated[float, Field(ge=0, le=1e6), BeforeValidator(_no_boolean)]] = Field(
-        [10, 300],
-        min_length=2,
-        max_length=2,
-        description="weight of predicting all genes of a cell, for every other member and for the rest",
-    )
-    dropped: Fraction = Field(0.6, description="in each step a cell hides a share of its genes, drawn from 0 to this")
-    thinned: float = Field(
-        0.3, gt=0, le=1, description="in each step half of the cells keep a share of counts, from this to 1; 1: all"
-    )
     steps: Positive = Field(300, description="optimiser steps, at most three times trainer.max_steps")
-    batch_size: Positive = Field(128, description="cells per step")
-    learning_rate: Rate = Field(4e-3, description="peak of the warm-up and cosine schedule")
-    weight_decay: Weight = Field(0.05, description="AdamW's decoupled decay")
 
 
 class RegulationConfig(Section):
@@ -335,9 +268,7 @@ class RegulationConfig(Section):
         le=1000,
         description="ensemble members: layers trained together and averaged; 0: none, only the transformer",
     )
-    heads: Size = Field(2, description="query heads; each has a key head of its own")
-    width: Size = Field(64, description="head width; at least the number of regulators distinguishes all of them")
-    penalties: list[Annotated[float, Field(gt=0, le=1e9), BeforeValidator(_no_boolean)]] = Field(
+    penalties: list[Annotated[float, Field(gt=0, le=1e9)]] = Field(
         [10, 30, 100, 300, 1000, 3000],
         min_length=1,
         description="on squared slopes, as in ridge; held-out cells choose, and widen the grid where its end is best",
@@ -345,8 +276,6 @@ class RegulationConfig(Section):
     steps: int = Field(
         600, ge=0, le=1_000_000_000, description="optimiser steps after the linear start; 0: the linear start alone"
     )
-    batch_size: Positive = Field(64, description="cells per step and member")
-    learning_rate: Rate = Field(5e-2, description="peak of the warm-up and cosine schedule")
 
 
 class NetworkConfig(Section):
@@ -370,22 +299,12 @@ class NetworkConfig(Section):
         500, description="about how many cells the blocks are read over, evenly by cell type; all: every cell"
     )
 
-    @model_validator(mode="after")
-    def _prior_to_weigh(self):
-        if self.prior_use == "weigh" and self.prior is None:
-            raise ValueError(
-                "network.prior_use is weigh, but network.prior is null; set the prior to a table of edges, or leave "
-                "prior_use out"
-            )
-        return self
-
 
 class Config(Section):
     """A complete run."""
 
     data: DataConfig
     model: ModelConfig = ModelConfig()
-    feed_forward: FeedForwardConfig = FeedForwardConfig()
     objectives: ObjectivesConfig = ObjectivesConfig()
     trainer: TrainerConfig = TrainerConfig()
     cell_reader: CellReaderConfig = CellReaderConfig()
@@ -412,18 +331,5 @@ class Config(Section):
                 f"model.attention: {self.model.attention} cannot share the genes of a cell over "
                 f"trainer.gene_parallel: {self.trainer.gene_parallel} processes; set model.attention to spherical, or "
                 "trainer.gene_parallel to 1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _something_is_trained_for(self):
-        objectives = self.objectives
-        cell_types = objectives.cell_type.weight and self.data.label_key
-        others = (objectives.property.weight, objectives.gene_identity.weight, objectives.composition.weight)
-        if not (cell_types or objectives.masked_multiplicity.weight or any(others)):
-            raise ValueError(
-                "there is no objective to train for: objectives.masked_multiplicity.weight and the weights of "
-                "objectives.property, gene_identity and composition are 0, and cell types need "
-                "objectives.cell_type.weight above 0 and data.label_key; set one of them"
             )
         return self

@@ -7,36 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from yaml.constructor import ConstructorError
-from yaml.nodes import MappingNode, Node, SequenceNode
+from yaml.error import Mark, MarkedYAMLError
+from yaml.events import AliasEvent
+from yaml.nodes import MappingNode, Node
 
 from grn.errors import ConfigError
 
 Lines = dict[str, int]  # dotted key -> line number
-MOST = 200_000  # values of a whole file: a list of genes may be long
-DEEPEST = 20  # levels of sections and lists; ours has three
-KEYS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")  # what a key may be: a name, or << for the keys of another
-
-# Parts of PyYAML's messages, and what to do.
-ADVICE = {
-    "constructor for the tag": "write plain values, without tags (!)",
-    "escape": "write \\ twice, or use single quotes",
-    "<block end>": "indent the fields of a section alike",
-    "<stream end>": "close its quotes and brackets",
-    "expected ':'": "write each field as `name: value`",
-    "mapping values": (
-        "end the name of a section with a colon, indent the fields of a section alike, and put a text with a colon in "
-        "quotes"
-    ),
-    "\\t": "indent with spaces, not with tabs",
-    "document start": "write sections as `data:`, and their fields, indented, below",
-    "end of stream": "close its quotes and brackets",
-    "another document": "keep one configuration, without lines of ---",
-}
-
-
-# A field and its value without the space between them, which YAML reads as one text.
-NO_SPACE = re.compile(r"\s*([a-z_]+):([^\s:/\\][^:]*?)\s*$")
 
 
 def dump_yaml(values: dict[str, Any]) -> str:
@@ -52,52 +29,45 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Lines]:
         node = loader.get_single_node()
         if node is None:
             return None, {}
-        lines = dict(_keys(node, name, []))
+        lines = dict(_keys(node))
         return loader.construct_document(node), lines
-    except RecursionError:
-        raise ConfigError(
-            f"{name} is nested too deeply for a configuration; write sections and their fields."
-        ) from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number with thousands of digits
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a number with thousands of digits
         mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark and "\n" in text else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        line = _line_of(problem, mark.line, text.splitlines()) if mark else 0
-        where = f", line {line + 1}" if mark and "\n" in text else ""
-        problem = "a number has thousands of digits" if problem.startswith("Exceeds the limit") else problem
-        advice = next((advice for part, advice in ADVICE.items() if part in problem), "correct it")
-        advice = without_space("".join(text.splitlines()[line : line + 1])) or advice
-        raise ConfigError(f"{name}{where}: this is not valid YAML ({problem}); {advice}.") from error
+        advice = "; write fields as `name: value`, indented alike" if isinstance(error, MarkedYAMLError) else ""
+        raise ConfigError(f"{name}{where}: this is not the YAML of a configuration ({problem}){advice}.") from error
     finally:
         if loader is not None:
             loader.dispose()
 
 
-def without_space(line: str) -> str | None:
-    """What to do about a field whose value follows the colon without a space; None for other lines."""
-    found = NO_SPACE.match(line)
-    return f"put a space after the colon, as `{found[1]}: {found[2]}`" if found else None
+class _Refused(yaml.YAMLError):
+    """Valid YAML that a configuration may not hold."""
 
-
-def _line_of(problem: str, line: int, lines: list[str]) -> int:
-    """The line, from 0, that is to be mended, where PyYAML names `line`: a text without `: ` goes on into the next
-    line, and only there is found to be no field."""
-    if "mapping values" not in problem and "expected ':'" not in problem:
-        return line
-    above = next((each for each in range(line - 1, -1, -1) if lines[each].strip()), line)
-    no_field = not re.search(r":(\s|$)|^\s*(-|#)", lines[above])
-    return above if no_field else line
+    def __init__(self, problem: str, mark: Mark) -> None:
+        self.problem, self.problem_mark = problem, mark
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads plain scalars as YAML 1.2 does.
+    """Safe YAML that reads plain scalars as YAML 1.2 does, and no aliases: ten lines of them make billions of values.
 
     In YAML 1.1, PyYAML's default, `no` is false, `1e-3` is a text and `12:30` is the number 750: gene lists and
     learning rates would change their meaning silently.
     """
 
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        if self.check_event(AliasEvent):
+            mark = self.peek_event().start_mark
+            raise _Refused("aliases (*) are not read; write the values out", mark)
+        return super().compose_node(parent, index)
+
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that YAML 1.1 or 1.2 would read as something else."""
+    """Quotes every text that YAML 1.1 or 1.2 would read as something else, and writes no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 # Texts of other classes, as the choices of an option, are written as the texts that they are.
@@ -108,7 +78,6 @@ _PLAIN_SCALARS = [
     ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", "-+0123456789"),
     ("tag:yaml.org,2002:float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("tag:yaml.org,2002:merge", r"<<", "<"),
 ]
 _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in _PLAIN_SCALARS:
@@ -118,42 +87,18 @@ for _tag, _pattern, _first in _PLAIN_SCALARS:
 _Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
 
 
-def _keys(node: Node, name: str, seen_nodes: list[None], prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Each dotted key of a document with its line. Raises ConfigError for a key that is written twice."""
-    if prefix.count(".") > DEEPEST:  # an anchor may hold itself
-        raise RecursionError
-    seen_nodes.append(None)
-    if len(seen_nodes) > MOST:  # anchors of anchors make billions of nodes out of ten lines
-        raise ConstructorError(
-            problem=f"it has more than {MOST} values, anchors followed", problem_mark=node.start_mark
-        )
-    if isinstance(node, SequenceNode):
-        for child in node.value:
-            yield from _keys(child, name, seen_nodes, f"{prefix}.")
-    if not isinstance(node, MappingNode):
-        return
+def _keys(node: Node, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Each dotted key of a document with its line. Raises _Refused for what cannot be one, or is twice."""
     seen: Lines = {}
-    for key, value in node.value:
+    for key, value in node.value if isinstance(node, MappingNode) else []:
         line = key.start_mark.line + 1
-        if not isinstance(key.value, str):
-            raise ConstructorError(problem="a list or mapping cannot be a key", problem_mark=key.start_mark)
-        if key.tag not in KEYS:
-            raise ConstructorError(
-                problem=f"the key {key.value or 'null'!r} is not the name of a field", problem_mark=key.start_mark
-            )
-        if not key.value.isprintable() or key.value != key.value.strip():
-            raise ConfigError(f"{name}, line {line}: the key {key.value!a} has unusual spaces in it; type it again.")
-        if "." in key.value and not prefix and name.endswith((".yaml", ".yml")):
-            section, _, last = key.value.partition(".")
-            raise ConfigError(
-                f"{name}, line {line}: {key.value} has a dot in it; write a line `{section}:` and, indented below it, "
-                f"`{last}: ...`."
-            )
-        field = f"{prefix}{key.value}"
-        if field in seen:
-            raise ConfigError(
-                f"{name}, line {line}: {field} was already set in line {seen[field]}; keep one of the two."
-            )
-        seen[field] = line
-        yield field, line
-        yield from _keys(value, name, seen_nodes, f"{field}.")
+        problem = None
+        if key.tag != "tag:yaml.org,2002:str":
+            problem = "a key is the name of a field"
+        elif key.value in seen:
+            problem = f"{prefix}{key.value} was already set in line {seen[key.value]}"
+        if problem:
+            raise _Refused(problem, key.start_mark)
+        seen[key.value] = line
+        yield f"{prefix}{key.value}", line
+        yield from _keys(value, f"{prefix}{key.value}.")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grn.config.files import without_removed
 from grn.config.schema import ModelConfig
 from grn.config.strict_yaml import parse_yaml
 from grn.errors import ConfigError, RunFolderError
@@ -62,9 +63,10 @@ def read_model_folder(folder: Path) -> ModelFiles:
             )
         if card["hash"] != hash_of(card, content):
             raise ValueError("another hash")
+        values, _ = parse_yaml(content["config.yaml"].decode(), "config.yaml")
         return ModelFiles(
             card=card,
-            config=ModelConfig(**parse_yaml(content["config.yaml"].decode(), "config.yaml")[0]),
+            config=ModelConfig(**without_removed(dict(values), "model.")),
             vocabulary=names_in(content["vocabulary.txt"]),
             classes=tuple(json.loads(content["labels.json"])),
             tensors=content["model.safetensors"],

@@ -21,6 +21,9 @@ from grn.bags import Batch
 from grn.config.schema import ObjectivesConfig
 from grn.model.transformer import Model, Prediction
 
+LABEL_SMOOTHING = 0.1  # probability spread over the other classes: labels of single cells are never certain
+# Weights of predicting genes from the summary: they train the summary only, and not the network, so that they are off.
+OVER_GENES = {"gene_identity": 0.0, "composition": 0.0}
 OF_WHOLE_CELLS = frozenset({"cell_type", "property"})
 """Objectives that are validated and tested on cells with nothing hidden, which is what `grn predict` reads. The others
 are about genes that the masks hide."""
@@ -108,16 +111,15 @@ def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple
     """Name -> (weight, loss) of every objective that has a weight in the configuration and a head in the model."""
     active: dict[str, tuple[float, Callable[..., Loss]]] = {}
     if config.cell_type.weight and model.classes:
-        loss = partial(cell_type, label_smoothing=config.cell_type.label_smoothing)
+        loss = partial(cell_type, label_smoothing=LABEL_SMOOTHING)
         active["cell_type"] = config.cell_type.weight, loss
     if config.masked_multiplicity.weight:
         active["masked_multiplicity"] = config.masked_multiplicity.weight, masked_multiplicity
     if config.property.weight and model.property is not None:
         active["property"] = config.property.weight, obs_property
-    if config.gene_identity.weight and "gene_identity" in model.over_genes:
-        active["gene_identity"] = config.gene_identity.weight, gene_identity
-    if config.composition.weight and "composition" in model.over_genes:
-        active["composition"] = config.composition.weight, composition
+    for name, loss in (("gene_identity", gene_identity), ("composition", composition)):
+        if name in model.over_genes and OVER_GENES[name]:
+            active[name] = OVER_GENES[name], loss
     return active
 
 

@@ -33,7 +33,7 @@ class TrainedModel:
     (None: not normalised).   depth: mean and sd of the training cells' log totals, the scale of the basal gene's
     multiplicity (None: it is always 1).   measures_depth: bool [V], the genes that these totals are over.
     depth_share [V]: the part of the totals in each gene.   property_key: obs column that the property head predicts, or
-    None.   cells: digest of the cells that it was trained on (grn/cells/digest.py), None where that is not known.
+    None.   cells: digest of the cells that it was trained on (grn/cells/cells.py), None where that is not known.
     """
 
     model: Model

@@ -31,6 +31,7 @@ from grn.model.layout import Layout
 from grn.model.signed.regulation import Regulation
 
 QKV = tuple[Tensor, Tensor, Tensor]
+EPS = 1e-6  # added under the root of the L2 normaliser, relative to its largest value: scores may all be near zero
 # A loop over slices with a backward of its own, of which torch.compile could make nothing faster.
 _folded_mlp = torch.compiler.disable(mlp)
 # Called once a layer with (layer, q, k, v, multiplicity) of the gene queries: this is how read-outs see the attention.
@@ -65,7 +66,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.normaliser = config.attention
-        self.query_heads, self.key_heads, self.eps = config.query_heads, config.key_heads, config.eps
+        self.query_heads, self.key_heads, self.eps = config.query_heads, config.key_heads, EPS
         head = config.width // config.query_heads
         self.query = nn.Linear(config.width, config.query_heads * head, bias=False)
         self.key = nn.Linear(config.width, config.key_heads * head, bias=False)
@@ -303,7 +304,7 @@ class Model(Fusible):
 
     @property
     def classes(self) -> int:
-        """The number of cell types that are told apart; 0: none are."""
+        """The number of cell types that the model distinguishes; 0 without cell types."""
         if self.reader is not None:
             return self.reader.classes
         return self.cell_type.out_features if self.cell_type is not None else 0

@@ -38,8 +38,10 @@ def ridge(matrix: np.ndarray, genes: Sequence[str], regulators: Sequence[str]) -
     squared leave-one-out error over the cells. The result is that of scikit-learn's RidgeCV(PENALTIES,
     alpha_per_target=True), computed for all targets from one eigendecomposition.
     """
-    positions = _positions(genes, regulators)
-    return _edges(_ridge_coefficients(_standardised(matrix), positions), genes, positions)
+    positions, values = _positions(genes, regulators), _standardised(matrix)
+    fit = _RidgeFit(values[:, positions])
+    blocks = [fit.coefficients(values[:, some], some, positions) for some in _blocks(values.shape[1])]
+    return _edges(np.concatenate(blocks, axis=1), genes, positions)
 
 
 def ridge_predictions(
@@ -59,13 +61,6 @@ def ridge_predictions(
         values = columns[:, some].toarray().astype(np.float64)
         mean, sd = _mean_and_sd(values)
         yield some, mean + sd * (given @ fit.coefficients(_standardised(values), some, regulators))
-
-
-def _ridge_coefficients(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """[R, N], 0 for a gene on itself. values [C, N]: standardised.   positions [R]: of the regulators."""
-    fit = _RidgeFit(values[:, positions])
-    blocks = [fit.coefficients(values[:, some], some, positions) for some in _blocks(values.shape[1])]
-    return np.concatenate(blocks, axis=1)
 
 
 class _RidgeFit:
@@ -114,10 +109,8 @@ def _blocks(genes: int) -> Iterator[slice]:
 
 
 def _positions(genes: Sequence[str], regulators: Sequence[str]) -> np.ndarray:
-    positions = pd.Index(genes).get_indexer(pd.Index(regulators))
-    if (positions < 0).any():
-        raise ValueError(f"The regulator {regulators[int((positions < 0).argmax())]!r} is none of the genes.")
-    return positions
+    position = {gene: number for number, gene in enumerate(genes)}
+    return np.array([position[name] for name in regulators])
 
 
 def _standardised(matrix: np.ndarray) -> np.ndarray:

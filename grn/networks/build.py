@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from anndata import AnnData
 from torch import Tensor
 
 import grn
+from grn.bags import Bags
 from grn.cells.cells import Cells
 from grn.cells.loading.batches import is_packed
 from grn.config.files import load_config
@@ -24,15 +26,17 @@ from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
 from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.networks.cells_of_run import cells_of_run, states_of_run
-from grn.networks.file_formats import edge_table, edges_by_type, network_anndata, write_network
+from grn.networks.file_formats import edge_table, edges_by_type, network_anndata, refuse_unknown_type, write_network
 from grn.networks.in_context import network_in_context, summary
 from grn.networks.prior import Prior, held_out, prior_of
 from grn.networks.prior import summary as prior_summary
+from grn.networks.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
 from grn.networks.readouts.sampling import even_rows
-from grn.networks.run_readouts import WHOLE_MODEL, read_networks
+from grn.networks.run_readouts import WHOLE_MODEL, read_networks, whole_bags
 from grn.networks.weights import Network
 from grn.process_memory import give_back
 from grn.regulation.fit import ChosenPenalties, FittedRegulation, fit_regulation
+from grn.regulation.members import RegulationSettings
 from grn.regulation.states import States
 from grn.threads import threads_for
 
@@ -52,45 +56,40 @@ def fit_layers(
 ) -> FittedRegulation:
     """`fit_regulation` with the prior network of the configuration. Raises what that does, and DataError."""
     prior = None if config.network.prior is None else prior_of(config.network, cells).strength
-    settings, regulators = config.regulation, len(mean) if cells.regulators is None else len(cells.regulators)
+    settings = RegulationSettings.of(config.regulation)
+    regulators = len(mean) if cells.regulators is None else len(cells.regulators)
     with threads_for(settings.batch_size * settings.heads * len(mean) * regulators):
         return fit_regulation(config, cells, states, rows, mean=mean, sd=sd, say=say, penalties=penalties, prior=prior)
 
 
-@dataclass(frozen=True)
-class WithPrior:
-    """network: with its prior applied.   prior: None without one.   errors: of the prior on held-out cells."""
+def with_prior(
+    network: Network, config: Config, cells: Cells, regulators: np.ndarray, say: Say
+) -> tuple[Network, Prior | None, dict[str, float]]:
+    """The network with its prior applied, the prior, and the prior's errors on held-out cells; says what both and the
+    knock-offs know. regulators: vocabulary positions [R]."""
+    prior, errors = None, {}
+    if config.network.prior is not None:
+        prior = prior_of(config.network, cells)
+        network = prior.applied(network)
+        errors = held_out(prior, cells, regulators, config.trainer.seed)
+    lines = [] if prior is None else prior_summary(prior, errors)
+    for line in lines + ([] if network.q is None else summary(network)):
+        say(line)
+    return network, prior, errors
 
-    network: Network
-    prior: Prior | None
-    errors: dict[str, float]
 
-    @classmethod
-    def of(cls, network: Network, config: Config, cells: Cells, regulators: np.ndarray, say: Say) -> WithPrior:
-        """Says what the prior and the knock-offs know of the network. regulators: vocabulary positions [R]."""
-        prior, errors = None, {}
-        if config.network.prior is not None:
-            prior = prior_of(config.network, cells)
-            network = prior.applied(network)
-            errors = held_out(prior, cells, regulators, config.trainer.seed)
-            for line in prior_summary(prior, errors):
-                say(line)
-        if network.q is not None:
-            for line in summary(network):
-                say(line)
-        return cls(network, prior, errors)
-
-    def tables(self, config: Config, cells: Cells, regulators: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The edges over all cells, and those of each state."""
-        settings, genes = config.network, cells.vocabulary
-        q_values = settings.false_discovery is not False
-        edges, by_type = (
-            table(self.network, genes, regulators, settings.top_k, q_values=q_values)
-            for table in (edge_table, edges_by_type)
-        )
-        if self.prior is not None:
-            edges, by_type = (self.prior.candidates(table, genes, regulators) for table in (edges, by_type))
+def tables_of(
+    network: Network, prior: Prior | None, config: Config, cells: Cells, regulators: np.ndarray
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The edges over all cells, and those of each state."""
+    settings, genes = config.network, cells.vocabulary
+    q_values = settings.false_discovery is not False
+    edges, by_type = (
+        table(network, genes, regulators, settings.top_k, q_values=q_values) for table in (edge_table, edges_by_type)
+    )
+    if prior is None:
         return edges, by_type
+    return prior.candidates(edges, genes, regulators), prior.candidates(by_type, genes, regulators)
 
 
 def edges_of_regulation(
@@ -104,10 +103,10 @@ def edges_of_regulation(
         mean=mean,
         sd=sd,
         seed=config.trainer.seed,
-        signed_layers=config.model.signed_layers,
     )
     regulators = fitted.regulation.regulators.numpy()
-    return WithPrior.of(found, config, cells, regulators, say).tables(config, cells, regulators)
+    network, prior, _ = with_prior(found, config, cells, regulators, say)
+    return tables_of(network, prior, config, cells, regulators)
 
 
 def network_of_model(
@@ -131,8 +130,8 @@ def network_of_model(
         say=say,
     )
     give_back()  # what the knock-offs used makes room for the tables
-    found = WithPrior.of(networks.chosen, config, cells, regulators, say)
-    regulation, prior, chosen = trained.model.regulation, found.prior, found.network
+    chosen, prior, errors = with_prior(networks.chosen, config, cells, regulators, say)
+    regulation = trained.model.regulation
     about: dict[str, Any] = {
         "model_hash": trained.hash,
         "version": grn.__version__,
@@ -147,7 +146,7 @@ def network_of_model(
     if regulation is not None and regulation.level_error is not None:
         about["level_error"] = regulation.level_error
     if prior is not None:
-        about["prior"] = {"use": prior.use, "pairs": prior.listed, "held_out_error": found.errors}
+        about["prior"] = {"use": prior.use, "pairs": prior.listed, "held_out_error": errors}
     if chosen.q is not None:
         about["found"] = found_edges(chosen)
     adata = network_anndata(
@@ -161,7 +160,7 @@ def network_of_model(
         var_names=cells.var_names,
         about=about,
     )
-    return (adata, *found.tables(config, cells, regulators))
+    return (adata, *tables_of(chosen, prior, config, cells, regulators))
 
 
 def write_network_files(
@@ -173,6 +172,14 @@ def write_network_files(
     return edges
 
 
+def opened(run: Path, changes: dict[str, Any]) -> tuple[Config, TrainedModel]:
+    """The configuration of a finished run, with changes to its section `network`, and its model."""
+    file = config_of(run, needed=(CONFIG,))
+    refuse_cut_off(run, ("model",))
+    trained = TrainedModel.load(run / "model")
+    return load_config(file, [f"network.{name}={value}" for name, value in changes.items()]), trained
+
+
 def read_again(
     run: Path, changes: dict[str, Any], *, adata: AnnData | None = None, say: Say = silent
 ) -> tuple[AnnData, pd.DataFrame, pd.DataFrame]:
@@ -181,14 +188,40 @@ def read_again(
     changes: fields by name.   adata: the run's cells, if they were in memory. Raises RunFolderError, ConfigError,
     DataError, VocabularyMismatch; also where the cells are no longer those that the run was trained on.
     """
-    file = config_of(run, needed=(CONFIG,))
-    refuse_cut_off(run, ("model",))
-    trained = TrainedModel.load(run / "model")
     if changes.get("readout", "effect") != "effect":
         changes = {**changes, "false_discovery": "null"}  # q-values are about effects alone
-    config = load_config(file, [f"network.{name}={value}" for name, value in changes.items()])
+    config, trained = opened(run, changes)
     cells = cells_of_run(run, config, trained, adata)
     return network_of_model(config, trained, cells, states_of_run(run, cells, config.trainer.seed, trained), say)
+
+
+def read_layer_again(
+    run: Path, choice: LayerChoice, changes: dict[str, Any], *, cell_type: str | None, adata: AnnData | None
+) -> tuple[pd.DataFrame, str]:
+    """The edges (source, target, weight) of one layer of a finished run's transformer, and what their signs mean.
+
+    Over about `network.cells` cells, evenly by type, or of cells of the label `cell_type` alone. Other arguments and
+    errors as for `read_again`.
+    """
+    config, trained = opened(run, changes)
+    model, regulators, seed = trained.model.eval(), trained.regulators, config.trainer.seed
+    choice.check(model)
+    bags: Iterable[Bags] = ()
+    if choice.value != "score":
+        model.to(own_device(config.trainer))
+        cells = cells_of_run(run, config, trained, adata)
+        chosen = np.arange(len(cells))
+        if cell_type is not None:
+            refuse_unknown_type(cell_type, cells.classes)
+            chosen = np.flatnonzero(cells.labels == cells.classes.index(cell_type))
+        most = len(cells) if config.network.cells == "all" else config.network.cells
+        rows = chosen[even_rows(cells.labels[chosen], most, seed)]
+        packed = is_packed(config.data.bags, len(cells.vocabulary))
+        bags = whole_bags(model, cells.multiplicity, cells.basal, rows, regulators, packed)
+    weight = read_layer(model, choice, bags, regulators)
+    unknown = np.broadcast_to(np.float32(np.nan), weight.shape)
+    edges = edge_table(Network(weight, {}, unknown), trained.vocabulary, regulators, None)
+    return edges[["source", "target", "weight"]], meaning_of_signs(model, choice.value)
 
 
 def found_edges(network: Network) -> pd.DataFrame:

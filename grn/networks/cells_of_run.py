@@ -6,7 +6,8 @@ from pathlib import Path
 
 from anndata import AnnData
 
-from grn.cells.cells import Cells, load_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
 from grn.config.schema import Config
 from grn.errors import DataError, RunFolderError, VocabularyMismatch
 from grn.io.tables import nearest_file
@@ -25,12 +26,10 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
     cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
     where = config.data.path if adata is None else "the AnnData"
     if cells.vocabulary != trained.vocabulary:
-        if set(cells.vocabulary) == set(trained.vocabulary):
-            change = f"has the genes that {run} was trained on in another order"
-        else:
-            change = f"no longer has the {len(trained.vocabulary)} genes that {run} was trained on"
-        subject = where if adata is None else "The AnnData"
-        raise VocabularyMismatch(f"{subject} {change}; restore the data, or train again.")
+        raise VocabularyMismatch(
+            f"The cells of {where} do not have the {len(trained.vocabulary)} genes that {run} was trained on, in their "
+            "order; restore the data, or train again."
+        )
     if trained.cells is not None and trained.cells != cells.digest:
         raise DataError(
             f"The cells of {where}, or the settings in {run / 'config.yaml'} by which they are read, are not those "
@@ -44,12 +43,11 @@ def refuse_lost_cells(run: Path, config: Config) -> None:
     path = Path(config.data.path)
     if ":" in config.data.path or path.exists():
         return
-    seen = "" if path.is_absolute() else ", seen from the folder in which this command was started"
-    near = nearest_file(path)
-    moved = f"{near}, if that is it" if near else "where it is now"
+    seen = "" if path.is_absolute() else ", seen from this folder"
     raise DataError(
-        f"The cells that {run} was trained on, {path}, do not exist{seen}; put the file back there, or set "
-        f"data.path in {run / 'config.yaml'} to {moved}."
+        f"The cells that {run} was trained on, {path}, do not exist{seen}",
+        field="data.path",
+        advice=f"put the file back, or set data.path in {run / 'config.yaml'} to {nearest_file(path) or 'its place'}",
     )
 
 
@@ -63,6 +61,6 @@ def states_of_run(run: Path, cells: Cells, seed: int, trained: TrainedModel) -> 
     if regulation is not None and known != len(states):
         raise RunFolderError(
             f"The model of {run} knows {known} states of cells, and {len(states)} are found in the same cells by this "
-            "version of the software; give groups with --by COLUMN, or train again."
+            "version of the software; train again."
         )
     return states

@@ -1,8 +1,5 @@
-"""The file formats of a network: network.h5ad (AnnData, signed CSR in varp), and edges.parquet and
-edges_by_type.parquet (a row per edge).
-
-signed_network.py reads the first one again.
-"""
+"""The files of a network in a run folder: network.h5ad (AnnData, signed CSR in varp), and edges.parquet and
+edges_by_type.parquet (a row per edge). signed_network.py reads the first one again."""
 
 from __future__ import annotations
 
@@ -14,10 +11,14 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from grn.config.files import load_config
+from grn.errors import DataError, RunFolderError, nearest
 from grn.io.atomic import replacing_file
 from grn.io.h5ad import write_anndata
-from grn.io.run_folder import MODEL_HASH
+from grn.io.run_folder import CONFIG, MODEL_HASH, no_such_run, refuse_cut_off, refuse_mixed_parts
+from grn.io.tables import read_edge_table
 from grn.networks.run_readouts import Networks
+from grn.networks.signed_network import read_about
 from grn.networks.weights import Network, strongest
 from grn.regulation.levels import state_levels
 from grn.regulation.states import States
@@ -188,6 +189,48 @@ def _write_table(path: Path, table: pd.DataFrame, model_hash: str) -> None:
     arrow = pa.Table.from_pandas(table, preserve_index=False)
     metadata = {**(arrow.schema.metadata or {}), MODEL_HASH: model_hash.encode()}
     pq.write_table(arrow.replace_schema_metadata(metadata), path)
+
+
+PARTS = ("edges.parquet", "network.h5ad")
+BY_TYPE = "edges_by_type.parquet"
+
+
+def read_edges(folder: Path, cell_type: str | None = None) -> tuple[pd.DataFrame, list[str], dict]:
+    """The edge table of a run folder, all genes of its network, and what the weights mean (uns["grn"]).
+
+    cell_type: of this type alone. Raises RunFolderError, DataError.
+    """
+    if not folder.is_dir():
+        raise RunFolderError(no_such_run(folder, "give a run folder."))
+    refuse_cut_off(folder, PARTS)
+    refuse_mixed_parts(folder)
+    for name in (*PARTS, BY_TYPE):
+        if not (folder / name).is_file():
+            raise RunFolderError(f"{folder} has no {name}", advice="give the folder of a finished run")
+    genes, about = read_about(folder / "network.h5ad")
+    if (folder / CONFIG).is_file():
+        about["dataset_id"] = Path(load_config(folder / CONFIG).data.path).stem
+    if cell_type is None:
+        return read_edge_table(folder / "edges.parquet"), genes, about
+    refuse_unknown_type(cell_type, read_edge_table(folder / BY_TYPE, columns=["cell_type"])["cell_type"].unique())
+    found = read_edge_table(folder / BY_TYPE, filters=[("cell_type", "==", cell_type)])
+    return found.drop(columns="cell_type").reset_index(drop=True), genes, about
+
+
+def refuse_unknown_type(name: str, known: Iterable[str]) -> None:
+    """Raises DataError where a network has no cell type (or other state) of this name."""
+    known = list(map(str, known))
+    if name in known:
+        return
+    if not known:
+        raise DataError(
+            "{field} is " + f"{name!r}, but there is one network for all cells: they have no labels, and no states "
+            "were found",
+            field="cell_type",
+        )
+    near = nearest(name, known)
+    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, known))}"
+    raise DataError(f"There is no cell type {name!r}", field="cell_type", advice=hint)
 
 
 def strongest_edges(edges: pd.DataFrame, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -16,22 +16,15 @@ from grn.networks.evidence.direct import Paths, PathsByState, share_of_counting
 from grn.networks.evidence.false_discovery import certain_pairs, edge_evidence, with_evidence
 from grn.networks.readouts.effect import effect_network
 from grn.networks.weights import Network
+from grn.regulation.cell_table import TrainingCells
 from grn.regulation.knockoffs import KnockoffFit, fit_with_knockoffs
 from grn.regulation.levels import state_levels
 from grn.regulation.linear import Penalties
 from grn.regulation.states import States
-from grn.regulation.training_cells import TrainingCells
 
 
 def network_in_context(
-    regulation: Regulation,
-    cells: Cells,
-    states: States,
-    *,
-    mean: Tensor,
-    sd: Tensor,
-    seed: int,
-    signed_layers: int = 2,
+    regulation: Regulation, cells: Cells, states: States, *, mean: Tensor, sd: Tensor, seed: int, signed_layers: int = 2
 ) -> Network:
     """The effects of all cells and of each state, with confidences and q-values, computed on the layers' device.
 

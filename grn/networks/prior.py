@@ -1,10 +1,9 @@
 """A prior network (motifs, ChIP, another tool's base network): which edges are candidates, or are penalised less.
 
-The fit penalises pairs that the prior does not list more, by as much as held-out cells say (grn/regulation/linear.py),
-or not at all. To `restrict`, the network that was read is left with the listed pairs alone, as pySCENIC prunes its
-modules by motifs. Whether the prior knows something of these cells is asked of cells that were held out: ridge
-regression with the candidates of the prior alone, or with others penalised more, against ridge with as many pairs that
-are the prior's own with the targets shuffled, and against ridge with all regulators.
+The fit penalises pairs that the prior does not list more, by as much as held-out cells say (grn/regulation/linear.py).
+To `restrict`, the network that was read is left with the listed pairs alone, as pySCENIC prunes its modules by motifs.
+Whether the prior knows something of these cells, held-out cells say: ridge regression with the prior against ridge with
+the prior's targets shuffled, and against ridge with all regulators.
 
 Letters: C cells, N genes, R regulators.
 """
@@ -20,11 +19,11 @@ import pandas as pd
 import scipy.sparse as sp
 
 from grn.cells.cells import Cells
-from grn.cells.preprocessing.genes import near_miss
+from grn.cells.genes import near_miss
 from grn.config.schema import NetworkConfig
 from grn.errors import DataError
 from grn.io.tables import does_not_exist
-from grn.networks.edge_tables import find_columns, no_list_of_edges, numbers, read_table
+from grn.networks.edge_tables import find_columns, names, numbers, read_table, unknown_columns
 from grn.networks.weights import Network
 
 COLUMNS = (("source", "target"), ("TF", "target"), ("Gene1", "Gene2"), ("regulatoryGene", "targetGene"))
@@ -54,7 +53,7 @@ class Prior:
         return self.factor if self.use == "restrict" else (self.factor - UNLISTED) / (1 - UNLISTED)
 
     def applied(self, network: Network) -> Network:
-        """The network of the candidates; a pair that is none has no weight, no confidence and the q-value 1."""
+        """The network of the candidates; other pairs have the weight 0, the confidence 0.5 and the q-value 1."""
         if self.use == "weigh":
             return network
         none = self.factor == 0
@@ -92,58 +91,34 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarr
 
     regulators [R]: positions among `genes`. Raises DataError where it cannot be read, or no pair is among the genes.
     """
-    table = _table(path)
+    where, field = f"{path} ({{field}})", "network.prior"
+    if not Path(path).is_file():
+        raise DataError(does_not_exist(Path(path), "give {field} a table of source and target."), field=field)
+    table = read_table(Path(path))
     columns = find_columns(table, COLUMNS)
     if columns is None:
-        if problem := no_list_of_edges(table):
-            raise DataError(f"{path} (network.prior) {problem}, with the columns source, target and weight.")
-        found = ", ".join(map(str, table.columns[:8]))
-        raise DataError(
-            f"{path} (network.prior) has the columns {found}; name them source, target and weight, in a line above the "
-            "first edge."
-        )
-    source, target = (table[name].astype(object).where(table[name].notna(), "").astype(str) for name in columns)
+        raise unknown_columns(path, table, COLUMNS[:1])
+    source, target = (names(path, table[name]) for name in columns)
     row = pd.Index(genes, dtype=object).get_indexer(target)
-    of_regulators = pd.Index(np.asarray(genes, dtype=object)[regulators])
-    column = of_regulators.get_indexer(source)
-    pairs = (row >= 0) & (column >= 0)
-    here = pairs & np.where(pairs, regulators[np.maximum(column, 0)] != row, False)
+    column = pd.Index(np.asarray(genes, dtype=object)[regulators]).get_indexer(source)
     size = np.ones(len(table))
     if weight := find_columns(table, [("weight",)]):
-        size = np.abs(numbers(f"{path} (network.prior)", table[weight[0]]))
-    if not (here & (size > 0)).any():
-        swapped = (of_regulators.get_indexer(target) >= 0) & (pd.Index(genes, dtype=object).get_indexer(source) >= 0)
+        size = np.abs(numbers(path, table[weight[0]]))
+    here = (row >= 0) & (column >= 0) & (regulators[np.maximum(column, 0)] != row) & (size > 0)
+    if not here.any():
         raise DataError(
-            f"None of the {len(table)} edges of {path} (network.prior) is from a regulator to another gene of these "
-            f"cells, whose regulators are named like {str(of_regulators[0])!r}; "
-            + _why_none(pairs.any(), here.any(), swapped.any(), [*source, *target], genes)
+            f"None of the {len(table)} edges of {where} is from a regulator to another gene of these cells",
+            field=field,
+            advice=near_miss([*source, *target], genes)
+            or f"its sources must be named like the regulators, such as {genes[regulators[0]]!r}",
         )
-    here &= size > 0
     strength = np.zeros((len(genes), len(regulators)), np.float32)
     np.maximum.at(strength, (row[here], column[here]), size[here] / size[here].max())
-    listed = int((strength > 0).sum())
     if use == "restrict":
         factor = (strength > 0).astype(np.float32)  # a candidate is one, whatever its weight
     else:
         factor = np.where(strength > 0, UNLISTED + (1 - UNLISTED) * strength, UNLISTED).astype(np.float32)
-    return Prior(factor, listed, len(table), use, path)
-
-
-def _why_none(pairs: bool, edges: bool, swapped: bool, names: list[str], genes: tuple[str, ...]) -> str:
-    """Why no edge of a prior is of use: the end of a sentence.
-
-    pairs: some are of genes of the cells.   edges: and of two.   swapped: some would be, the other way round.
-    """
-    half = len(names) // 2
-    if not any(source and target for source, target in zip(names[:half], names[half:], strict=True)):
-        return "each lacks one of its two names: write both."
-    if edges:
-        return "every weight of such an edge is 0: give weights, or leave that column out."
-    if pairs:
-        return "all of them are from a gene to itself: give edges between two genes."
-    if swapped:
-        return "its targets are regulators here and its sources are genes: swap the two columns."
-    return f"{near_miss(names, genes) or 'use the same kind of names'}."
+    return Prior(factor, int((strength > 0).sum()), len(table), use, path)
 
 
 def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
@@ -151,15 +126,6 @@ def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
     assert settings.prior is not None
     regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
     return read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators)
-
-
-def _table(path: str) -> pd.DataFrame:
-    file = Path(path)
-    if file.is_dir():
-        raise DataError(f"network.prior is {path!r}, which is a folder; give a table of source and target.")
-    if not file.is_file():
-        raise DataError(does_not_exist(file, "give network.prior a table of source and target."))
-    return read_table(file)
 
 
 def held_out(prior: Prior, cells: Cells, regulators: np.ndarray, seed: int) -> dict[str, float]:
@@ -170,8 +136,8 @@ def held_out(prior: Prior, cells: Cells, regulators: np.ndarray, seed: int) -> d
     """
     generator = np.random.default_rng(seed)
     groups = np.arange(len(cells)) if cells.groups is None else cells.groups
-    names = generator.permutation(np.unique(groups))
-    test = np.isin(groups, names[: max(1, len(names) // 5)])
+    order = generator.permutation(np.unique(groups))
+    test = np.isin(groups, order[: max(1, len(order) // 5)])
     if test.all():  # one donor alone
         test = generator.random(len(cells)) < 0.2
     count = len(regulators)
@@ -217,17 +183,12 @@ def _least_error(x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.nd
 
 def summary(prior: Prior, errors: dict[str, float]) -> list[str]:
     """What the prior is, and whether it helped, in two sentences."""
-    pairs = prior.factor.size
-    kept = (
-        "the others are no candidates"
-        if prior.use == "restrict"
-        else "the fit penalises the others more, where that helps"
-    )
-    better = errors["prior"] < errors["least_shuffled"]
+    restricts, better = prior.use == "restrict", errors["prior"] < errors["least_shuffled"]
+    kept = "the others are no candidates" if restricts else "the fit penalises the others more, where that helps"
     verdict = "it knows something of these cells" if better else "it knows no more of these cells than chance"
     return [
-        f"The prior {prior.path} lists {prior.listed} of {pairs} pairs of a regulator and a gene ({prior.pairs} in the "
-        f"file); {kept}.",
+        f"The prior {prior.path} lists {prior.listed} of {prior.factor.size} pairs of a regulator and a gene "
+        f"({prior.pairs} in the file); {kept}.",
         f"Held-out error of ridge with the prior {errors['prior']:.4f}, with its targets shuffled "
         f"{errors['shuffled']:.4f} (at least {errors['least_shuffled']:.4f}), with all regulators "
         f"{errors['all']:.4f}: {verdict}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -17,15 +17,14 @@ from grn.messages import Say, at_most_every, silent
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.networks.in_context import network_in_context
-from grn.networks.readouts.blocks.block_attention import TABLE, attention_layers, strongest_attention
-from grn.networks.readouts.jacobian import jacobian_network
-from grn.networks.readouts.knockout import knockout_network
+from grn.networks.readouts.block_attention import TABLE, attention_layers, strongest_attention
 from grn.networks.readouts.regulation_attention import attention_network
 from grn.networks.readouts.sampling import Sample, even_rows, masked_bags, present_bags, sample_cells
+from grn.networks.readouts.whole_model import whole_model_network
 from grn.networks.weights import Network
 from grn.regulation.states import States
 
-WHOLE_MODEL = {"knockout": knockout_network, "jacobian": jacobian_network}
+WHOLE_MODEL = ("knockout", "jacobian")
 # Share of the regulators that are masked at once, to be targets: few, so that a target can read nearly all the others.
 MASKED = 0.1
 MESSAGE_EVERY_S = 15
@@ -37,7 +36,7 @@ ACTIVATIONS = 2**26  # most numbers of one layer in one batch of bags without sc
 class Networks:
     """chosen: network of the chosen read-out.   attention: of the regulation layer, None without one.
     layers: attention of each block [N, R], the mean of |w|; sparse where only the strongest were kept.
-    mean: of the blocks before weights were left out; None: none were, and pooled() computes it.
+    mean: of the blocks, before weights were left out; None: pooled() computes it from all weights.
     """
 
     chosen: Network
@@ -95,8 +94,7 @@ def read_networks(
         measured = torch.as_tensor(multiplicity[:, regulators].toarray(), device=device)
         membership = torch.as_tensor(states.membership, device=device)
         attention = attention_network(regulation, measured, torch.as_tensor(basal, device=device), membership)
-        by_name = {states.names[int(k)]: weight for k, weight in attention.by_type.items()}
-        attention = replace(attention, by_type=by_name)
+        attention = attention.with_names(states.names)
         if readout == "effect":
             chosen = network_in_context(
                 regulation,
@@ -105,7 +103,6 @@ def read_networks(
                 mean=model.mean,
                 sd=model.sd,
                 seed=seed,
-                signed_layers=model.config.signed_layers,
             )
     if readout == "attention":
         chosen = attention or Network(mean, {}, np.broadcast_to(np.float32(0.5), layers[0].shape))
@@ -114,10 +111,8 @@ def read_networks(
         samples = with_progress(sampled, f"Reading the network ({readout})", say)
         cell_types, counts = np.unique(labels, return_counts=True)
         sizes = dict(zip(cell_types.tolist(), counts.tolist(), strict=True))
-        chosen = WHOLE_MODEL[readout](model, multiplicity, samples, sizes, regulators, basal)
-        chosen = replace(
-            chosen, by_type={cells.classes[int(label)]: weight for label, weight in chosen.by_type.items()}
-        )
+        chosen = whole_model_network(readout, model, multiplicity, samples, sizes, regulators, basal)
+        chosen = chosen.with_names(cells.classes)
     assert chosen is not None, "the configuration refuses `effect` without a regulation layer"
     return Networks(chosen, attention, layers, mean)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from grn.errors import DataError, UserError, one_line
+from grn.errors import DataError, one_line
 from grn.io.h5ad import damaged_h5ad, read_anndata
 
 if TYPE_CHECKING:
@@ -45,62 +44,54 @@ def sign_has_meaning(sign: str) -> bool:
     return not sign.startswith("none")
 
 
-def read_sign(path: Path) -> str:
-    """The entry uns["grn"]["sign"] of a network.h5ad, "" without one; its matrices are not read."""
+def read_about(path: Path) -> tuple[list[str], dict]:
+    """The genes of a network.h5ad and its uns["grn"], {} without one; its matrices are not read. Raises DataError."""
     import h5py
     from anndata.io import read_elem
 
     with path.open("rb") as file:
         try:
             with h5py.File(file) as opened:
-                sign = opened.get("uns/grn/sign")
-                return "" if sign is None else str(read_elem(sign))
+                about = dict(read_elem(opened["uns/grn"])) if "uns/grn" in opened else {}
+                return list(map(str, read_elem(opened["var"]).index)), about
         except Exception as problem:
             raise damaged_h5ad(path, problem) from problem
 
 
+def read_sign(path: Path) -> str:
+    """The entry uns["grn"]["sign"] of a network.h5ad, "" without one."""
+    return str(read_about(path)[1].get("sign", ""))
+
+
 def open_network(path: Path) -> SignedNetwork:
-    """Reads a network.h5ad of `grn train` or `grn export`. Raises DataError, UserError."""
+    """Reads a network.h5ad of a run. Raises DataError."""
     return signed_network(read_anndata(path), path)
 
 
 def signed_network(adata: AnnData, file: Path | None = None) -> SignedNetwork:
-    """The network in an AnnData that was read from a network.h5ad of grn. Raises UserError for anything else.
+    """The network in an AnnData that was read from a network.h5ad of grn. Raises DataError for anything else.
 
     file: that it was read from, for messages.
     """
-    if not (hasattr(adata, "uns") and hasattr(adata, "varp")):
-        raise UserError(
-            f"A network is needed as an AnnData, not as {type(adata).__name__}; give the network of a loaded run "
-            "(run.network), or read the network.h5ad of a run folder."
+    where = file or "The network"
+    if "grn" not in getattr(adata, "uns", {}) or "grn" not in getattr(adata, "varp", {}):
+        raise DataError(
+            f'{where} holds no network: uns["grn"] or varp["grn"] is missing',
+            advice="give the network of a loaded run (run.network), or read the network.h5ad of a run folder",
         )
-    if "grn" not in adata.uns or "grn" not in adata.varp:
-        if file is not None:
-            raise UserError(f'{file} holds no network: uns["grn"] or varp["grn"] is missing; write the network again.')
-        raise UserError(
-            'This AnnData holds no network: uns["grn"] or varp["grn"] is missing; give the network of a loaded run '
-            "(run.network), or read the network.h5ad of a run folder."
-        )
-    if not isinstance(adata.uns["grn"], Mapping):
-        raise UserError('The network is damaged: uns["grn"] is no dict; restore it, or read it again.')
-    about = dict(adata.uns["grn"])
-    if missing := [name for name in ("cell_types", "sign", "readout") if name not in about]:
-        raise UserError(f'The network is damaged: uns["grn"] has no {missing[0]}; restore it, or read it again.')
-    if not isinstance(about["sign"], str):
-        raise UserError('The network is damaged: uns["grn"]["sign"] is no text; restore it, or read it again.')
-    cells = _numbers_of_cells(adata)
     try:
+        about = dict(adata.uns["grn"])
         types = about["cell_types"].set_index("label", drop=False)
-        types = types.loc[cells.sort_values(ascending=False, kind="stable").index]
+        cells = adata.obs["cells"].astype(float).sort_values(ascending=False, kind="stable")
+        types = types.loc[cells.index]
         slugs = dict(zip(types["label"].astype(str), types["slug"].astype(str), strict=True))
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise UserError(
-            'The network is damaged: uns["grn"]["cell_types"] and obs do not name the same cell types; restore them, '
-            "or read it again."
+        about["readout"], about["sign"].startswith("none")
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise DataError(
+            f'{where} is damaged: uns["grn"] and obs do not describe it ({one_line(problem)})', advice="read it again"
         ) from None
     # The blocks' attention is not read by type.
     keys = {label: f"grn_{slug}" for label, slug in slugs.items() if f"grn_{slug}" in adata.varp}
-    where = file or "The network"
     by_type = {label: weights_in(adata, key, where) for label, key in keys.items()}
     return SignedNetwork(adata.var_names, weights_in(adata, "grn", where), by_type, about)
 
@@ -111,32 +102,16 @@ def weights_in(adata: AnnData, key: str, where: Path | str = "The network") -> s
     where: the network in messages. Raises DataError for impossible positions, and for what holds no finite numbers.
     """
     held = adata.varp[key]
-    kind = getattr(held, "dtype", None)
-    if kind is None or kind.kind not in "fiu" or np.ma.is_masked(held):
-        try:  # tables, whose columns have dtypes of their own
-            held = held.to_numpy(dtype=np.float64)
-        except (AttributeError, TypeError, ValueError):
-            what = "masked values" if kind is not None and np.ma.is_masked(held) else f"values of the type {kind}"
-            raise DataError(f"{where} has {what} in varp[{key!r}], where numbers belong; write it again.") from None
     try:
+        held = held.to_numpy(dtype=np.float64) if isinstance(held, pd.DataFrame) else held
         found = sparse.csr_matrix(held)
         found.check_format(full_check=True)  # SciPy does not look before it uses them
+        finite = found.dtype.kind in "fiu" and np.isfinite(found.data).all()
     except (ValueError, TypeError) as problem:
-        raise DataError(f"{where} is damaged in varp[{key!r}] ({one_line(problem)}); write it again.") from None
-    if not np.isfinite(found.data).all():
-        raise DataError(f"{where} has weights in varp[{key!r}] that are not finite; write the network again.")
+        raise DataError(f"{where} is damaged in varp[{key!r}] ({one_line(problem)})", advice="read it again") from None
+    if not finite:
+        raise DataError(f"{where} has weights in varp[{key!r}] that are not finite numbers", advice="read it again")
     return found
-
-
-def _numbers_of_cells(adata: AnnData) -> pd.Series:
-    """How many cells each type has, by label. Raises UserError."""
-    try:
-        cells = adata.obs["cells"].astype(float)
-    except (KeyError, TypeError, ValueError):
-        cells = None
-    if cells is None or not (np.isfinite(cells) & (cells >= 0)).all():
-        raise UserError('The network is damaged: obs["cells"] holds no numbers of cells; restore it, or read it again.')
-    return cells
 
 
 def edge_list(weights: sparse.csr_matrix, genes: pd.Index, count: int | None = None) -> pd.DataFrame:

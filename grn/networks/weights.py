@@ -64,10 +64,9 @@ class Network:
 def balanced(weight: Tensor) -> Tensor:
     """Effects [N, R], float32, each row divided by the square root of its norm, in units of the rows' typical norm.
 
-    Raw effects rank all edges of well-predicted targets before those of the others. Effects divided by the norm itself
-    rank the best edge of a target that cannot be predicted as high as any. The square root, half way between the two,
-    ranked planted edges best (docs/log.md). The typical norm (root mean square) keeps the sum of squares, so that
-    effects which are nearly zero everywhere stay nearly zero.
+    Raw effects rank all edges of well-predicted targets first, effects divided by the norm itself those of targets that
+    cannot be predicted as high; the square root ranked planted edges best (docs/log.md). The typical norm (root mean
+    square) keeps the sum of squares: effects that are nearly zero everywhere stay so.
     """
     weight = weight.double()
     norm = weight.square().sum(1, keepdim=True).sqrt()

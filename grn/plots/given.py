@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,19 +14,12 @@ from grn.errors import DataError, nearest
 from grn.io.tables import read_edge_table
 from grn.networks.readouts.effect import level_correlation
 from grn.networks.signed_network import SignedNetwork, edge_list, signed_network
-from grn.plots.tables import WEIGHT, Bound, Table, refuse_missing, refuse_twice
+from grn.plots.tables import columns_of
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 BY_TYPE = "edges_by_type.parquet"
-EDGES = Table(
-    "edges (run, run.network or run.edges)",
-    texts=("source", "target"),
-    numbers={"weight": WEIGHT},
-    known={"confidence": Bound(0, 1), "within": WEIGHT, "between": Bound(-1, 1)},
-    once=("source", "target", "cell_type"),
-)
 ONLY_TYPES = "only_types"
 """In SignedNetwork.about: a table had edges of several cell types, and none over all cells."""
 
@@ -54,11 +46,7 @@ def as_network(value: SignedNetwork | AnnData | RunLike | pd.DataFrame) -> Signe
         return value
     if isinstance(value, pd.DataFrame):
         return _network_of_table(_edges_of_table(value))
-    found = signed_network(value.network if is_run(value) else value)  # type: ignore[union-attr, arg-type]
-    if not found.genes.is_unique:
-        twice = found.genes[found.genes.duplicated()][0]
-        raise DataError(f"The network has the gene {twice!r} twice; give the network of a run as it was written.")
-    return found
+    return signed_network(value.network if is_run(value) else value)  # type: ignore[union-attr, arg-type]
 
 
 def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.DataFrame:
@@ -69,22 +57,19 @@ def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.Data
     if isinstance(value, pd.DataFrame):
         table = _edges_of_table(value)
         typed = _of_types(table)
-        if typed.all() and len(types := _type_names(table)) > 1:
+        if typed.all() and len(types := table["cell_type"].unique() if "cell_type" in table else []) > 1:
             raise DataError(
                 f"The table has edges of cell types alone ({', '.join(map(repr, types[:5]))}), which this picture "
                 "would mix; choose the rows of one."
             )
-        table = table[~typed] if not typed.all() else table
+        table = table if typed.all() else table[~typed]
         return table.iloc[np.argsort(-table["weight"].abs().to_numpy(), kind="stable")].reset_index(drop=True)
     if is_run(value):
         return value.edges  # type: ignore[union-attr]
     network = as_network(value)  # type: ignore[arg-type]
     edges = edge_list(network.weights, network.genes)
     levels = _levels(value)
-    error = network.about.get("level_error", 0)
-    if not isinstance(error, Real) or (levels is not None and not np.isfinite(levels[0]).all()):
-        raise DataError("The levels of the network's cell types are damaged; give the network as it was written.")
-    if levels is not None and float(error) >= 1:
+    if levels is not None and float(network.about.get("level_error", 0)) >= 1:
         means, cells = levels
         between = level_correlation(means, np.arange(means.shape[1]), cells)
         rows, columns = (network.genes.get_indexer(edges[end]) for end in ("target", "source"))
@@ -95,10 +80,8 @@ def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.Data
 def as_typed_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.DataFrame:
     """Edges of every cell type: source, target, weight, cell_type and, where it is known, confidence. UserError."""
     if isinstance(value, pd.DataFrame):
-        table = _edges_of_table(value)
-        refuse_missing(table, ("cell_type",), f"{EDGES.wanted} of cell types")
-        table = table[_of_types(table)]
-        return table.assign(cell_type=table["cell_type"].astype(str)).reset_index(drop=True)
+        table = columns_of(_edges_of_table(value), "edges of cell types", texts=("cell_type",))
+        return table[_of_types(table)].reset_index(drop=True)
     if is_run(value):
         path = Path(value.folder) / BY_TYPE  # type: ignore[union-attr]
         if path.is_file():
@@ -109,63 +92,60 @@ def as_typed_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> p
 
 
 def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.csr_matrix, str]:
-    """The weights over all cells, or of a type, and whose they are. Raises UserError where there is no such type."""
-    if cell_type is None:
-        if not network.about.get(ONLY_TYPES):
-            return network.weights, "all cells"
-        if len(network.by_type) > 1:
-            known = ", ".join(map(repr, network.by_type))
-            raise DataError(f"The table has edges of cell types alone; give cell_type= one of them: {known}.")
-        cell_type = next(iter(network.by_type))
-    if cell_type not in network.by_type:
-        raise no_such_type(network, cell_type)
-    return network.by_type[cell_type], cell_type
+    """The weights over all cells, or of a type, and whose they are. Raises DataError where there is no such type."""
+    if cell_type is None and not network.about.get(ONLY_TYPES):
+        return network.weights, "all cells"
+    types = list(network.by_type)
+    if cell_type is None and len(types) > 1:
+        known = ", ".join(map(repr, types))
+        raise DataError(f"The table has edges of cell types alone; give cell_type= one of them: {known}.")
+    name = types[0] if cell_type is None else cell_type
+    if name not in network.by_type:
+        raise unknown("cell type", name, types)
+    return network.by_type[name], name
 
 
-def no_such_type(network: SignedNetwork, cell_type: str) -> DataError:
-    if not network.by_type:
-        return DataError(f"The network has no cell types, and {cell_type!r} was asked for; give one that has them.")
-    known = ", ".join(map(repr, network.by_type))
-    return DataError(f"The network has no cell type {cell_type!r}; its types are {known}.")
-
-
-def genes_of(network: SignedNetwork, names: Iterable[str]) -> list[str]:
+def genes_of(network: SignedNetwork, names: str | Iterable[str]) -> list[str]:
     """The names, each once. Raises DataError where one is no gene of the network."""
-    names = list(dict.fromkeys(names))
-    for name in names:
+    wanted = list(dict.fromkeys([names] if isinstance(names, str) else names))
+    for name in wanted:
         if name not in network.genes:
-            near = nearest(name, network.genes)
-            hint = f"did you mean {near!r}?" if near else f"its genes are like {str(network.genes[0])!r}."
-            if not len(network.genes):
-                hint = "it has no edges at all."
-            raise DataError(f"The network has no gene {name!r}; {hint}")
-    return names
+            raise unknown("gene", name, network.genes)
+    return wanted
+
+
+def unknown(what: str, name: str, known: Iterable[str], where: str = "The network") -> DataError:
+    """The error for a name that is not there, with the nearest that is."""
+    known = list(map(str, known))
+    near = nearest(name, known)
+    listed = f"its {what}s are {', '.join(map(repr, known[:12]))}" if known else f"it has no {what}s"
+    return DataError(f"{where} has no {what} {name!r}; {f'did you mean {near!r}?' if near else listed + '.'}")
 
 
 def _edges_of_table(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of edges in one form; edges that are 0 are none."""
-    refuse_twice(table, ("cell_type",))
-    if "cell_type" in table:
-        table = table.assign(cell_type=np.where(_of_types(table), table["cell_type"].astype(str), "all"))
-    found = EDGES("edges", table)
+    """A table of edges in one form; an edge with a weight of 0 is left out."""
+    wanted = "edges (run, run.network or run.edges)"
+    beside = ("confidence", "within", "between")
+    found = columns_of(table, wanted, texts=("source", "target"), numbers=("weight",), optional=beside)
+    if "cell_type" in found:
+        found["cell_type"] = np.where(_of_types(found), found["cell_type"].astype(str), "all")
+    repeated = found.duplicated([name for name in ("source", "target", "cell_type") if name in found]).to_numpy()
+    if repeated.any():
+        edge = found.loc[repeated.argmax()]
+        raise DataError(f"The table has {edge['source']} → {edge['target']} more than once; keep one of the rows.")
     return found[found["weight"] != 0].reset_index(drop=True)
 
 
 def _network_of_table(table: pd.DataFrame) -> SignedNetwork:
     genes = pd.Index(pd.unique(pd.concat([table["source"], table["target"]])), dtype=object)
     typed = _of_types(table)
-    names = table["cell_type"].astype(str)[typed] if typed.any() else pd.Series(dtype=object)
+    names = table["cell_type"][typed] if typed.any() else pd.Series(dtype=object)
     by_type = {str(name): _matrix(table[typed][names == name], genes) for name in names.unique()}
     about = {"sign": "positive: as the table says"}
     if len(table) and typed.all():
-        return SignedNetwork(
-            genes, _matrix(table.drop_duplicates(["source", "target"]), genes), by_type, about | {ONLY_TYPES: True}
-        )
+        once = table.drop_duplicates(["source", "target"])
+        return SignedNetwork(genes, _matrix(once, genes), by_type, about | {ONLY_TYPES: True})
     return SignedNetwork(genes, _matrix(table[~typed], genes), by_type, about)
-
-
-def _type_names(table: pd.DataFrame) -> list[str]:
-    return list(dict.fromkeys(table.loc[_of_types(table), "cell_type"].astype(str))) if "cell_type" in table else []
 
 
 def _of_types(table: pd.DataFrame) -> np.ndarray:

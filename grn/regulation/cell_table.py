@@ -1,4 +1,4 @@
-"""The fitted cells as tensors: what the regulation layer reads, and the two kinds of targets that its members predict.
+"""The fitted cells, and as tensors what the regulation layer reads and the two kinds of targets that members predict.
 
 Members that predict ranks are not led by a few extreme counts, and those that predict multiplicities are not led by the
 many zeros of a gene that is rarely seen. Their mean ranks edges better than either (docs/log.md).
@@ -12,17 +12,18 @@ Letters: C cells, N genes, R regulators, K states, P members, B cells of a batch
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.cells import Cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation.linear import LARGE
 from grn.regulation.ridge import Columns
-from grn.regulation.training_cells import TrainingCells
 
 LIMIT = 20.0  # sds from the mean, of regulators (within their state) and of targets
 DENSE = 2**28  # numbers that the linear fit may read of its targets
@@ -30,6 +31,59 @@ DENSE = 2**28  # numbers that the linear fit may read of its targets
 # memory each of the two kinds may take a share.
 KEPT, SHARE_OF_GPU = 2**25, 1 / 12
 SORTED, SORTED_ON_GPU = 2**17, 2**26  # values whose ranks are computed at the same time; a GPU needs many
+
+
+@dataclass(frozen=True)
+class TrainingCells:
+    """C cells over N genes, R of them regulators.
+
+    multiplicity: CSR float32 [C, N].   basal [C]: multiplicity of each cell's basal gene, which carries its sequencing
+    depth.   rows: positions of the cells that are fitted; the others are never read.   regulators: vocabulary positions
+    [R].   mean, sd [N]: of every gene, the unit of the targets.   groups [C]: number of each cell's donor or batch,
+    whose cells are held out together; None: each by itself.   states: float32 [C, K], how much each cell belongs to
+    each state, which sums to 1; None: all cells have one state.
+    """
+
+    multiplicity: sp.csr_matrix
+    basal: np.ndarray
+    rows: np.ndarray
+    regulators: np.ndarray
+    mean: Tensor
+    sd: Tensor
+    groups: np.ndarray | None = None
+    states: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls, cells: Cells, rows: np.ndarray, mean: Tensor, sd: Tensor, states: np.ndarray | None = None
+    ) -> TrainingCells:
+        """The cells `rows` of a data set. Where it names no regulators, every gene may regulate."""
+        genes = len(cells.vocabulary)
+        regulators = np.arange(genes) if cells.regulators is None else cells.regulators
+        return cls(cells.multiplicity, cells.basal, rows, regulators, mean, sd, cells.groups, states)
+
+    def memberships(self) -> np.ndarray:
+        """The states, float32 [C, K]; without states, one for all cells."""
+        return np.ones((len(self.basal), 1), np.float32) if self.states is None else self.states
+
+    def only_fitted(self) -> TrainingCells:
+        """The same without the cells that are not in `rows`."""
+        every = np.array_equal(self.rows, np.arange(len(self.basal)))
+        return replace(
+            self,
+            multiplicity=self.multiplicity if every else self.multiplicity[self.rows],
+            basal=self.basal[self.rows],
+            rows=np.arange(len(self.rows)),
+            groups=self.fitted_groups(),
+            states=None if self.states is None else self.states[self.rows],
+        )
+
+    def fitted_groups(self) -> np.ndarray | None:
+        """The group of each cell in `rows`; None where all are of one group, so that there is nothing to keep apart."""
+        if self.groups is None:
+            return None
+        groups = self.groups[self.rows]
+        return groups if (groups != groups[0]).any() else None
 
 
 class CellTable:
@@ -114,7 +168,7 @@ class Targets:
         return self._standardised(self.table[rows.cpu().numpy()]) if self.dense is None else self.dense[rows]
 
     def columns(self, rows: Tensor, like: Tensor) -> Columns:
-        """Those of some rows, in the dtype and on the device of `like`: some of them at a time are dense."""
+        """The targets of some rows, in the dtype and on the device of `like`; some columns at a time are dense."""
         if self.dense is not None and self.dense.is_cuda:
             return Columns.of(self.dense[rows].to(like))
         every = len(rows) == self.table.shape[0] and bool((rows[1:] > rows[:-1]).all())

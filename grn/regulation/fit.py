@@ -25,13 +25,12 @@ from grn.messages import Say, silent
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.process_memory import give_back
-from grn.regulation.cell_table import BothTargets, CellTable, both_targets, centred, sampled, set_units
-from grn.regulation.folds import held_out_cells
+from grn.regulation.cell_table import BothTargets, CellTable, TrainingCells, both_targets, centred, sampled, set_units
+from grn.regulation.folds import held_out_cells, validation_folds
 from grn.regulation.levels import level_error
 from grn.regulation.linear import FOLDS, Penalties, PriorError, choose_penalties, weigh_by_prior
-from grn.regulation.members import start, train_members
+from grn.regulation.members import RegulationSettings, start, train_members
 from grn.regulation.states import States
-from grn.regulation.training_cells import TrainingCells
 
 MOST_SCORES = 2**32  # of all members and states together, 16 GiB; the fit holds about nine tables of this size
 # Steps x scores after the linear start: a minute or two of one thread, or of a GPU. Large tables gain little from more.
@@ -56,7 +55,7 @@ class FittedLayer:
 
 @dataclass(frozen=True)
 class ChosenPenalties:
-    """Those of the pooled layer and of that of the states (None without one): of multiplicities and of ranks."""
+    """Penalties of the pooled and per-state layers (None without states), for multiplicities and for ranks."""
 
     pooled: tuple[Penalties, Penalties]
     by_state: tuple[Penalties, Penalties] | None
@@ -101,14 +100,15 @@ def fit_ensemble(
     prediction chooses how much it counts.   targets: of an earlier fit to the same cells on the same device; None: they
     are computed. Raises TrainingDiverged.
     """
-    members = config.members if members is None else members
+    settings = RegulationSettings.of(config)
+    members = settings.members if members is None else members
     if cells.groups is not None and cells.fitted_groups() is None:
         say("All cells to fit are of one group (data.group_key), so the regulation layer holds out cells at random.")
     torch.manual_seed(seed)
     regulators = torch.as_tensor(cells.regulators)
     states = cells.memberships().shape[1]
-    width = min(config.width, len(regulators) + 1)  # more would be of no use, as no scores need more
-    layer = RegulationLayer(members, len(cells.mean), regulators, config.heads, width, states)
+    width = min(settings.width, len(regulators) + 1)  # more would be of no use, as no scores need more
+    layer = RegulationLayer(members, len(cells.mean), regulators, settings.heads, width, states)
     set_units(layer, cells)
     table = CellTable(layer.to(device), cells, targets)
     values, ranks = choose(config, layer, table, cells, seed, prior) if penalties is None else penalties
@@ -138,7 +138,7 @@ def fit_ensemble(
     errors = train_members(
         layer,
         table,
-        config.model_copy(update={"steps": steps}),
+        settings.model_copy(update={"steps": steps}),
         training=training,
         held_out=held_out,
         seed=seed,
@@ -147,8 +147,7 @@ def fit_ensemble(
     )
     if not errors.isfinite().all():
         raise TrainingDiverged(
-            "The held-out error of the regulation layer is not finite. Lower regulation.learning_rate "
-            f"({config.learning_rate:g}), or look for cells with extreme values."
+            "The held-out error of the regulation layer is not finite; look for cells with extreme values."
         )
     layer.requires_grad_(False)
     return FittedLayer(layer, values, ranks, errors)
@@ -173,16 +172,8 @@ def choose(
     for both."""
     rows = sampled(layer, table, torch.arange(len(table)), seed)
     groups = cells.fitted_groups()
-    parts = held_out_cells(
-        np.arange(len(rows)),
-        None if groups is None else groups[rows.numpy()],
-        range(FOLDS),
-        FOLDS,
-        torch.Generator().manual_seed(seed),
-    )[1]
-    fold = torch.full((len(rows),), len(parts) - 1)
-    for number, part in enumerate(parts):
-        fold[part] = number
+    groups = None if groups is None else groups[rows.numpy()]
+    fold = validation_folds(len(rows), groups, FOLDS, torch.Generator().manual_seed(seed))
     x, _, states = centred(layer, table, rows)
     of_values, of_ranks = table.values.columns(rows, like=x), table.ranks.columns(rows, like=x)
     found = partial(choose_penalties, x, states=states, covariates=states, own=layer.regulators)
@@ -232,9 +223,7 @@ def fit_regulation(
         by_state = layer(with_states, None if penalties is None else penalties.by_state)
         error_of_levels = level_error(with_states, pooled.values, device=device)
     found = FittedRegulation(
-        Regulation(pooled.layer, None if by_state is None else by_state.layer, error_of_levels),
-        pooled,
-        by_state,
+        Regulation(pooled.layer, None if by_state is None else by_state.layer, error_of_levels), pooled, by_state
     )
     seconds = time.monotonic() - started
     if penalties is not None:  # with the same penalties: what they found was said then
@@ -285,18 +274,12 @@ def prior_sentence(found: PriorError) -> str:
 
 
 def refuse_too_many_scores(config: Config, cells: TrainingCells) -> None:
-    genes, regulators = len(cells.mean), len(cells.regulators)
-    stacked = config.regulation.members * cells.memberships().shape[1]
-    scores = stacked * config.regulation.heads * genes * regulators
+    genes, regulators, settings = len(cells.mean), len(cells.regulators), RegulationSettings.of(config.regulation)
+    scores = settings.members * cells.memberships().shape[1] * settings.heads * genes * regulators
     if scores > MOST_SCORES:
-        few = scores * 5 * 2 <= MOST_SCORES * config.regulation.members * config.regulation.heads
         raise ConfigError(
-            f"{regulators} regulators of {genes} genes in {config.regulation.members} members with "
-            f"{config.regulation.heads} heads give more scores than the regulation layer can hold in memory; "
-            + (
-                "lower regulation.members or regulation.heads (the defaults are 5 and 2)."
-                if few
-                else "list the regulators (data.regulators), choose fewer genes (data.genes), or train without the "
-                "layer: regulation.members: 0 and network.readout: attention."
-            )
+            f"{regulators} regulators of {genes} genes in {settings.members} members (regulation.members) give more "
+            "scores than the regulation layer can hold in memory; list the regulators (data.regulators), choose fewer "
+            "genes (data.genes) or members, or train without the layer: regulation.members: 0 and network.readout: "
+            "attention."
         )

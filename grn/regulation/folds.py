@@ -9,27 +9,46 @@ import torch
 from torch import Tensor
 
 
+def cell_folds(
+    count: int, groups: np.ndarray | None, folds: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, int]:
+    """A random order of the cells, the fold of each cell in this order, both int64 [count], and the number of folds.
+
+    groups: of each cell, at least two different ones, which stay together; None: every cell is a group of its own. With
+    fewer groups than `folds` there are as many folds as groups.
+    """
+    order = torch.randperm(count, generator=generator)
+    if groups is None:
+        folds = min(folds, count)
+        return order, torch.arange(count) % folds, folds
+    folds = min(folds, len(np.unique(groups)))
+    return order, torch.as_tensor(group_folds(groups, folds))[order], folds
+
+
+def validation_folds(count: int, groups: np.ndarray | None, folds: int, generator: torch.Generator) -> Tensor:
+    """The fold of each cell, int64 [count]; cells by which the folds would differ in size are in the last one.
+
+    groups: as for `cell_folds`.
+    """
+    order, fold, folds = cell_folds(count, groups, folds, generator)
+    if groups is None:
+        fold[count - count % folds :] = folds - 1
+    return torch.empty_like(fold).scatter_(0, order, fold)
+
+
 def held_out_cells(
     rows: np.ndarray, groups: np.ndarray | None, held_out: Sequence[int], folds: int, generator: torch.Generator
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The rows that each member trains on, and the rows that it holds out: member p holds out fold `held_out[p]`.
 
-    groups: of each row, at least two different ones; None: every cell is a group of its own. With fewer groups than
-    `folds` there are as many folds as groups, and fold numbers past the last begin again with the first.
+    groups: as for `cell_folds`. Fold numbers past the last begin again with the first.
     """
-    order = torch.randperm(len(rows), generator=generator)
-    shuffled = torch.as_tensor(rows)[order]
-    if groups is None:
-        folds = min(folds, len(rows))
-        fold = torch.arange(len(rows)) % folds
-        # All members learn from the same number of cells.
-        most, least = max(len(rows) - len(rows) // folds - 1, 1), len(rows) // folds
-    else:
-        folds = min(folds, len(np.unique(groups)))
-        fold = torch.as_tensor(group_folds(groups, folds))[order]
-        most = least = len(rows)
-    training = [shuffled[fold != k % folds][:most] for k in held_out]
-    return training, [shuffled[fold == k % folds][:least] for k in held_out]
+    order, fold, folds = cell_folds(len(rows), groups, folds, generator)
+    shuffled, most = torch.as_tensor(rows)[order], (len(rows), len(rows))
+    if groups is None:  # all members learn from the same number of cells
+        most = max(len(rows) - len(rows) // folds - 1, 1), len(rows) // folds
+    training = [shuffled[fold != k % folds][: most[0]] for k in held_out]
+    return training, [shuffled[fold == k % folds][: most[1]] for k in held_out]
 
 
 def group_folds(groups: np.ndarray, folds: int) -> np.ndarray:

@@ -1,18 +1,12 @@
 """Knock-off regulators, and linear fits that read them beside the real ones.
 
-A knock-off has the multiplicities of its regulator, moved to other cells. The fit reads regulators and knock-offs side
-by side under the usual penalties; targets stay as they are, and no knock-off is a target. Which cells the
-multiplicities move to decides what is controlled:
+A knock-off has the multiplicities of its regulator, moved to other cells of the same state: it correlates with other
+regulators, and with their knock-offs, as its own regulator does. The fit reads regulators and knock-offs side by side
+under the usual penalties; targets stay as they are, and no knock-off is a target. A pair stands out only where its
+regulator predicts the target beyond what the cell's state, the depth and the other regulators predict together.
 
-shuffled    one permutation of the cells within each stratum (state, depth), the same for all regulators. Only the
-            stratum relates a knock-off to a target, so a small q-value means *association*: everything that correlates
-            with a true regulator passes.
-knockoffs   second-order knock-offs within states: they correlate with the other regulators, and with each other, as
-            their own regulators do. A pair stands out only where its regulator predicts the target beyond what the
-            cell's state, the depth and the other regulators predict together.
-
-Neither controls false *causes*: a regulator that was not measured, or measured with noise, leaves what it explains to
-those that correlate with it (Kernfeld et al. 2024). benchmarks/false_discovery.py measures how much that is.
+This does not control false *causes*: a regulator that was not measured, or measured with noise, leaves what it explains
+to those that correlate with it (Kernfeld et al. 2024). benchmarks/false_discovery.py measures how much that is.
 Sources: knock-offs, Candes et al. 2018; their independent shares, Spector and Janson 2022.
 
 Letters: C cells, N genes, R regulators, K states.
@@ -28,17 +22,17 @@ import torch
 from torch import Tensor
 
 from grn.model.signed.regulation_layer import RegulationLayer
-from grn.regulation.cell_table import LIMIT, CellTable, centred, sampled, set_units
+from grn.regulation.cell_table import LIMIT, CellTable, TrainingCells, centred, sampled, set_units
 from grn.regulation.linear import Penalties, fits_of_blocks
-from grn.regulation.training_cells import TrainingCells
 
-STRATA = 20  # of depth in each cell type, where each has at least SMALLEST_STRATUM cells
-SMALLEST_STRATUM = 20
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
 ENOUGH = 5  # cells per regulator: with at least so many, correlations are taken as measured, without shrinkage
 MANY = 500  # regulators from which on a GPU searches for the shares, where there is one
 RIDGE = 1e-3  # added to correlations, so that regulators which never vary leave the matrix positive definite
 BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may follow
+
+
+MakeKnockoffs = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -64,19 +58,18 @@ def fit_with_knockoffs(
     *,
     seed: int,
     device: torch.device | str = "cpu",
-    method: str = "knockoffs",
+    make: MakeKnockoffs | None = None,
 ) -> KnockoffFit:
     """Linear fits with every regulator and its knock-off side by side.
 
     cells: with their states; without them, differences between states pass for regulation.   values, ranks: the
-    penalties of `choose_penalties` for multiplicities and for ranks.   method: knockoffs | shuffled. Raises KeyError
-    for others.
+    penalties of `choose_penalties` for multiplicities and for ranks.   make: another way to make knock-offs.
     """
     cells = cells.only_fitted()  # knock-offs are made for the fitted cells only
     real = cells.multiplicity[:, cells.regulators].toarray()
     states = cells.memberships()
     # All fits read the same knock-offs: averaged over different ones, these would be weaker than false edges are.
-    false = METHODS[method](real, cells.basal, states.argmax(1), own_generator(seed))
+    false = (make or knockoffs)(real, cells.basal, states.argmax(1), own_generator(seed))
     layer = RegulationLayer(1, len(cells.mean), torch.as_tensor(cells.regulators), 1, 1, states.shape[1])
     set_units(layer, cells)
     layer.to(device)
@@ -108,23 +101,13 @@ def own_generator(seed: int) -> np.random.Generator:
     return np.random.default_rng([seed, *b"knock-offs"])
 
 
-def shuffled(
-    values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, generator: np.random.Generator
-) -> np.ndarray:
-    """values [C, R] with whole rows permuted within each stratum. basal [C]; cell_types [C]: the state of each."""
-    moved = values.copy()
-    for stratum in strata(basal, cell_types):
-        moved[stratum] = values[generator.permutation(stratum)]
-    return moved
-
-
 def knockoffs(
     values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
     """values [C, R], each column permuted within each cell type into the order of a Gaussian knock-off.
 
     The means that follow from cell type and depth stay. Around them, the knock-offs correlate among each other and with
-    the other regulators as the regulators themselves do. Arguments as for `shuffled`.
+    the other regulators as the regulators themselves do. basal [C]; cell_types [C]: the state of each.
     """
     from sklearn.covariance import ledoit_wolf
 
@@ -197,20 +180,3 @@ def independent_shares(correlation: np.ndarray) -> np.ndarray:
         if settled:
             break
     return share.cpu().numpy()
-
-
-def strata(basal: np.ndarray, cell_types: np.ndarray) -> list[np.ndarray]:
-    """Positions of cells of the same type and of nearly the same depth; each cell is in one stratum.
-
-    basal [C]: multiplicity of the basal gene, which rises with the depth.
-    """
-    found: list[np.ndarray] = []
-    for cell_type in np.unique(cell_types):
-        cells = np.flatnonzero(cell_types == cell_type)
-        ordered = cells[np.argsort(basal[cells], kind="stable")]
-        found += np.array_split(ordered, max(1, min(STRATA, len(cells) // SMALLEST_STRATUM)))
-    return found
-
-
-MakeKnockoffs = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
-METHODS: dict[str, MakeKnockoffs] = {"knockoffs": knockoffs, "shuffled": shuffled}

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from grn.regulation.cell_table import TrainingCells
 from grn.regulation.linear import LARGE, Penalties
 from grn.regulation.ridge import Ridge
-from grn.regulation.training_cells import TrainingCells
 
 GENES = 256  # whose multiplicities are held as a dense table at a time
 
@@ -35,7 +35,7 @@ class StateMoments:
 
     @classmethod
     def of(cls, cells: TrainingCells, device: torch.device | str) -> StateMoments:
-        """Those of the fitted cells."""
+        """The sums over the fitted cells."""
         fitted = cells.only_fitted()
         kind = torch.float64 if len(cells.regulators) <= LARGE // 4 else torch.float32
         states = torch.as_tensor(fitted.memberships(), dtype=kind, device=device)

@@ -34,11 +34,7 @@ MOST = 2**31  # operations of leaving out the regulators' own features, above wh
 SOME = 64
 ROUNDS_EXPECTED = 20  # of conjugate gradients
 UNLISTED = (0.85, 0.7, 0.5, 0.25, 0.1)  # tried as factors of unlisted pairs: 1.4 to 100 x the penalty
-OVERALL = (
-    1.0,
-    1.5,
-    3.0,
-)  # and of all pairs beside these: where a prior excludes some, the others need less
+OVERALL = (1.0, 1.5, 3.0)  # and of all pairs beside these: where a prior excludes some, the others need less
 HELPS = 2.0  # standard errors, over targets, by which a prior must lower the held-out error
 JUDGED = 2**34  # operations of one trial of a prior: with many regulators, fewer targets judge it
 LARGE = 4096  # features or cells, from which on float32 must do and one fold chooses
@@ -149,13 +145,7 @@ def standard_error(values: Tensor) -> float:
 
 
 def weigh_by_prior(
-    x: Tensor,
-    y: Tensor | Columns,
-    covariates: Tensor,
-    own: Tensor,
-    folds: Tensor,
-    found: Penalties,
-    strength: Tensor,
+    x: Tensor, y: Tensor | Columns, covariates: Tensor, own: Tensor, folds: Tensor, found: Penalties, strength: Tensor
 ) -> Penalties:
     """The penalties with the factors that a prior gives the pairs, if they lower the held-out error of some targets.
 
@@ -300,13 +290,8 @@ def fits_of_blocks(
         yield some, LinearFit(slopes, deviations, level[:count])
 
 
-def taken_out(values: Tensor, covariates: Tensor) -> Tensor:
-    """values [C, V] without what the covariates [C, G] predict of them."""
-    return without(covariates)(values)
-
-
 def without(covariates: Tensor) -> Callable[[Tensor], Tensor]:
-    """`taken_out` for covariates [C, G] and whatever values [C, V]."""
+    """values [C, V] -> the same without what the covariates [C, G] predict of them."""
     basis, size, _ = torch.linalg.svd(covariates, full_matrices=False)
     basis = basis[:, size > 1e-9 * size[0].clamp(min=1e-30)]
     return lambda values: torch.addmm(values, basis, basis.mT @ values, alpha=-1)  # one table more, not two

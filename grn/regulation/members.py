@@ -32,6 +32,19 @@ SCORES, SCORES_ON_GPU = 2**22, 2**27
 TOGETHER, TOGETHER_ON_GPU = 2**20, 2**28
 
 
+class RegulationSettings(RegulationConfig):
+    """Sizes of the regulation layer and of its fit, which a configuration does not set; tests and benchmarks may.
+
+    heads: with a second one, weak edges of a target are found, too.   width: of a head; at least the number of
+    regulators tells all of them apart.   batch_size: cells per step and member.   learning_rate: the highest one.
+    """
+
+    heads: int = 2
+    width: int = 64
+    batch_size: int = 64
+    learning_rate: float = 5e-2
+
+
 def start(layer: RegulationLayer, member: int, table: CellTable, rows: Tensor, found: Penalties) -> None:
     """Sets a member to the linear fit of the rows of the table."""
     rows = sampled(layer, table, rows, member)
@@ -45,7 +58,7 @@ def start(layer: RegulationLayer, member: int, table: CellTable, rows: Tensor, f
 def train_members(
     layer: RegulationLayer,
     table: CellTable,
-    config: RegulationConfig,
+    config: RegulationSettings,
     *,
     training: Sequence[Tensor],
     held_out: Sequence[Tensor],

@@ -8,17 +8,17 @@ import torch
 from grn.cells.cells import Cells
 from grn.cells.loading.module import CellsDataModule
 from grn.cells.loading.order import EpochOrder
-from grn.cells.preprocessing.scale import varying
+from grn.cells.preprocessing.moments import varying
 from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError
 from grn.model.cell_reader import CellReader
+from grn.model.objectives import OVER_GENES
 from grn.model.saved import TrainedModel
-from grn.model.transformer import FeedForward, Model
+from grn.model.transformer import Model
 from grn.regulation.fit import FittedRegulation
 from grn.training.machine import processes
 
-OVER_GENES = ("gene_identity", "composition")
 """Objectives that predict genes from the summary, with a head that only training needs."""
 
 
@@ -46,13 +46,10 @@ def build_model(
         regulators=regulators,
         classes=0 if reader is not None else len(trained_classes(config, cells)),
         property=bool(objectives.property.weight),
-        over_genes=[name for name in OVER_GENES if getattr(objectives, name).weight],
+        over_genes=[name for name, weight in OVER_GENES.items() if weight],
         regulation=None if fitted is None else fitted.regulation,
         reader=reader,
     )
-    for part in model.modules():
-        if isinstance(part, FeedForward):
-            part.implementation = config.feed_forward.implementation
     model.mean.copy_(mean)
     model.sd.copy_(sd)
     if objectives.property.weight:
@@ -66,8 +63,8 @@ def build_model(
 
 def has_other_objectives(config: Config) -> bool:
     """Whether anything but cell types is to be learned."""
-    names = ("masked_multiplicity", "property", *OVER_GENES)
-    return any(getattr(config.objectives, name).weight for name in names)
+    objectives = config.objectives
+    return any((objectives.masked_multiplicity.weight, objectives.property.weight, *OVER_GENES.values()))
 
 
 def wants_reader(config: Config, cells: Cells, split: Split) -> bool:
@@ -94,7 +91,6 @@ def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: 
         masked_fraction=config.objectives.masked_multiplicity.fraction,
         seed=config.trainer.seed,
         bags=config.data.bags,
-        absent_fraction=config.data.absent_fraction,
         gene_parallel=config.trainer.gene_parallel,
         num_workers=config.trainer.workers,
         with_regulators=with_regulators,

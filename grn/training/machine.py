@@ -14,7 +14,7 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from grn.cells.loading.gene_parallel import ParallelRank
+from grn.cells.loading.order import ParallelRank
 from grn.config.schema import TrainerConfig
 from grn.devices import uses_gpu
 from grn.errors import ConfigError, one_line

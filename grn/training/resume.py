@@ -16,7 +16,7 @@ import lightning as L
 
 import grn
 from grn.cells.cells import Cells
-from grn.config.fields import RENAMED
+from grn.config.files import without_removed
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, RunFolderError
 from grn.io.run_folder import CHECKPOINTS, COMPLETE, CONFIG, refuse_lost
@@ -49,8 +49,7 @@ class Start:
         if self.origin is None:
             return
         ours = fields(config) | {"processes": processes(config.trainer)}
-        theirs = {RENAMED.get(name, name): value for name, value in self.origin["fields"].items()}
-        theirs["processes"] = self.origin["processes"]
+        theirs = without_removed(self.origin["fields"]) | {"processes": self.origin["processes"]}
         for name in sorted((ours.keys() | theirs.keys()) - MAY_CHANGE):
             if ours.get(name) != theirs.get(name):
                 raise ConfigError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +19,10 @@ from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from grn.bags import Batch
-from grn.cells.cells import Cells, load_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.cells.preprocessing.split import Split
 from grn.config.files import dump_config
 from grn.config.schema import Config
@@ -93,13 +94,14 @@ def train(
     name: str = "run",
     say: Say = print,
     terminal: bool = False,
+    watch: Sequence[L.Callback] = (),
 ) -> TrainResult | None:
     """Trains, evaluates, reads the network and writes the run folder. Returns None in every process but the first.
 
     adata: cells in memory, which are used instead of those of `data.path`; it is not changed.
     resume: the run folder of an interrupted run with this configuration, which continues there; `output` is not used.
     name: of the configuration, for the name of a new folder.   say: gets every line of progress.
-    terminal: shows a live progress bar; otherwise `say` gets a line for each validation.
+    terminal: shows a live progress bar; otherwise `say` gets a line for each validation.   watch: further callbacks.
     Raises UserError (ConfigError, DataError, RunFolderError, TrainingDiverged), and Interrupted after a signal.
     """
     refuse_impossible_training(config.trainer)
@@ -137,7 +139,9 @@ def train(
         if resume is not None:
             say(f"Resuming the run in {resume} after step {start.step}.")
         try:
-            return train_in(start, config, cells, split, origin, say=say, terminal=terminal, started=started)
+            return train_in(
+                start, config, cells, split, origin, say=say, terminal=terminal, watch=watch, started=started
+            )
         except BaseException as stopped:
             if isinstance(stopped, Interrupted) or not isinstance(stopped, Exception):
                 say(f"The run was interrupted; grn train --resume {start.folder} resumes it.")
@@ -168,6 +172,7 @@ def train_in(
     *,
     say: Say,
     terminal: bool,
+    watch: Sequence[L.Callback],
     started: float,
 ) -> TrainResult | None:
     """The run after its cells are read; arguments as for `train`. started: when reading them began."""
@@ -196,7 +201,9 @@ def train_in(
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
     started = time.monotonic()
     with quiet(), keeping_pieces():
-        trainer, task, checkpoints = fit_model(config, model, data, start, origin, say=say, terminal=terminal)
+        trainer, task, checkpoints = fit_model(
+            config, model, data, start, origin, say=say, terminal=terminal, watch=watch
+        )
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
@@ -263,6 +270,7 @@ def fit_model(
     *,
     say: Say,
     terminal: bool,
+    watch: Sequence[L.Callback],
 ) -> tuple[L.Trainer, Task, Checkpoints]:
     """Trains the model in place, from `start` until its last step or until its patience is over."""
     settings = config.trainer
@@ -273,7 +281,14 @@ def fit_model(
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
-    callbacks: list[L.Callback] = [*averaging, checkpoints, Signals(checkpoints.folder), lines, origin]
+    callbacks: list[L.Callback] = [
+        *averaging,
+        checkpoints,
+        Signals(checkpoints.folder),
+        lines,
+        origin,
+        *watch,
+    ]
     loggers: list[Logger] = []
     if process_rank() == 0:
         loggers = [MetricsFile(start.folder / METRICS, start.rows)]

@@ -13,9 +13,8 @@ from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
 from grn.bags import Batch
-from grn.cells.loading.batches import DROPOUT
-from grn.cells.loading.gene_parallel import ParallelRank
-from grn.cells.loading.masking import cell_states
+from grn.cells.loading.batches import DROPOUT, cell_states
+from grn.cells.loading.order import ParallelRank
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
 from grn.model.objectives import OF_WHOLE_CELLS, Loss, active_objectives, mean_losses, total_loss
@@ -23,6 +22,9 @@ from grn.model.schedule import warmup_cosine
 from grn.model.transformer import Model, Prediction
 from grn.training.finite import FiniteCheck, Step
 from grn.training.metrics import Evaluation, scalars
+
+WARMUP = 0.05  # share of the steps over which the learning rate rises
+GRADIENT_CLIP = 1.0  # largest norm of the gradient; larger ones are scaled down to it
 
 
 class Task(L.LightningModule):
@@ -108,7 +110,7 @@ class Task(L.LightningModule):
         return self.trainer.strategy.reduce(count, reduce_op="mean") if self.trainer.world_size > 1 else count
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None) -> None:
-        norm = nn.utils.clip_grad_norm_(self.parameters(), self.settings.gradient_clip)
+        norm = nn.utils.clip_grad_norm_(self.parameters(), GRADIENT_CLIP)
         # Before the optimiser steps: the parameters are still good.
         self.refuse(self.finite_check.next(self.global_step, self.batch.cells, self.loss, norm, optimizer))
 
@@ -151,7 +153,7 @@ class Task(L.LightningModule):
         fused = all(p.is_cuda for p in trained) and self.settings.precision != "16-mixed"
         optimizer = torch.optim.AdamW(groups, lr=self.settings.learning_rate, betas=(0.9, 0.98), fused=fused or None)
         optimizer.register_load_state_dict_pre_hook(as_fused_here)
-        warmup = max(1, round(self.settings.warmup_fraction * self.total_steps))
+        warmup = max(1, round(WARMUP * self.total_steps))
 
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: warmup_cosine(step, self.total_steps, warmup)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from grn.cells.cells import Cells
-from grn.cells.preprocessing.depth import LEAST, STEP
+from grn.cells.preprocessing.multiplicity import LEAST, STEP
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from grn.errors import DataError, reworded
+from grn.errors import DataError
 from grn.messages import silent
 from grn.verbs.cells import checked_anndata, writing_into_views
 from grn.verbs.checked import Positive, checked
+from grn.verbs.predict import refuse_key
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run
 
@@ -59,7 +60,7 @@ def activity(
         `adata` itself, or the copy.
 
     Raises:
-        ConfigError: decoupler is not installed, or there is no such method.
+        ConfigError: decoupler is not installed, or an argument cannot be used.
         DataError: no regulator has enough targets, values that are not finite, a network whose signs mean nothing.
         VocabularyMismatch: no target of the network is a gene of the cells.
 
@@ -77,17 +78,14 @@ def activity(
         True
     """
     from grn.analysis.activity import regulon_activity
-    from grn.analysis.predict import refuse_key
 
-    with reworded({"--key-added": "key_added"}):
-        refuse_key(key_added)
+    refuse_key(key_added)
     found = predicted_network(network)
+    found = found if cell_type is None else found.of_type(cell_type)
     if not found.signs_have_meaning:
         raise DataError("The signs of these weights mean nothing, and activity needs them; give a network of effects.")
-    if cell_type is not None:
-        with reworded({"--cell-type": "cell_type"}):
-            found = found.of_type(cell_type)
-    _refuse_contradictions(found.edges)
+    if "cell_type" in found.edges and len(types := found.edges["cell_type"].unique()) > 1:
+        raise DataError(f"The network has edges of several cell types ({', '.join(types[:5])}); choose one.")
     say = silent if quiet else print
     if not found.signed:
         say(
@@ -95,40 +93,13 @@ def activity(
             "its targets are high, whether it raises or lowers them."
         )
     cells = checked_anndata(adata)
-    scores, p = regulon_activity(
-        cells,
-        found.edges,
-        method=method,
-        targets=targets,
-        min_targets=min_targets,
-        layer=layer,
-        say=say,
-    )
-    if copy:
-        cells = cells.copy()
+    options: dict[str, Any] = {"method": method, "targets": targets, "min_targets": min_targets, "layer": layer}
+    scores, p = regulon_activity(cells, found.edges, **options, say=say)
+    cells = cells.copy() if copy else cells
     with writing_into_views():
         cells.obsm[f"X_{key_added}"] = scores
         cells.obsm.pop(f"padj_{key_added}", None)
         if p is not None:
             cells.obsm[f"padj_{key_added}"] = p
-        cells.uns[key_added] = {
-            "method": method,
-            "targets": targets or 0,
-            "min_targets": min_targets,
-            "layer": layer or "X",
-            "cell_type": cell_type or "",
-        }
+        cells.uns[key_added] = options | {"targets": targets or 0, "layer": layer or "X", "cell_type": cell_type or ""}
     return cells
-
-
-def _refuse_contradictions(edges: pd.DataFrame) -> None:
-    """Raises DataError where edges of several cell types would be mixed, or an edge is there with either sign."""
-    if "cell_type" in edges and len(types := edges["cell_type"].unique()) > 1:
-        raise DataError(
-            f"The network has edges of several cell types ({', '.join(map(repr, types[:5]))}); choose the rows of one."
-        )
-    repeated = edges[edges.duplicated(["source", "target"], keep=False)]
-    both = repeated.assign(up=repeated["weight"] > 0).groupby(["source", "target"], observed=True)["up"].nunique() > 1
-    if both.any():
-        source, target = both.index[both.to_numpy().argmax()]
-        raise DataError(f"The network has {source} → {target} twice, once raised and once lowered; keep one of them.")

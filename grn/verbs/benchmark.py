@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.errors import ConfigError, DataError, reworded
+from grn.errors import ConfigError, DataError
 from grn.io.run_folder import CONFIG
 from grn.verbs.cells import is_anndata
 from grn.verbs.checked import Seed, checked
-from grn.verbs.evaluate import expression_of, reference_of
+from grn.verbs.evaluate import chosen_regulators, expression_of, reference_of
 from grn.verbs.network import network
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run, load
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("auprc", "auprc_ratio", "auroc", "early_precision_ratio", "sign_accuracy", "sign_balanced_accuracy")
 OURS = "grn"
-WORDS = {
-    "--regulators": "regulators=",
-    "--genes": "genes=",
-    "--data is": "cells are",
-    "--data": "the cells",
-    "set data.path to a file or to": "give a file or",
-    "set data.orientation to": "give a configuration with data.orientation:",
-}
-"""What messages say of options -> what they say to a caller of `benchmark`."""
 
 
 @checked()
@@ -85,9 +76,9 @@ def benchmark(
     """
     import pandas as pd
 
-    from grn.analysis.evaluation.comparison import CAUTION
-    from grn.analysis.evaluation.evaluate import check_names, checked_edges, evaluate_on
-    from grn.analysis.evaluation.universe import make_universe
+    from grn.analysis.comparison import CAUTION
+    from grn.analysis.evaluate import check_names, checked_edges, evaluate_on
+    from grn.analysis.universe import make_universe
     from grn.networks.cells_of_run import refuse_lost_cells
 
     notes: list[str] = []
@@ -98,44 +89,37 @@ def benchmark(
             print(line, flush=True)
 
     given = dict(networks or {})
-    taken = sorted(name for name in given if str(name).casefold() in {OURS, "pearson", "spearman", "ridge"})
-    if taken:
-        raise DataError(f"A network is called {taken[0]!r}, which is a method of its own here; give it another name.")
+    if taken := {str(name).casefold() for name in given} & {OURS, "pearson", "spearman", "ridge"}:
+        raise DataError(f"{{field}} has {min(taken)!r}, a method of its own here; rename it", field="networks")
     if isinstance(cells, (str, os.PathLike)) and (Path(cells) / CONFIG).is_file():
         cells = load(cells)
     if label_key is not None and not (is_anndata(cells) or isinstance(cells, (str, os.PathLike))):
-        raise ConfigError("label_key is of cells, and a run or a configuration names its own; leave label_key out.")
-    with reworded(WORDS):
-        truth = reference_of(reference)
-        if isinstance(cells, Run):
-            refuse_lost_cells(cells.folder, cells.config)
-        expression = expression_of(cells, cells)
-        universe = make_universe(truth.edges, regulators=_regulators(regulators), genes=expression.genes)
-        known = universe.regulators[universe.regulators.isin(expression.genes)]
-        say(
-            f"{expression.matrix.shape[0]} cells; {len(known)} regulators x {len(universe.genes)} genes, "
-            f"{len(universe.edges)} true edges, {universe.left_out} left out, as they name genes that the cells lack; "
-            f"chance has the AUPRC {universe.density:.4f}."
-        )
-        if truth.curated:
-            say(CAUTION)
-        others = {}
-        for name, each in given.items():
-            own = {"the network": f"the network {name!r}", "The network": f"The network {name!r}"}
-            with reworded(own | {"A network must": f"The network {name!r} must"}):
-                others[name] = predicted_network(each)
-                check_names(others[name].edges, universe)
-        found: dict[str, tuple[pd.DataFrame, bool, float]] = {}
-        started = time.monotonic()
-        ours = _ours(cells, [str(name) for name in known], label_key, seed)
-        found[OURS] = ours, True, time.monotonic() - started
-        found |= _simple(expression, known, universe.genes)
-        for name, other in others.items():
-            found[name] = other.edges, other.signed, float("nan")
-        rows = {}
-        for name, (edges, signed, seconds) in found.items():
-            scores = evaluate_on(universe, checked_edges(edges), signed=signed, permutations=0).scores
-            rows[name] = {column: scores[column] for column in COLUMNS} | {"seconds": seconds}
+        raise ConfigError("A run or a configuration names its own cell types; leave {field} out.", field="label_key")
+    truth = reference_of(reference)
+    if isinstance(cells, Run):
+        refuse_lost_cells(cells.folder, cells.config)
+    expression = expression_of(cells, cells)
+    universe = make_universe(truth.edges, regulators=chosen_regulators(regulators), genes=expression.genes)
+    known = universe.regulators[universe.regulators.isin(expression.genes)]
+    say(
+        f"{expression.matrix.shape[0]} cells; {len(known)} regulators x {len(universe.genes)} genes, "
+        f"{len(universe.edges)} true edges, {universe.left_out} left out, as they name genes that the cells lack; "
+        f"chance has the AUPRC {universe.density:.4f}."
+    )
+    if truth.curated:
+        say(CAUTION)
+    others = {name: predicted_network(each) for name, each in given.items()}
+    for other in others.values():
+        check_names(other.edges, universe)
+    started = time.monotonic()
+    ours = _ours(cells, [str(name) for name in known], label_key, seed)
+    found: dict[str, tuple[pd.DataFrame, bool, float]] = {OURS: (ours, True, time.monotonic() - started)}
+    found |= _simple(expression, known, universe.genes)
+    found |= {name: (other.edges, other.signed, float("nan")) for name, other in others.items()}
+    rows = {}
+    for name, (edges, signed, seconds) in found.items():
+        scores = evaluate_on(universe, checked_edges(edges), signed=signed, permutations=0).scores
+        rows[name] = {column: scores[column] for column in COLUMNS} | {"seconds": seconds}
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
     table = table.sort_values("auprc", ascending=False, kind="stable")
     table.attrs["notes"] = notes
@@ -165,9 +149,3 @@ def _simple(
         started = time.monotonic()
         found[name] = method(matrix, list(shared), list(regulators)), True, time.monotonic() - started
     return found
-
-
-def _regulators(choice: Sequence[str] | str | os.PathLike[str]) -> Sequence[str] | str | None:
-    from grn.analysis.evaluation.comparison import chosen_regulators
-
-    return chosen_regulators(choice)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from grn.errors import DataError
@@ -37,27 +36,8 @@ def checked_anndata(adata: AnnData) -> AnnData:
     """`adata`, if it has cells and genes, and every cell has one name of its own. Raises DataError."""
     if not is_anndata(adata):
         raise DataError(f"The cells are of the type {type(adata).__name__}; give an AnnData.")
-    if adata.isbacked and not Path(str(adata.filename)).is_file():
-        raise DataError(f"The file of the backed AnnData, {adata.filename}, does not exist any more; read it again.")
-    if adata.isbacked and not adata.file.is_open:
-        import h5py
-
-        from grn.io.h5ad import damaged_h5ad
-
-        path = Path(str(adata.filename))
-        try:
-            h5py.File(path).close()
-        except OSError as problem:
-            raise damaged_h5ad(path, problem) from problem
     if adata.n_obs == 0 or adata.n_vars == 0:
         raise DataError(f"The AnnData has {adata.n_obs} cells x {adata.n_vars} genes; give one that has both.")
-    for what, names in (("Cell", adata.obs_names), ("Gene", adata.var_names)):
-        if names.nlevels > 1:
-            own = "obs_names" if what == "Cell" else "var_names"
-            raise DataError(
-                f"{what} names have {names.nlevels} levels (a MultiIndex); join them, as adata.{own} = "
-                f'["-".join(map(str, name)) for name in adata.{own}].'
-            )
     if not adata.obs_names.is_unique:
         repeated = adata.obs_names[adata.obs_names.duplicated()]
         raise DataError(

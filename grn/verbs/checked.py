@@ -61,13 +61,12 @@ def checked(arguments: Mapping[str, str] = {}) -> Callable[[Callable[P, R]], Cal
 def _valid(name: str, validate: Callable[[object], object], value: Any) -> object:
     from pydantic import ValidationError
 
+    from grn.config.mistakes import must_be
+
     try:
         return validate(value.item() if getattr(value, "shape", None) == () else value)
     except ValidationError as error:
-        text = repr(value)
-        text = text if len(text) <= 60 and "\n" not in text else f"a value of the type {type(value).__name__}"
-        wanted = dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in error.errors())
-        raise ConfigError(f"{{field}} must be {' or '.join(wanted)}, not {text}.", field=name) from None
+        raise ConfigError(f"{{field}} {must_be(error.errors(), value)}.", field=name) from None
 
 
 def _validators(function: Callable[..., Any]) -> dict[str, Callable[[object], object]]:

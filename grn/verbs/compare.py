@@ -1,11 +1,11 @@
-"""Edges that differ between two conditions, from Python."""
+"""Edges that differ between two conditions of a run's cells."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from grn.errors import reworded
+from grn.errors import ConfigError
 from grn.verbs.cells import cells_of_caller
 from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.run import Run, as_run
@@ -13,15 +13,6 @@ from grn.verbs.run import Run, as_run
 if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
-
-WORDS = {
-    "--conditions": "conditions=",
-    "--permutations": "permutations=",
-    "--group": "group",
-    "--by": "by",
-    "write it with adata.write_h5ad(FILE) and set data.path to FILE in config.yaml": "give it again as data=",
-}
-"""What messages say of options -> what they say to a caller of `compare`."""
 
 
 @checked()
@@ -65,7 +56,7 @@ def compare(
 
     Raises:
         RunFolderError: `run` has no model or cannot be read.
-        ConfigError: a name or number that is none.
+        ConfigError: an argument that cannot be used.
         DataError: no such column, no two conditions, too few cells or donors, cells that can no longer be read.
 
     Source: White 1980 (errors); Chung and Romano 2013 (permutations of studentised statistics); Benjamini and Hochberg
@@ -83,29 +74,35 @@ def compare(
         >>> edges.columns.tolist()[:7]
         ['cell_type', 'source', 'target', 'effect', 'low', 'high', 'p_value']
     """
-    from grn.analysis.compare.compare import compare_run
+    from grn.analysis.differences import compare_cells
+    from grn.cells.load import read_columns
+    from grn.networks.cells_of_run import cells_of_run
 
     notes: list[str] = []
 
     def say(line: str) -> None:
-        for option, keyword in WORDS.items():
-            line = line.replace(option, keyword)
         notes.append(line)
         if not quiet:
             print(line, flush=True)
 
-    adata = cells_of_caller(data)
-    with reworded(WORDS):
-        table = compare_run(
-            as_run(run).folder,
-            by,
-            conditions=conditions,
-            group=group,
-            cell_type=cell_type,
-            permutations=permutations,
-            seed=seed,
-            adata=adata,
-            say=say,
+    opened, adata = as_run(run), cells_of_caller(data)
+    config = opened.config
+    cells = cells_of_run(opened.folder, config, opened._trained, adata)
+    donors = group or config.data.group_key
+    if donors == by:
+        raise ConfigError(
+            f"{{field}} is {by!r}, as the column of the conditions; name that of the donors.", field="group"
         )
+    columns = read_columns(config.data, cells, {by: "by"} | ({} if donors is None else {donors: "group"}), adata)
+    table = compare_cells(
+        cells,
+        columns[by],
+        None if donors is None else columns[donors],
+        conditions=conditions,
+        cell_type=cell_type,
+        permutations=permutations,
+        seed=seed,
+        say=say,
+    )
     table.attrs["notes"] = notes
     return table

@@ -1,4 +1,4 @@
-"""A network against known edges, from Python."""
+"""A network against known edges, beside Pearson correlation and ridge regression."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Interval
 
-from grn.errors import DataError, reworded
+from grn.errors import DataError, UserError
+from grn.messages import Say
 from grn.verbs.cells import checked_anndata, is_anndata
 from grn.verbs.checked import Seed, checked
 from grn.verbs.read_network import predicted_network
@@ -20,31 +21,12 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from grn.analysis.baseline_cells import Expression
-    from grn.analysis.evaluation.reference_files import ReferenceNetwork
+    from grn.analysis.comparison import Comparison
+    from grn.analysis.network_files import ReferenceNetwork
     from grn.config.schema import Config
 
-MOST_PERMUTATIONS = 10**6
-WORDS = {
-    "set data.path to a file or to": "give data= a file or",
-    "set data.orientation to": "give data= a configuration with data.orientation:",
-    "--data is": "data= is",
-    "--genes": "genes=",
-    "--regulators": "regulators=",
-    "--data": "data=",
-    "--cell-type": "cell_type=",
-    "--key": "key=",
-    " or a file with one gene a line": ", names in a list or a file with one gene a line",
-}
-"""What messages say of options -> what they say to a caller of `evaluate`."""
-RECOVERED = "recover (computes the integers from its log1p values)"
-IN_X = {
-    f" or {RECOVERED}": "",
-    f"set data.counts: {RECOVERED}": (
-        "give an AnnData with the counts in X, or a configuration with data.counts: recover"
-    ),
-    "set data.counts: ": "give an AnnData with the counts in X, which here are in: ",
-}
-"""The same for cells in memory, whose counts are taken from X."""
+Choice = str | os.PathLike[str] | Sequence[str]
+"""Genes: a word for them ("reference", ...), a file of them, or their names."""
 
 
 @checked()
@@ -57,7 +39,7 @@ def evaluate(
     data: AnnData | Run | Config | str | os.PathLike[str] | None = None,
     cell_type: str | None = None,
     key: str = "grn",
-    permutations: Annotated[int, Interval(ge=0, le=MOST_PERMUTATIONS)] = 1000,
+    permutations: Annotated[int, Interval(ge=0, le=10**6)] = 1000,
     seed: Seed = 0,
     quiet: bool = False,
 ) -> pd.DataFrame:
@@ -95,7 +77,7 @@ def evaluate(
 
     Raises:
         DataError: files or tables that cannot be read, no gene shared, no true edge left.
-        ConfigError: `data` names a configuration that cannot be used, or a number is none.
+        ConfigError: `data` names a configuration that cannot be used, or an argument is wrong.
 
     Source: Pratapa et al. 2020 (BEELINE).
 
@@ -107,82 +89,115 @@ def evaluate(
         >>> scores.loc[["early_precision", "sign_accuracy"], "network"].tolist()
         [1.0, 1.0]
     """
-    from grn.analysis.evaluation.comparison import (
-        compare_networks,
-        compare_types,
-        default_genes,
-        refuse_type_of_key,
-        score_table,
-    )
+    from grn.analysis.comparison import score_table
 
     notes: list[str] = []
 
     def say(line: str) -> None:
-        line = _in_words(line)
         notes.append(line)
         if not quiet:
             print(line, flush=True)
 
-    with reworded(WORDS):
-        refuse_type_of_key(cell_type, key)
-        predicted, truth = predicted_network(network, key), reference_of(reference)
-        expression = None if data is None else expression_of(data, network)
-        evaluations = compare_networks(
-            predicted,
-            truth,
-            expression,
-            regulators=regulators,
-            genes=default_genes(predicted, expression) if genes is None else genes,
-            cell_type=cell_type,
-            permutations=permutations,
-            seed=seed,
-            say=say,
-        )
-        universe = evaluations["network"].universe
-        types = compare_types(predicted, truth, expression, universe, say) if cell_type is None else None
-    table = score_table(evaluations).set_index("score").rename(columns=str.lower)
+    expression = None if data is None else expression_of(data, network)
+    found = evaluated(network, reference, expression, regulators, genes, cell_type, key, permutations, seed, say)
+    table = score_table(found.evaluations).set_index("score").rename(columns=str.lower)
     table.attrs["notes"] = notes
-    if types is not None:
-        table.attrs["cell_types"] = types.to_dict("records")  # pandas compares attributes, and cannot compare tables
+    if found.types is not None:
+        table.attrs["cell_types"] = found.types.to_dict("records")  # pandas compares attributes, but cannot tables
     return table
 
 
+def evaluated(
+    network: pd.DataFrame | Run | AnnData | str | os.PathLike[str],
+    reference: pd.DataFrame | str | os.PathLike[str],
+    expression: Expression | None,
+    regulators: Choice,
+    genes: Choice | None,
+    cell_type: str | None,
+    key: str,
+    permutations: int,
+    seed: int,
+    say: Say,
+) -> Comparison:
+    """What `evaluate` makes a table of, and `grn evaluate` prints and writes. expression: for Pearson and ridge."""
+    from grn.analysis.comparison import compare_networks
+    from grn.analysis.network_files import KEY
+
+    if cell_type is not None and key != KEY:
+        raise DataError(f"A cell type is chosen among the networks of the key {KEY!r}, not of {key!r}; give one.")
+    predicted, truth = predicted_network(network, key), reference_of(reference)
+    if genes is None:  # those that were measured, where these are known
+        genes = "data" if expression is not None else "network" if predicted.of_run else "reference"
+    if isinstance(genes, str) and genes == "data" and expression is None:
+        raise DataError("{field} is data, but there are no cells; give cells, or other genes.", field="genes")
+    measured = {"reference": None, "network": predicted.genes, "data": expression and expression.genes}
+    known = isinstance(genes, str) and genes in measured
+    return compare_networks(
+        predicted,
+        truth,
+        expression,
+        regulators=chosen_regulators(regulators),
+        genes=measured[str(genes)] if known else _listed(genes, "genes"),
+        genes_of=str(genes) if known else "list",
+        cell_type=cell_type,
+        permutations=permutations,
+        seed=seed,
+        say=say,
+    )
+
+
+def chosen_regulators(choice: Choice) -> list[str] | str | None:
+    """`reference`, None for `all`, or names."""
+    if isinstance(choice, str) and choice in ("all", "reference"):
+        return None if choice == "all" else choice
+    return _listed(choice, "regulators")
+
+
+def _listed(names: Choice, field: str) -> list[str]:
+    """Names, or those in a file with one a line."""
+    from grn.cells.genes import read_gene_list
+
+    return read_gene_list(os.fspath(names), field) if isinstance(names, (str, os.PathLike)) else list(names)
+
+
 def reference_of(reference: pd.DataFrame | str | os.PathLike[str]) -> ReferenceNetwork:
-    import pandas as pd
+    from grn.analysis.network_files import open_reference_file, reference_of_table
 
-    from grn.analysis.evaluation.reference_files import open_reference_file, reference_of_table
-
-    if isinstance(reference, pd.DataFrame):
-        return reference_of_table(reference, "The reference")
     if isinstance(reference, (str, os.PathLike)):
         return open_reference_file(Path(reference))
-    raise DataError(f"reference must be a table or a path to one, not {type(reference).__name__}.")
+    return reference_of_table(reference, "The reference")
 
 
 def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network: object) -> Expression:
     """The cells behind `data`; an AnnData is read as the network's own run read its cells, where it is of a run."""
     from grn.analysis.baseline_cells import expression_named, expression_of_run, read_expression
-    from grn.cells.readers.memory import MEMORY
+    from grn.cells.readers.registry import MEMORY
     from grn.config.files import change_config
-    from grn.config.schema import Config
 
-    if isinstance(data, Config):
-        return read_expression(data)
-    if isinstance(data, Run):
-        return expression_of_run(data.folder, data.config)
-    if is_anndata(data):
-        changes = {"data.path": MEMORY, "data.orientation": None, "data.backed": False}
-        if not isinstance(network, Run):
-            changes["data.genes"] = "all"
-        base = network.config if isinstance(network, Run) else None
-        with reworded(IN_X):
-            return read_expression(change_config(base, changes), checked_anndata(data))
     if isinstance(data, (str, os.PathLike)):
         return expression_named(os.fspath(data))
-    raise DataError(f"data must be an AnnData, a Run, a configuration or a path, not {type(data).__name__}.")
+    if isinstance(data, Run):
+        return expression_of_run(data.folder, data.config)
+    if not is_anndata(data):
+        return read_expression(data)
+    changes: dict[str, object] = {"data.path": MEMORY, "data.orientation": None, "data.backed": False}
+    base = network.config if isinstance(network, Run) else None
+    changes |= {} if base else {"data.genes": "all"}
+    return read_expression(change_config(base, changes), checked_anndata(data))
 
 
-def _in_words(line: str) -> str:
-    for option, keyword in WORDS.items():
-        line = line.replace(option, keyword)
-    return line
+def expression_of_network(network: Path, say: Say) -> Expression | None:
+    """The cells of a run whose network is judged; None, with a sentence, where they are gone, and for other networks.
+
+    The network can be scored without them.
+    """
+    from grn.analysis.baseline_cells import expression_named, is_run
+
+    if not is_run(network):
+        return None
+    try:
+        return expression_named(str(network))
+    except UserError as error:
+        found = error.problem.partition("; ")[0].rstrip(".")
+        say(f"Pearson and ridge are left out: {found}; give the cells (data) to include them.")
+        return None

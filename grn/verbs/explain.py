@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from grn.errors import reworded
-from grn.messages import silent
 from grn.verbs.cells import checked_anndata, is_anndata
 from grn.verbs.checked import Positive, checked
-from grn.verbs.predict import WORDS
-from grn.verbs.run import Run, as_run
+from grn.verbs.predict import model_for
+from grn.verbs.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,8 +54,8 @@ def explain(
         `expressed` (share of the cells with the gene), `cells` (how many were read).
 
     Raises:
-        ConfigError: the model tells no cell types, or not this one.
-        DataError: no such cell, no cell that is called so, and what `grn.predict` raises.
+        ConfigError: the model calls no cell types, or not this one.
+        DataError: no such cell, a cell without counts, no cell that is called so, and what `grn.predict` raises.
 
     Source: arXiv 2505.09326; hiding a gene is the masking that the model was trained with.
 
@@ -74,16 +71,17 @@ def explain(
     """
     from grn.analysis.explain import explain_types
     from grn.analysis.labels import read_map, refuse_unused
-    from grn.analysis.predict import cells_of_model, data_config
-    from grn.cells.readers.memory import MEMORY
+    from grn.analysis.predict import pieces_of, without_counts
     from grn.cells.readers.registry import open_source
 
-    with reworded(WORDS | {"--cell-type": "cell_type"}):
-        trained, folder = as_run(run)._trained, as_run(run).folder
-        names = {} if map is None else read_map(map)
-        refuse_unused(names, trained.classes)
-        path = Path(MEMORY if is_anndata(adata) else adata)  # type: ignore[arg-type]
-        config = data_config(trained, folder, path, counts=counts, gene_key=gene_key, orientation=orientation)
-        source = checked_anndata(adata if is_anndata(adata) else open_source(config))
-        read = cells_of_model(source, trained, config, silent if quiet else print)
-        return explain_types(trained, read, names=names, cell_type=cell_type, cell=cell, most=cells)
+    trained, config = model_for(run, adata, counts=counts, gene_key=gene_key, orientation=orientation)
+    names = {} if map is None else read_map(map)
+    refuse_unused(names, trained.classes)
+    source = checked_anndata(adata if is_anndata(adata) else open_source(config))
+    (read,) = pieces_of(source, trained, config, None).pieces()
+    empty = int(without_counts(read).sum())
+    for line in () if quiet else (read.counts_from, *read.notes):
+        print(line, flush=True)
+    if empty and not quiet:
+        print(f"{empty} of {len(read)} cells have none of the model's genes: there is nothing to explain.", flush=True)
+    return explain_types(trained, read, names=names, cell_type=cell_type, cell=cell, most=cells)

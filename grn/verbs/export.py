@@ -1,4 +1,4 @@
-"""A network as a file for another program, from Python."""
+"""A network as a file for another program."""
 
 from __future__ import annotations
 
@@ -9,29 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge
 
-from grn.errors import ConfigError, DataError, reworded
+from grn.errors import ConfigError, DataError
 from grn.messages import silent
-from grn.verbs.checked import Positive, Share, Whole, checked
-from grn.verbs.read_network import layer_of_run, refuse_without_layer
-from grn.verbs.run import Run
+from grn.verbs.checked import Positive, Share, checked
+from grn.verbs.read_network import predicted_network
+from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
-
-WORDS = {
-    "--format": "format=",
-    "--output": "output=",
-    "--cell-type": "cell_type=",
-    "--regulators": "regulators=",
-    "--targets": "targets=",
-    "--sign": "sign=",
-    "--min-weight": "min_weight=",
-    "--min-confidence": "min_confidence=",
-    "--max-q-value": "max_q_value=",
-    "--by COLUMN": "grn.network",
-}
-"""What messages say of options -> what they say to a caller of `export`."""
 
 
 @checked()
@@ -48,11 +34,6 @@ def export(
     min_confidence: Share | None = None,
     max_q_value: Share | None = None,
     top_k: Positive | None = None,
-    layer: Whole | None = None,
-    head: Whole | None = None,
-    value: Literal["absolute", "weight", "score", "effect"] | None = None,
-    cells: Positive | Literal["all"] | None = None,
-    data: AnnData | None = None,
     quiet: bool = False,
 ) -> pd.DataFrame:
     """Writes the edges of a network as one file for another program, all of them or a choice, and returns them.
@@ -61,7 +42,7 @@ def export(
         network: a Run or its folder, a table of edges as `read_network` gives, or any network that it reads.
         output: the file to make; what its name must end in depends on the format. It never replaces a file.
         format: parquet, csv, h5ad, graphml, cytoscape, cx2, pyscenic, gmt, beeline, decoupler or openproblems
-            (docs/outputs.md says what each is for).
+            (docs/outputs.md says what each is for); huggingface: of a run, the model as a folder with a card.
         cell_type: the label of a cell type: its network; of our runs only.
         regulators: the edges of these regulators: names, or a file with one a line.
         targets: the edges into these genes: names, or a file with one a line.
@@ -70,11 +51,6 @@ def export(
         min_confidence: least confidence, 0 to 1.
         max_q_value: largest q-value, 0 to 1.
         top_k: most regulators of each target, the strongest ones among those left by all of the above.
-        layer: of a run: the attention of this layer of its transformer, from 0, as `read_network` reads it.
-        head: with `layer`: of this head. None: the mean over heads.
-        value: with `layer`: `absolute` (default), `weight`, `score` or `effect`.
-        cells: with `layer`: about how many cells are read, or `all`.
-        data: with `layer`: the cells in memory, where the run was trained on an AnnData.
         quiet: print nothing; otherwise a line about what was written.
 
     Returns:
@@ -82,7 +58,7 @@ def export(
         `confidence` and `q_value` where they are known. Edges whose weight is 0 are left out.
 
     Raises:
-        ConfigError: no such format or layer, or the file's name ends otherwise than its program expects.
+        ConfigError: no such format, or the file's name ends otherwise than its program expects.
         DataError: no edge is left, or a choice by a column that the network lacks.
         RunFolderError: the run cannot be read, or the file not be made.
 
@@ -95,50 +71,41 @@ def export(
         A(+)  genes that A raises in all cells  B
         A(-)  genes that A lowers in all cells  C
     """
-    from grn.networks.formats.chosen import Filters, choose
-    from grn.networks.formats.write import chosen_genes, read_edges, refuse_output, write_file
+    from grn.networks.choose import Filters, choose, gene_names
+    from grn.networks.file_formats import read_edges
+    from grn.networks.formats import refuse_output, write_file
 
-    if layer is None:
-        refuse_without_layer(head=head, value=value, cells=cells, data=data)
-    path = Path(output)
-    if not path.name:
-        raise ConfigError(f"output is {str(output)!r}, which is a folder; give the name of the file to make.")
-    with reworded(WORDS):
-        refuse_output(format, path)
-        sources, into = chosen_genes(regulators, "--regulators"), chosen_genes(targets, "--targets")
-        filters = Filters(min_weight, min_confidence, max_q_value, sign, sources, top_k, into)
-        folder = _folder(network)
-        if layer is not None:
-            edges, genes, about = layer_of_run(network, layer, head, value, cells, cell_type, data)
-        elif folder is not None:
-            edges, genes, about = read_edges(folder, cell_type)
-        else:
-            edges, genes, about = _of_another_form(network, cell_type)
-        chosen = choose(edges, genes, about, filters, cells=cell_type or str(about.get("cell_type", "all cells")))
-        write_file(chosen, path, format, silent if quiet else print)
+    path, say = Path(output), silent if quiet else print
+    choice = {
+        "sign": sign,
+        "min_weight": min_weight,
+        "min_confidence": min_confidence,
+        "max_q_value": max_q_value,
+        "top_k": top_k,
+    }
+    names = {"regulators": regulators, "targets": targets}
+    if format == "huggingface":
+        from grn.analysis.model_card import export_model
+
+        options = {"cell_type": cell_type, **names, **choice}
+        if given := [name for name, option in options.items() if option is not None]:
+            raise ConfigError("{field} chooses edges, and huggingface is the whole model", field=given[0])
+        run = as_run(network)  # type: ignore[arg-type]
+        export_model(run.folder, path, say)
+        return run.edges
+    refuse_output(format, path)
+    filters = Filters(**{field: gene_names(each, field) for field, each in names.items()}, **choice)
+    folder = network.folder if isinstance(network, Run) else network
+    if isinstance(folder, (str, os.PathLike)) and Path(folder).is_dir():
+        edges, genes, about = read_edges(Path(folder), cell_type)
+    else:
+        found = predicted_network(network)
+        found = found if cell_type is None else found.of_type(cell_type)
+        edges, genes = found.edges, list(found.genes)
+        about = {"sign": found.sign or getattr(network, "attrs", {}).get("sign", "")}
+        if "cell_type" in edges:
+            types = ", ".join(map(repr, edges["cell_type"].unique()[:5]))
+            raise DataError(f"The table has edges of several cell types ({types}); give one", field="cell_type")
+    chosen = choose(edges, genes, about, filters, cells=cell_type or str(about.get("cell_type", "all cells")))
+    write_file(chosen, path, format, say)
     return chosen.edges
-
-
-def _folder(network: object) -> Path | None:
-    """The folder of a run or of `grn export`, with its tables; None for anything else."""
-    if isinstance(network, Run):
-        network._file("edges.parquet")
-        return network.folder
-    if isinstance(network, (str, os.PathLike)) and Path(network).is_dir():
-        return Path(network)
-    return None
-
-
-def _of_another_form(
-    network: pd.DataFrame | AnnData | str | os.PathLike[str], cell_type: str | None
-) -> tuple[pd.DataFrame, list[str], dict]:
-    """Edges, genes and uns["grn"] of what `read_network` reads."""
-    from grn.verbs.read_network import predicted_network
-
-    found = predicted_network(network)
-    if cell_type is not None:
-        found = found.of_type(cell_type)
-    if "cell_type" in found.edges:
-        types = ", ".join(map(repr, found.edges["cell_type"].unique()[:5]))
-        raise DataError(f"The table has edges of several cell types ({types}); give cell_type= one of them.")
-    return found.edges, list(found.genes), {"sign": found.sign}

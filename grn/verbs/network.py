@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.errors import ConfigError, DataError, RunFolderError, nearest, reworded
+from grn.errors import ConfigError, DataError, nearest
 from grn.io.run_folder import CONFIG
 from grn.verbs.cells import cells_of_caller
 from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.run import Run, as_run
-from grn.verbs.train import KEYWORDS, WORDS, changed_fields, random_states_kept, run_settings
+from grn.verbs.train import changed_fields, random_states_kept, run_settings
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
     from anndata import AnnData
 
@@ -24,11 +23,10 @@ if TYPE_CHECKING:
     from grn.model.signed.regulation import Regulation
     from grn.regulation.states import States
 
-BY_TYPE = "edges_by_type.parquet"
 STEPS = "regulation.steps"  # after the linear start
 
 
-@checked()
+@checked({"data.path": "source"})
 def network(
     source: AnnData | Run | Config | str | os.PathLike[str],
     *,
@@ -100,7 +98,7 @@ def network(
     from grn.config.schema import Config
 
     if cell is not None and cell_type is not None:
-        raise ConfigError("Both cell and cell_type are given, and a network is of one of them; leave the other out.")
+        raise ConfigError("Both cell and cell_type are given, and a network is of one of them", field="cell_type")
     keywords = {
         "label_key": label_key,
         "group_key": group_key,
@@ -113,19 +111,12 @@ def network(
     changes = changed_fields(keywords, set)
     if isinstance(source, Run) or _is_run_folder(source):
         if changes or config is not None:
-            keyword = {field: name for name, field in KEYWORDS.items()}
-            given = ", ".join(
-                [*(keyword.get(each, each) for each in changes), *(["config"] if config is not None else [])]
-            )
-            verb, them = ("are", "them") if "," in given else ("is", "it")
-            raise ConfigError(
-                f"{given} {verb} about cells, and a run has its own configuration; leave {them} out, or give the cells "
-                "first."
-            )
+            field = next(iter(changes), "config")
+            raise ConfigError("A run has its own configuration, so {field} cannot be given with it", field=field)
         return _of_run(as_run(source), cell, cell_type, data)  # type: ignore[arg-type]
     if data is not None:
-        raise ConfigError("data= is the cells of a run, but the first argument are cells already; leave data= out.")
-    with reworded(WORDS), random_states_kept():
+        raise ConfigError("{field} is for a run, and the first argument is cells", field="data", advice="leave it out")
+    with random_states_kept():
         if config is None and not isinstance(source, Config):
             changes.setdefault(STEPS, 0)
         settings, adata, _ = run_settings(source, config, changes)
@@ -140,38 +131,18 @@ def _is_run_folder(source: object) -> bool:
 
 
 def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | None) -> pd.DataFrame:
-    if cell is not None:
-        return _of_run_cell(run, cell, adata)
-    if adata is not None:
-        raise ConfigError("data= is read for the network of one cell alone; give cell=, too, or leave data= out.")
-    if cell_type is None:
-        return run.edges
-    from grn.io.tables import read_edge_table
+    if cell is None:
+        from grn.networks.file_formats import read_edges
 
-    path = run._file(BY_TYPE)
-    if not path.is_file():
-        raise RunFolderError(f"{run.folder} has no {BY_TYPE}; restore it, or train again.")
-    known = list(read_edge_table(path, columns=["cell_type"])["cell_type"].unique())
-    if cell_type not in known:
-        _refuse_unknown("cell_type", cell_type, known)
-    found = read_edge_table(path, filters=[("cell_type", "==", cell_type)])
-    return found.drop(columns="cell_type").reset_index(drop=True)
-
-
-def _of_run_cell(run: Run, cell: str, adata: AnnData | None) -> pd.DataFrame:
+        return run.edges if cell_type is None else read_edges(run.folder, cell_type)[0]
     from grn.networks.cells_of_run import cells_of_run, states_of_run
 
-    adata = cells_of_caller(adata)
     settings, trained = run.config, run._trained
-    regulation = trained.model.regulation
-    if regulation is None:
-        raise DataError(
-            "This run has no regulation layer (regulation.members: 0), so single cells have no networks; train with it."
-        )
-    advice = "write it with adata.write_h5ad(FILE) and set data.path to FILE in config.yaml"
-    with reworded({advice: "give it again as data="}):
-        cells = cells_of_run(run.folder, settings, trained, adata)
-    return _of_cell(regulation, cells, states_of_run(run.folder, cells, settings.trainer.seed, trained), cell)
+    if trained.model.regulation is None:
+        raise DataError("This run has no regulation layer (regulation.members: 0), so single cells have no networks")
+    cells = cells_of_run(run.folder, settings, trained, cells_of_caller(adata))
+    states = states_of_run(run.folder, cells, settings.trainer.seed, trained)
+    return _of_cell(trained.model.regulation, cells, states, cell)
 
 
 def _of_cells(
@@ -180,37 +151,37 @@ def _of_cells(
     """The network of cells whose regulation layers are fitted here, on all of them."""
     import numpy as np
 
-    from grn.cells.cells import load_cells
-    from grn.cells.preprocessing.scale import mean_and_sd
+    from grn.cells.load import load_cells
+    from grn.cells.preprocessing.moments import mean_and_sd
     from grn.messages import silent
     from grn.networks.build import edges_of_regulation, fit_layers
+    from grn.networks.file_formats import refuse_unknown_type
     from grn.networks.prior import prior_of
     from grn.regulation.states import states_of
 
     if settings.network.readout != "effect":
         raise ConfigError(
-            f"grn.network reads effects, and network.readout is {settings.network.readout}; set it to effect, or use "
-            "grn.train."
+            "grn.network reads effects, and {field} is " + settings.network.readout,
+            field="network.readout",
+            advice="set it to effect, or use grn.train",
         )
     say = silent if quiet else print
-    seed = settings.trainer.seed
-    cells, _ = load_cells(settings.data, settings.objectives.property.key, seed, adata)
-    states = states_of(cells, seed)
+    cells, _ = load_cells(settings.data, settings.objectives.property.key, settings.trainer.seed, adata)
+    states = states_of(cells, settings.trainer.seed)
     # What cannot be found is refused before the fit.
     if cell is not None:
         _position(cells, cell)
-    if cell_type is not None and (len(states) == 1 or cell_type not in states.names):
-        _refuse_unknown("cell_type", cell_type, list(states.names) if len(states) > 1 else [])
+    if cell_type is not None:
+        refuse_unknown_type(cell_type, states.names if len(states) > 1 else ())
     if settings.network.prior is not None:
         prior_of(settings.network, cells)
     for line in (cells.counts_from, *cells.notes, states.summary()):
         say(line)
     mean, sd = mean_and_sd(cells.multiplicity)
-    units = {"mean": mean, "sd": sd, "say": say}
-    fitted = fit_layers(settings, cells, states, np.arange(len(cells)), **units)
+    fitted = fit_layers(settings, cells, states, np.arange(len(cells)), mean=mean, sd=sd, say=say)
     if cell is not None:
         return _of_cell(fitted.regulation, cells, states, cell)
-    edges, by_type = edges_of_regulation(settings, fitted, cells, states, **units)
+    edges, by_type = edges_of_regulation(settings, fitted, cells, states, mean=mean, sd=sd, say=say)
     if cell_type is None:
         return edges
     return by_type[by_type["cell_type"] == cell_type].drop(columns="cell_type").reset_index(drop=True)
@@ -222,7 +193,7 @@ def _of_cell(regulation: Regulation, cells: Cells, states: States, cell: str) ->
     import pandas as pd
     import torch
 
-    from grn.networks.readouts.cell_effect import cell_effects
+    from grn.networks.readouts.effect import cell_effects
 
     position = _position(cells, cell)
     regulators = regulation.regulators.cpu().numpy()
@@ -235,30 +206,15 @@ def _of_cell(regulation: Regulation, cells: Cells, states: States, cell: str) ->
     order = np.argsort(-np.abs(values), kind="stable")
     names = np.asarray(cells.vocabulary, dtype=object)
     return pd.DataFrame(
-        {
-            "source": names[regulators[column[order]]],
-            "target": names[target[order]],
-            "weight": values[order],
-        }
+        {"source": names[regulators[column[order]]], "target": names[target[order]], "weight": values[order]}
     )
 
 
 def _position(cells: Cells, cell: str) -> int:
     """Where a cell of this name is. Raises DataError."""
-    found: np.ndarray = (cells.obs_names == cell).nonzero()[0]
+    found = (cells.obs_names == cell).nonzero()[0]
     if not len(found):
         near = nearest(cell, cells.obs_names[:5000])
-        hint = f"did you mean {near!r}?" if near else f"names are like {str(cells.obs_names[0])!r}."
-        raise DataError(f"There is no cell {cell!r} among the {len(cells)} cells; {hint}")
+        hint = f"did you mean {near!r}?" if near else f"names are like {str(cells.obs_names[0])!r}"
+        raise DataError(f"There is no cell {cell!r} among the {len(cells)} cells", field="cell", advice=hint)
     return int(found[0])
-
-
-def _refuse_unknown(option: str, name: str, known: list[str]) -> None:
-    if not known:
-        raise DataError(
-            f"{option} is {name!r}, but these cells have one network together: they have no labels, and no states were "
-            "found; leave it out, or give label_key=."
-        )
-    near = nearest(name, known)
-    hint = f"did you mean {near!r}?" if near else f"it has {', '.join(map(repr, known))}."
-    raise DataError(f"The network has no cell type {name!r}; {hint}")

@@ -1,4 +1,4 @@
-"""Knock-outs, knock-downs and overexpression as a model expects them, and a screen over all regulators, from Python."""
+"""Knock-outs, knock-downs and overexpression as a model expects them, and a screen over all regulators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
-from grn.errors import reworded
 from grn.messages import silent
 from grn.verbs.cells import cells_of_caller
 from grn.verbs.checked import Share, checked
@@ -18,20 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
 
-    from grn.analysis.perturbation.subject import Subject
-
-WORDS = {
-    "--knock-out, --knock-down or --overexpress": "knockout=, knockdown= or overexpress=",
-    "--cell-type and --where": "cell_type and where",
-    "--remaining": "remaining",
-    "--quantile": "quantile",
-    "--screen": "kind",
-    "--steps": "steps",
-    "--where": "where",
-    "--basis": "basis",
-    "write it with adata.write_h5ad(FILE) and set data.path to FILE in config.yaml": "give it again as data=",
-}
-"""What messages say of options -> what they say to a caller of `perturb` and `screen`."""
+    from grn.analysis.perturb_plan import Subject
 
 Steps = Annotated[int, Interval(ge=1, le=1000)]
 
@@ -109,19 +95,14 @@ def perturb(
         >>> bool(cells.var.loc[gene, "grn_perturbed"]), cells.layers["grn_change"].shape == cells.shape
         (True, True)
     """
-    from grn.analysis.perturbation.perturb import perturb_cells, perturbed_anndata
-    from grn.analysis.perturbation.what_is_done import Plan
+    from grn.analysis.perturb import perturb_cells, perturbed_anndata
+    from grn.analysis.perturb_plan import Plan
 
-    chosen = {
-        name: (genes,) if isinstance(genes, str) else tuple(genes)
-        for name, genes in (("knockout", knockout), ("knockdown", knockdown), ("overexpress", overexpress))
-    }
-
-    with reworded(WORDS):
-        plan = Plan(**chosen, remaining=remaining, quantile=quantile)
-        subject = _subject(run, data)
-        found = perturb_cells(subject, plan, subject.rows(cell_type, where), steps)
-        return perturbed_anndata(subject, plan, found, steps, basis)
+    groups = ((genes,) if isinstance(genes, str) else tuple(genes) for genes in (knockout, knockdown, overexpress))
+    plan = Plan(*groups, remaining, quantile)  # type: ignore[arg-type]
+    subject = _subject(run, data)
+    found = perturb_cells(subject, plan, subject.rows(cell_type, where), steps)
+    return perturbed_anndata(subject, plan, found, steps, basis)
 
 
 @checked()
@@ -169,14 +150,14 @@ def screen(
         >>> table["towards"].is_monotonic_decreasing
         True
     """
-    from grn.analysis.perturbation.screen import screen_regulators
+    from grn.analysis.perturb import screen_regulators
 
-    with reworded(WORDS):
-        subject = _subject(run, data)
-        return screen_regulators(subject, cell_type, towards, kind=kind, steps=steps, say=silent if quiet else print)
+    subject = _subject(run, data)
+    return screen_regulators(subject, cell_type, towards, kind=kind, steps=steps, say=silent if quiet else print)
 
 
 def _subject(run: Run | str | os.PathLike[str], data: AnnData | None) -> Subject:
-    from grn.analysis.perturbation.subject import Subject
+    from grn.analysis.perturb_plan import Subject
 
-    return Subject.of_run(as_run(run).folder, cells_of_caller(data))
+    opened = as_run(run)
+    return Subject.of_run(opened.folder, opened.config, opened._trained, cells_of_caller(data))

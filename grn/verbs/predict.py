@@ -1,36 +1,29 @@
-"""Cell types of other cells, written into their AnnData."""
+"""Cell types and representations of cells, predicted by a run's model."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from grn.errors import reworded
-from grn.messages import silent
+from annotated_types import Interval
+
+from grn.errors import ConfigError, RunFolderError
+from grn.messages import Say, silent
 from grn.verbs.cells import checked_anndata, is_anndata, writing_into_views
-from grn.verbs.checked import Share, checked
+from grn.verbs.checked import checked
 from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-WORDS = {
-    "set data.duplicates: sum to add their counts, or data.gene_key to": "add their counts first, or set gene_key to",
-    " to a matrix that holds counts, or data.values: expression": " to a matrix that holds counts",
-    ", or set data.values: expression to use the values as they are": "",
-    "set data.path to a file or to": "give a file or",
-    "set data.orientation to": "give orientation=",
-    "data.orientation": "orientation",
-    "data.counts": "counts",
-    "data.gene_key": "gene_key",
-    "--key-added": "key_added",
-    "--error": "error",
-    "--map": "map",
-    "--labels": "labels",
-}
-"""What messages say of fields -> what they say to a caller of `predict`."""
+    from grn.analysis.labels import LabelScores
+    from grn.config.schema import DataConfig
+    from grn.model.saved import TrainedModel
+
+Map = Mapping[str, str] | str | os.PathLike[str]
 
 
 @checked()
@@ -43,15 +36,16 @@ def predict(
     counts: str | None = None,
     gene_key: str | None = None,
     orientation: Literal["cells_by_genes", "genes_by_cells"] | None = None,
-    error: Share | None = None,
+    error: Annotated[float, Interval(gt=0, lt=1)] | None = None,
     map: Mapping[str, str] | str | os.PathLike[str] | None = None,
     labels: str | None = None,
     quiet: bool = False,
 ) -> AnnData:
     """Predicts the cell types of cells, and represents them as the model does, into their AnnData.
 
-    Genes that the cells lack count as absent; those that the model does not know are not read. What is written, with
-    KEY for `key_added`; what was there under these names is replaced:
+    Genes that the cells lack count as absent; those that the model does not know are not read. A cell without any count
+    is "unassigned", with confidence 0. What is written, with KEY for `key_added`; what was there under these names is
+    replaced:
 
         obs["KEY_cell_type"]             categorical: the most probable type
         obs["KEY_cell_type_confidence"]  its probability, 0 to 1
@@ -97,25 +91,135 @@ def predict(
         >>> adata.obsm["X_grn"].shape
         (100, 64)
     """
-    from grn.analysis.predict import annotate, data_config, refuse_error, refuse_key
-    from grn.cells.readers.memory import MEMORY
     from grn.cells.readers.registry import open_source
 
-    with reworded(WORDS):
-        refuse_key(key_added)
-        in_memory = is_anndata(adata)
-        opened = as_run(run)
-        refuse_error(error, opened._trained)
-        path = Path(MEMORY if in_memory else adata)  # type: ignore[arg-type]
-        options = {"counts": counts, "gene_key": gene_key, "orientation": orientation}
-        config = data_config(opened._trained, opened.folder, path, **options)
-        if is_anndata(adata):
-            cells = checked_anndata(adata)
-            if copy:
-                cells = cells.to_memory() if cells.isbacked else cells.copy()
-        else:
-            cells = checked_anndata(open_source(config))
-        with writing_into_views():
-            say = silent if quiet else print
-            annotate(cells, opened._trained, config, key_added, say, error=error, names=map, labels=labels)
-        return cells
+    refuse_key(key_added)
+    trained, config = model_for(run, adata, counts=counts, gene_key=gene_key, orientation=orientation)
+    cells: AnnData = checked_anndata(adata if is_anndata(adata) else open_source(config))
+    if copy and is_anndata(adata):
+        cells = cells.to_memory() if cells.isbacked else cells.copy()
+    with writing_into_views():
+        say = silent if quiet else print
+        annotate(cells, trained, config, key_added, say, error=error, names=map, labels=labels)
+    return cells
+
+
+def predict_file(
+    data: Path,
+    run: Path,
+    output: Path,
+    *,
+    key_added: str = "grn",
+    error: float | None = None,
+    map: Map | None = None,
+    labels: str | None = None,
+    say: Say,
+    **reading: str | None,
+) -> None:
+    """`grn predict`: as `predict`, from a file to the new file `output`, of which more than X is never in memory.
+
+    reading: counts, gene_key, orientation.   With labels, the confusion goes to OUTPUT_confusion.csv. Raises UserError.
+    """
+    from grn.cells.readers.registry import source_in_file
+    from grn.io.atomic import write_text
+    from grn.io.h5ad import write_anndata
+    from grn.io.tables import spreadsheet_safe
+
+    confusion = output.with_name(f"{output.stem}_confusion.csv")
+    for path in (output, *([] if labels is None else [confusion])):
+        if path.exists():
+            raise RunFolderError(
+                f"{path} already exists and is not overwritten; give {{field}} another name.", field="output"
+            )
+    if output.suffix != ".h5ad":
+        raise ConfigError(f"{{field}} is {output}; give a name that ends in .h5ad.", field="output")
+    trained, config = model_for(run, data, **reading)
+    with source_in_file(config) as adata:
+        replaced, scores = annotate(adata, trained, config, key_added, say, error=error, names=map, labels=labels)
+        if replaced:
+            say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
+        write_anndata(output, adata)
+    if scores is not None:
+        write_text(confusion, spreadsheet_safe(scores.confusion).to_csv())
+        say(f"Cells by given and by predicted type are in {confusion}.")
+    say(f"{adata.n_obs} cells with their predictions are in {output}.")
+
+
+def model_for(
+    run: Run | str | os.PathLike[str], cells: AnnData | str | os.PathLike[str], **options: str | None
+) -> tuple[TrainedModel, DataConfig]:
+    """The model of a run, and the configuration by which it reads the cells. options: of `data_config`."""
+    from grn.analysis.predict import data_config
+    from grn.cells.readers.registry import MEMORY
+
+    opened = as_run(run)
+    path = Path(MEMORY if is_anndata(cells) else cells)  # type: ignore[arg-type]
+    return opened._trained, data_config(opened._trained, opened.folder, path, **options)
+
+
+def annotate(
+    adata: AnnData,
+    trained: TrainedModel,
+    config: DataConfig,
+    key: str,
+    say: Say,
+    *,
+    error: float | None,
+    names: Map | None,
+    labels: str | None,
+) -> tuple[list[str], LabelScores | None]:
+    """Writes predictions for the cells of `adata` into it; arguments as for `predict`, whose `map` is `names`.
+
+    Returns the names of replaced values, and the scores against the given labels. Raises UserError before anything is
+    written.
+    """
+    import numpy as np
+
+    from grn.analysis.labels import given_labels, merged, read_map, refuse_unused, score_labels
+    from grn.analysis.predict import READ, UNASSIGNED, add_predictions, pieces_of, predict_pieces
+
+    for field, value in (("error", error), ("map", names), ("labels", labels)):
+        if value is not None and not trained.classes:
+            raise ConfigError("{field} is about cell types, and the model was trained without labels.", field=field)
+    reader = trained.model.reader
+    if error is not None and (reader is None or not len(reader.confidence)):
+        raise ConfigError(
+            "{field} needs confidences of held-out cells, which this model lacks; train with cell_reader.members: 8.",
+            field="error",
+        )
+    wanted = {} if names is None else read_map(names)
+    given = None if labels is None else given_labels(adata, labels, {})
+    refuse_unused(wanted, trained.classes, () if given is None else [name for name in given if name is not None])
+    cells = pieces_of(adata, trained, config, READ)
+    for line in (cells.counts_from, *cells.notes):
+        say(line)
+    if not trained.classes:
+        say("No cell types are predicted, because the model was trained without labels.")
+    predictions, empty = predict_pieces(trained, cells)
+    if empty.any():
+        say(f"{empty.sum()} of {len(cells)} cells have none of the model's genes: they are {UNASSIGNED}.")
+    unassigned, classes = empty, trained.classes
+    if error is not None and predictions.probabilities is not None and reader is not None:
+        # Of the model's own types: renamed ones are sums, and no less often right.
+        unassigned = empty | (predictions.probabilities.max(1) < reader.threshold(error))
+        left = int(unassigned.sum())
+        say(f"{left} of {len(cells)} cells are {UNASSIGNED}, so that at most {error:.1%} of the others are wrong.")
+    if wanted and predictions.probabilities is not None:
+        probabilities, classes = merged(predictions.probabilities, classes, wanted)
+        predictions = replace(predictions, probabilities=probabilities)
+    scores = None
+    if labels is not None and predictions.probabilities is not None:
+        found = np.array(classes, dtype=object)[predictions.probabilities.argmax(1)]
+        found = np.where(unassigned, UNASSIGNED, found)
+        scores = score_labels(given_labels(adata, labels, wanted), found, classes, UNASSIGNED)
+        say(scores.sentence(labels))
+    replaced = add_predictions(adata, predictions, trained, key, classes=classes, error=error, unassigned=unassigned)
+    if scores is not None:
+        adata.uns[key] |= scores.values()
+    return replaced, scores
+
+
+def refuse_key(key: str) -> None:
+    """Raises ConfigError for a key that .h5ad files cannot store."""
+    if not key or "/" in key or not key.isprintable():
+        raise ConfigError(f"{{field}} is {key!r}; give a name without '/' and control characters.", field="key_added")

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from grn.analysis.report import Picture, write_report
-from grn.analysis.report_edges import strongest_of_targets
-from grn.analysis.summary import tells_apart
+from grn.analysis.report import write_report
+from grn.analysis.summary import strongest_of_targets, tells_apart
 from grn.config.schema import Config
 from grn.io.tables import table_of_run
 from grn.networks.signed_network import SignedNetwork, heatmap_blocks
-from grn.plots.network.edges import strongest_regulations
-from grn.plots.network.heatmap import network_heatmaps
-from grn.plots.network.within_between import within_and_between
-from grn.plots.run.confusion import confusion_matrix
-from grn.plots.run.training import training_curves
-from grn.plots.style import whole
+from grn.plots.edge_scatter import within_and_between
+from grn.plots.edges import strongest_regulations
+from grn.plots.heatmap import network_heatmaps
+from grn.plots.scores import confusion_matrix
+from grn.plots.style import as_png
+from grn.plots.training import training_curves
 
 
 def write_run_report(
@@ -37,15 +37,15 @@ def write_run_report(
 
     metrics, history, confusion, edges: as in grn.Run.   title: of the page; None: the folder's name.
     """
-    pictures: dict[str, Picture] = {
+    drawn: dict[str, Any] = {
         "training": training_curves(history),
-        "edges": whole(strongest_regulations(edges, signed=network.signed, show=False)),
+        "edges": strongest_regulations(edges, signed=network.signed, show=False),
         "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),
     }
     if tells_apart(edges):
-        pictures["within"] = whole(within_and_between(edges, show=False))
+        drawn["within"] = within_and_between(edges, show=False)
     if len(confusion):
-        pictures["confusion"] = whole(confusion_matrix(confusion, show=False))
+        drawn["confusion"] = confusion_matrix(confusion, show=False)
     return write_report(
         folder,
         config=config,
@@ -53,7 +53,7 @@ def write_run_report(
         per_class=scores_by_type(confusion),
         edges=edges,
         network=network,
-        pictures=pictures,
+        pictures={name: as_png(picture) for name, picture in drawn.items()},
         edges_of_types=edges_of_types(folder / "edges_by_type.parquet"),
         cells=network.about.get("parameters", {}).get("cells"),
         title=title,

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.errors import RunFolderError, reworded
+from grn.errors import RunFolderError
 from grn.io.atomic import refuse_unwritable, replacing_folder
 from grn.io.run_folder import COMPLETE, CONFIG, no_such_run, refuse_cut_off, refuse_mixed_parts
 from grn.verbs.checked import checked
@@ -148,22 +148,18 @@ class Run:
             ...     grn.load(kept).edges.equals(run.edges)
             True
         """
-        # A folder that `..` leads back out of need not exist.
-        folder = Path(os.path.normpath(folder)).absolute()
-        if os.path.lexists(folder):
-            raise RunFolderError(f"{folder} already exists and is never overwritten; give save() another name.")
-        if self._there().resolve() in folder.resolve().parents:
-            raise RunFolderError(f"{folder} lies in the folder of the run itself; give save() a place outside of it.")
-        try:
-            with reworded({"choose another output": "give save() another place"}):
-                refuse_unwritable(folder)
-                with replacing_folder(folder) as beside:
-                    shutil.copytree(self._folder, beside, dirs_exist_ok=True)
-                    if not self._only_model and not (beside / COMPLETE).exists():
-                        self._write_report(beside, title=folder.name)
-        except OSError as error:  # shutil.Error, of many files, is one too
-            reason = error.strerror or "its files cannot be copied"
-            raise RunFolderError(f"{folder} cannot be written ({reason}); give save() another place.") from error
+        folder = Path(os.path.normpath(folder)).absolute()  # a folder that `..` leads back out of need not exist
+        if os.path.lexists(folder) or self._there().resolve() in folder.resolve().parents:
+            raise RunFolderError(
+                f"{folder} already exists, or lies in the folder of the run itself",
+                advice="give another {field}",
+                field="folder",
+            )
+        refuse_unwritable(folder)
+        with replacing_folder(folder) as beside:
+            shutil.copytree(self._folder, beside, dirs_exist_ok=True)
+            if not self._only_model and not (beside / COMPLETE).exists():
+                self._write_report(beside, title=folder.name)
         self._folder = folder
         if self._temporary is not None:
             self._temporary()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from grn.errors import ConfigError, Interrupted, reworded
+from grn.errors import ConfigError, Interrupted
 from grn.messages import Say, silent
 from grn.verbs.cells import checked_anndata, is_anndata
 from grn.verbs.checked import Positive, Seed, checked
@@ -25,27 +25,16 @@ if TYPE_CHECKING:
     from grn.config.schema import Config
 
 KEYWORDS = {
-    "label_key": "data.label_key",
-    "group_key": "data.group_key",
-    "state_key": "data.state_key",
-    "regulators": "data.regulators",
-    "genes": "data.genes",
-    "values": "data.values",
-    "counts": "data.counts",
-    "max_steps": "trainer.max_steps",
-    "seed": "trainer.seed",
+    **{
+        name: f"data.{name}"
+        for name in ("label_key", "group_key", "state_key", "regulators", "genes", "values", "counts")
+    },
+    **{name: f"trainer.{name}" for name in ("max_steps", "seed")},
 }
 """The fields that have a keyword of their own."""
 
-WORDS = {
-    "set data.path to a file or to": "give a file or",
-    "set data.duplicates: sum to add": 'give set={"data.duplicates": "sum"} to add',
-    **{field: name for name, field in KEYWORDS.items() if field.startswith("data.")},
-}
-"""What messages say of fields -> what they say to a caller of `train`."""
 
-
-@checked()
+@checked({"data.path": "data"})
 def train(
     data: AnnData | Config | str | os.PathLike[str],
     *,
@@ -120,7 +109,7 @@ def train(
         "seed": seed,
     }
     changes = changed_fields(keywords, set)
-    with reworded(WORDS), _python_handles_signals():
+    with _python_handles_signals():
         settings, adata, name = run_settings(data, config, changes)
         if output is not None:
             run = Run(_train(settings, Path(output), adata, silent if quiet else _print))
@@ -138,11 +127,9 @@ def changed_fields(keywords: Mapping[str, Any], others: Mapping[str, Any] | None
     """The fields that a call changes: keywords by name (KEYWORDS), None for those that are not given, and `set`."""
     changes = {KEYWORDS[name]: _plain(value) for name, value in keywords.items() if value is not None}
     for field, value in (others or {}).items():
-        within = [f"{field}.{key}" for key in value] if isinstance(value, Mapping) else []
-        for each in (field, *within):
-            if each in changes:
-                raise ConfigError(f"set has {each}, which is also given as a keyword; give one of the two.")
-        changes[str(field)] = _plain(value)
+        if field in changes:
+            raise ConfigError("set has a value for {field}, too; give one of the two.", field=field)
+        changes[field] = _plain(value)
     return changes
 
 
@@ -152,54 +139,20 @@ def run_settings(
     changes: dict[str, Any],
 ) -> tuple[Config, AnnData | None, str]:
     """The configuration of the run, its cells where they are in memory, and a name for it."""
-    from grn.cells.readers.memory import MEMORY
-    from grn.config.files import change_config, refuse_started_elsewhere
+    from grn.cells.readers.registry import MEMORY
+    from grn.config.files import change_config, is_configuration
     from grn.config.schema import Config
 
     if is_anndata(data):
-        _refuse_path(changes)
         # What describes a file is not for cells in memory, whatever the configuration says of its own.
-        changes = {"data.path": MEMORY, "data.orientation": None, "data.backed": False} | changes
+        changes = {"data.orientation": None, "data.backed": False} | changes | {"data.path": MEMORY}
         return change_config(config, changes), checked_anndata(data), "run"
-    if isinstance(data, Config):
-        _refuse_config(config)
-        return change_config(data, changes), None, "run"
+    if isinstance(data, Config) or is_configuration(data):
+        if config is not None:
+            raise ConfigError("The first argument is a configuration already; leave config= out, or give cells first.")
+        return change_config(data, changes), None, "run" if isinstance(data, Config) else Path(data).stem
     path = os.fspath(data)
-    if is_configuration(path):
-        _refuse_config(config)
-        changed = change_config(path, changes)
-        refuse_started_elsewhere(changed, path, changes)
-        return changed, None, Path(path).stem
-    _refuse_path(changes)
-    return change_config(config, {"data.path": path} | changes), None, re.sub(r"[^\w.-]+", "_", Path(path).stem)
-
-
-def is_configuration(path: str) -> bool:
-    """Whether a text names a configuration rather than cells."""
-    from grn.cells.readers.registry import is_data_file
-    from grn.config.files import find_config
-
-    if path.lower().endswith((".yaml", ".yml")):
-        return True
-    if is_data_file(path) or Path(path).exists():
-        return False
-    try:
-        find_config(path)
-    except ConfigError:
-        return False
-    return True
-
-
-def _refuse_path(changes: Mapping[str, Any]) -> None:
-    if "data.path" in changes:
-        raise ConfigError(
-            "set has data.path, but the first argument already gives the cells; leave one of the two out."
-        )
-
-
-def _refuse_config(config: object) -> None:
-    if config is not None:
-        raise ConfigError("The first argument is a configuration already; leave config= out, or give cells first.")
+    return change_config(config, changes | {"data.path": path}), None, re.sub(r"[^\w.-]+", "_", Path(path).stem)
 
 
 def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> Path:
@@ -209,8 +162,8 @@ def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> P
 
     if processes(settings.trainer) > 1:
         raise ConfigError(
-            f"grn.train trains in one process, and trainer.devices x trainer.num_nodes asks for "
-            f"{processes(settings.trainer)}; set trainer.devices to 1, or use grn train on the command line."
+            "grn.train trains in one process; set trainer.devices and trainer.num_nodes to 1, or use grn train on the "
+            "command line."
         )
     with random_states_kept():
         train_run(settings, folder, adata=adata, say=say)

@@ -26,20 +26,17 @@ from flashsign.algebra.laws import check_monoid
 from flashsign.algebra.monoid import Monoid
 from flashsign.algebra.n_ary import NAryFold, n_ary_reduce
 from flashsign.algebra.reduce import monoid_reduce
-from flashsign.algebra.rows.class_cross_entropy import class_cross_entropy
-from flashsign.algebra.rows.distribution_cross_entropy import DISTRIBUTION_CROSS_ENTROPY
+from flashsign.algebra.rows.attention import SOFTMAX, normalised_contraction, spherical_monoid
+from flashsign.algebra.rows.cross_entropies import (
+    DISTRIBUTION_CROSS_ENTROPY,
+    WEIGHTED_CROSS_ENTROPY,
+    class_cross_entropy,
+)
 from flashsign.algebra.rows.exponentials import LOG_SUM_EXP, LOG_WEIGHTED_MEAN, LOG_WEIGHTED_SUM, SAFE_EXPONENTIAL_SUM
 from flashsign.algebra.rows.mlp import mlp_monoid
-from flashsign.algebra.rows.normalised_contraction import normalised_contraction
-from flashsign.algebra.rows.rms_norm import rms_norm_monoid
-from flashsign.algebra.rows.softmax import SOFTMAX
-from flashsign.algebra.rows.spherical import spherical_monoid
-from flashsign.algebra.rows.sums import MAX, PRODUCT, SUM, WEIGHTED_MEAN, WEIGHTED_SUM
-from flashsign.algebra.rows.weighted_cross_entropy import WEIGHTED_CROSS_ENTROPY
+from flashsign.algebra.rows.sums import MAX, PRODUCT, SUM, WEIGHTED_MEAN, WEIGHTED_SUM, rms_norm_monoid
 from flashsign.attention import spherical_attention
-from flashsign.edges.edge_sums import EdgeSums
-from flashsign.edges.replay import top_edges
-from flashsign.edges.results import EdgeMeans, TopEdges
+from flashsign.edges.edge_sums import EdgeMeans, EdgeSums, TopEdges, top_edges
 from flashsign.errors import BackendUnavailable, BrokenLaw, ShapeMismatch, UnusableTiles
 from flashsign.layers.cross_entropy import distribution_cross_entropy, linear_cross_entropy, weighted_cross_entropy
 from flashsign.layers.feed_forward import mlp

@@ -6,26 +6,21 @@ packed: T queries and S keys of all bags together. B = C K bags of one key head,
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor, distributed
 from torch.nn import functional as F
 
-from flashsign.arguments import checked
-from flashsign.dispatch import Backend, Method, choose, torch_method
+from flashsign.call import AttentionCall
+from flashsign.dispatch import Backend, Method, Plan, plan_call, torch_method
 from flashsign.distributed.kernels import gene_parallel_kernel_attention
 from flashsign.distributed.moments import gene_parallel_attention
 from flashsign.eager.dense import dense_attention
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import transformed, without_autocast
-from flashsign.operators.autograd import moments, stream
-from flashsign.operators.call_kernels import call_kernels
-from flashsign.operators.registration import moments_are_right
+from flashsign.operators.attention import attend, kernels_are_right
 from flashsign.validation import check_packing, check_tensors
 
 
-@checked
 def spherical_attention(
     q: Tensor,
     k: Tensor,
@@ -56,15 +51,15 @@ def spherical_attention(
     or v is not finite.
     Differentiable in q, k, v and multiplicity: in reverse, forward and batched mode, and more than once.
 
-    V may be any width. Torch computes with it as it is; the kernels know one width, so that the narrower of q and v is
-    filled up with zeros there.
+    V may be any width; where it is wider than E, q and k are filled up with zeros. The kernels fill up both to a
+    multiple of 16; with group, V to E.
 
     method: "moments" takes time linear in N and M; "stream" passes over the keys; "auto" takes the faster one.
     backend: "triton" runs the GPU kernels, "torch" runs anywhere, "auto" takes the kernels where they can run. They
     take float16, bfloat16 and float32; k, v and scores q.k m / max m up to a quarter of the dtype's largest number;
     heads up to 128 wide by moments and 256 by the stream; up to 65 535 bags times key heads; neither forward mode nor
-    torch.func transforms. On a pair of GPU and Triton on which they were never seen, each kernel is checked before its
-    first use; torch computes in the place of one that is wrong, and a warning says so (FLASHSIGN_VERIFY).
+    torch.func transforms. On a kind of GPU or a Triton on which they were never seen, each kernel is checked in the
+    background at its first use; torch computes meanwhile, and in the place of one that is wrong (FLASHSIGN_VERIFY).
     group: the ranks over which the genes of each bag are split (default: they are all here). Each rank passes its own
     q, k, v, multiplicity, of any number of genes, also none, and gets the outputs of its own queries. The method is
     moments; the kernels take 16-bit numbers only. All ranks make the same calls and the same backward passes, once, in
@@ -91,42 +86,36 @@ def spherical_attention(
         >>> spherical_attention(q, k, v, offsets=torch.tensor([0, 10, 30])).shape
         torch.Size([30, 4, 16])
     """
-    if method not in ("auto", "stream", "moments"):
-        raise ValueError(f"method must be auto, stream or moments, not {method!r}.")
-    if backend not in ("auto", "triton", "torch"):
-        raise ValueError(f"backend must be auto, triton or torch, not {backend!r}.")
-    if group is not None and (method == "stream" or backend == "triton"):
-        found = 'method="stream"' if method == "stream" else 'backend="triton"'
-        raise ValueError(f"{found} cannot read other ranks' genes: with group=, leave method and backend at auto.")
     packed = offsets is not None
     check_tensors(q, k, v, multiplicity, packed, any_value_width=True)
     offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
-    bags = len(q) if offsets is None else len(offsets) - 1
+    if group is not None and (method == "stream" or backend == "triton"):
+        found = 'method="stream"' if method == "stream" else 'backend="triton"'
+        raise ValueError(f"{found} cannot read other ranks' genes: with group=, leave method and backend at auto.")
     values = v.shape[-1]
     if values > q.shape[-1]:  # zeros change no product of q and k
         q, k = (F.pad(x, (0, values - x.shape[-1])) for x in (q, k))
-    chosen, method = choose(q, k, v, multiplicity, bags, method, backend, group is not None)
-    if chosen == "triton" and group is not None and not moments_are_right(q):
-        chosen = "torch"
+    plan = plan_call(q, k, v, multiplicity, offsets, query_offsets, method, backend, group is not None)
     if multiplicity is None:
         multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
-    if chosen == "triton":
+    if group is not None:  # whose kernels know one width
+        v = F.pad(v, (0, q.shape[-1] - values))
+    if plan.backend == "triton":
+        call = AttentionCall.of(q, k, v, multiplicity, offsets, query_offsets, eps)
         if group is None:
-            attend = stream if method == "stream" else moments
-        else:
-            attend = partial(gene_parallel_kernel_attention, group=group)
-        return call_kernels(attend, q, k, v, multiplicity, offsets, query_offsets, eps)
+            return call.output(attend(plan, call), values)
+        if kernels_are_right(Plan("triton_moments"), call, wait=True):
+            return call.output(gene_parallel_kernel_attention(call, group), values)
     # Sums of thousands of squares need more than the 8 or 11 bits of half precision, under autocast too.
     with without_autocast(q):
         sums = torch.promote_types(q.dtype, torch.float32)
         wide = (q.to(sums), k.to(sums), v.to(sums), multiplicity.to(sums))
         if group is not None:
-            wide = (*wide[:2], F.pad(wide[2], (0, q.shape[-1] - values)), wide[3])
             return gene_parallel_attention(*wide, offsets, query_offsets, eps, group)[..., :values].to(q.dtype)
 
         def dense(q: Tensor, k: Tensor, v: Tensor, multiplicity: Tensor) -> Tensor:
             queries = q.shape[1] // k.shape[1] * q.shape[2]
-            faster = torch_method(method, queries, k.shape[2], q.shape[3], transformed())
+            faster = torch_method(plan.asked, queries, k.shape[2], q.shape[3], transformed())
             return dense_attention(q, k, v, multiplicity, eps, faster)
 
         if offsets is None or query_offsets is None:

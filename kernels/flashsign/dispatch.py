@@ -6,16 +6,15 @@ What runs for q in float16 with 3000 genes?
     plan((1, 8, 3000, 64), dtype=torch.float16, device=h200).kernel        # 'triton_moments'
     plan((1, 8, 3000, 64), dtype=torch.float16).kernel                     # on this machine
 
-Decisions are made in this order, each by a function of shapes, dtypes, flags and facts about a device:
+Decisions are made in this order, from shapes, dtypes, flags and facts about a device (Question):
 
     1. torch or Triton          why_not_triton: dtype, head width, device, transforms
     2. the stream or moments    triton_method: measured times (flashsign.tuning.costs); torch_method: operations
-    3. the stream's kernel      for small bags, for Hopper or the plain one: fits_small_bags, suits_hopper, has_hopper
+    3. the stream's kernel      plan_stream: for small bags, for Hopper or the plain one
 
-Layers that are folds have one decision, torch in slices or the kernels of triton.folds: choose_fold.
-
-Calls take these functions by way of choose() and stream_kernel(), plan() answers for shapes alone, also for a device
-that is not present, and only() asks for one path. Block sizes: flashsign.tuning.choose.
+They make one Plan, which is executed forward and backward. plan() makes it of shapes alone, also for a device that is
+not present, plan_call() of a call's tensors; only() asks for one path. Layers that are folds have one decision, torch
+in slices or the kernels of triton.folds: choose_fold. Block sizes: flashsign.tuning.choose.
 Letters as in flashsign.attention. Triton is imported where a kernel is about to run, not before.
 """
 
@@ -26,22 +25,21 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from numbers import Integral
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from flashsign.arguments import checked
+from flashsign.call import AttentionCall
 from flashsign.eager.transforms import transformed
 from flashsign.errors import BackendUnavailable, ShapeMismatch
 from flashsign.tuning import tables
-from flashsign.tuning.block_sizes import BlockSizes
+from flashsign.tuning.block_sizes import ROW_STEP, BlockSizes, padded_width
+from flashsign.tuning.choose import Tiles
 from flashsign.tuning.costs import faster
 from flashsign.tuning.device import capability, multiprocessor_count
-from flashsign.tuning.head_width import ROW_STEP, padded_width
 from flashsign.tuning.split_keys import MOST_SPLITS, SplitKeys
 from flashsign.validation import largest_bag_size
 
@@ -138,15 +136,18 @@ _TRACED_CPU = Device("cpu", triton="traced" if HAS_TRITON else "", interpreted=I
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs for a call.
+    """What runs for a call, forward and backward: made once and saved for the backward.
 
     kernel: a name in KERNELS; reason: why it is not a Triton kernel, "" where it is one or backend="torch" was given;
-    dq_from_moments: whether the backward of a Triton stream gets dq from the keys' moments.
+    dq_from_moments: whether the backward of a Triton stream gets dq from the keys' moments; method: "stream" or
+    "moments", by which torch does the kernel's work where it has to.
     """
 
     kernel: Kernel
     reason: str = ""
     dq_from_moments: bool = False
+    asked: Method = field(default="auto", compare=False, repr=False)
+    """The method that a call in torch asks for; "auto": torch chooses for every group of similar bags."""
 
     @property
     def backend(self) -> Literal["triton", "torch"]:
@@ -157,11 +158,11 @@ class Plan:
         return KERNELS[self.kernel][1]
 
 
-@checked
 def plan(
     queries: Sequence[int],
     keys: Sequence[int] | None = None,
     *,
+    values: int | None = None,
     dtype: torch.dtype = torch.float32,
     bags: int | None = None,
     largest: tuple[int, int] | None = None,
@@ -174,52 +175,62 @@ def plan(
 ) -> Plan:
     """What runs for a call of spherical_attention, from its shapes alone.
 
-    queries, keys: the shapes of q and k. Dense: [C, H, N, E] and [C, K, M, E] (default: that of q). Packed: [T, H, E]
-    and [S, K, E], with `bags`, the number of bags, and `largest`, the numbers of keys and of queries of the largest bag
-    (default: all bags have one size). In torch a packed call chooses a method for every group of similar bags, and the
-    plan is that of bags of the largest size.
+    queries, keys: the shapes of q and k; values: the width of v (default: as q). Dense: [C, H, N, E] and [C, K, M, E]
+    (default: that of q). Packed: [T, H, E] and [S, K, E], with `bags`, the number of bags, and `largest`, the numbers
+    of keys and of queries of the largest bag (default: all bags have one size). In torch a packed call chooses a method
+    for every group of similar bags, and the plan is that of bags of the largest size.
     gradients: whether a backward will follow; gene_parallel: whether the call has a group; in_transform: whether it is
     inside forward mode or a torch.func transform; device: facts, or a device of this machine (default: the current CUDA
     device where there is one, else the CPU).
-    Raises BackendUnavailable where the call would, ShapeMismatch for shapes that are none, ValueError.
+    Raises BackendUnavailable where the call would, ShapeMismatch for shapes of another form, ValueError.
     """
     q, k = tuple(queries), tuple(queries if keys is None else keys)
-    axes = 4 if bags is None else 3
-    for name, shape in (("queries", q), ("keys", k)):
-        if len(shape) != axes or not all(isinstance(size, Integral) and size >= 0 for size in shape):
-            form = "[C, heads, rows, E]" if bags is None else "[rows, heads, E]"
-            raise ShapeMismatch(f"{name} must be a shape {form} of whole numbers; found {list(shape)}.")
-    if method not in ("auto", "stream", "moments"):
-        raise ValueError(f"method must be auto, stream or moments, not {method!r}.")
-    if backend not in ("auto", "triton", "torch"):
-        raise ValueError(f"backend must be auto, triton or torch, not {backend!r}.")
+    if len(q) != len(k) or len(q) != (4 if bags is None else 3):
+        form = "[C, heads, rows, E]" if bags is None else "[rows, heads, E]"
+        raise ShapeMismatch(f"queries and keys must be shapes {form}; found {list(q)} and {list(k)}.")
     if device is None:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    known = device if isinstance(device, Device) else device_facts(device)
     count = q[0] if bags is None else bags
     if bags is None:
         largest = k[2], q[2]
     elif largest is None:
         largest = -(-k[0] // max(1, bags)), -(-q[0] // max(1, bags))
-    chosen, chosen_method, reason = _choose(
-        known, dtype, q, k, count, method, backend, gradients, gene_parallel, in_transform
+    return _plan(
+        Question(
+            device if isinstance(device, Device) else device_facts(device),
+            *(dtype, q, k, q[-1] if values is None else values, count, largest),
+            *(method, backend, gradients, gene_parallel, in_transform),
+        )
     )
-    if gene_parallel:
-        return Plan("triton_gene_parallel" if chosen == "triton" else "torch_gene_parallel", reason)
-    width = q[-1]
-    if chosen == "torch":
-        faster_method = torch_method(method, q[1] // k[1] * largest[1], largest[0], width, in_transform)
-        return Plan("torch_moments" if faster_method == "moments" else "torch_stream", reason)
-    if chosen_method == "moments":
-        return Plan("triton_moments")
-    width += -width % ROW_STEP
-    all_keys = k[0] if bags is not None else k[2]
-    if fits_small_bags(dtype.itemsize, width, largest):
-        return Plan("triton_small_bags")
-    mean_keys = all_keys if bags is None else all_keys // max(1, bags)
-    hopper = suits_hopper(dtype.itemsize, width, mean_keys) and has_hopper(known)
-    from_moments = dq_from_moments(padded_width(width), all_keys)
-    return Plan("triton_stream_hopper" if hopper else "triton_stream", "", from_moments)
+
+
+def plan_call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    multiplicity: Tensor | None,
+    offsets: Tensor | None,
+    query_offsets: Tensor | None,
+    method: Method,
+    backend: Backend,
+    gene_parallel: bool,
+) -> Plan:
+    """The plan of a call; tensors as in spherical_attention. While torch.compile traces, sizes of bags are not known:
+    the operator looks at them when it runs (plan_stream)."""
+    tracing = torch.compiler.is_compiling()
+    requested = None if tracing else _REQUESTED.get()
+    if requested is not None:
+        method, backend = _as_requested(requested, method, backend, gene_parallel)
+    tensors = (q, k, v) if multiplicity is None else (q, k, v, multiplicity)
+    return _plan(
+        Question(
+            (_TRACED_CUDA if q.is_cuda else _TRACED_CPU) if tracing else device_facts(q.device),
+            *(q.dtype, q.shape, k.shape, v.shape[-1], len(q) if offsets is None else len(offsets) - 1),
+            *(None if tracing else _largest(q, k, offsets, query_offsets), method, backend),
+            torch.is_grad_enabled() and any(x.requires_grad for x in tensors),
+            *(gene_parallel, not tracing and transformed(), requested),
+        )
+    )
 
 
 _REQUESTED: ContextVar[Kernel | None] = ContextVar("flashsign_only", default=None)
@@ -243,47 +254,6 @@ def only(kernel: Kernel) -> Iterator[None]:
         _REQUESTED.reset(token)
 
 
-def requested_kernel() -> Kernel | None:
-    """The path that `only` asks for, None outside of it."""
-    return _REQUESTED.get()
-
-
-# --- torch or Triton, stream or moments ------------------------------------------------------------------------------
-
-
-def choose(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    multiplicity: Tensor | None,
-    bags: int,
-    method: Method,
-    backend: Backend,
-    gene_parallel: bool,
-) -> tuple[Literal["triton", "torch"], Method]:
-    """The backend of a call, and its method. With torch the method is returned unchanged: see torch_method.
-
-    Tensors as in spherical_attention; bags: how many there are. Raises BackendUnavailable where backend="triton" cannot
-    run.
-    """
-    tracing = torch.compiler.is_compiling()
-    requested = None if tracing else _REQUESTED.get()
-    if requested is not None:
-        method, backend = _as_requested(requested, method, backend, gene_parallel)
-    gradients = torch.is_grad_enabled() and (
-        q.requires_grad
-        or k.requires_grad
-        or v.requires_grad
-        or (multiplicity is not None and multiplicity.requires_grad)
-    )
-    device = (_TRACED_CUDA if q.is_cuda else _TRACED_CPU) if tracing else device_facts(q.device)
-    in_transform = not tracing and transformed()
-    chosen, method, _ = _choose(
-        device, q.dtype, q.shape, k.shape, bags, method, backend, gradients, gene_parallel, in_transform
-    )
-    return chosen, method
-
-
 def _as_requested(requested: Kernel, method: Method, backend: Backend, gene_parallel: bool) -> tuple[Method, Backend]:
     """Method and backend of a call within `only`: the requested ones, unless its own arguments say otherwise."""
     of_backend, of_method = KERNELS[requested]
@@ -291,37 +261,59 @@ def _as_requested(requested: Kernel, method: Method, backend: Backend, gene_para
     return (of_method, of_backend) if agrees and gene_parallel == requested.endswith("parallel") else (method, backend)
 
 
-def _choose(
-    device: Device,
-    dtype: torch.dtype,
-    q: Sequence[int],
-    k: Sequence[int],
-    bags: int,
-    method: Method,
-    backend: Backend,
-    gradients: bool,
-    gene_parallel: bool,
-    in_transform: bool,
-) -> tuple[Literal["triton", "torch"], Method, str]:
-    """Backend, method (with torch: unchanged), and the reason why it is not Triton; q, k: shapes."""
-    if backend == "torch":
-        return "torch", method, ""
-    of = "moments" if gene_parallel else method
-    reason = why_not_triton(device, dtype, q[-1], bags * k[1], of, in_transform)
-    if not reason and gene_parallel and dtype.itemsize != 2:
-        reason = f"With genes split over processes the kernels take 16-bit numbers only, not {dtype}"
-    if reason and backend == "triton":
-        raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
-    if not reason and backend == "auto" and device.kind != "cuda":
-        reason = 'Triton\'s interpreter is slow: ask for backend="triton"'
-    # All ranks must take the same path, so it must not depend on numbers of genes, which differ between ranks.
-    if not reason and (not bags if gene_parallel else not bags or 0 in q or 0 in k):
-        reason = "There is nothing to compute"
-    if reason:
-        return "torch", method, reason
-    if gene_parallel:
-        return "triton", "moments", ""
-    return "triton", triton_method(method, dtype.itemsize, q, k, bags, gradients), ""
+class Question(NamedTuple):
+    """All on which a plan depends. q, k: shapes; values: width of v; bags: how many; largest: numbers of keys and of
+    queries of the largest bag, None where they are not known; requested: what `only` asks for."""
+
+    device: Device
+    dtype: torch.dtype
+    q: Sequence[int]
+    k: Sequence[int]
+    values: int
+    bags: int
+    largest: tuple[int, int] | None
+    method: Method
+    backend: Backend
+    gradients: bool
+    gene_parallel: bool
+    in_transform: bool
+    requested: Kernel | None = None
+
+
+def _plan(of: Question) -> Plan:
+    if of.method not in ("auto", "stream", "moments"):
+        raise ValueError(f"method must be auto, stream or moments, not {of.method!r}.")
+    if of.backend not in ("auto", "triton", "torch"):
+        raise ValueError(f"backend must be auto, triton or torch, not {of.backend!r}.")
+    width = max(of.q[-1], of.values)
+    reason = ""
+    if of.backend != "torch":
+        method = "moments" if of.gene_parallel else of.method
+        reason = why_not_triton(of.device, of.dtype, width, of.bags * of.k[1], method, of.in_transform)
+        if not reason and of.gene_parallel and of.dtype.itemsize != 2:
+            reason = f"With genes split over processes the kernels take 16-bit numbers only, not {of.dtype}"
+        if reason and of.backend == "triton":
+            raise BackendUnavailable(f'{reason}: use backend="auto" or "torch".')
+        if not reason and of.backend == "auto" and of.device.kind != "cuda":
+            reason = 'Triton\'s interpreter is slow: ask for backend="triton"'
+        # All ranks must take the same path, so it must not depend on numbers of genes, which differ between ranks.
+        if not reason and (not of.bags or (not of.gene_parallel and (0 in of.q or 0 in of.k))):
+            reason = "There is nothing to compute"
+    by_torch = of.backend == "torch" or bool(reason)
+    if of.gene_parallel:
+        return Plan("torch_gene_parallel" if by_torch else "triton_gene_parallel", reason)
+    if by_torch:
+        keys, queries = of.largest or (of.k[-2], of.q[-2])
+        faster_method = torch_method(of.method, of.q[1] // of.k[1] * queries, keys, width, of.in_transform)
+        return Plan("torch_moments" if faster_method == "moments" else "torch_stream", reason, asked=of.method)
+    if triton_method(of, width) == "moments":
+        return Plan("triton_moments")
+    size, packed = of.dtype.itemsize, len(of.q) == 3
+    all_keys = of.k[0] if packed else of.k[2]
+    return plan_stream(of.device, size, width, of.values, all_keys, of.bags if packed else 1, of.largest, of.requested)
+
+
+# --- torch or Triton, stream or moments ------------------------------------------------------------------------------
 
 
 def why_not_triton(
@@ -349,22 +341,18 @@ def why_not_triton(
     return ""
 
 
-def triton_method(
-    method: Method, size: int, q: Sequence[int], k: Sequence[int], bags: int, gradients: bool
-) -> Literal["stream", "moments"]:
+def triton_method(of: Question, width: int) -> Literal["stream", "moments"]:
     """The method that Triton's kernels take: for "auto" the one that is faster by the measured costs.
 
-    size: bytes of a number; q, k: shapes. Of packed bags the mean size decides: reading the size of each would
-    synchronise with the GPU.
+    Of packed bags the mean size decides, so that it does not change with the largest of a batch.
     """
-    if method != "auto":
-        return method
-    width = q[-1]
+    if of.method != "auto":
+        return of.method
     if width > WIDEST["moments"]:
         return "stream"
-    packed = len(q) == 3
-    queries, keys = (q[0] / bags, k[0] / bags) if packed else (q[2], k[2])
-    return faster(size, width, bags, q[1], k[1], queries, keys, gradients, packed)
+    q, k, packed = of.q, of.k, len(of.q) == 3
+    queries, keys = (q[0] / of.bags, k[0] / of.bags) if packed else (q[2], k[2])
+    return faster(of.dtype.itemsize, width, of.bags, q[1], k[1], queries, keys, of.gradients, packed)
 
 
 def torch_method(
@@ -382,53 +370,60 @@ def torch_method(
 # --- which kernel of Triton's stream ---------------------------------------------------------------------------------
 
 
-def stream_kernel(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> Kernel:
-    """The kernel that streams a call in the kernels' layout: q [C', H, N, E], k [C', K, M, E] (operators.layout).
+def plan_stream(
+    device: Device,
+    size: int,
+    width: int,
+    values: int,
+    keys: int,
+    bags: int,
+    largest: tuple[int, int] | None,
+    requested: Kernel | None,
+) -> Plan:
+    """The kernels that stream a call. Raises BackendUnavailable where the one that `only` asks for cannot take it.
 
-    Raises BackendUnavailable where the one that `only` asks for cannot take it.
+    size: bytes of a number; width, values: of a head and of its values; keys: of a bag, or of all packed bags; bags:
+    packed ones, 1 where bags are dense; largest: as in Question.
     """
-    size, width = q.element_size(), q.shape[-1]
-    requested = _REQUESTED.get()
-    small = fits_small_bags(size, width, largest_bag(q, k, offsets, query_offsets))
-    if requested in ("triton_small_bags", "triton_stream", "triton_stream_hopper"):
-        hopper = (size, width) in tables.HOPPER and q.is_cuda and has_hopper(device_facts(q.device))
-        able = {"triton_stream": True, "triton_small_bags": small, "triton_stream_hopper": hopper}
-        if not able[requested]:
-            raise BackendUnavailable(
-                f"only({requested!r}) asks for a kernel that cannot take q {list(q.shape)} of {q.dtype} on {q.device}."
-            )
-        return requested
-    if small:
-        return "triton_small_bags"
-    keys = k.shape[2] if offsets is None else k.shape[2] // max(1, len(offsets) - 1)
-    if suits_hopper(size, width, keys) and q.is_cuda and has_hopper(device_facts(q.device)):
-        return "triton_stream_hopper"
-    return "triton_stream"
-
-
-def fits_small_bags(size: int, width: int, largest: tuple[int, int] | None) -> bool:
-    """Whether one program can do a whole bag.
-
-    size: bytes of a number; width: of a head; largest: keys and queries of the largest bag (None: not known).
-    """
+    width, values = width + -width % ROW_STEP, values + -values % ROW_STEP
     table = tables.SMALL_BAGS.get((size, padded_width(width)))
-    return table is not None and largest is not None and largest[0] <= table.keys and largest[1] <= tables.MOST_QUERIES
+    small = table is not None and largest is not None
+    small = small and largest[0] <= table.keys and largest[1] <= tables.MOST_QUERIES  # type: ignore[index,union-attr]
+    hopper = (size, width) in tables.HOPPER and values == width and has_hopper(device)
+    if requested in ("triton_small_bags", "triton_stream", "triton_stream_hopper"):
+        if not {"triton_stream": True, "triton_small_bags": small, "triton_stream_hopper": hopper}[requested]:
+            raise BackendUnavailable(f"only({requested!r}) asks for a kernel that cannot take this call.")
+        kernel = requested
+    elif small:
+        kernel = "triton_small_bags"
+    else:
+        hopper = hopper and keys // max(1, bags) >= FEWEST_HOPPER_KEYS
+        kernel = "triton_stream_hopper" if hopper else "triton_stream"
+    from_moments = kernel != "triton_small_bags" and dq_from_moments(padded_width(width), keys)
+    return Plan(kernel, "", from_moments)
 
 
-def largest_bag(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> tuple[int, int] | None:
+def plan_kernels(call: AttentionCall, method: Method) -> Plan:
+    """The plan of a call that is in the kernels' layout already, by one method: for compiled code, and for tuning."""
+    if method == "moments":
+        return Plan("triton_moments")
+    device, size, width, values = device_facts(call.q.device), call.q.element_size(), call.q.shape[3], call.v.shape[3]
+    bags = call.bags if call.packed else 1
+    return plan_stream(device, size, width, values, call.k.shape[2], bags, largest_bag(call), _REQUESTED.get())
+
+
+def largest_bag(call: AttentionCall) -> tuple[int, int] | None:
     """Numbers of keys and of queries of the largest bag; None while a CUDA graph is recorded, as the host cannot read
     offsets then."""
+    return _largest(call.q, call.k, call.offsets, call.query_offsets)
+
+
+def _largest(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None) -> tuple[int, int] | None:
     if offsets is None or query_offsets is None:
-        return k.shape[2], q.shape[2]
+        return k.shape[-2], q.shape[-2]
     if offsets.is_cuda and torch.cuda.is_current_stream_capturing():
         return None
     return largest_bag_size(offsets), largest_bag_size(query_offsets)
-
-
-def suits_hopper(size: int, width: int, keys: int) -> bool:
-    """Whether the Hopper kernel takes numbers of `size` bytes and heads of `width`, and is faster for bags of `keys`
-    keys (packed: on average)."""
-    return keys >= FEWEST_HOPPER_KEYS and (size, width) in tables.HOPPER
 
 
 def has_hopper(device: Device) -> bool:
@@ -436,23 +431,19 @@ def has_hopper(device: Device) -> bool:
     return device.kind == "cuda" and device.capability == (9, 0) and device.triton.startswith(HOPPER_TRITON)
 
 
-def hopper_block_sizes(q: Tensor, k: Tensor, query_offsets: Tensor | None) -> tuple[BlockSizes, SplitKeys]:
-    """The block sizes with which the Hopper kernel is fastest, and how it splits keys then.
-
-    q, k and query_offsets in the kernels' layout (operators.layout).
-    """
-    bags = 1 if query_offsets is None else max(1, len(query_offsets) - 1)
-    keys = k.shape[2] // bags
-    best = None
-    for sizes in tables.HOPPER[q.element_size(), q.shape[-1]]:
+def hopper_block_sizes(call: AttentionCall, tiles: Tiles) -> tuple[BlockSizes, SplitKeys]:
+    """The block sizes with which the Hopper kernel is fastest, and how it splits keys then. tiles: block sizes that are
+    taken, by the name of a kernel, "hopper" among them."""
+    q, bags = call.q, max(1, call.bags) if call.packed else 1
+    keys = call.k.shape[2] // bags
+    own = tiles.get("hopper")
+    found: list[tuple[BlockSizes, SplitKeys]] = []
+    for sizes in [own] if isinstance(own, BlockSizes) else tables.HOPPER[q.element_size(), q.shape[-1]]:
         # Packed bags differ in their numbers of keys: the mean is taken, and their keys are never split.
-        tiles = -(-q.shape[2] // sizes.own) * q.shape[0] if query_offsets is None else q.shape[2] // sizes.own + bags
-        most = MOST_SPLITS if query_offsets is None else 1
-        splits = SplitKeys.of(tiles * q.shape[1], keys, sizes, multiprocessor_count(q.device), most)
-        if best is None or splits.cost < best[1].cost:
-            best = sizes, splits
-    assert best is not None
-    return best
+        count = q.shape[2] // sizes.own + bags if call.packed else -(-q.shape[2] // sizes.own) * q.shape[0]
+        most = 1 if call.packed else MOST_SPLITS
+        found.append((sizes, SplitKeys.of(count * q.shape[1], keys, sizes, multiprocessor_count(q.device), most)))
+    return min(found, key=lambda pair: pair[1].cost)
 
 
 def dq_from_moments(width: int, keys: int) -> bool:

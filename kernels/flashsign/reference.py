@@ -12,14 +12,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from flashsign.arguments import checked
 from flashsign.errors import ShapeMismatch
 from flashsign.validation import check_tensors
 
 Normaliser = Literal["spherical", "l1", "squared_relu", "softmax"]
 
 
-@checked
 def edge_weights(q: Tensor, k: Tensor, multiplicity: Tensor, eps: float = 1e-6) -> Tensor:
     """Normalised weight of every key on every query, per cell and head. Training does not identify its sign.
 

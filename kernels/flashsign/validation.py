@@ -138,6 +138,23 @@ def check_offsets(name: str, offsets: Tensor, packed: Tensor) -> None:
         )
 
 
+def check_layer(h: Tensor, weight: Tensor, bias: Tensor | None, name: str = "h", of_weight: str = "weight") -> None:
+    """Raises ShapeMismatch unless h [..., D], weight [V, D] and bias [V] fit together in shape, dtype and device."""
+    found = f"{name} {list(h.shape)}, {of_weight} {list(weight.shape)}"
+    if h.ndim < 2 or weight.ndim != 2 or h.shape[-1] != weight.shape[1]:
+        raise ShapeMismatch(f"{name} must be [..., D] and {of_weight} [V, D] of the same width; found {found}.")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ShapeMismatch(f"bias must be [{len(weight)}]; found {list(bias.shape)}.")
+    kinds = {(x.dtype, x.device) for x in (h, weight)}
+    if bias is not None:
+        # A bias may have the float32 of the sums that it is added to, beside rows and a layer of 16 bits.
+        sums = torch.promote_types(h.dtype, torch.float32)
+        kinds |= {(h.dtype if bias.dtype == sums else bias.dtype, bias.device)}
+    if len(kinds) > 1 or not h.is_floating_point():
+        kind = " and ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        raise ShapeMismatch(f"{name} and its layer must have one floating dtype and device; found {kind}.")
+
+
 def bag_sizes(name: str, offsets: Tensor, rows: int) -> Tensor:
     """The number of rows of each bag, [C]; offsets [C + 1]. Raises ShapeMismatch as check_cut does."""
     check_cut(name, offsets, rows)

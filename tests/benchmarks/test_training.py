@@ -1,28 +1,28 @@
-"""The training benchmark on a CPU: its cells, its steps, softmax instead of flashsign. Times are not tested."""
+"""The training benchmarks on a CPU: their cells, steps and attentions, and gene parallelism in one process."""
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-
+import gene_parallel
 import lightning as L
 import pandas as pd
 import pytest
 import torch
 import training
+import training_steps as steps
+from torch import distributed
 from torch.nn.functional import scaled_dot_product_attention
-from training_parts import agree, cells, drawing, methods, steps, trace, whole
 
 import grn.model.transformer
 from flashsign import spherical_attention
-from flashsign.dispatch import Device
 
 CPU = torch.device("cpu")
+
+
 SMOKE = ["--device", "cpu", "--smoke", "--budget-s", "0.001"]
 
 
-def tiny(bags: str = "packed", keys: str = "5 %", genes: int = 40) -> cells.Point:
-    return cells.Point.of(bags, genes, keys, cells=3, vocabulary=80)
+def tiny(bags: str = "packed", keys: str = "5 %", genes: int = 40) -> steps.Point:
+    return steps.Point.of(bags, genes, keys, cells=3, vocabulary=80)
 
 
 def heads(*rows: int, seed: int = 0) -> list[torch.Tensor]:
@@ -59,7 +59,7 @@ def test_the_smoke_run_writes_the_table(tmp_path, capsys):
 
 def test_dense_softmax_is_that_of_torch():
     q, k, v = (x.unflatten(0, (2, -1)).transpose(1, 2) for x in heads(10, 14, 14))
-    found = methods.Softmax()(q, k, v, torch.rand(2, 7), eps=1e-6)
+    found = steps.Softmax()(q, k, v, torch.rand(2, 7), eps=1e-6)
     torch.testing.assert_close(found, scaled_dot_product_attention(q, k, v, enable_gqa=True))
     one = softmax(*(x[1].transpose(0, 1) for x in (q, k, v)))
     torch.testing.assert_close(found[1].transpose(0, 1), one)
@@ -68,7 +68,7 @@ def test_dense_softmax_is_that_of_torch():
 def test_packed_softmax_pads_with_keys_of_zeros():
     """Exact for the longest bag; the others have keys of zeros besides. Gradients are those of the same in torch."""
     q, k, v = leaves = heads(5, 9, 9)
-    found = methods.Softmax()(q, k, v, torch.rand(9), offsets=starts(3, 6), query_offsets=starts(4, 1))
+    found = steps.Softmax()(q, k, v, torch.rand(9), offsets=starts(3, 6), query_offsets=starts(4, 1))
     zeros = k.new_zeros(3, 2, 8)
     first = softmax(q[:4], torch.cat([k[:3], zeros]), torch.cat([v[:3], zeros]))
     expected = torch.cat([first, softmax(q[4:], k[3:], v[3:])])
@@ -78,54 +78,9 @@ def test_packed_softmax_pads_with_keys_of_zeros():
     torch.testing.assert_close(ours, theirs)
 
 
-def test_varlen_hands_over_the_bags_as_they_are(monkeypatch):
-    def varlen_attn(q, k, v, query_starts, key_starts, most_queries, most_keys, enable_gqa=False):
-        assert enable_gqa and query_starts.dtype == key_starts.dtype == torch.int32
-        assert (most_queries, most_keys) == (4, 6)
-        bags = [
-            softmax(q[a:b], k[c:d], v[c:d])
-            for a, b, c, d in zip(query_starts, query_starts[1:], key_starts, key_starts[1:], strict=False)
-        ]
-        return torch.cat(bags)
-
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
-    q, k, v = heads(5, 9, 9)
-    found = methods.Varlen()(q, k, v, None, offsets=starts(3, 6), query_offsets=starts(4, 1))
-    torch.testing.assert_close(found, torch.cat([softmax(q[:4], k[:3], v[:3]), softmax(q[4:], k[3:], v[3:])]))
-
-
-def test_a_forced_backend_that_wants_all_key_heads_gets_them(monkeypatch):
-    def stub(q, k, v, enable_gqa=False):
-        if enable_gqa:
-            raise RuntimeError("No available kernel. Aborting execution.")
-        return scaled_dot_product_attention(q, k, v)
-
-    monkeypatch.setattr(methods, "scaled_dot_product_attention", stub)
-    q, k, v = (x.unflatten(0, (2, -1)).transpose(1, 2) for x in heads(10, 14, 14))
-    attention = methods.Softmax(methods.SDPBackend.MATH)
-    for _ in range(2):
-        torch.testing.assert_close(attention(q, k, v), scaled_dot_product_attention(q, k, v, enable_gqa=True))
-    assert attention.kernel == "MATH, keys repeated"
-    with pytest.raises(RuntimeError):
-        methods.Softmax()(q, k, v)
-
-
-@pytest.mark.parametrize("bags", ["dense", "packed"])
-@pytest.mark.parametrize("keys", ["5 %", "all"])
-def test_the_model_trains_with_softmax_in_place(bags, keys):
-    point = tiny(bags, keys)
-    with methods.attending(methods.Softmax()) as _:
-        run = steps.Training(point, cells.batches(point, 2), CPU, "32-true", dropout=0.0)
-        softmax_losses = [float(run.step()) for _ in range(3)]
-    run = steps.Training(point, cells.batches(point, 2), CPU, "32-true", dropout=0.0)
-    spherical_losses = [float(run.step()) for _ in range(3)]
-    assert softmax_losses[0] == spherical_losses[0], "predictions start at the mean, whatever the attention"
-    assert softmax_losses[2] != spherical_losses[2]
-
-
 def test_the_steps_are_those_of_the_trainer():
     point = tiny("dense")
-    made = cells.batches(point, 3)
+    made = steps.batches(point, 3)
     run = steps.Training(point, made, CPU, "32-true", total=3, dropout=0.0)
     for _ in range(3):
         run.step()
@@ -144,122 +99,71 @@ def test_the_steps_are_those_of_the_trainer():
         torch.testing.assert_close(ours, theirs)
 
 
-def test_cells_are_as_the_loader_would_make_them():
-    point = cells.Point.of("packed", 1000, "5 %", cells=40, vocabulary=4000)
-    batch, again = (cells.batches(point, 1, seed=3)[0] for _ in range(2))
-    assert torch.equal(batch.bags.genes, again.bags.genes) and torch.equal(batch.multiplicity, again.multiplicity)
-    sizes = batch.bags.offsets.diff()
-    assert (
-        750 < sizes.min() < 900
-        and 1100 < sizes.max() < 1250
-        and float(sizes.float().mean()) == pytest.approx(1000, 0.05)
-    )
-    chosen = cells.regulators(point, 3)
-    assert len(chosen) == 200 and batch.bags.regulators.shape == (40, 200)
-    read = torch.isin(batch.bags.genes, chosen).float().mean()
-    assert float(read) == pytest.approx(0.05, abs=0.005)
-    assert (batch.bags.multiplicity[batch.masked] == 0).all()
-    assert torch.equal(batch.bags.multiplicity[~batch.masked], batch.multiplicity[~batch.masked])
-    assert (batch.multiplicity[~batch.masked] > 0).all() and set(batch.importance.unique().tolist()) == {0.0, 1.0, 10.0}
-    assert batch.multiplicity.shape == batch.masked.shape == batch.importance.shape == (int(sizes.sum()),)
-
-
-def test_points_have_the_members_of_their_configuration():
-    assert [tiny(*form).members for form in (("dense", "5 %"), ("dense", "all"), ("packed", "5 %"))] == [5, 0, 0]
-    asked = training.points_of(training.parsed(["--device", "cpu"]), training.SIZES)
-    assert len(asked) == 12 and {(point.genes, point.cells) for point in asked} == set(cells.CELLS.items())
-
-
-def test_ratios_are_to_softmax():
-    rates = {"flashsign": 300.0, "SDPA": 100.0, "SDPA cuDNN": 200.0, "varlen": math.nan}
-    rows = training.with_ratios([{"method": name, "cells_per_s": rate} for name, rate in rates.items()])
-    assert (rows[0]["ratio_sdpa"], rows[0]["ratio_fastest"]) == (3, 1.5)
-    assert math.isnan(training.with_ratios([{"method": "flashsign", "cells_per_s": 1.0}])[0]["ratio_fastest"])
-
-
-def test_methods_that_a_point_has():
-    names = tuple(methods.METHODS)
-    assert "varlen" not in methods.methods_at(names, "dense", "stream")
-    assert "flashsign stream" in methods.methods_at(names, "dense", "moments")
-    assert "flashsign stream" not in methods.methods_at(names, "packed", "stream")
-
-
 def test_a_trace_names_the_kernels_that_did_not_run(capsys, monkeypatch):
     for path in ("stream", "moments"):
-        wanted = trace.LAUNCHED[path]
-        assert trace.fraction(dict.fromkeys(wanted, 1.0) | {"ampere_gemm": 5.0}, wanted) == (0.5, [])
-        assert trace.fraction({"ampere_gemm": 1.0}, wanted) == (0, list(wanted))
+        wanted = training.LAUNCHED[path]
+        assert training.fraction(dict.fromkeys(wanted, 1.0) | {"ampere_gemm": 5.0}, wanted) == (0.5, [])
+        assert training.fraction({"ampere_gemm": 1.0}, wanted) == (0, list(wanted))
     # Which operations take longest depends on the machine: list all of them.
-    monkeypatch.setattr(trace, "SHOWN", 1000)
+    monkeypatch.setattr(training, "SHOWN", 1000)
     training.main([*SMOKE, "--trace"])
     assert "aten::mm" in capsys.readouterr().out
-
-
-def test_a_trace_looks_for_kernels_that_exist():
-    pytest.importorskip("triton")
-    folder = Path(trace.__file__).parents[2] / "kernels" / "flashsign" / "triton"
-    source = "".join(file.read_text() for file in folder.rglob("*.py"))
-    assert all(f"def {name}(" in source for name in trace.OURS)
-
-
-def test_the_path_is_that_of_the_cells_and_keys_of_a_batch_in_training():
-    h200 = Device("cuda", (9, 0), triton="3.6.0")
-    found = {
-        (bags, genes, keys): steps.flashsign_path(cells.Point.of(bags, genes, keys), "bf16-mixed", h200)
-        for bags in ("dense", "packed") for genes in (2000, 20000) for keys in ("5 %", "all")
-    }  # fmt: skip
-    assert found.pop(("dense", 2000, "5 %")) == "stream" and set(found.values()) == {"moments"}
-    assert steps.flashsign_path(cells.Point.of("dense", 2000, "all"), "32-true", CPU) == "torch"
 
 
 def test_agreement_is_checked(capsys, monkeypatch):
     training.main([*SMOKE, "--agree", "--keys", "regulators"])
     assert capsys.readouterr().out.count("within") == 4
-    monkeypatch.setitem(agree.TOLERANCES, "bf16-mixed", 1e-9)
+    monkeypatch.setitem(training.TOLERANCES, "bf16-mixed", 1e-9)
     with pytest.raises(SystemExit, match="bf16-mixed"):
         training.main([*SMOKE, "--agree", "--keys", "regulators", "--bags", "packed"])
 
 
-def test_whole_transcriptomes_write_a_table_of_their_own(tmp_path, capsys):
-    asked = ["--whole", "genes", "--no-compile", "--methods", "flashsign", "SDPA"]
-    training.main([*SMOKE, *asked, "--output", str(tmp_path)])
-    table = pd.read_csv(tmp_path / "training_whole.csv")
-    assert list(table.columns) == list(training.COLUMNS) and (table["status"] == "ok").all()
-    assert set(table["genes"]) == {20, 40, 60} and not table["compiled"].any()
-    assert not (tmp_path / "training.csv").exists()
+CPU = torch.device("cpu")
 
 
-def test_points_of_whole_transcriptomes_have_cells_of_one_size():
-    found = whole.points_of_whole(list(whole.PARTS))
-    assert {point.genes for point in found} == {20000, *whole.SERIES} and {point.bags for point in found} == {"packed"}
-    assert {(point.model, point.keys) for point in found} == {(m, k) for m in cells.MODELS for k in ("all", "5 %")}
-    tiny_point = whole.points_of_whole(["genes"], tiny=True)[1]
-    sizes = cells.batches(tiny_point, 1)[0].bags.offsets.diff()
-    assert float(sizes.float().std()) < 3 and abs(float(sizes.float().mean()) - 40) < 4
+@pytest.fixture
+def group():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield distributed.group.WORLD
+    distributed.destroy_process_group()
 
 
-def test_the_summary_has_ratios_and_memory_per_gene():
-    row = {"model": "default", "keys": "all", "cells": 8, "vocabulary": whole.SERIES_VOCABULARY}
-    rows = [
-        row | {"genes": genes, "method": method, "cells_per_s": rate, "memory_gib": 1 + genes * 8 / 2**20}
-        for genes in (1000, 2000, 4000)
-        for method, rate in (("flashsign", 900.0), ("SDPA cuDNN", 100.0))
-    ]
-    summary = whole.describe(rows)
-    assert "default model, 2000 genes x 8 cells, all as keys: 9.00 x cuDNN's cells/s" in summary
-    assert "flashsign, 8 cells: 1.00 GiB + 1.00 KiB per gene and cell, at most 0.0% of the largest value off" in summary
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("dtype", gene_parallel.TOLERANCES)
+def test_attention_is_compared_with_one_device_in_float64(group, packed, dtype):
+    found = gene_parallel.errors(gene_parallel.Case(packed, dtype, genes=20, width=8), group, CPU)
+    assert list(found) == list(gene_parallel.NAMES)
+    assert 0 < max(found.values()) <= gene_parallel.TOLERANCES[dtype]
 
 
-def test_the_picture_of_a_series(tmp_path):
-    rows = [
-        {"model": "default", "keys": "all", "cells": 8, "genes": genes, "method": method, "s_per_step": genes**power}
-        for genes in (1000, 2000, 4000)
-        for method, power in (("flashsign", 1), ("SDPA cuDNN", 2))
-    ]
-    table = pd.DataFrame(rows).assign(memory_gib=1.0, status="ok", device="D", precision="bf16-mixed", compiled=True)
-    table = pd.concat([table, table.head(1).assign(cells=64, s_per_step=math.nan, status="OOM")])
-    training.draw(table, tmp_path / "new" / "whole.png")
-    assert (tmp_path / "new" / "whole.png").stat().st_size > 10000
-    picture = drawing.against_genes(table.head(6))
-    assert [len(line.get_xdata()) for line in picture.axes[0].lines] == [3, 3]
-    assert set(drawing.LINES) <= set(methods.METHODS)
+def test_a_wrong_answer_is_a_complaint(group, monkeypatch):
+    """With a group, later genes get larger multiplicities."""
+    real = gene_parallel.spherical_attention
+
+    def wrong(q, k, v, m, *, group=None, **more):
+        return real(q, k, v, m if group is None else m * torch.linspace(1, 2, m.shape[-1]), group=group, **more)
+
+    monkeypatch.setattr(gene_parallel, "spherical_attention", wrong)
+    reported: list[str] = []
+    complaints = gene_parallel.attention_agrees(20, group, CPU, reported.append)
+    assert len(complaints) == len(reported) - 1 == 6 and all("NOT WITHIN" in line for line in reported[1:])
+
+
+def test_training_is_compared_step_by_step(group, monkeypatch):
+    monkeypatch.setattr(gene_parallel, "STEPS", 2)
+    reported: list[str] = []
+    points = [gene_parallel.point_of("packed", 40, "all", 3)]
+    assert gene_parallel.training_agrees(points, group, CPU, reported.append) == []
+    assert "within" in reported[1]
+
+
+def test_the_smoke_run_of_gene_parallelism_writes_the_table(monkeypatch, tmp_path, capsys):
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_PORT", "0")
+    gene_parallel.main(["--device", "cpu", "--smoke", "--only", "speed", "--output", str(tmp_path)])
+    table = pd.read_csv(tmp_path / "gene_parallel.csv")
+    assert list(table.columns) == list(gene_parallel.COLUMNS)
+    assert set(table["bags"]) == {"dense", "packed"} and set(table["keys"]) == {"5 %", "all"}
+    assert (table["s_per_step"] > 0).all() and (table["collectives"] == "gloo").all()
+    assert "speed-up" in capsys.readouterr().out

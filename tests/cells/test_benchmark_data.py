@@ -7,7 +7,7 @@ import anndata
 import numpy as np
 import pytest
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.preprocessing.recover import recover_counts
 from grn.cells.readers.matrix import to_csr
 from grn.config.schema import DataConfig
@@ -29,7 +29,7 @@ def test_pbmc3k_in_memory_and_backed():
 
 def test_pbmc3k_log_layer_is_refused_as_counts_and_recovers_them():
     path = str(FOLDER / "pbmc3k.h5ad")
-    with pytest.raises(DataError, match=r"set data\.counts: X"):
+    with pytest.raises(DataError, match=r"set data\.counts to X"):
         load_cells(DataConfig(path=path, counts="layer:lognorm"))
     adata = anndata.read_h5ad(path)
     counts, values = adata.X.toarray(), to_csr(adata.layers["lognorm"], "lognorm")

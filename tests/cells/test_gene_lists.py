@@ -8,7 +8,7 @@ import pytest
 
 from grn.cells import gene_lists
 from grn.cells.gene_lists import LISTS, digest, get_list, known, names_in, path_of, read_list
-from grn.cells.preprocessing.genes import choose_regulators
+from grn.cells.genes import choose_regulators
 from grn.cli.main import main
 from grn.errors import DataError
 
@@ -26,16 +26,15 @@ def offers(content: bytes):
     return lambda url: content
 
 
-def test_a_list_is_kept_and_read_by_name_with_how_many_are_among_the_genes():
+def test_a_list_is_kept_and_read_by_name():
     assert get_list("mouse_tfs", download=offers(b"Spi1\r\nPax5\r\n\r\nSpi1\r\n")) == ["Spi1", "Pax5"]
     assert read_list("mouse_tfs") == ["Spi1", "Pax5"]
-    positions, sentence = choose_regulators(["Actb", "Spi1"], "mouse_tfs")
-    assert list(positions) == [1] and sentence == "1 of 2 regulators were found; 1 are not in the data ('Pax5')."
+    assert list(choose_regulators(["Actb", "Spi1"], "mouse_tfs")) == [1]
 
 
 def test_a_column_of_a_table_is_read():
     assert names_in(TABLE.encode(), LISTS["zebrafish_tfs"], "file") == ["pax6a", "sox2"]
-    with pytest.raises(DataError, match="file has no column 'Symbol'; give --file a copy of https"):
+    with pytest.raises(DataError, match="lists no genes; give --file a copy of https"):
         names_in(b"Gene\nsox2\n", LISTS["zebrafish_tfs"], "file")
 
 
@@ -45,7 +44,7 @@ def test_the_hash_is_that_of_the_names_whatever_their_order_and_line_ends():
 
 
 def test_a_list_with_a_known_hash_is_refused_where_it_is_another(tmp_path):
-    with pytest.raises(DataError, match=r"The 2 names of https.* are not those of the human_tfs that grn knows"):
+    with pytest.raises(DataError, match="SHA-256"):
         get_list("human_tfs", download=offers(b"SPI1\nPAX5\n"))
     assert not path_of("human_tfs").exists()
 
@@ -53,7 +52,7 @@ def test_a_list_with_a_known_hash_is_refused_where_it_is_another(tmp_path):
 def test_a_list_without_a_known_hash_is_compared_with_what_was_got_first():
     get_list("mouse_tfs", download=offers(b"Spi1\nPax5\n"))
     get_list("mouse_tfs", download=offers(b"Pax5\r\nSpi1\r\n"))
-    with pytest.raises(DataError, match="are not those of the mouse_tfs that was got before"):
+    with pytest.raises(DataError, match="SHA-256"):
         get_list("mouse_tfs", download=offers(b"Spi1\n"))
     assert set(read_list("mouse_tfs")) == {"Spi1", "Pax5"}
 
@@ -65,29 +64,19 @@ def test_a_copy_in_a_file_works_without_a_network(tmp_path, monkeypatch, capsys)
     said = capsys.readouterr().out
     assert "mouse_tfs: 2 genes of mouse (MGI symbols), kept in" in said and "Licence: " in said
     assert main(["data", "get", "mouse_tfs", "--file", str(tmp_path / "none.txt")]) == 2
-    assert "none.txt is not a file; give --file a copy of https" in capsys.readouterr().err
+    assert "none.txt cannot be read" in capsys.readouterr().err
 
 
 def test_a_list_that_was_changed_on_the_disk_is_refused():
     get_list("mouse_tfs", download=offers(b"Spi1\nPax5\n"))
     path_of("mouse_tfs").write_text("Spi1\n")
-    with pytest.raises(DataError, match="is not as it was downloaded; delete it, and get it again"):
-        read_list("mouse_tfs")
-    path_of("mouse_tfs").with_suffix(".json").write_text("{")
-    with pytest.raises(DataError, match="is missing or damaged; delete"):
+    with pytest.raises(DataError, match="get it with: grn data get mouse_tfs"):
         read_list("mouse_tfs")
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"<html><body>404 Not Found</body></html>", "which is no gene; it should be the list mouse_tfs"),
-        (b"\n \n# nothing\n", "is empty; it should be the list mouse_tfs"),
-        (b"\xff\xfe\x00", "is not text in UTF-8"),
-    ],
-)
-def test_what_is_no_list_is_refused_and_not_kept(content, sentence):
-    with pytest.raises(DataError, match=sentence):
+@pytest.mark.parametrize("content", [b"<html><body>404 Not Found</body></html>", b"\n \n# nothing\n", b"\xff\xfe\x00"])
+def test_what_is_no_list_is_refused_and_not_kept(content):
+    with pytest.raises(DataError, match="give --file a copy of"):
         get_list("mouse_tfs", download=offers(content))
     assert not path_of("mouse_tfs").exists()
 
@@ -99,14 +88,12 @@ def test_a_machine_without_a_network_says_what_to_do(monkeypatch):
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(urllib.request, "urlopen", refused)
-    with pytest.raises(DataError, match=r"cannot be downloaded \(Name or service not known\); .* --file FILE"):
+    with pytest.raises(DataError, match=r"Name or service not known.* --file FILE"):
         get_list("fly_tfs")
 
 
 def test_a_list_that_was_not_got_and_one_that_does_not_exist_are_one_sentence(capsys):
-    with pytest.raises(
-        DataError, match="The list human_tfs is not on this machine yet; get it with: grn data get human"
-    ):
+    with pytest.raises(DataError, match="get it with: grn data get human"):
         choose_regulators(["SPI1"], "human_tfs")
     assert main(["data", "describe", "rat_tfs"]) == 2
     assert "There is no list 'rat_tfs'; the lists are human_tfs, mouse_tfs" in capsys.readouterr().err
@@ -115,7 +102,7 @@ def test_a_list_that_was_not_got_and_one_that_does_not_exist_are_one_sentence(ca
 def test_a_file_of_that_name_is_the_users(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "human_tfs").write_text("SPI1\n")
-    assert list(choose_regulators(["SPI1", "PAX5"], "human_tfs")[0]) == [0]
+    assert list(choose_regulators(["SPI1", "PAX5"], "human_tfs")) == [0]
 
 
 def test_the_commands_say_what_there_is_and_where_it_is_from(capsys):

@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 import grn.cells.simulated
 from grn.cells.simulated import read_truth, simulate
 from grn.cells.simulated_network import masters
-from grn.config.schema import SimulatedConfig
+from grn.config.schema import Simulation
 from grn.errors import ConfigError
 
 
@@ -26,7 +26,7 @@ from grn.errors import ConfigError
     seed=st.integers(0, 99),
 )
 def test_any_network_is_acyclic_signed_and_gives_counts(regulators, targets, most, types, hubs, seed):
-    config = SimulatedConfig(
+    config = Simulation(
         cells=30,
         genes=regulators + targets,
         regulators=regulators,
@@ -53,29 +53,21 @@ def test_any_network_is_acyclic_signed_and_gives_counts(regulators, targets, mos
     assert adata.obs["cell_type"].nunique() == types
 
 
-def test_the_truth_survives_a_file(tmp_path):
-    adata = simulate(SimulatedConfig(cells=20, genes=12, regulators=3))
-    adata.write_h5ad(tmp_path / "simulated.h5ad")
-    again = read_truth(anndata.read_h5ad(tmp_path / "simulated.h5ad"))
-    for column in ("source", "target", "sign"):
-        assert list(again[column]) == list(read_truth(adata)[column])
-
-
 def test_repression_is_the_share_of_negative_edges():
     shares = [
-        (read_truth(simulate(SimulatedConfig(cells=10, genes=300, repression=share)))["sign"] < 0).mean()
+        (read_truth(simulate(Simulation(cells=10, genes=300, repression=share)))["sign"] < 0).mean()
         for share in (0.0, 0.35, 0.9)
     ]
     np.testing.assert_allclose(shares, [0, 0.35, 0.9], atol=0.06)
 
 
 def test_depth_is_the_mean_count():
-    counts = simulate(SimulatedConfig(cells=300, genes=200, depth=2.0)).X
+    counts = simulate(Simulation(cells=300, genes=200, depth=2.0)).X
     assert counts.mean() == pytest.approx(2.0, rel=0.15)
 
 
 def test_a_gene_with_repressors_alone_is_expressed_and_falls():
-    adata = simulate(SimulatedConfig(cells=2000, genes=60, repression=0.95, regulators_per_target=1))
+    adata = simulate(Simulation(cells=2000, genes=60, repression=0.95, regulators_per_target=1))
     truth = read_truth(adata)
     repressed = truth[truth["sign"] < 0]
     logs = np.log1p(adata.to_df())
@@ -87,7 +79,7 @@ def test_a_gene_with_repressors_alone_is_expressed_and_falls():
 
 
 def test_edges_and_signs_can_be_found_by_correlation():
-    config = SimulatedConfig()
+    config = Simulation()
     adata = simulate(config)
     counts = adata.X.toarray()
     logs = np.log1p(counts * np.median(counts.sum(1)) / counts.sum(1, keepdims=True))
@@ -101,21 +93,8 @@ def test_edges_and_signs_can_be_found_by_correlation():
     assert (np.sign(found) == planted)[edges].mean() > 0.85
 
 
-def test_more_regulators_than_genes_are_refused():
-    with pytest.raises(ConfigError, match="leaves no target"):
-        simulate(SimulatedConfig(genes=5, regulators=5))
-
-
-def test_cells_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch):
-    config = SimulatedConfig(cells=31, genes=50, seed=3)
-    whole = simulate(config)
-    monkeypatch.setattr(grn.cells.simulated, "BLOCK", 200)
-    parts = simulate(config)
-    assert (parts.X != whole.X).nnz == 0 and read_truth(parts).equals(read_truth(whole))
-
-
 def test_whole_transcriptomes_are_as_sparse_as_they_are_shallow():
-    config = SimulatedConfig(cells=40, genes=20000, regulators=200, depth=0.42, size_sd=0.33)
+    config = Simulation(cells=40, genes=20000, regulators=200, depth=0.42, size_sd=0.33)
     adata = simulate(config)
     expressed = np.diff(adata.X.indptr)
     assert 0.1 < expressed.min() / 20000 < 0.25 < np.median(expressed) / 20000 < 0.35 < expressed.max() / 20000 < 0.75
@@ -124,7 +103,7 @@ def test_whole_transcriptomes_are_as_sparse_as_they_are_shallow():
 
 # Networks that differ between cells
 
-DIFFERENT = SimulatedConfig(cells=60, genes=400, regulators=20, cell_types=4, type_specific=0.3, changed_signs=0.2)
+DIFFERENT = Simulation(cells=60, genes=400, regulators=20, cell_types=4, type_specific=0.3, changed_signs=0.2)
 
 
 def fingerprint(adata):
@@ -151,9 +130,9 @@ def changed(config, **fields):
 @pytest.mark.parametrize(
     ("config", "known"),
     [
-        (SimulatedConfig(cells=90), "f03809df6c118d272430cb09f59fb4dec9fc2ee40fc2fa2eeb8e391bee605406"),
+        (Simulation(cells=90), "f03809df6c118d272430cb09f59fb4dec9fc2ee40fc2fa2eeb8e391bee605406"),
         (
-            SimulatedConfig(cells=60, genes=50, regulators=7, cell_types=3, regulators_per_target=2, noise=0.5, seed=4),
+            Simulation(cells=60, genes=50, regulators=7, cell_types=3, regulators_per_target=2, noise=0.5, seed=4),
             "448f7324ce5d76a9f016690b919890a412e7382af2c1a879a83895f1710cb09f",
         ),
     ],
@@ -166,7 +145,7 @@ def test_cells_without_context_are_those_of_the_first_version(config, known):
 
 def test_cascades_take_the_place_of_all_other_edges_to_their_genes():
     """Each ends in a target of its own; in every second one the first regulator acts on the target directly, too."""
-    config = SimulatedConfig(cells=30, genes=60, regulators=9, cascades=11)
+    config = Simulation(cells=30, genes=60, regulators=9, cascades=11)
     truth = read_truth(simulate(config))
     regulators_of = truth.groupby("target")["source"].agg(set).to_dict()
     masters = {f"R{number}" for number in range(1, 5)}
@@ -213,7 +192,7 @@ def test_context_repeats_with_its_seed_alone():
 
 
 def test_an_edge_of_one_type_is_seen_in_that_type_alone():
-    config = SimulatedConfig(
+    config = Simulation(
         cells=4000, genes=60, cell_types=2, regulators_per_target=1, type_specific=0.9, noise=0.5, depth=50, size_sd=0
     )
     adata = simulate(config)
@@ -230,7 +209,7 @@ def test_an_edge_of_one_type_is_seen_in_that_type_alone():
 
 
 def test_a_changed_sign_is_seen_in_the_cells():
-    config = SimulatedConfig(
+    config = Simulation(
         cells=4000, genes=60, cell_types=2, regulators_per_target=1, changed_signs=0.9, noise=0.5, depth=50, size_sd=0
     )
     adata = simulate(config)
@@ -245,7 +224,7 @@ def test_a_changed_sign_is_seen_in_the_cells():
 
 
 def test_edges_grow_and_fade_along_the_state():
-    config = SimulatedConfig(cells=4000, genes=80, cell_types=3, regulators_per_target=1, state=0.8, depth=50)
+    config = Simulation(cells=4000, genes=80, cell_types=3, regulators_per_target=1, state=0.8, depth=50)
     adata, plain = simulate(config), simulate(changed(config, state=0))
     truth, state = read_truth(adata), adata.obs["state"].to_numpy()
     assert list(truth) == ["source", "target", "sign", "along_state"]
@@ -279,9 +258,7 @@ def test_with_types_and_state_the_truth_has_both_columns(tmp_path):
 
 
 def test_composition_is_the_spread_of_levels_between_types():
-    nothing = SimulatedConfig(
-        cells=2000, genes=300, cell_types=10, regulators_per_target=0, noise=0, size_sd=0, depth=200
-    )
+    nothing = Simulation(cells=2000, genes=300, cell_types=10, regulators_per_target=0, noise=0, size_sd=0, depth=200)
     plain, composed = simulate(nothing), simulate(changed(nothing, composition=0.5))
     assert read_truth(composed).empty and list(read_truth(composed)) == ["source", "target", "sign"]
     for adata, expected in ((plain, 0.0), (composed, 0.5)):
@@ -296,7 +273,7 @@ def test_composition_is_the_spread_of_levels_between_types():
 def test_hubs_spread_out_degrees_whatever_the_abundance():
     spread, correlations = [], []
     for hubs in (0.0, 1.5):
-        adata = simulate(SimulatedConfig(cells=60, genes=3000, regulators=60, hubs=hubs, depth=5))
+        adata = simulate(Simulation(cells=60, genes=3000, regulators=60, hubs=hubs, depth=5))
         truth = read_truth(adata)
         degree = truth[truth["target"].str.startswith("G")]["source"].value_counts()
         degree = degree.reindex(adata.var_names[:60], fill_value=0)
@@ -306,33 +283,33 @@ def test_hubs_spread_out_degrees_whatever_the_abundance():
     assert abs(correlations[1]) < 0.35, "three standard errors of sixty regulators"
 
 
-def test_cells_of_types_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch):
-    config = changed(DIFFERENT, cells=31, state=0.2, composition=0.4, hubs=0.3)
+@pytest.mark.parametrize(
+    "config", [Simulation(cells=31, genes=50, seed=3), changed(DIFFERENT, cells=31, state=0.2, composition=0.4)]
+)
+def test_cells_do_not_depend_on_how_many_are_in_memory_at_a_time(monkeypatch, config):
     whole = simulate(config)
-    monkeypatch.setattr(grn.cells.simulated, "BLOCK", 1600)
+    monkeypatch.setattr(grn.cells.simulated, "BLOCK", 4 * config.genes)
     parts = simulate(config)
     assert (parts.X != whole.X).nnz == 0 and read_truth(parts).equals(read_truth(whole))
     assert parts.obs.equals(whole.obs)
 
 
 @pytest.mark.parametrize(
-    ("fields", "sentence"),
+    "fields",
     [
-        (
-            {"type_specific": 0.5, "changed_signs": 0.3, "state": 0.3},
-            r"add up to 1\.1 \(type_specific 0\.5, changed_signs 0\.3, state 0\.3\).*at most 1\.$",
-        ),
-        (
-            {"type_specific": 0.1, "cell_types": 1},
-            r"type_specific is 0\.1, .*set data\.simulated\.cell_types to at least 2",
-        ),
-        ({"cascades": 109}, r"cascades is 109, but there are 108 targets to end in and 6 regulators"),
-        ({"cascades": 1, "regulators": 1}, r"cascades is 1, but there are 119 targets to end in and 0 regulators"),
-        ({"changed_signs": 0.1, "cell_types": 1}, r"changed_signs is 0\.1, but there is a single cell type"),
+        {"genes": 5, "regulators": 5},
+        {"type_specific": 0.5, "changed_signs": 0.3, "state": 0.3},
+        {"type_specific": 0.1, "cell_types": 1},
+        {"changed_signs": 0.1, "cell_types": 1},
+        {"cascades": 109},
+        {"cascades": 1, "regulators": 1},
     ],
 )
-def test_contexts_that_cannot_be_are_refused_in_one_sentence(fields, sentence):
-    with pytest.raises(ConfigError, match=sentence) as caught:
-        simulate(SimulatedConfig(**fields))
-    assert "\n" not in str(caught.value)
-    simulate(SimulatedConfig(cells=20, type_specific=0.6, changed_signs=0.3, state=0.1))
+def test_networks_that_cannot_be_are_refused(fields):
+    with pytest.raises(ConfigError) as caught:
+        simulate(Simulation(**fields))
+    assert caught.value.field == "data.simulated"
+
+
+def test_shares_of_edges_may_add_up_to_1():
+    simulate(Simulation(cells=20, type_specific=0.6, changed_signs=0.3, state=0.1))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from grn.analysis import rehearsal
 from grn.cli.main import main
 from grn.config.schema import ModelConfig
 from grn.model import kernel_check
+from grn.training import rehearsal
 
 
 def test_the_machine_is_described_and_its_kernels_are_tested(capsys):
@@ -52,7 +52,7 @@ def test_an_estimate_is_printed_for_a_run(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--label", "type"], "--label, --regulators and --set are of a run; give its configuration or cells, too."),
+        (["--label", "type"], "No cells are given"),
         (["none.yaml"], "none.yaml"),
         (["simulated.yaml", "--set", "trainer.max_step=6"], "max_steps"),
     ],

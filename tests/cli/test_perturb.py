@@ -49,26 +49,24 @@ def test_cells_are_written(grn_perturb, regulator):
 
 
 def test_a_screen_lists_every_regulator(grn_perturb):
-    arguments = ("--screen", "knockdown", "--cell-type", "type 1", "--towards", "type 2")
+    arguments = ("--cell-type", "type 1", "--towards", "type 2")
     code, printed, _ = grn_perturb(*arguments, "--output", "screen.parquet")
-    assert code == 0 and "Each regulator by itself: knockdown in type 1, share of the way towards type 2" in printed
+    assert code == 0 and "Each regulator by itself: knockout in type 1, share of the way towards type 2" in printed
     found = pd.read_parquet("screen.parquet")
     assert len(found) == 4 and found["towards"].is_monotonic_decreasing
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    "arguments",
     [
-        ([], "Nothing is perturbed: name a regulator with --knock-out, --knock-down or --overexpress."),
-        (["--knock-out", "no such gene"], "'no such gene' is not among the genes of this run"),
-        (["--screen", "knockout"], "give both --cell-type and --towards"),
-        (["--screen", "knockout", "--knock-out", "x"], "A screen perturbs each regulator by itself"),
-        (["--towards", "type 1"], "--towards belongs to a screen"),
-        (["--where", "cell_type"], "--where is 'cell_type'; write COLUMN=VALUE"),
-        (["--basis", "X_umap", "--output", "a.csv"], "--basis is for shifts of cells, which an .h5ad holds"),
-        (["--output", "a.txt"], "--output is a.txt, but perturb writes .csv, .parquet and .h5ad"),
+        [],
+        ["--knock-out", "no such gene"],
+        ["--towards", "type 1"],
+        ["--towards", "type 1", "--cell-type", "type 2", "--knock-out", "x"],
+        ["--knock-out", "x", "--where", "cell_type"],
+        ["--knock-out", "x", "--output", "a.txt"],
     ],
 )
-def test_what_cannot_be_is_one_sentence(grn_perturb, arguments, sentence):
-    code, _, error = grn_perturb(*arguments, *(["--knock-out", "x"] if arguments[:1] == ["--where"] else []))
-    assert code == 2 and sentence in error and error.count("\n") == 1
+def test_what_cannot_be_is_one_sentence(grn_perturb, arguments):
+    code, _, error = grn_perturb(*arguments)
+    assert code == 2 and error.count("\n") == 1

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from flashsign import BackendUnavailable, EdgeSums, attention, dispatch, spherical_attention
+from flashsign.call import AttentionCall
 from flashsign.dispatch import Device, Plan, plan
 
 HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
@@ -50,6 +51,8 @@ def test_what_runs_for_q_in_float16_with_3000_genes():
         (shape(4096, 32), {"dtype": HALF, "method": "stream"}, "triton_stream"),
         (shape(4096), {"dtype": SINGLE, "method": "stream"}, "triton_stream"),
         (shape(4096), {"dtype": HALF, "method": "stream", "device": A100}, "triton_stream"),
+        (shape(4096), {"dtype": HALF, "method": "stream", "values": 16}, "triton_stream"),
+        (shape(100, 64), {"dtype": HALF, "values": 1}, "triton_small_bags"),
         (
             shape(4096),
             {"dtype": HALF, "method": "stream", "device": Device("cuda", (9, 0), "3.7.1")},
@@ -181,9 +184,9 @@ def launches(interpreter, monkeypatch):
     def watch(name, module, direction):
         real = getattr(module, direction)
 
-        def watched(*arguments, kernel=name, **options):
-            seen.append(kernel if direction == "forward" else f"{name} backward")
-            return real(*arguments, **options)
+        def watched(*arguments):
+            seen.append(name if direction == "forward" else f"{name} backward")
+            return real(*arguments)
 
         monkeypatch.setattr(module, direction, watched)
 
@@ -250,7 +253,7 @@ def test_torchs_methods_can_be_asked_for(draw, monkeypatch, kernel):
 def test_a_path_that_cannot_take_a_call_is_an_error(draw, interpreter):
     call = draw(queries=200, width=16, dtype=SINGLE)
     for kernel in ("triton_small_bags", "triton_stream_hopper"):
-        with dispatch.only(kernel), pytest.raises(BackendUnavailable, match=rf"only\('{kernel}'\) asks for a kernel"):
+        with dispatch.only(kernel), pytest.raises(BackendUnavailable, match=kernel):
             spherical_attention(*call.leaves)
     with dispatch.only("triton_moments"), pytest.raises(BackendUnavailable, match=r"no kernel for torch\.float64"):
         spherical_attention(*draw().leaves)
@@ -268,7 +271,8 @@ def test_the_largest_bag_is_read_once(monkeypatch):
     readings = []
     monkeypatch.setattr(validation, "_cut", lambda x: readings.append(x) or (0, 40, True, 28))
     q, offsets = torch.empty(1, 4, 40, 16), torch.tensor([0, 5, 5, 33, 40])
-    assert [dispatch.largest_bag(q, q, offsets, offsets) for _ in range(2)] == [(28, 28)] * 2
+    call = AttentionCall(q, q, q, q, offsets, offsets, 1e-6)
+    assert [dispatch.largest_bag(call) for _ in range(2)] == [(28, 28)] * 2
     assert len(readings) == 1
 
 
@@ -276,9 +280,9 @@ def test_while_a_graph_is_recorded_the_largest_bag_is_not_known(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     q = torch.empty(1, 4, 40, 16)
     offsets = SimpleNamespace(is_cuda=True)
-    assert dispatch.largest_bag(q, q, offsets, offsets) is None
-    assert not dispatch.fits_small_bags(2, 16, None)
-    assert dispatch.largest_bag(q, q[:, :, :7], None, None) == (7, 40)
+    assert dispatch.largest_bag(AttentionCall(q, q, q, q, offsets, offsets, 1e-6)) is None
+    assert dispatch.plan_stream(H200, 2, 16, 16, 40, 1, None, None).kernel == "triton_stream"
+    assert dispatch.largest_bag(AttentionCall(q, q[:, :, :7], q, q, None, None, 1e-6)) == (7, 40)
 
 
 def test_edge_sums_take_the_kernel_where_it_can_run(interpreter):

@@ -81,5 +81,5 @@ def test_flashsign_works_without_triton():
 
 def test_the_algebra_is_beside_the_attention():
     for name in ("fold", "Monoid", "SOFTMAX"):
-        module = {"Monoid": "monoid", "SOFTMAX": "rows.softmax"}.get(name, name)
+        module = {"Monoid": "monoid", "SOFTMAX": "rows.attention"}.get(name, name)
         assert getattr(flashsign, name) is getattr(importlib.import_module(f"flashsign.algebra.{module}"), name)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from grn.bags import Bags, Batch
 from grn.config.schema import ObjectivesConfig
+from grn.model import objectives
 from grn.model.objectives import (
     Loss,
     active_objectives,
@@ -23,7 +24,6 @@ from grn.model.objectives import (
     standardise,
     total_loss,
 )
-from grn.model.transformer import Prediction
 
 
 @pytest.fixture
@@ -146,15 +146,6 @@ def test_objectives_are_active_by_weight_and_head(make_model):
     assert list(found) == ["cell_type"] and found["cell_type"][0] == 2
 
 
-def test_label_smoothing_reaches_the_loss(make_model, batch):
-    config = ObjectivesConfig.model_validate({"cell_type": {"label_smoothing": 0.4}})
-    model = make_model()
-    prediction = model(batch.bags)
-    _, loss = active_objectives(config, model)["cell_type"]
-    assert loss(prediction, batch, model).sum == cell_type(prediction, batch, model, label_smoothing=0.4).sum
-    assert loss(prediction, batch, model).sum != cell_type(prediction, batch, model, label_smoothing=0.0).sum
-
-
 items = st.lists(st.tuples(st.floats(-9, 9), st.booleans()), max_size=6)
 
 
@@ -177,13 +168,6 @@ def test_the_mean_over_processes_is_the_mean_of_the_whole_batch(parts):
     torch.testing.assert_close(torch.stack(totals).mean(), total_loss(mean_losses(whole), weights))
     expected = sum(weights[name] * loss.sum / loss.count for name, loss in whole.items() if loss.count)
     assert float(total_loss(mean_losses(whole), weights)) == pytest.approx(float(expected))
-
-
-def test_predictions_need_their_head(batch, make_model):
-    """This is an error of ours, not of the user: a clear assertion, not an attribute of None."""
-    nothing = Prediction(batch.multiplicity, torch.zeros(5, 16), None, None)
-    with pytest.raises(AssertionError, match="only where the model has"):
-        cell_type(nothing, batch, make_model(), label_smoothing=0.0)
 
 
 OVER_GENES = {"gene_identity": gene_identity, "composition": composition}
@@ -258,9 +242,9 @@ def test_compositions_start_at_the_shares_of_genes_in_the_training_cells(make_mo
     torch.testing.assert_close(found.sum, unigram)
 
 
-def test_objectives_over_genes_need_their_weight_and_their_head(make_model):
-    on = ObjectivesConfig(gene_identity={"weight": 1.0}, composition={"weight": 2.0})
-    assert not OVER_GENES.keys() & active_objectives(on, make_model()).keys()
+def test_objectives_over_genes_need_their_weight_and_their_head(make_model, monkeypatch):
     assert not OVER_GENES.keys() & active_objectives(ObjectivesConfig(), with_heads(make_model())).keys()
-    found = active_objectives(on, with_heads(make_model()))
+    monkeypatch.setattr(objectives, "OVER_GENES", {"gene_identity": 1.0, "composition": 2.0})
+    assert not OVER_GENES.keys() & active_objectives(ObjectivesConfig(), make_model()).keys()
+    found = active_objectives(ObjectivesConfig(), with_heads(make_model()))
     assert (found["gene_identity"], found["composition"]) == ((1.0, gene_identity), (2.0, composition))

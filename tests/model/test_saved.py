@@ -237,7 +237,6 @@ def other_setting(name, value):
         other_genes(lambda genes: ["X", *genes[1:]]),
         other_genes(lambda genes: [genes[1], *genes[1:]]),
         other_setting("iterations", 3),
-        other_setting("eps", 1e-3),
         other_setting("dropout", 0.5),
     ],
 )

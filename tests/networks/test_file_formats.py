@@ -92,20 +92,6 @@ def test_slugs_are_different_plain_and_not_reserved(labels):
         assert not RESERVED.fullmatch(slug)
 
 
-def test_slugs_are_readable():
-    assert slugs(LABELS) == {
-        "attention": "attention_2",
-        "a/b": "a_b",
-        "a b": "a_b_2",
-        "": "type",
-        "β": "type_2",
-        "attention_layer0": "attention_layer0_2",
-        "T/NK cell": "T_NK_cell",
-        "type": "type_3",
-        "a_b_2": "a_b_2_2",
-    }
-
-
 def test_the_networks_of_all_types_read_back(tmp_path):
     read = networks(LABELS)
     edges, by_type = (table(read.chosen, GENES, REGULATORS, None) for table in (edge_table, edges_by_type))
@@ -123,11 +109,7 @@ def test_the_networks_of_all_types_read_back(tmp_path):
     for slug, label in label_of.items():
         expected = read.chosen.by_type[label]
         np.testing.assert_array_equal(found.varp[f"grn_{slug}"].toarray()[:, REGULATORS], expected)
-    for name, weight in (
-        ("", read.attention.weight),
-        ("_layer0", read.layers[0]),
-        ("_layer1", read.layers[1]),
-    ):
+    for name, weight in (("", read.attention.weight), ("_layer0", read.layers[0]), ("_layer1", read.layers[1])):
         np.testing.assert_array_equal(found.varp[f"grn_attention{name}"].toarray()[:, REGULATORS], weight)
     np.testing.assert_array_equal(found.varp["grn_total"].toarray()[:, REGULATORS], read.chosen.total)
     assert list(found.var_names) == list(GENES), "NA and nan are genes"
@@ -266,19 +248,6 @@ def test_edges_by_type_are_the_tables_of_the_types_one_after_the_other(q_values,
         own = found[found["cell_type"] == name].drop(columns="cell_type").reset_index(drop=True)
         expected = edge_table(read.of_type(name), GENES, REGULATORS, top_k, q_values=q_values)
         pd.testing.assert_frame_equal(own, expected)
-
-
-def test_candidates_of_weight_zero_are_listed_with_all_edges():
-    weight = np.zeros((5, 2), np.float32)
-    assert len(edge_table(Network(weight, {}, weight), GENES, REGULATORS, None)) == 8
-
-
-def test_top_k_keeps_the_strongest_of_each_target():
-    weight = np.array([[1.0, -3.0, 2.0], [0.5, 0.4, -0.6]])
-    assert strongest(weight, 1).tolist() == [[False, True, False], [False, False, True]]
-    assert strongest(weight, 2).tolist() == [[False, True, True], [True, False, True]]
-    for top_k in (None, 3, 9):
-        assert strongest(weight, top_k).all()
 
 
 def test_the_strongest_edges_go_up_and_down():

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grn.cells.cells import Cells, load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
-from grn.config.schema import Config
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
+from grn.config.schema import Config, Simulation
 from grn.messages import silent
 from grn.model.signed.regulation import Regulation
 from grn.networks.in_context import network_in_context, summary
@@ -43,7 +44,7 @@ def read(labels: bool = True, signed_layers: int = 2, **simulated) -> Read:
     """The network of 1500 cells of three types, from the linear start. Of the 60 genes, the regulators are first."""
     settings = {"cells": 1500, "genes": 60, "regulators": REGULATORS, "cell_types": 3, "depth": 20.0, **simulated}
     regulators = [f"R{number + 1}" for number in range(REGULATORS)]
-    data = {"path": "simulated:", "genes": "all", "regulators": regulators, "simulated": settings}
+    data = {"path": "simulated:", "genes": "all", "regulators": regulators, "simulated": Simulation(**settings)}
     data |= {"label_key": "cell_type"} if labels else {}
     config = Config.model_validate({"data": data, "regulation": {"members": 2, "steps": 0}})
     cells, _ = load_cells(config.data)

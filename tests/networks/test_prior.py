@@ -70,32 +70,20 @@ def test_weighing_keeps_every_pair_and_is_for_the_fit_to_do(pairs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "words"),
     [
-        (
-            lambda table: table.rename(columns={"source": "gene"}),
-            "has the columns gene, target, weight; name them source",
-        ),
-        (lambda table: table.assign(source="ENSG1"), "None of the 6 edges of .* whose regulators are named like 'R1'"),
-        (
-            lambda table: table.assign(weight="high"),
-            "row 1 .*: weight is 'high', which is not a finite number; correct or",
-        ),
-        (lambda table: table.assign(weight="0,5"), "with a decimal point, and no comma"),
-        (lambda table: table.assign(weight=0), "every weight of such an edge is 0"),
-        (lambda table: table.assign(target=table["source"]), "all of them are from a gene to itself"),
-        (lambda table: table.rename(columns={"source": "target", "target": "source"})[1:2], "swap the two columns"),
-        (lambda table: table.assign(source=table["source"].str.lower()), "differ only in upper and lower case"),
+        (lambda table: table.rename(columns={"source": "gene"}), "has the columns gene, target, weight"),
+        (lambda table: table.assign(source="ENSG1"), "None of the 6 edges .* such as 'R1'"),
+        (lambda table: table.assign(weight="high"), "row 1 .*'high'"),
+        (lambda table: table.assign(weight="0,5"), "decimal point"),
+        (lambda table: table.assign(weight=0), "None of the 6 edges"),
+        (lambda table: table.assign(source=table["source"].str.lower()), "upper and lower case"),
+        (None, "does not exist"),
     ],
 )
-def test_a_prior_that_cannot_be_used_is_one_sentence(change, sentence, pairs, tmp_path):
-    with pytest.raises(DataError, match=sentence):
-        read_prior(written(tmp_path, change(pairs)), "restrict", GENES, REGULATORS)
-
-
-def test_a_missing_file_is_one_sentence():
-    with pytest.raises(DataError, match=r"none\.csv does not exist; give network\.prior a table"):
-        read_prior("none.csv", "restrict", GENES, REGULATORS)
+def test_a_prior_that_cannot_be_used_is_refused(change, words, pairs, tmp_path):
+    with pytest.raises(DataError, match=words):
+        read_prior("none.csv" if change is None else written(tmp_path, change(pairs)), "restrict", GENES, REGULATORS)
 
 
 class Held(SimpleNamespace):
@@ -146,12 +134,7 @@ def test_a_run_with_a_prior_has_its_candidates_alone(make_config, tmp_path, caps
     )
     by_type = pd.read_parquet(tmp_path / "run" / "edges_by_type.parquet")
     assert len(by_type) == 6 and run.network.varp["grn"].nnz <= 3
-    assert set(run.network.uns["grn"]["prior"]["held_out_error"]) == {
-        "prior",
-        "shuffled",
-        "least_shuffled",
-        "all",
-    }
+    assert set(run.network.uns["grn"]["prior"]["held_out_error"]) == {"prior", "shuffled", "least_shuffled", "all"}
 
 
 def test_a_wrong_prior_is_refused_before_anything_is_trained(make_config, tmp_path, capsys):

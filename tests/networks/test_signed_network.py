@@ -8,7 +8,7 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
-from grn.errors import DataError, UserError
+from grn.errors import DataError
 from grn.networks.signed_network import (
     SignedNetwork,
     edge_list,
@@ -77,11 +77,9 @@ def test_what_signs_mean_is_read_without_the_matrices(tiny_run, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("other", "found"), [(pd.DataFrame(), "not as DataFrame"), (AnnData(np.zeros((1, 2), np.float32)), "holds no")]
-)
-def test_what_is_not_a_network_is_refused_with_where_to_find_one(other, found):
-    with pytest.raises(UserError, match=rf"{found}.*give the network of a loaded run \(run\.network\)"):
+@pytest.mark.parametrize("other", [pd.DataFrame(), AnnData(np.zeros((1, 2), np.float32))])
+def test_what_is_not_a_network_is_refused_with_where_to_find_one(other):
+    with pytest.raises(DataError, match=r"holds no network.*run\.network"):
         signed_network(other)
 
 

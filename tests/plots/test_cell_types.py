@@ -9,10 +9,7 @@ import pytest
 from matplotlib.text import Text
 from scipy import sparse
 
-from grn.errors import UserError
-from grn.networks.signed_network import signed_network
-from grn.plots.network.cell_types import cell_type_regulators, main, strongest_of_each
-from grn.plots.style import save
+from grn.plots.cell_types import cell_type_regulators, strongest_of_each
 
 GENES = ["A", "B", "x", "y", "$z$"]
 
@@ -97,15 +94,3 @@ def test_a_network_without_edges_says_so(network):
     for key in list(network.varp):
         network.varp[key] = matrix({})
     assert texts(cell_type_regulators(network)) == ["The network has no edges."]
-
-
-def test_an_anndata_without_a_network_is_refused():
-    with pytest.raises(UserError, match=r'uns\["grn"\]'):
-        cell_type_regulators(anndata.AnnData(np.zeros((1, 2), np.float32)))
-
-
-def test_a_run_folder_becomes_the_same_picture(network, tmp_path):
-    network.write_h5ad(tmp_path / "network.h5ad")
-    main(tmp_path, tmp_path / "picture.png")
-    save(cell_type_regulators(signed_network(network)), tmp_path / "same.png")
-    assert (tmp_path / "picture.png").read_bytes() == (tmp_path / "same.png").read_bytes()

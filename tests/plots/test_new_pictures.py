@@ -84,7 +84,7 @@ def test_within_and_between_of_a_network_are_those_of_its_edges(run):
     np.testing.assert_allclose(both["between"], both["between_other"], atol=1e-4)
     grn.plots.within_and_between(adata)
     adata.uns["grn"]["level_error"] = 0.5
-    with pytest.raises(UserError, match="count differences between states, too"):
+    with pytest.raises(UserError, match=r"run\.edges"):
         grn.plots.within_and_between(adata)
 
 
@@ -111,7 +111,7 @@ def test_two_types_put_each_edge_at_its_two_weights(typed):
     dots = np.concatenate([np.asarray(each.get_offsets()) for each in axes.collections])
     assert {(0.9, -0.8), (0.3, 0.0), (0.0, 0.7), (-0.2, 0.0)} == {(round(x, 3), round(y, 3)) for x, y in dots}
     assert "A → x" in texts(axes) and "B → y" not in texts(axes)
-    with pytest.raises(UserError, match="no cell type 'T3'; its types are 'T1', 'T2'"):
+    with pytest.raises(UserError, match="'T3'"):
         grn.plots.network_difference(typed, "T1", "T3")
 
 
@@ -123,7 +123,7 @@ def test_a_comparison_is_drawn_for_its_conditions():
     axes = grn.plots.network_difference(table, "ctrl", "stim")
     marked = [c for c in axes.collections if c.get_label() == "stronger in stim"]
     np.testing.assert_allclose(marked[0].get_offsets(), [[0.1, 0.6]])
-    with pytest.raises(UserError, match="no condition 'other'"):
+    with pytest.raises(UserError, match="'other'"):
         grn.plots.network_difference(table, "ctrl", "other")
 
 
@@ -133,7 +133,7 @@ def test_layers_are_side_by_side_and_claim_no_sign(run):
     assert titles == [f"Layer {number + 1}" for number in range(len(titles))] and titles
     assert all(axes.images[0].get_array().min() >= 0 for axes in picture.axes if axes.images)
     assert any("no sign claimed" in text for text in {t.get_text() for t in picture.findobj(Text)})
-    with pytest.raises(UserError, match="none is in this object"):
+    with pytest.raises(UserError, match="layers"):
         grn.plots.attention_layers(anndata.AnnData(np.ones((2, 2))))
 
 
@@ -159,32 +159,15 @@ def test_arrows_end_before_the_box_of_their_target_however_long_its_name_is():
         assert not inside, f"an arrow's tip lies under {inside}"
 
 
-def test_more_genes_get_more_room():
-    few, many = (
-        grn.plots.network_graph(
-            pd.DataFrame([(gene, f"{gene}{number}") for gene in "ABC" for number in range(count)])
-            .set_axis(["source", "target"], axis=1)
-            .assign(weight=1.0)
-        ).figure.get_size_inches()
-        for count in (4, 10)
-    )
-    assert (many > few).all()
-
-
 def test_activity_colours_cells_where_they_are(cells):
     axes = grn.plots.regulator_activity(cells, "A", label_key="type")
     dots = axes.collections[0]
     places = {tuple(place): value for place, value in zip(dots.get_offsets(), dots.get_array(), strict=True)}
     assert places == {(0, 0): 2.0, (1, 0): -1.0, (0, 1): 0.0, (1, 1): 1.0}
     assert {"s", "t", "Activity of A"} <= texts(axes)
-    for options, sentence in (
-        ({"basis": "X_tsne"}, r"no obsm\['X_tsne'\]"),
-        ({"label_key": "b"}, "Column 'b' is not in obs"),
-    ):
-        with pytest.raises(UserError, match=sentence):
-            grn.plots.regulator_activity(cells, "A", **options)
-    with pytest.raises(UserError, match="has no regulator 'B'"):
-        grn.plots.regulator_activity(cells, "B")
+    for options in ({"basis": "X_tsne"}, {"label_key": "b"}, {"regulator": "B"}):
+        with pytest.raises(UserError, match=repr(next(iter(options.values())))):
+            grn.plots.regulator_activity(cells, **{"regulator": "A"} | options)
 
 
 def test_a_label_that_had_to_move_away_from_its_cells_is_led_to_their_middle(cells):
@@ -212,8 +195,6 @@ def test_a_volcano_colours_what_the_members_agree_on_and_leaves_out_what_was_per
     np.testing.assert_allclose(dots.get_offsets(), [[0.5, 5], [-0.4, 8], [0.6, 1.2]])
     assert [to_hex(colour) for colour in dots.get_facecolors()[:2]] == [UP, DOWN]
     assert {"up", "down", "1 rise", "1 fall"} <= texts(axes) and not {"A", "unsure"} & texts(axes)
-    with pytest.raises(UserError, match=r"what grn\.perturb returns"):
-        grn.plots.perturbation_volcano(pd.DataFrame({"gene": []}))
 
 
 def test_a_picture_is_drawn_into_the_axes_that_are_given(typed, run):
@@ -223,17 +204,12 @@ def test_a_picture_is_drawn_into_the_axes_that_are_given(typed, run):
     assert grn.plots.confusion_matrix(run.confusion, ax=ax) is ax and ax.images
 
 
-def test_showing_outside_of_a_notebook_is_refused(typed):
-    with pytest.raises(UserError, match="show=True displays a picture in a notebook"):
-        grn.plots.network_graph(typed, show=True)
-
-
 def test_genes_that_are_not_there_are_refused(typed):
     for draw in (
         lambda: grn.plots.network_graph(typed, "a", cell_type="T1"),
         lambda: grn.plots.clustered_heatmap(typed, cell_type="T1", regulators=["A", "a"]),
     ):
-        with pytest.raises(UserError, match="The network has no gene 'a'; did you mean 'A'"):
+        with pytest.raises(UserError, match="'a'; did you mean 'A'"):
             draw()
 
 

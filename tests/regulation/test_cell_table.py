@@ -1,7 +1,5 @@
 """The fitted cells as tensors: ranks, standardised targets, and batches of both kinds."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.regulation import cell_table as module
-from grn.regulation.cell_table import CellTable, cell_ranks, centred, sampled, set_units
-from grn.regulation.training_cells import TrainingCells
+from grn.regulation.cell_table import CellTable, TrainingCells, cell_ranks, centred, sampled, set_units
 
 REGULATORS = np.array([1, 4])
 ROWS = np.array([0, 2, 3, 5, 6, 8, 9, 11])
@@ -58,16 +55,6 @@ def test_ranks_are_the_same_for_every_order_of_cells_and_every_increasing_scale(
     assert not np.allclose(found, multiplicity.toarray())
 
 
-def test_ranking_changes_no_multiplicity_and_ignores_stored_zeros():
-    multiplicity = training_cells().multiplicity
-    before = multiplicity.toarray()
-    with_zeros = multiplicity.copy()
-    with_zeros.data[::3] = 0
-    found = cell_ranks(with_zeros)
-    np.testing.assert_array_equal(multiplicity.toarray(), before)
-    np.testing.assert_array_equal(found.toarray(), cell_ranks(sp.csr_matrix(with_zeros.toarray())).toarray())
-
-
 @pytest.mark.parametrize("dense", [module.KEPT, 0])
 def test_a_batch_has_the_members_own_cells_and_kinds(monkeypatch, dense):
     """Standardised multiplicities for members that predict these, and standardised ranks for the others; the table may
@@ -93,19 +80,6 @@ def test_a_batch_has_the_members_own_cells_and_kinds(monkeypatch, dense):
     assert len(table) == len(ROWS)
 
 
-def test_targets_have_mean_0_and_sd_1_over_the_fitted_cells():
-    table = table_of(training_cells())[1]
-    for targets in (table.values, table.ranks):
-        found = targets(torch.arange(len(ROWS)))
-        torch.testing.assert_close(found.mean(0), torch.zeros(6), atol=1e-5, rtol=0)
-        torch.testing.assert_close(found.std(0, correction=0), torch.ones(6), atol=1e-4, rtol=0)
-
-
-def test_without_states_every_cell_has_the_same_one():
-    table = table_of(training_cells(states=False))[1]
-    assert table.states.shape == (len(ROWS), 1) and (table.states == 1).all()
-
-
 def test_units_are_the_sds_within_states_and_centres_the_means_of_states():
     cells = training_cells()
     layer, _ = table_of(cells)
@@ -129,12 +103,6 @@ def test_no_value_counts_as_more_than_the_limit(monkeypatch):
         targets = getattr(free, kind)(rows)
         assert 0 < (targets > 0.5).sum() < targets.numel()
         torch.testing.assert_close(getattr(limited, kind)(rows), targets.clamp(max=0.5))
-
-
-def test_without_differences_in_depth_its_unit_is_one():
-    cells = replace(training_cells(), basal=np.ones(12, np.float32))
-    layer, table = table_of(cells)
-    assert layer.unit[-1] == 1 and (table.inputs[:, -1] == 1).all()
 
 
 def test_differences_within_states_have_no_levels():

@@ -12,9 +12,9 @@ from scipy.stats import rankdata
 
 from grn.networks.evidence.false_discovery import edge_evidence
 from grn.regulation import knockoffs
-from grn.regulation.knockoffs import METHODS, KnockoffFit, fit_with_knockoffs, independent_shares, strata
+from grn.regulation.cell_table import TrainingCells
+from grn.regulation.knockoffs import KnockoffFit, fit_with_knockoffs, independent_shares
 from grn.regulation.linear import LinearFit, Penalties
-from grn.regulation.training_cells import TrainingCells
 
 CELLS, GENES, STATES = 600, 24, 3
 FITTED = np.arange(CELLS - 60)
@@ -60,47 +60,29 @@ def regulators():
 def test_knockoffs_are_no_copies_of_cells_that_were_drawn_with_the_same_seed(seed):
     """Their noise would be that of the cells, if both were the first numbers of default_rng(seed)."""
     drawn = np.random.default_rng(seed).standard_normal((400, 5))
-    found = METHODS["knockoffs"](drawn, np.ones(400), np.zeros(400, int), knockoffs.own_generator(seed))
+    found = knockoffs.knockoffs(drawn, np.ones(400), np.zeros(400, int), knockoffs.own_generator(seed))
     of_own = [np.corrcoef(drawn[:, j], found[:, j])[0, 1] for j in range(5)]
     assert np.abs(of_own).max() < 0.3  # 6 standard errors; 0.7 with the same numbers
 
 
-def test_strata_hold_every_cell_once_and_one_type_each(regulators):
-    _, basal, cell_types = regulators
-    found = strata(basal, cell_types)
-    np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.arange(CELLS))
-    assert all(len(set(cell_types[stratum])) == 1 and len(stratum) >= 20 for stratum in found)
-    assert len(strata(basal[:30], np.zeros(30))) == 1  # too few cells to part
-
-
-def test_shuffled_knockoffs_are_whole_rows_of_their_stratum(regulators):
-    values, basal, cell_types = regulators
-    drawn = METHODS["shuffled"](values, basal, cell_types, np.random.default_rng(0))
-    for stratum in strata(basal, cell_types):
-        rows, moved = (sorted(map(tuple, table[stratum].tolist())) for table in (values, drawn))
-        assert rows == moved
-    assert (drawn != values).any(1).mean() > 0.9
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_knockoffs_keep_each_types_values_and_depth(regulators, method):
+def test_knockoffs_keep_each_types_values_and_depth(regulators):
     values, basal, cell_types = regulators
     before = values.copy()
-    drawn = METHODS[method](values, basal, cell_types, np.random.default_rng(0))
+    drawn = knockoffs.knockoffs(values, basal, cell_types, np.random.default_rng(0))
     np.testing.assert_array_equal(values, before)
     for cell_type in np.unique(cell_types):
         own = cell_types == cell_type
         np.testing.assert_array_equal(np.sort(drawn[own], 0), np.sort(values[own], 0))
     correlation = [np.corrcoef(table[:, 2], basal)[0, 1] for table in (values, drawn)]
     assert correlation[1] == pytest.approx(correlation[0], abs=0.1)
-    again = METHODS[method](values, basal, cell_types, np.random.default_rng(0))
+    again = knockoffs.knockoffs(values, basal, cell_types, np.random.default_rng(0))
     np.testing.assert_array_equal(drawn, again)
 
 
 def test_knockoffs_correlate_as_their_regulators_do():
     generator = np.random.default_rng(0)
     values = generator.standard_normal((4000, 5)) + generator.standard_normal((4000, 1))
-    drawn = METHODS["knockoffs"](values, np.ones(4000), np.zeros(4000, int), generator)
+    drawn = knockoffs.knockoffs(values, np.ones(4000), np.zeros(4000, int), generator)
     both = np.corrcoef(values.T, drawn.T)
     among, across = both[:5, :5], both[:5, 5:]
     np.testing.assert_allclose(both[5:, 5:], among, atol=0.08)
@@ -117,13 +99,6 @@ def test_independent_regulators_have_independent_knockoffs_and_twins_none():
     assert np.linalg.eigvalsh(2 * twins - np.diag(share))[0] > 0
 
 
-def test_a_regulator_that_never_varies_has_itself_as_knockoff():
-    values = np.ones((100, 3), np.float32)
-    values[:, 0] = np.arange(100)
-    drawn = METHODS["knockoffs"](values, np.ones(100), np.zeros(100, int), np.random.default_rng(0))
-    np.testing.assert_array_equal(drawn[:, 1:], 1)
-
-
 def is_planted() -> np.ndarray:
     edges = np.zeros((GENES, len(REGULATORS)), dtype=bool)
     for target, (regulator, _) in PLANTED.items():
@@ -131,11 +106,10 @@ def is_planted() -> np.ndarray:
     return edges
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_planted_edges_have_small_q_and_the_others_large(method):
+def test_planted_edges_have_small_q_and_the_others_large():
     """Over all states, and in each; so do confidences."""
     edges = is_planted()
-    together, of_states = edge_evidence(fitted(True, method=method), REGULATORS)
+    together, of_states = edge_evidence(fitted(True), REGULATORS)
     assert len(of_states) == STATES
     for each in (together, *of_states):
         q = each.q
@@ -145,9 +119,8 @@ def test_planted_edges_have_small_q_and_the_others_large(method):
         assert each.confidence[edges].min() > np.median(each.confidence[~edges])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_planted_slopes_have_their_signs_in_every_state(method):
-    fit = fitted(True, method=method)
+def test_planted_slopes_have_their_signs_in_every_state():
+    fit = fitted(True)
     assert fit.slopes.shape == fit.null_slopes.shape == (STATES, GENES, len(REGULATORS))
     for target, (regulator, sign) in PLANTED.items():
         slopes = sign * fit.slopes[:, target, np.searchsorted(REGULATORS, regulator)]
@@ -246,13 +219,6 @@ def sds_within(values: np.ndarray, states: np.ndarray) -> np.ndarray:
     return (values - states @ ((states.T @ values) / states.sum(0)[:, None])).std(0)
 
 
-def test_neither_a_regulator_nor_its_knockoff_regulates_itself():
-    fit = fitted(True)
-    for table in (fit.slopes, fit.null_slopes):
-        assert (table[:, REGULATORS, range(len(REGULATORS))] == 0).all()
-        assert np.count_nonzero(table) == table.numel() - STATES * len(REGULATORS)
-
-
 def test_without_states_there_is_one_network():
     fit = fitted(True, states=False)
     assert fit.slopes.shape == (1, GENES, len(REGULATORS)) and fit.share.tolist() == [1]
@@ -265,26 +231,3 @@ def test_cells_that_are_not_fitted_are_not_read():
     values[len(FITTED) :] = 1e6
     other = fit_with_knockoffs(replace(known, multiplicity=sparse.csr_matrix(values)), GIVEN, GIVEN, seed=1)
     assert torch.equal(other.slopes, fitted(True).slopes)
-
-
-def test_the_seed_alone_draws_the_knockoffs():
-    one, other = fitted(True), fitted(True)
-    assert torch.equal(one.null_slopes, other.null_slopes)
-    drawn = fit_with_knockoffs(known_cells(True), GIVEN, GIVEN, seed=2)
-    assert not torch.equal(drawn.null_slopes, one.null_slopes)
-
-
-def test_without_a_ratio_all_states_have_the_same_slopes():
-    one, shared = fitted(True), fitted(True, penalties=replace(GIVEN, ratio=0.0))
-    assert torch.equal(shared.slopes[0], shared.slopes[1]) and not torch.equal(one.slopes[0], one.slopes[1])
-
-
-def test_cells_of_one_depth_are_fitted_without_it():
-    even = replace(known_cells(True), basal=np.ones(CELLS, np.float32))
-    found = fit_with_knockoffs(even, GIVEN, GIVEN, seed=1)
-    assert (found.slopes - fitted(True).slopes).abs().max() < 0.1  # nothing follows the depth
-
-
-def test_other_methods_are_unknown():
-    with pytest.raises(KeyError, match="guessed"):
-        fitted(True, method="guessed")

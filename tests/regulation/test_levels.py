@@ -7,10 +7,10 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
+from grn.regulation.cell_table import TrainingCells
 from grn.regulation.levels import level_error, state_levels
 from grn.regulation.linear import Penalties
-from grn.regulation.training_cells import TrainingCells
 
 REGULATORS, GENES, STATES, EACH = 6, 46, 8, 60
 PENALTY = Penalties(torch.full((GENES,), 30.0).double(), 0.0, 1.0)
@@ -67,22 +67,6 @@ def test_cells_that_are_not_fitted_are_not_read():
     assert level_error(fitted, PENALTY) == level_error(replace(fitted, multiplicity=sp.csr_matrix(values)), PENALTY)
 
 
-def test_the_order_of_states_and_their_copies_does_not_matter():
-    """Memberships in columns of any order; a state that no cell has adds nothing."""
-    known = cells(follows=1, composition=1)
-    membership = np.column_stack([known.states[:, ::-1], np.zeros(len(known.basal), np.float32)])
-    other = replace(known, states=membership)
-    found, again = level_error(known, PENALTY), level_error(other, PENALTY)
-    assert again == pytest.approx(found)
-
-
-def test_soft_memberships_are_compared_too():
-    known = cells(follows=1, composition=0)
-    other = replace(known, states=0.9 * known.states + 0.1 / STATES)
-    found = level_error(other, PENALTY)
-    assert found < 0.6
-
-
 def test_moments_give_what_a_regression_on_the_cells_gives():
     """One state left out after the other, by scikit-learn, with soft memberships as weights of the cells."""
     from sklearn.linear_model import Ridge
@@ -101,11 +85,6 @@ def test_moments_give_what_a_regression_on_the_cells_gives():
             error += own.sum() * (difference[gene] - difference[among] @ ridge.coef_) ** 2
             variance += own.sum() * difference[gene] ** 2
     assert level_error(known, PENALTY) == pytest.approx(error / variance, rel=1e-4)
-
-
-def test_one_state_has_nothing_to_compare():
-    known = cells(follows=1, composition=0, sizes=(60,))
-    assert level_error(known, PENALTY) == 1
 
 
 def test_state_levels_are_means_weighted_by_membership():

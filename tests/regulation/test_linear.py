@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from grn.regulation import linear, ridge
-from grn.regulation.linear import Penalties, choose_penalties, fit_linear, taken_out
+from grn.regulation.linear import Penalties, choose_penalties, fit_linear, without
 
 CELLS, REGULATORS, GENES = 400, 5, 25
 OWN = torch.arange(REGULATORS)  # the first genes regulate the others
@@ -35,6 +35,10 @@ def planted(
     y += states.numpy() @ generator.normal(size=(len(sizes), GENES)) * 3
     y[:, :REGULATORS] = x
     return torch.as_tensor(x), torch.as_tensor(y), states, torch.as_tensor(slopes)
+
+
+def taken_out(values: torch.Tensor, covariates: torch.Tensor) -> torch.Tensor:
+    return without(covariates)(values)
 
 
 def folds_of(cells: int) -> torch.Tensor:
@@ -76,14 +80,6 @@ def test_slopes_that_differ_between_states_are_found(seed):
     assert shared.ratio == 0 and found.error < 0.8 * shared.error
 
 
-def test_one_state_has_no_deviations():
-    x, y, states, _ = planted([200], 0.0)
-    found = chosen(x, y, states, ratios=(0.5, 1.0))
-    assert found.ratio == 0
-    fit = fit_linear(x, y, states, None, OWN, found)
-    assert fit.deviations.shape == (1, GENES, REGULATORS + 1) and (fit.deviations == 0).all()
-
-
 def test_levels_of_states_change_no_penalty_and_no_slope():
     """They are taken out of regulators and targets alike."""
     x, y, states, _ = planted([100, 60, 40], 0.5)
@@ -105,24 +101,6 @@ def test_the_grid_is_widened_where_its_end_is_best(grid):
     assert clean.penalty.max() < 999 if grid[0] == 1000 else clean.penalty.max() > 0.03
     assert rest.penalty[REGULATORS:].median() > 5 * clean.penalty[REGULATORS:].median()
     assert rest.penalty[REGULATORS:].median() > 30
-
-
-def test_a_single_penalty_is_taken_as_it_is():
-    x, y, states, _ = planted([150, 150], 0.3)
-    found = chosen(x, y, states, [12345.0])
-    assert (found.penalty == 12345).all() and found.penalty.shape == (GENES,)
-
-
-def test_targets_have_penalties_of_their_own():
-    """Half of them are noise, the others nearly free of it."""
-    x, y, states, _ = planted([100], 0.0, noise=0.1)
-    noise = torch.arange(GENES) % 2 == 0
-    noise[:REGULATORS] = False
-    y[:, noise] = torch.randn(100, int(noise.sum()), generator=torch.Generator().manual_seed(1)).double()
-    found = chosen(x, y, states, [1.0, 10.0, 100.0, 1000.0])
-    clean = ~noise
-    clean[:REGULATORS] = False
-    assert found.penalty[noise].median() > found.penalty[clean].median()
 
 
 def test_a_larger_ratio_is_taken_where_it_is_as_good(monkeypatch):
@@ -151,13 +129,6 @@ def test_a_state_with_few_cells_is_drawn_to_the_shared_slopes():
         pulled.append(float(difference @ expected / expected.square().sum()))
     assert 0 < pulled[0] < pulled[1] < pulled[2] < 1.05
     assert pulled[0] < 0.3 and pulled[2] > 0.7
-
-
-def test_the_bias_is_the_states_mean_of_a_target():
-    """In the form that the layer reads: x centred in every state."""
-    x, y, states, _ = planted([70, 80, 50], 0.5)
-    fit = fit_linear(taken_out(x, states), y, states, None, OWN, Penalties(torch.ones(GENES), 0.7, 1.0))
-    torch.testing.assert_close(fit.bias, (states / states.sum(0)).mT @ y)
 
 
 def test_the_depth_takes_what_follows_it_and_is_not_penalised():
@@ -274,26 +245,3 @@ def test_a_prior_that_is_true_helps_and_a_shuffled_one_is_not_used(seed):
     shuffled = torch.cat([listed[:20], listed[order]])
     useless, without_it, with_it = weighed(truth, shuffled.double(), seed)
     assert useless.prior.unlisted == 1 and useless.factor is None and with_it == without_it
-
-
-def test_the_fit_is_that_of_a_table_of_all_targets():
-    """Written out: features and targets without the covariates, one solution of all targets for each ratio."""
-    x, y, states, _ = planted([70, 80, 50], 0.5)
-    depth = torch.randn(len(x), generator=torch.Generator().manual_seed(0)).double()
-    penalty = torch.logspace(-1, 1, GENES).double()
-    found = fit_linear(x, y, states, depth, OWN, Penalties(penalty, 0.7, 1.0))
-    covariates = torch.cat([states, depth[:, None]], 1)
-    rest, slopes, deviations = y, 0, 0
-    for factor in linear.FREEDOM:
-        features = ridge.Features(taken_out(x, covariates), states, factor * 0.7, OWN)
-        solution = ridge.Ridge(
-            features.matrix(), taken_out(y, covariates), OWN, features.of_regulators(torch.device("cpu"))
-        )
-        coefficients = solution.coefficients(factor * penalty) / 2
-        rest = rest - ridge.Features(x, states, factor * 0.7, OWN).matrix() @ coefficients
-        shared, of_states = features.slopes(coefficients)
-        slopes, deviations = slopes + shared, deviations + of_states
-    bias = torch.linalg.pinv(covariates) @ rest
-    torch.testing.assert_close(found.slopes, torch.cat([slopes, bias[3:].mT], 1))
-    torch.testing.assert_close(found.deviations[..., :-1], deviations)
-    torch.testing.assert_close(found.bias, bias[:3])

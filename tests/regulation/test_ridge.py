@@ -53,16 +53,6 @@ def solved(features: Features, y: torch.Tensor) -> Ridge:
 PENALTY = torch.logspace(-1, 2, GENES, dtype=torch.float64)  # each target has its own
 
 
-@pytest.mark.parametrize("cells", [6, 10, 60])  # fewer than features, and more
-@pytest.mark.parametrize("copies", [1, 2])
-@pytest.mark.parametrize("ratio", [0.0, 0.8])
-def test_coefficients_are_those_of_a_direct_solve_for_each_target(cells, copies, ratio):
-    features, y = problem(cells, copies=copies, ratio=ratio)
-    ridge = solved(features, y)
-    assert ridge.dual == (cells < features.matrix().shape[1])
-    torch.testing.assert_close(ridge.coefficients(PENALTY), direct(features, y, PENALTY), **close)
-
-
 @given(st.integers(0, 1000), st.integers(4, 40), st.integers(1, 3), st.integers(1, 2), st.sampled_from([0, 0.3, 2]))
 def test_they_are_so_for_every_number_of_cells_states_and_copies(seed, cells, states, copies, ratio):
     features, y = problem(cells, states, copies, ratio, seed)
@@ -111,15 +101,6 @@ def test_the_ratio_divides_the_penalty_of_deviations_by_its_square():
         torch.testing.assert_close(torch.cat([shared[target], *deviations[:, target]]), expected, **close)
 
 
-def test_without_a_ratio_the_states_do_not_matter():
-    features, y = problem(40, ratio=0.0)
-    others = Features(features.x, features.states.flip(1), 0.0, OWN)
-    assert features.blocks == 1 and torch.equal(features.matrix(), features.x)
-    shared, deviations = features.slopes(solved(features, y).coefficients(PENALTY))
-    assert len(deviations) == 0
-    assert torch.equal(shared, others.slopes(solved(others, y).coefficients(PENALTY))[0])
-
-
 @pytest.mark.parametrize("cells", [10, 60])  # of training: dual and primal
 def test_the_held_out_error_is_that_of_the_other_folds_solutions(cells):
     features, y = problem(3 * cells // 2)
@@ -159,28 +140,3 @@ def test_the_held_out_error_is_the_same_in_blocks_of_targets_and_of_cells(monkey
     torch.testing.assert_close(error_of([0.5, 40.0]), whole, **close)
     torch.testing.assert_close(error_of([40.0]), whole[1:], **close)
     assert whole.std() > 0.01
-
-
-def test_products_are_those_of_the_whole_matrix(monkeypatch):
-    features, y = problem(50)
-    matrix, cells = features.matrix(), torch.tensor([3, 1, 4, 44, 5, 9, 2, 6])
-    monkeypatch.setattr(module, "CELLS", 3)
-    torch.testing.assert_close(features.products(), matrix.mT @ matrix, **close)
-    torch.testing.assert_close(features.products(y), matrix.mT @ y, **close)
-    torch.testing.assert_close(features.products(y, cells), matrix[cells].mT @ y[cells], **close)
-    plain = Features(features.x, features.states, 1.0, OWN)
-    torch.testing.assert_close(plain.matrix() * features.scale(), matrix, **close)
-
-
-def test_columns_are_read_a_few_at_a_time_and_changed_when_they_are_read(monkeypatch):
-    y = torch.arange(30.0).view(3, 10)
-    asked = []
-
-    def read(some):
-        asked.append(some)
-        return y[:, some]
-
-    monkeypatch.setattr(module, "COLUMNS", 4)
-    blocks = list(Columns((3, 10), read).each(torch.neg).blocks())
-    assert asked == [slice(0, 4), slice(4, 8), slice(8, 10)] == [some for some, _ in blocks]
-    torch.testing.assert_close(torch.cat([block for _, block in blocks], 1), -y)

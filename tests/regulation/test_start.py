@@ -7,13 +7,12 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.model.signed import regulation_layer
 from grn.model.signed.regulation_layer import RegulationLayer
-from grn.regulation.cell_table import CellTable, centred, set_units
+from grn.regulation.cell_table import CellTable, TrainingCells, centred, set_units
 from grn.regulation.linear import LinearFit, Penalties, fit_linear
 from grn.regulation.members import start
-from grn.regulation.training_cells import TrainingCells
 
 CELLS, GENES, STATES = 120, 14, 3
 REGULATORS = np.array([0, 2, 5, 9])
@@ -97,23 +96,6 @@ def test_few_directions_are_the_strongest_ones(monkeypatch):
     deviations = layer.deviation[0, 0] @ layer.key[0, 0].mT
     rest = every - torch.cat([own[None], deviations]).flatten(0, 1)
     assert float(rest.square().sum()) == pytest.approx(float(size[2:].square().sum()), rel=1e-3)
-
-
-def test_heads_share_the_directions():
-    """Dealt out: with two heads of half the width, the start is the same prediction's slopes."""
-    one, two = (started(heads=heads, width=width)[0] for heads, width in ((1, 8), (2, 4)))
-    slopes = [layer.scores(state=1).head_slopes().sum(1) for layer in (one, two)]
-    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-3, atol=1e-5)
-    assert two.query.square().sum((2, 3)).min() > 0, "no head is empty"
-
-
-def test_a_member_that_does_not_read_the_depth_starts_without_it():
-    layer, table = started()
-    slopes = layer.scores().head_slopes().sum(1)[..., -1]
-    others = np.setdiff1d(np.arange(GENES), REGULATORS)
-    assert (slopes[1] == 0).all() and slopes[0, others].abs().min() > 0.01
-    fit, _ = linear(layer, table, 1)
-    assert (fit.slopes[:, -1] == 0).all()
 
 
 def test_slopes_and_levels_are_those_of_the_fit():

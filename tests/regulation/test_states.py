@@ -7,10 +7,11 @@ import pytest
 import scipy.sparse as sp
 from sklearn.metrics import adjusted_rand_score
 
-from grn.cells.cells import Cells, load_cells
+from grn.cells.cells import Cells
+from grn.cells.load import load_cells
 from grn.config.schema import DataConfig
 from grn.regulation import states as module
-from grn.regulation.states import States, found_states, leading_components, states_of
+from grn.regulation.states import found_states, leading_components, states_of
 
 CELLS, GENES = 300, 80
 
@@ -57,13 +58,6 @@ def test_a_type_with_one_cell_is_no_state_and_a_line_says_so(simulated):
     assert f"{simulated.classes[2]!r} has one cell, and so no network of its own." in found.summary()
 
 
-@pytest.mark.parametrize("labels", [-1, 1])
-def test_one_label_is_no_label(simulated, labels):
-    """Of 16 genes, no states are looked for either."""
-    found = states_of(replace(simulated, labels=np.full(60, labels)), 0)
-    assert found.origin == "one" and (found.membership == 1).all() and len(found) == 1
-
-
 def test_memberships_along_a_number_sum_to_one_and_are_linear_between_knots(simulated):
     values = np.random.default_rng(0).gamma(1.0, 5.0, 60).astype(np.float32)
     found = states_of(replace(simulated, labels=np.full(60, -1), state=values, state_name="dose"), 0)
@@ -85,13 +79,6 @@ def test_a_cell_without_a_number_belongs_to_all_states_in_equal_parts(simulated)
     found = states_of(replace(simulated, labels=np.full(60, -1), state=values, state_name="age"), 0).membership
     np.testing.assert_allclose(found[[3, 50]], 1 / 3, rtol=1e-6)
     assert np.isfinite(found).all()
-
-
-def test_numbers_with_two_values_are_two_states(simulated):
-    values = (np.arange(60) % 4 == 0).astype(np.float32)  # the median is one of the ends
-    found = states_of(replace(simulated, labels=np.full(60, -1), state=values, state_name="treated"), 0)
-    np.testing.assert_array_equal(found.membership, np.stack([values == 0, values == 1], 1))
-    assert found.names == ("treated 0", "treated 1")
 
 
 def test_labels_and_numbers_are_crossed(simulated):
@@ -172,16 +159,3 @@ def test_some_of_the_cells_find_the_states_of_all(monkeypatch):
     found = found_states(multiplicity, 0)
     assert found.membership.shape == (300, 2)
     assert adjusted_rand_score(group, found.membership.argmax(1)) > 0.95
-
-
-def test_genes_that_never_vary_change_nothing():
-    multiplicity, _ = groups([160, 140], 1.0)
-    constant = sp.csr_matrix(sp.hstack([multiplicity, np.ones((300, 5), np.float32), sp.csr_matrix((300, 5))]))
-    found = found_states(constant.astype(np.float32), 0)
-    assert len(found) == 2 and np.isfinite(found.membership).all()
-
-
-@pytest.mark.parametrize("origin", ["labels", "numeric", "found", "one"])
-def test_every_origin_has_a_sentence(origin):
-    summary = States(np.ones((2, 1)), ("a",), origin).summary()
-    assert summary.endswith(".") and "\n" not in summary

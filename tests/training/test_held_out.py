@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from grn.cells.cells import load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.messages import silent
 from grn.networks import baselines
 from grn.networks.baselines import ridge, ridge_predictions
@@ -75,8 +75,8 @@ from pathlib import Path
 import numpy as np, torch
 from scipy import sparse
 from grn.config.schema import Config
-from grn.cells.cells import load_cells
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.messages import silent
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of

@@ -18,7 +18,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score, roc_auc_score
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.errors import DataError
 from grn.model.objectives import Loss
 from grn.training.metrics import Evaluation

@@ -12,69 +12,13 @@ from sklearn.metrics import accuracy_score, f1_score
 from torch.nn import functional as F
 
 import grn
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.loading.batches import EVALUATE, BagMaker
 from grn.cells.simulated import simulate
 from grn.config.schema import Config
-from grn.model.objectives import active_objectives
-from grn.model.saved import TrainedModel
-from grn.training import run as runs
+from grn.model.objectives import LABEL_SMOOTHING, active_objectives
 from grn.training.run import train
 from grn.training.task import Task
-
-SETTINGS = {
-    "data.simulated.cells": 300,
-    "data.simulated.genes": 40,
-    "data.simulated.regulators": 8,
-    "regulation.members": 1,
-    "regulation.steps": 0,
-    "cell_reader.steps": 10,
-    "network.false_discovery": False,
-    "trainer.max_steps": 150,
-    "trainer.validate_every": 75,
-    "trainer.averaging": 0.9,
-    "objectives.gene_identity.weight": 1.0,
-    "objectives.composition.weight": 1.0,
-}
-
-
-@pytest.mark.slow
-def test_gene_identity_and_composition_beat_the_unigram_baseline_and_leave_no_head_behind(tmp_path, monkeypatch):
-    """Shares of genes that are the same in every cell are what a head of zeros predicts: the loss before training."""
-    before = {}
-
-    def fit_model(config, model, data, *arguments, **options):
-        data.setup("fit")
-        task = runs.Task(model, config.objectives, config.trainer, 1)
-        before.update(runs.evaluate(task, data.test_dataloader()))
-        return fitted(config, model, data, *arguments, **options)
-
-    fitted = runs.fit_model
-    monkeypatch.setattr(runs, "fit_model", fit_model)
-    run = grn.train("simulated:", output=tmp_path / "run", set=SETTINGS | {"feed_forward.implementation": "fold"})
-    for name in ("gene_identity_loss", "composition_loss"):
-        assert run.metrics[name] < float(before[name]) - 0.01, name
-        assert f"validation/{name}" in run.history
-    saved = TrainedModel.load(tmp_path / "run")
-    assert not saved.model.over_genes and not any("over_genes" in name for name in saved.model.state_dict())
-
-
-def test_the_configuration_decides_about_heads_and_the_feed_forward_map():
-    from grn.config.files import load_config
-    from grn.training.building import build_model
-
-    class Cells:
-        vocabulary, classes, regulators = ("a", "b", "c"), (), None
-
-    for on in (False, True):
-        weight = float(on)
-        options = [f"objectives.{name}.weight={weight}" for name in ("gene_identity", "composition")]
-        implementation = "fold" if on else "plain"
-        config = load_config("simulated.yaml", [*options, f"feed_forward.implementation={implementation}"])
-        model = build_model(config, Cells(), None, torch.ones(3), torch.ones(3), None)
-        assert list(model.over_genes) == ["gene_identity", "composition"] * on
-        assert {block.feed_forward.implementation for block in model.blocks} == {implementation}
-
 
 ROUNDING = 1e-4  # batches and packed bags of other sizes sum in another order
 
@@ -107,7 +51,7 @@ def test_metrics_of_training_are_those_of_predict_with_the_saved_model(make_conf
         types = found.obs["grn_cell_type"].to_numpy()[rows].astype(str)
         truth = adata.obs["cell_type"].to_numpy()[rows].astype(str)
         logs = torch.as_tensor(found.obsm["grn_probabilities"][rows]).log()
-        labels, smoothing = torch.as_tensor(cells.labels[rows]), config.objectives.cell_type.label_smoothing
+        labels, smoothing = torch.as_tensor(cells.labels[rows]), LABEL_SMOOTHING
         error = found.obs["grn_property"].to_numpy()[rows] - adata.obs["age"].to_numpy()[rows]
         return {
             "accuracy": accuracy_score(truth, types),
@@ -127,7 +71,7 @@ def test_metrics_of_training_are_those_of_predict_with_the_saved_model(make_conf
 
 @pytest.mark.parametrize("bags", ["dense", "packed"])
 def test_hidden_multiplicities_keep_their_masks(make_config, make_model, bags):
-    config = configured(make_config, bags, gene_identity=0.0, composition=0.0)
+    config = configured(make_config, bags)
     adata = simulate(config.data.simulated)
     adata.obs["age"] = np.arange(len(adata), dtype=float)
     cells, _ = load_cells(config.data, "age", 0, adata)

@@ -22,6 +22,7 @@ from grn.errors import ConfigError
 SMALL = ["data.simulated.cells=200", "data.simulated.genes=16", "data.simulated.regulators=4", "model.width=16"]
 # Dropout is drawn by each process for itself; everything else (order, masks, initial values) is the same by design.
 RUN = ["model.dropout=0", "trainer.max_steps=30", "trainer.validate_every=5", "network.cells=8"]
+RUN += ["regulation.members=2", "regulation.steps=10", "cell_reader.steps=10", "network.false_discovery=false"]
 CPU = "trainer.accelerator=cpu"
 
 

@@ -11,10 +11,9 @@ from anndata import AnnData
 from scipy import sparse
 
 import grn
-from grn.cells.cells import load_cells
-from grn.cells.preprocessing.depth import basal_multiplicity, depth_scale
-from grn.cells.preprocessing.multiplicity import counting_of, to_multiplicity
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.load import load_cells
+from grn.cells.preprocessing.moments import mean_and_sd
+from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of, depth_scale, to_multiplicity
 from grn.cells.simulated import simulate
 from grn.config.schema import Config
 from grn.errors import ConfigError
@@ -24,6 +23,7 @@ from grn.model.saved import TrainedModel
 from grn.training.reader_fit import (
     FOLDS,
     ReaderCells,
+    ReaderSettings,
     fit_reader,
     folds_of,
     kind_importance,
@@ -59,8 +59,7 @@ def test_members_of_both_kinds_hold_out_the_same_folds():
 
 def test_a_member_that_judges_cells_has_seen_neither_their_labels_nor_their_genes(make_config):
     """A member that had learned the genes of held-out cells was .08 surer of new cells than right."""
-    found = make_config().model_dump()
-    found["cell_reader"] |= {"members": 4, "batch_size": 30}
+    config = make_config().model_copy(update={"cell_reader": ReaderSettings(members=4, batch_size=30)})
     generator = torch.Generator().manual_seed(0)
     x, labels, fold = torch.rand(30, 12, generator=generator), torch.arange(30) % 3, torch.arange(30) % FOLDS
     heads = []
@@ -70,7 +69,7 @@ def test_a_member_that_judges_cells_has_seen_neither_their_labels_nor_their_gene
         torch.manual_seed(0)
         reader = CellReader(12, 3, ReaderShape(4, 1, 4, 3, 6, 7, 4))
         predict = torch.nn.Parameter(torch.zeros(4, 6, 12))
-        heads.append(train_members(Config.model_validate(found), reader, predict, read, 5, 0.01)[0].head)
+        heads.append(train_members(config, reader, predict, read, 5, 0.01)[0].head)
     same = [bool(torch.equal(*pair)) for pair in zip(*heads, strict=True)]
     assert same == [True, True, False, False], "fold 0 is held out from members 0 and 1"
 
@@ -92,7 +91,7 @@ def typed(make_config):
     found = make_config(max_steps=60).model_dump()
     found["data"]["simulated"] |= {"cells": 300, "cell_types": 4, "genes": 30}
     found["data"]["test_fraction"] = 0.4
-    found["cell_reader"] |= {"members": 4, "width": 8, "rank": 8, "summary": 16}
+    found["cell_reader"] = ReaderSettings(members=4, width=8, rank=8, summary=16)
     config = Config.model_validate(found)
     adata = simulate(config.data.simulated)
     truth = adata.obs["cell_type"].astype(str).to_numpy()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from anndata import AnnData
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.config.schema import Config, DataConfig
 from grn.errors import ConfigError, DataError, RunFolderError
 from grn.model.saved import TrainedModel

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from grn.bags import Batch
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.loading.order import EpochOrder
-from grn.cells.preprocessing.scale import mean_and_sd
+from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.files import change_config, load_config
 from grn.errors import ConfigError, TrainingDiverged
 from grn.model.saved import TrainedModel
-from grn.networks.export import export
+from grn.networks.build import read_again
 from grn.regulation import fit as fitting
 from grn.training import machine, run
 from grn.training.metrics import Evaluation
@@ -95,29 +95,17 @@ def test_another_seed_gives_another_run(tiny_run, make_config, tmp_path):
     assert other.trained.hash != TrainedModel.load(tiny_run).hash
 
 
-def test_export_reads_the_same_network_again(tiny_run, tmp_path):
-    edges = export(tiny_run, tmp_path / "again", say=quiet)
-    pd.testing.assert_frame_equal(edges, pd.read_parquet(tiny_run / "edges.parquet"), check_exact=True)
-    for name in ("edges.parquet", "edges_by_type.parquet"):
-        first, again = (pd.read_parquet(folder / name) for folder in (tiny_run, tmp_path / "again"))
-        pd.testing.assert_frame_equal(first, again, check_exact=True)
-    few = export(tiny_run, tmp_path / "few", changes={"top_k": 1}, say=quiet)
-    assert not few.duplicated("target").any()
-    assert len(few) == 16
-
-
 def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_config, tmp_path):
     """They are about effects alone; those of a run do not prevent another read-out of it."""
     config = make_config(max_steps=2)
     network = config.network.model_copy(update={"false_discovery": True})
     found = train(config.model_copy(update={"network": network}), tmp_path / "run", say=quiet)
     assert found.edges["q_value"].between(0, 1).all()
-    again = export(tmp_path / "run", tmp_path / "again", changes={"top_k": 2}, say=quiet)
+    again = read_again(tmp_path / "run", {"top_k": 2})[1]
     assert "q_value" in again
     for readout in ("attention", "knockout"):
-        other = export(tmp_path / "run", tmp_path / readout, changes={"readout": readout}, say=quiet)
+        other = read_again(tmp_path / "run", {"readout": readout})[1]
         assert "q_value" not in other and len(other) == 4 * 15
-        assert "q_value" not in pd.read_parquet(tmp_path / readout / "edges.parquet")
 
 
 def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_config, tmp_path, monkeypatch):
@@ -193,10 +181,10 @@ def test_a_model_without_a_regulation_layer_trains_and_exports(make_config, tmp_
     about = anndata.read_h5ad(tmp_path / "run" / "network.h5ad").uns["grn"]
     assert about["sign_attention"].startswith("none")
     assert about["sign"].startswith("none") == (readout == "attention")
-    again = export(tmp_path / "run", tmp_path / "again", changes={"readout": "attention"}, say=quiet)
+    again = read_again(tmp_path / "run", {"readout": "attention"})[1]
     assert len(again) == 4 * 15
     with pytest.raises(ConfigError, match=r"network\.readout: effect reads the regulation layer, but"):
-        export(tmp_path / "run", tmp_path / "no", changes={"readout": "effect"}, say=quiet)
+        read_again(tmp_path / "run", {"readout": "effect"})
 
 
 def test_a_run_with_softmax_in_its_blocks_is_read_and_loaded_as_such(make_config, tmp_path):

@@ -76,8 +76,8 @@ def test_the_command_prints_and_writes_the_table(tiny_run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--network", "genie3.csv"], "--network is 'genie3.csv'; give a name and a file, as --network GENIE3=genie3."),
-        (["--network", "grn=x.csv"], "A network is called 'grn', which is a method of its own here"),
+        (["--network", "genie3.csv"], "--network takes a name of its own and a file"),
+        (["--network", "grn=x.csv"], "--network has 'grn', a method of its own here"),
         (["--network", "x=none.csv"], "none.csv does not exist"),
     ],
 )

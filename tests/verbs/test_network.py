@@ -9,13 +9,12 @@ import pytest
 import torch
 
 import grn
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.simulated import simulate
 from grn.config.files import change_config
 from grn.config.schema import SimulatedConfig
-from grn.errors import ConfigError, DataError, RunFolderError
-from grn.networks.readouts.cell_effect import cell_effects
-from grn.networks.readouts.effect import effect_network
+from grn.errors import ConfigError, DataError
+from grn.networks.readouts.effect import cell_effects, effect_network
 from grn.regulation.levels import state_levels
 
 FAST = {"regulation.members": 2, "regulation.penalties": [10, 100]}
@@ -116,43 +115,36 @@ def test_a_cell_of_a_run_has_a_network(tiny_run):
 
 
 @pytest.mark.parametrize(
-    ("options", "problem", "sentence"),
+    ("options", "problem", "field"),
     [
-        ({"cell": "a", "cell_type": "b"}, ConfigError, "Both cell and cell_type are given"),
-        ({"cell_type": "type 3"}, DataError, "The network has no cell type 'type 3'; did you mean 'type"),
-        ({"cell": "nobody"}, DataError, "There is no cell 'nobody' among the 80 cells; "),
-        ({"label_key": "x"}, ConfigError, "label_key is about cells, and a run has its own configuration"),
+        ({"cell": "a", "cell_type": "b"}, ConfigError, "cell_type"),
+        ({"cell_type": "type 3"}, DataError, "cell_type"),
+        ({"cell": "nobody"}, DataError, "cell"),
+        ({"cell": 3}, ConfigError, "cell"),
+        ({"label_key": "x"}, ConfigError, "data.label_key"),
+        ({"cell": "a", "data": 5}, ConfigError, "data"),
     ],
 )
-def test_what_a_run_cannot_give_is_one_sentence(options, problem, sentence, tiny_run):
-    with pytest.raises(problem, match=sentence) as caught:
+def test_what_a_run_cannot_give_is_refused(options, problem, field, tiny_run):
+    with pytest.raises(problem) as caught:
         grn.network(tiny_run, **options)
-    assert "\n" not in str(caught.value)
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
-    ("options", "problem", "sentence"),
+    ("options", "problem", "field"),
     [
-        ({"cell_type": "type 1"}, DataError, "these cells have one network together"),
-        ({"label_key": "cell_type", "cell_type": "typ 1"}, DataError, "did you mean 'type 1'"),
-        ({"cell": "nobody"}, DataError, "There is no cell 'nobody' among the"),
-        ({"set": {"network.readout": "knockout"}}, ConfigError, "grn.network reads effects"),
-        ({"data": anndata.AnnData(np.ones((2, 2)))}, ConfigError, "leave data= out"),
+        ({"cell_type": "type 1"}, DataError, "cell_type"),
+        ({"label_key": "cell_type", "cell_type": "typ 1"}, DataError, "cell_type"),
+        ({"cell": "nobody"}, DataError, "cell"),
+        ({"set": {"network.readout": "knockout"}}, ConfigError, "network.readout"),
+        ({"data": anndata.AnnData(np.ones((2, 2)))}, ConfigError, "data"),
     ],
 )
-def test_what_cells_cannot_give_is_one_sentence(options, problem, sentence, adata):
-    with pytest.raises(problem, match=sentence) as caught:
+def test_what_cells_cannot_give_is_refused(options, problem, field, adata):
+    with pytest.raises(problem) as caught:
         grn.network(adata, quiet=True, **options)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_run_without_networks_of_types_says_so(tiny_run, tmp_path):
-    import shutil
-
-    shutil.copytree(tiny_run, tmp_path / "run")
-    (tmp_path / "run" / "edges_by_type.parquet").unlink()
-    with pytest.raises(RunFolderError, match=r"has no edges_by_type\.parquet; restore it, or train again"):
-        grn.network(tmp_path / "run", cell_type="type 1")
+    assert caught.value.field == field
 
 
 def test_a_configuration_is_fitted_as_it_says(make_config):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pandas as pd
 import pytest
 
 import grn
-from grn.cli.main import main
 from grn.errors import ConfigError, DataError
 
 EDGES = pd.DataFrame({"source": ["A", "B"], "target": ["x", "y"], "weight": [2.0, -1.0]})
@@ -87,31 +84,14 @@ def test_cell_types_have_networks_of_their_own(run):
             np.testing.assert_array_equal(found["weight"], weights)
 
 
-def test_an_unknown_cell_type_is_named_with_the_nearest(run):
-    with pytest.raises(DataError, match=r"no cell type 'type 3'; did you mean 'type [12]'\?"):
-        grn.read_network(run, cell_type="type 3")
-    with pytest.raises(DataError, match=r"no cell type 'B'; it has 'type 1', 'type 2'\."):
-        grn.read_network(run, cell_type="B")
-
-
-def test_tables_have_no_cell_types(run, tmp_path):
+def test_unknown_types_and_files_are_refused_with_the_nearest_name(run, tmp_path):
     EDGES.to_csv(tmp_path / "edges.csv", index=False)
-    with pytest.raises(DataError, match=r"edges\.csv has no networks of cell types; give a run"):
-        grn.read_network(tmp_path / "edges.csv", cell_type="B")
-    shutil.copy(run.folder / "edges.parquet", tmp_path)
-    with pytest.raises(DataError, match=r"no networks of cell types"):
-        grn.read_network(tmp_path, cell_type="type 1")
-
-
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
-        ("nowhere.csv", r"nowhere\.csv does not exist"),
-    ],
-)
-def test_what_is_no_network_is_one_sentence(value, sentence):
-    with pytest.raises(DataError, match=sentence):
-        grn.read_network(value)
+    for network, cell_type in ((run, "type 3"), (tmp_path / "edges.csv", "B"), ("nowhere.csv", None)):
+        with pytest.raises(DataError):
+            grn.read_network(network, cell_type=cell_type)
+    with pytest.raises(ConfigError) as caught:
+        grn.read_network(5)
+    assert caught.value.field == "network"
 
 
 def test_q_values_stay_beside_the_weights(tmp_path):
@@ -119,48 +99,41 @@ def test_q_values_stay_beside_the_weights(tmp_path):
     assert grn.read_network(tmp_path)["q_value"].tolist() == [0.01, 0.2]
 
 
-@pytest.mark.parametrize("cell_type", [None, "type 1"])
-def test_a_layer_is_what_the_command_writes(run, cell_type, tmp_path):
-    """From a run, its folder, and as a file; the key of varp is the mean over the cells that the run read."""
-    options = {"layer": 0, "cells": "all", "cell_type": cell_type}
-    found = grn.read_network(run, **options)
-    assert list(found) == ["source", "target", "weight"] and found["weight"].is_monotonic_decreasing
-    arguments = ["--layer", "0", "--cells", "all", "--format", "csv", "--output", str(tmp_path / "a.csv")]
-    arguments += [] if cell_type is None else ["--cell-type", cell_type]
-    assert main(["export", str(run.folder), *arguments]) == 0
-    pd.testing.assert_frame_equal(grn.read_network(tmp_path / "a.csv"), found[found["weight"] > 0], rtol=1e-5)
-    written = grn.export(run.folder, tmp_path / "b.csv", format="csv", top_k=1, quiet=True, **options)
-    assert (tmp_path / "b.csv").exists() and len(written) == 16
-    as_configured = grn.read_network(run.folder, layer=0)
-    adata = run.network
-    rows, columns = (adata.var_names.get_indexer(as_configured[end]) for end in ("target", "source"))
-    held = adata.varp["grn_attention_layer0"].toarray()
-    np.testing.assert_allclose(held[rows, columns], as_configured["weight"], rtol=1e-4)
+@pytest.mark.parametrize("readout", ["effect", "attention", "knockout"])
+def test_a_run_is_read_again_with_another_readout(run, readout):
+    """q-values are about effects alone; those of a run do not prevent another read-out of it."""
+    found = grn.read_network(run, readout=readout)
+    assert len(found) == 4 * 15 and ("q_value" in found) == (readout == "effect")
+    assert found.attrs["sign"].startswith("positive")
+    of_type = grn.read_network(run.folder, readout=readout, cell_type="type 1")
+    assert len(of_type) == 4 * 15 and not np.allclose(of_type["weight"], found["weight"])
+    if readout == "effect":
+        pd.testing.assert_series_equal(found["weight"], run.edges["weight"].astype("float64"), check_exact=True)
 
 
 def test_a_score_needs_no_cells_and_has_heads(run):
     heads = [grn.read_network(run, layer=0, head=head, value="score") for head in (0, 1)]
     assert all((head["weight"] < 0).any() and len(head) == 4 * 15 for head in heads)
     assert not heads[0].sort_index().equals(heads[1].sort_index())
+    assert heads[0].attrs["sign"].startswith("none")
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "field"),
     [
-        ({"layer": 1}, "layer is 1, and this model has the layers 0 to 0"),
-        ({"layer": 0, "head": 2}, "head is 2, and a layer of this model has the heads 0 to 1"),
-        ({"layer": 0, "value": "weight"}, "value='weight' has signs, .* give head=0 to 1, or value='absolute'"),
-        ({"head": 0}, "head is of one layer of the transformer; give layer="),
+        ({"layer": 1}, "layer"),
+        ({"layer": 0, "head": 2}, "head"),
+        ({"layer": 0, "value": "weight"}, "value"),
+        ({"layer": 0, "value": "size"}, "value"),
+        ({"layer": 0, "cells": 0}, "cells"),
+        ({"layer": "a"}, "layer"),
+        ({"layer": 0, "readout": "effect"}, "readout"),
+        ({"head": 0}, "head"),
     ],
 )
-def test_what_cannot_be_read_of_a_layer_is_one_sentence(run, options, sentence):
-    with pytest.raises(ConfigError, match=sentence):
+def test_what_cannot_be_read_again_is_refused(run, options, field):
+    with pytest.raises(ConfigError) as caught:
         grn.read_network(run, **options)
-    with pytest.raises(DataError, match="layer= reads the model of a run; give the run or its folder"):
+    assert caught.value.field == field
+    with pytest.raises(DataError, match="give the run or its folder"):
         grn.read_network(run.folder / "edges.parquet", layer=0)
-
-
-@pytest.mark.parametrize("choice", [{"layer": "a"}, {"layer": True}, {"layer": 0, "head": 0.5}])
-def test_a_layer_that_is_no_number_is_refused(choice, run):
-    with pytest.raises(ConfigError, match=r"^(layer|head)= must be "):
-        grn.read_network(run, **choice)

@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader
 from grn.bags import Batch
 from grn.cells.cells import Cells
 from grn.cells.loading.batches import EVALUATE, TRAIN, BagMaker, is_packed
-from grn.cells.loading.gene_parallel import ParallelRank
-from grn.cells.loading.order import EpochOrder, OnceInOrder
+from grn.cells.loading.order import EpochOrder, OnceInOrder, ParallelRank
 from grn.cells.preprocessing.split import Split
 
 

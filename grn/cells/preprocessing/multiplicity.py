@@ -1,12 +1,93 @@
-"""From counts to multiplicities. Every transform keeps 0 at 0, so matrices stay sparse."""
+"""From counts to multiplicities: a cell's depth, the transforms, and the noise of counting.
+
+Every transform keeps 0 at 0, so matrices stay sparse.
+
+A cell's total leaves out the regulators, as long as the other genes hold at least half of the counts. With the
+regulators in it, every other gene would depend on them: a count more for a regulator means a smaller share for the
+others, so that every regulator would seem to repress.
+
+More genes are detected in deeper cells. A model that is not given the depth infers it from the regulators, and every
+regulator then seems to activate every target. So the model is given the depth, as the multiplicity of the basal gene,
+against which the multiplicities of all genes are compared: 1 at the mean log total of the training cells, 0.5 more or
+less for each standard deviation of it. Values that are not counts have no total, but the number of detected genes
+measures depth (the *cellular detection rate* of Finak et al. 2015, MAST), provided that it varies between cells by more
+than independent zeros of the genes explain.
+
+Letters: C cells, N genes.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
 
-from grn.cells.preprocessing.counting import Counting
 from grn.errors import DataError
+
+STEP = 0.5  # change of the basal multiplicity for one sd of the log total
+LEAST = 0.5  # smallest basal multiplicity: with less, a single gene would dominate a nearly empty bag
+FEWEST = 50  # genes that are needed to estimate depth from zeros: with fewer, zeros reflect those genes' regulation
+
+DepthScale = tuple[float, float]  # mean and sd of the log totals of the training cells
+
+
+def measures_depth(counts: sparse.csr_matrix, regulators: np.ndarray | None) -> np.ndarray:
+    """The genes over which depth is measured, bool [N].
+
+    counts: CSR [C, N] of the training cells.   regulators: their positions; None: every gene may regulate.
+    """
+    all_genes = np.ones(counts.shape[1], dtype=bool)
+    if regulators is None:
+        return all_genes
+    others = all_genes.copy()
+    others[regulators] = False
+    total = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel()
+    return others if 2 * total[others].sum() >= total.sum() else all_genes
+
+
+def totals(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
+    """Total of each cell over the genes that measure depth, float64 [C]. counts: CSR [C, N]; measures: bool [N]."""
+    return np.asarray(counts @ measures.astype(np.float64)).ravel()
+
+
+def depth_share(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
+    """Share of the sum of all totals in each gene, float64 [N]; 0 for genes that do not measure depth."""
+    held = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel() * measures
+    return held / max(held.sum(), 1)
+
+
+def detected(values: sparse.csr_matrix) -> sparse.csr_matrix:
+    """1 for each gene that was detected in a cell, CSR [C, N]; its `totals` count the detected genes.
+
+    values: CSR [C, N] without stored zeros.
+    """
+    return sparse.csr_matrix((np.ones_like(values.data), values.indices, values.indptr), shape=values.shape)
+
+
+def zeros_reflect_depth(found: sparse.csr_matrix, measures: np.ndarray) -> bool:
+    """Whether cells differ in the number of detected genes mainly by their depth.
+
+    That is where its variance is more than twice the variance that zeros independent of each other would give.
+    found: `detected` [C, N] of the training cells.   measures: bool [N].
+    """
+    rate = np.asarray(found.mean(axis=0, dtype=np.float64)).ravel()[measures]
+    return len(rate) >= FEWEST and bool(totals(found, measures).var() > 2 * (rate * (1 - rate)).sum())
+
+
+def depth_scale(total: np.ndarray) -> DepthScale | None:
+    """Mean and sd of the log totals [C] of the training cells; None where all totals are equal."""
+    logs = np.log1p(total)
+    return (float(logs.mean()), float(logs.std())) if logs.std() > 1e-6 else None
+
+
+def basal_multiplicity(total: np.ndarray, scale: DepthScale | None) -> np.ndarray:
+    """Multiplicity of the basal gene of each cell, float32 [C], from its total; 1 everywhere where `scale` is None."""
+    if scale is None:
+        return np.ones(len(total), np.float32)
+    mean, sd = scale
+    return np.maximum(1 + STEP * (np.log1p(total) - mean) / sd, LEAST).astype(np.float32)
+
 
 LEAST_TOTAL = 0.05  # of the target total: cells with a smaller total are scaled as if they had this one
 
@@ -27,7 +108,7 @@ def to_multiplicity(
     """Multiplicities, CSR float32 [C, N], of counts, CSR [C, N].
 
     transform: counts | log1p: log(1 + count) | log1p_normalised: log(1 + count * target_total / total of the cell).
-    totals [C]: of each cell.   target_total: see median_total; log1p_normalised raises ValueError without it.
+    totals [C]: of each cell.   target_total: see median_total; log1p_normalised needs it.
     """
     # Shares the indices with `counts`, but not the values.
     values = sparse.csr_matrix((counts.data.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
@@ -41,9 +122,8 @@ def to_multiplicity(
 
 
 def scale_of_cells(totals: np.ndarray, target_total: float | None) -> np.ndarray:
-    """What log1p_normalised multiplies the counts of each cell by, [C]. Raises ValueError without a target total."""
-    if target_total is None:
-        raise ValueError("log1p_normalised needs the target_total of the training cells")
+    """What log1p_normalised multiplies the counts of each cell by, [C]."""
+    assert target_total is not None, "log1p_normalised needs the target_total of the training cells"
     # Dividing by a total near 0 would give the few genes of an almost empty cell huge multiplicities.
     return target_total / np.maximum(totals, LEAST_TOTAL * target_total)
 
@@ -53,3 +133,29 @@ def counting_of(transform: str, totals: np.ndarray, target_total: float | None =
     if transform == "counts":
         return Counting(None)
     return Counting(np.ones(len(totals)) if transform == "log1p" else scale_of_cells(totals, target_total))
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How the counts of cells became multiplicities.
+
+    unit [C], float64: what one count of the cell adds to exp(multiplicity) - 1; None: multiplicities are the counts.
+    """
+
+    unit: np.ndarray | None
+
+    def variance(self, multiplicity: sparse.csr_matrix) -> sparse.csr_matrix:
+        """An estimate of each multiplicity's variance by counting, whose mean over cells is what is of use: CSR
+        float32 [C, R], of multiplicities CSR [C, R].
+
+        For a count c of a Poisson distribution and any f, the mean of c (f(c) - f(c - 1))^2 is at least the variance
+        of f(c), and equal to it where f is linear (the Poincare inequality of the Poisson distribution); for log1p of
+        counts around 1 it is larger by a twentieth.
+        """
+        if self.unit is None:
+            return multiplicity
+        unit = np.repeat(self.unit, np.diff(multiplicity.indptr))
+        above = np.expm1(multiplicity.data.astype(np.float64))  # count times unit
+        step = multiplicity.data - np.log1p(np.maximum(above - unit, 0))
+        noise = (above / unit * np.square(step)).astype(np.float32)
+        return sparse.csr_matrix((noise, multiplicity.indices, multiplicity.indptr), shape=multiplicity.shape)

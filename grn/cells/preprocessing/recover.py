@@ -17,8 +17,6 @@ from scipy import sparse
 
 from grn.errors import DataError
 
-ADVICE = "set data.counts to a matrix that holds counts, or data.values: expression."
-
 
 @dataclass(frozen=True)
 class Recovered:
@@ -103,13 +101,16 @@ def _checked(fits: Iterable[_Fit], rounding: float, cells, name: str) -> Recover
         largest = max(largest, float(fit.misses.max()))
         chances, values = chances + float(fit.chances.sum()), values + fit.chances.size
         before += len(fit.gap)
+    problem = None
     if gap > 0:
-        raise DataError(
+        problem = (
             f"{name} is not log1p of scaled counts: in cell {cells[worst]} a value differs from every whole multiple "
-            f"of the smallest value by {miss:.1g} (rounding: {rounding:.1g}); {ADVICE}"
+            f"of the smallest value by {miss:.1g} (rounding: {rounding:.1g})"
         )
-    if chances > 0.5 * values:
-        raise DataError(f"{name} is rounded so coarsely that any numbers could be log1p of counts; {ADVICE}")
+    elif chances > 0.5 * values:
+        problem = f"{name} is rounded so coarsely that any numbers could be log1p of counts"
+    if problem:
+        raise DataError(problem, field="data.counts")
     return Recovery(rounding, largest)
 
 
@@ -130,9 +131,8 @@ def _rounding(pieces: Iterable[sparse.csr_matrix], name: str) -> float:
         rests = [float(np.abs(piece.data - np.round(piece.data, each)).max(initial=0)) for each in decimals]
         off = np.maximum(off, rests)
     if not fits or not 0 <= largest <= 50:
-        raise DataError(
-            f"{name} is not log1p of counts, which lie between 0 and 50, are finite and not all 0; {ADVICE}"
-        )
+        problem = f"{name} is not log1p of counts, which lie between 0 and 50, are finite and not all 0"
+        raise DataError(problem, field="data.counts")
     loss = 4 * eps * max(largest, 1)
     for each, rest in zip(decimals, off, strict=True):
         if rest <= loss:

@@ -1,15 +1,24 @@
-"""The split of cells into training, validation and test: every cell is in exactly one part."""
+"""The split of cells into training, validation and test: every cell is in exactly one part, with its copies and group.
+
+Letters: C cells, N genes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
 from sklearn.model_selection import GroupShuffleSplit
 
 from grn.errors import ConfigError, DataError
 
 MANY = 20  # cells; of fewer, each may well be of another type
+GENES = 20  # detected genes of a cell that no other cell equals by chance
+# Share of such cells that may equal another one. Expression has more: simulated states without noise, repeated samples.
+SHARE = {"counts": 0.01, "expression": 0.1}
 
 
 @dataclass(frozen=True)
@@ -21,39 +30,84 @@ class Split:
     test: np.ndarray
 
 
+def copies_of(values: sparse.csr_matrix, kind: str = "counts") -> np.ndarray | None:
+    """The row of the first cell that is exactly equal to each cell, int64 [C]; None where no more are than by chance.
+
+    values: CSR [C, N] with sorted indices.   kind: `data.values`. Cells without values are equal to none.
+    """
+    size = np.diff(values.indptr)
+    total = np.asarray(values.sum(axis=1, dtype=np.float64)).ravel()
+    _, place, times = np.unique(total + 1j * size, return_inverse=True, return_counts=True)
+    first: dict[bytes, int] = {}
+    found = np.arange(len(size))
+    for row in np.flatnonzero((times[place] > 1) & (size > 0)):
+        own = slice(values.indptr[row], values.indptr[row + 1])
+        digest = hashlib.blake2b(np.ascontiguousarray(values.indices[own]).data, digest_size=16)
+        digest.update(np.ascontiguousarray(values.data[own]).data)
+        found[row] = first.setdefault(digest.digest(), row)
+    large = size >= GENES
+    return found if is_copy(found)[large].sum() > SHARE[kind] * large.sum() else None
+
+
+def is_copy(copies: np.ndarray) -> np.ndarray:
+    """Which cells equal another one, bool [C]. copies: see copies_of."""
+    return np.bincount(copies, minlength=len(copies))[copies] > 1
+
+
+def joined(groups: np.ndarray | None, copies: np.ndarray | None) -> np.ndarray | None:
+    """Numbers of the groups, int64 [C], where groups with copies of the same cell are one; None without either."""
+    if groups is None or copies is None:
+        return copies if groups is None else groups
+    cells = np.arange(len(groups))
+    names, group = np.unique(groups, return_inverse=True)
+    start = np.concatenate([group, len(names) + copies])  # nodes: groups, then cells
+    graph = sparse.coo_matrix((np.ones(len(start)), (start, np.tile(len(names) + cells, 2))))
+    graph.resize(*[len(names) + len(cells)] * 2)
+    return connected_components(graph, directed=False)[1][len(names) :].astype(np.int64)
+
+
 def split_cells(
-    labels: np.ndarray, groups: np.ndarray | None, validation_fraction: float, test_fraction: float, seed: int
+    labels: np.ndarray,
+    groups: np.ndarray | None,
+    validation_fraction: float,
+    test_fraction: float,
+    seed: int,
+    copies: np.ndarray | None = None,
 ) -> Split:
     """A split that is stratified by `labels` [C] or, with `groups` [C], keeps each group in one part.
 
-    Cells without a label (-1) are a stratum, too. Raises ConfigError, and DataError where cells or groups are too few.
+    Cells without a label (-1) are a stratum, too.   copies: see copies_of; they stay in one part.
+    Raises ConfigError, and DataError where cells or groups are too few.
     """
     if validation_fraction + test_fraction >= 1:
         raise ConfigError(
-            f"data.validation_fraction {validation_fraction} and data.test_fraction {test_fraction} leave no cell for "
-            "training; their sum must stay below 1."
+            f"data.validation_fraction {validation_fraction} and {{field}} {test_fraction} leave no cell for training",
+            field="data.test_fraction",
+            advice="their sum must stay below 1",
         )
-    split = (
-        _stratified(labels, validation_fraction, test_fraction, seed)
-        if groups is None
-        else _grouped(groups, validation_fraction, test_fraction, seed)
-    )
+    if groups is not None:
+        groups = joined(groups, copies)
+        count, wanted = np.unique(groups).size, 1 + (validation_fraction > 0) + (test_fraction > 0)
+        if count < wanted:
+            problem = f"The number of groups in the column of {{field}} is {count}, but the split needs {wanted}"
+            raise DataError(problem, field="data.group_key", advice="set {field} to null, or data.test_fraction to 0")
+        split = _grouped(groups, validation_fraction, test_fraction, seed)
+    elif copies is not None:
+        rows, number = np.unique(copies, return_inverse=True)
+        once = _stratified(labels[rows], validation_fraction, test_fraction, seed)
+        split = Split(*(np.flatnonzero(np.isin(number, part)) for part in (once.train, once.validation, once.test)))
+    else:
+        split = _stratified(labels, validation_fraction, test_fraction, seed)
     for name, part, fraction in (
         ("validation", split.validation, validation_fraction),
         ("test", split.test, test_fraction),
     ):
         if fraction > 0 and part.size == 0:
-            strata = np.unique(labels).size
-            if labels.size >= MANY and 3 * strata > labels.size:
-                raise DataError(
-                    f"No cell is left for {name}: the column of data.label_key has {strata} labels for {labels.size} "
-                    "cells, which are no cell types; set data.label_key to another column, or to null."
-                )
             raise DataError(
-                f"No cell is left for {name}: {labels.size} cells are too few to split; use more cells."
-                if strata == 1
-                else f"No cell is left for {name}: {labels.size} cells with {strata} labels are too few to split: all "
-                "cells of a label with one or two cells are for training; use more cells, or data.label_key: null."
+                f"No cell is left for {name}: {labels.size} cells with {np.unique(labels).size} labels are too few to "
+                "split, as a label with one or two cells is for training alone",
+                field="data.label_key",
+                advice="use more cells, or set {field} to a column with cell types or to null",
             )
     return split
 
@@ -64,8 +118,6 @@ def _stratified(labels: np.ndarray, validation_fraction: float, test_fraction: f
     scikit-learn's StratifiedShuffleSplit refuses strata this small and may leave a part without a rare type.
     """
     generator = np.random.default_rng(seed)
-    if labels.size == 0:
-        raise DataError("The data hold no cells; give other data.")
     parts: tuple[list, list, list] = ([], [], [])
     for label in np.unique(labels):
         members = generator.permutation(np.flatnonzero(labels == label))
@@ -85,14 +137,7 @@ def _share(fraction: float, size: int) -> int:
 
 def _grouped(groups: np.ndarray, validation_fraction: float, test_fraction: float, seed: int) -> Split:
     """A split of whole groups; the fractions are of groups, not of cells."""
-    wanted = 1 + (validation_fraction > 0) + (test_fraction > 0)
-    count = np.unique(groups).size
-    if count < wanted:
-        raise DataError(
-            f"The number of groups in the column of data.group_key is {count}, but the split needs {wanted}; set "
-            f"data.group_key: null{', or data.test_fraction: 0' if count == 2 else ''}."
-        )
-    rest, test = _divide(np.arange(groups.size), groups, test_fraction, seed, leave=wanted - (test_fraction > 0))
+    rest, test = _divide(np.arange(groups.size), groups, test_fraction, seed, leave=1 + (validation_fraction > 0))
     validation_fraction /= 1 - test_fraction
     train, validation = _divide(rest, groups, validation_fraction, seed + 1, leave=1)
     return Split(train, validation, test)

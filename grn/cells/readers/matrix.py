@@ -9,7 +9,7 @@ import numpy as np
 from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
-from grn.errors import DataError
+from grn.errors import DataError, one_line
 
 ROWS = 4096  # cells that are read from disk at a time
 STORED = 4_000_000  # numbers that are read from disk at a time where cells are wanted in pieces, if a piece has fewer
@@ -32,14 +32,14 @@ def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.c
     """
     try:
         for block in _blocks(values, rows):
-            clean = _clean(block, where)
+            clean = _clean(block)
             if rows is None or clean.shape[0] <= rows:
                 yield clean
             else:
                 yield from (clean[start : start + rows] for start in range(0, clean.shape[0], rows))
     except (OSError, ValueError, IndexError, KeyError, RuntimeError, TypeError) as problem:
         raise DataError(
-            f"{where} cannot be read ({problem}); the matrix is damaged: make it, or write it, again."
+            f"{where} cannot be read ({one_line(problem)})", advice="make the matrix, or write it, again"
         ) from problem
 
 
@@ -54,6 +54,7 @@ def _blocks(values, rows: int | None) -> Iterator:
     rows: blocks have a multiple of so many, except the last one; None: any number.
     """
     if isinstance(values, CSCDataset):  # in a column-wise file, the values of a cell are scattered over all of it
+        check_pointers(values)
         yield values.to_memory()
     elif isinstance(values, CSRDataset):
         yield from _rows_of(values, rows)
@@ -62,7 +63,7 @@ def _blocks(values, rows: int | None) -> Iterator:
         for start in range(0, max(values.shape[0], 1), step):
             yield values[start : start + step]
     elif rows is not None and sparse.issparse(values) and values.format == "csr":
-        _refuse_bad_format(values)
+        check_format(values)
         for start in range(0, max(values.shape[0], 1), rows):
             yield values[start : start + rows]
     else:
@@ -73,7 +74,7 @@ def _rows_of(values: CSRDataset, rows: int | None) -> Iterator[sparse.csr_matrix
     """Blocks of rows, from the stored arrays: AnnData's own slicing would use indices before they are checked."""
     data, indices = (values.group[name] for name in ("data", "indices"))
     cells, genes = values.shape
-    ends = refuse_wrong_pointers(values)
+    ends = check_pointers(values)
     start = 0
     while start < max(cells, 1):
         stop = start + ROWS
@@ -86,47 +87,36 @@ def _rows_of(values: CSRDataset, rows: int | None) -> Iterator[sparse.csr_matrix
         start = stop
 
 
-def refuse_wrong_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
-    """The row (or column) pointers of a matrix on disk. Raises ValueError where they or the indices are impossible."""
+def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
+    """The row (or column) pointers of a matrix on disk. Raises ValueError where they are impossible."""
     data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
-    refuse_no_positions(indices, indptr)
-    rows = values.shape[isinstance(values, CSCDataset)]
+    check_whole(indices, indptr)
     ends = indptr[:]
-    wrong = ends.size != rows + 1 or ends[0] != 0 or ends[-1] > min(data.size, indices.size)
-    if wrong or (np.diff(ends) < 0).any():
+    sizes = ends.size == values.shape[isinstance(values, CSCDataset)] + 1 and ends[-1] <= min(data.size, indices.size)
+    if not sizes or ends[0] != 0 or (np.diff(ends) < 0).any():
         raise ValueError("its row pointers do not match its shape")
     return ends
 
 
-def refuse_no_positions(*arrays) -> None:
-    """Raises ValueError where indices or row pointers are no whole numbers: SciPy would cut fractions off."""
-    for array in arrays:
-        if array.dtype.kind not in "iu":
-            raise ValueError(f"its indices are of type {array.dtype}, not whole numbers")
-
-
-def _refuse_bad_format(block) -> None:
+def check_format(matrix: sparse.csr_matrix | sparse.csc_matrix) -> None:
     """Raises ValueError for positions outside a CSR or CSC matrix in memory."""
-    refuse_no_positions(block.indices, block.indptr)
-    block.check_format(full_check=True)
+    check_whole(matrix.indices, matrix.indptr)
+    matrix.check_format(full_check=True)
 
 
-def _clean(block, where: str) -> sparse.csr_matrix:
-    if np.ma.is_masked(block):
-        raise DataError(f"{where} has masked values, which are neither counts nor zeros; fill them in first.")
+def check_whole(*positions) -> None:
+    """Raises ValueError for indices or pointers that are not whole numbers."""
+    if kinds := [array.dtype for array in positions if array.dtype.kind not in "iu"]:
+        raise ValueError(f"its indices are of type {kinds[0]}, not whole numbers")  # SciPy would cut fractions off
+
+
+def _clean(block) -> sparse.csr_matrix:
     if not sparse.issparse(block):
         block = np.asarray(block)
-    if block.dtype.kind == "b":
-        raise DataError(f"{where} holds true and false, which are neither counts nor expression; give numbers.")
     if block.dtype.kind not in "fiu":
-        data = block.data if sparse.issparse(block) else block
-        texts = block.dtype.kind in "SUT" or any(isinstance(value, (str, bytes)) for value in data.flat)
-        kind = "texts" if texts else f"values of type {block.dtype}"
-        raise DataError(
-            f"{where} holds {kind}; expression must be numbers: convert them, or set data.counts to another matrix."
-        )
+        raise TypeError(f"it holds values of type {block.dtype}, not numbers")
     if sparse.issparse(block) and block.format in ("csr", "csc"):
-        _refuse_bad_format(block)  # before a conversion uses these indices
+        check_format(block)  # before a conversion uses these indices
     matrix = sparse.csr_matrix(block, copy=True, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()

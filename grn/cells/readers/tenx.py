@@ -1,11 +1,14 @@
-"""10x Cell Ranger: its .h5 files, and how the features of its files and folders become genes.
+"""10x Cell Ranger: .h5 files, and folders with matrix.mtx beside its barcodes and features, each plain or .gz.
+
+Names are plain strings: "NA" and "nan" are genes.
 
 Letters: C cells, F features (genes, and in some experiments antibodies, guides, ...).
 """
 
 from __future__ import annotations
 
-import warnings
+import io
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,94 +17,111 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 from scipy import sparse
+from scipy.io import mmread
 
-from grn.cells.readers.matrix import refuse_no_positions
+from grn.cells.readers import reading
+from grn.cells.readers.matrix import check_format, check_whole
 from grn.config.schema import DataConfig
-from grn.errors import DataError, one_line
+from grn.errors import DataError
+from grn.io.tables import unpacked
 
+NUMBERS = b"0123456789+-.eE \t\r\n"
 GENES = "Gene Expression"
 LEFT_OUT = "grn_left_out"  # key in uns: a sentence about the features that are not genes
+MATRIX, BARCODES, FEATURES = ("matrix.mtx",), ("barcodes.tsv",), ("features.tsv", "genes.tsv")
 
 
 def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
-    """A feature-barcode matrix of Cell Ranger, any version; see `tenx_cells`. Raises DataError."""
-    try:
-        path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
-        with h5py.File(path, "r") as file:
-            group = _matrix_group(path, file)
-            features = _features(group)
-            barcodes = _texts(group["barcodes"])
-            parts = tuple(group[name][:] for name in ("data", "indices", "indptr"))
-            shape = tuple(int(size) for size in group["shape"][:])
-        refuse_no_positions(*parts[1:])
-        if shape != (len(features), len(barcodes)):
-            raise ValueError(
-                f"its shape is {shape}, but it lists {len(features)} features and {len(barcodes)} barcodes"
-            )
-        counts = sparse.csr_matrix(parts, shape=shape[::-1])
-        counts.check_format(full_check=True)  # before columns are chosen by these indices
-    except (MemoryError, PermissionError, DataError):  # the first two are faults of the machine: cli/exit_codes.py
-        raise
-    except Exception as problem:  # a damaged file fails anywhere between HDF5, NumPy and SciPy
-        raise DataError(
-            f"{path} cannot be read as a 10x .h5 file ({one_line(problem)}); it is damaged, truncated or another "
-            "format: copy or write it again."
-        ) from problem
-    return tenx_cells(path, counts, barcodes, features)
+    """The genes of a feature-barcode matrix of Cell Ranger, any version, as _of_features. Raises DataError."""
+    with reading(path, "a 10x .h5 file"), h5py.File(path, "r") as file:
+        # `matrix` since Cell Ranger 3; before, one group for each genome, named after it.
+        groups = [name for name, group in file.items() if {"barcodes", "indptr"} <= set(group)]
+        if len(groups) != 1:
+            raise ValueError(f"it holds {', '.join(file)}, and not one matrix with barcodes and indptr")
+        group = file[groups[0]]
+        data, indices, indptr = (group[name][:] for name in ("data", "indices", "indptr"))
+        check_whole(indices, indptr)
+        counts = sparse.csr_matrix((data, indices, indptr), shape=tuple(int(size) for size in group["shape"][:][::-1]))
+        check_format(counts)  # before columns are chosen by these indices
+        return _of_features(path, counts, _texts(group["barcodes"]), _features(group))
 
 
-def tenx_cells(path: Path, counts: sparse.csr_matrix, barcodes: np.ndarray, features: pd.DataFrame) -> AnnData:
+def is_mtx_folder(folder: Path) -> bool:
+    """Whether a file in it has the name of a 10x matrix."""
+    return any(folder.glob("*matrix.mtx*"))
+
+
+def read_mtx_folder(folder: Path, config: DataConfig) -> AnnData:
+    """The genes of a 10x folder, as _of_features. Raises DataError."""
+    with reading(folder, "a 10x folder"):
+        barcodes = _table(_only(folder, BARCODES))
+        features = _table(_only(folder, FEATURES))
+        matrix_file = _only(folder, MATRIX)
+        with unpacked(matrix_file) as file:
+            banner, _, rest = file.read().partition(b"\n")
+        entries = b"\n".join(line for line in rest.split(b"\n") if not line.startswith(b"%"))
+        strange = entries.translate(None, NUMBERS)  # SciPy would read 5x as 5
+        if strange or not re.fullmatch(
+            rb"%%matrixmarket\s+matrix\s+coordinate\s+(integer|real)\s+general\s*", banner.lower()
+        ):
+            found = strange[:20] or banner[:60]
+            raise ValueError(f"{matrix_file.name} has {found!r} where a coordinate matrix of numbers has none")
+        # Always read as real numbers: under the banner `integer`, SciPy would cut fractions off.
+        matrix = sparse.coo_matrix(mmread(io.BytesIO(b"%%MatrixMarket matrix coordinate real general\n" + rest)))
+        # genes.tsv has no types, a bare list only names.
+        named = pd.DataFrame({"name": features[min(1, features.shape[1] - 1)], "gene_ids": features[0]})
+        if 2 in features:
+            named["feature_types"] = features[2]
+        return _of_features(folder, matrix.T.tocsr(), barcodes[0].to_numpy(), named)
+
+
+def _of_features(path: Path, counts: sparse.csr_matrix, barcodes: np.ndarray, features: pd.DataFrame) -> AnnData:
     """The features that are genes, by symbol (by id where there is none), as AnnData.
 
     counts [C, F].   features: columns name, gene_ids, and where known feature_types, ...; all but the name go to var.
     uns["grn_left_out"] has a sentence about the features that were left out. Raises DataError where none is a gene.
     """
+    if counts.shape != (len(barcodes), len(features)):
+        raise ValueError(
+            f"its matrix has {counts.shape[1]} rows and {counts.shape[0]} columns, for {len(features)} features and "
+            f"{len(barcodes)} barcodes, so that files are mixed up or begin with a header"
+        )
     names = np.where(features["name"] == "", features["gene_ids"], features["name"])
     var = features.drop(columns="name").set_axis(pd.Index(names, dtype=object), axis=0)
-    left_out = None
+    uns = {}
     if "feature_types" in var:
         kept = (var["feature_types"] == GENES).to_numpy()
         others = ", ".join(f"{kind}: {count}" for kind, count in Counter(var["feature_types"][~kept]).items())
         if not kept.any():
-            raise DataError(f"{path} holds no features of type {GENES} ({others}); give a matrix of gene counts.")
+            advice = "give a matrix of gene counts"
+            raise DataError(f"{path} holds no features of type {GENES} ({others})", field="data.path", advice=advice)
         if not kept.all():
-            left_out = f"{(~kept).sum()} of {len(kept)} features of {path} are not genes and are left out ({others})."
+            left = f"{(~kept).sum()} of {len(kept)} features of {path} are not genes and are left out ({others})."
+            uns = {LEFT_OUT: left}
             counts, var = counts[:, np.flatnonzero(kept)], var[kept]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* names are not unique")  # data.duplicates decides
-        adata = AnnData(counts, obs=pd.DataFrame(index=pd.Index(barcodes, dtype=object)), var=var)
-    if left_out:
-        adata.uns[LEFT_OUT] = left_out
-    return adata
+    return AnnData(counts, obs=pd.DataFrame(index=pd.Index(barcodes, dtype=object)), var=var, uns=uns)
 
 
-def _matrix_group(path: Path, file: h5py.File) -> h5py.Group:
-    """The one group with a matrix: `matrix` since Cell Ranger 3; before, one group for each genome, named after it."""
-    if "X" in file and "obs" in file:
-        raise DataError(f"{path} is an AnnData file, not a 10x file; rename it so that it ends in .h5ad.")
-    found = [
-        name for name, group in file.items() if isinstance(group, h5py.Group) and {"barcodes", "indptr"} <= set(group)
-    ]
-    if not found:
-        held = ", ".join(map(repr, file)) or "nothing"
-        if isinstance(file.get("matrix"), h5py.Group):
-            lost = " and ".join(sorted({"barcodes", "indptr"} - set(file["matrix"])))
-            raise DataError(f"{path} is a 10x file whose matrix has no {lost}; it is damaged: copy or write it again.")
-        raise DataError(
-            f"{path} holds no 10x matrix (it holds {held}); give a file such as filtered_feature_bc_matrix.h5, or "
-            "another format."
-        )
-    if len(found) > 1:
-        raise DataError(
-            f"{path} holds the matrices of {len(found)} genomes ({', '.join(found)}); write the cells of one of them "
-            "to an .h5ad file (scanpy.read_10x_h5 has an option for it)."
-        )
-    return file[found[0]]
+def _only(folder: Path, names: tuple[str, ...]) -> Path:
+    """The one file with one of these names, plain or .gz; of two, either could belong to the other files."""
+    found = [path for name in names for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
+    if len(found) != 1:
+        held = " and ".join(path.name for path in found) or f"no {' or '.join(names)} (or .gz)"
+        advice = "a 10x folder has one matrix.mtx, one barcodes.tsv and one features.tsv or genes.tsv"
+        raise DataError(f"{folder} holds {held}", field="data.path", advice=advice)
+    return found[0]
+
+
+def _table(path: Path) -> pd.DataFrame:
+    """The columns of a file without a header, as texts. Quotes are part of the text."""
+    with unpacked(path) as file:
+        lines = [line.rstrip("\r").split("\t") for line in file.read().decode("utf-8").rstrip("\r\n").split("\n")]
+    if any(len(fields) != len(lines[0]) or not fields[0] for fields in lines):
+        raise ValueError(f"{path.name} is empty, or has lines of different length or without a name")
+    return pd.DataFrame(lines, dtype=object)
 
 
 def _features(group: h5py.Group) -> pd.DataFrame:
-    if "features" not in group and "gene_names" not in group:
-        raise ValueError("its matrix has no features")
     if "features" not in group:  # before Cell Ranger 3
         return pd.DataFrame({"name": _texts(group["gene_names"]), "gene_ids": _texts(group["genes"])}, dtype=object)
     features = group["features"]

@@ -25,10 +25,7 @@ class Regulation(nn.Module):
     """
 
     def __init__(
-        self,
-        pooled: RegulationLayer,
-        by_state: RegulationLayer | None = None,
-        level_error: float | None = None,
+        self, pooled: RegulationLayer, by_state: RegulationLayer | None = None, level_error: float | None = None
     ):
         super().__init__()
         self.pooled, self.by_state = pooled, by_state

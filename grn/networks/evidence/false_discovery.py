@@ -81,8 +81,7 @@ def _mean_weights(fit: KnockoffFit) -> tuple[Tensor, Tensor]:
 def _weights_by_state(fit: KnockoffFit) -> Iterator[tuple[Tensor, Tensor]]:
     """The same of each state, where regulators that hardly vary count less."""
     units = presence(fit.sds, fit.usual) * fit.usual
-    for real, null, unit in zip(fit.slopes, fit.null_slopes, units, strict=True):
-        yield real * unit, null * unit
+    return ((real * unit, null * unit) for real, null, unit in zip(fit.slopes, fit.null_slopes, units, strict=True))
 
 
 def _certain(weight: Tensor, null_weight: Tensor, regulators: np.ndarray) -> Tensor:
@@ -114,8 +113,7 @@ def _root_mean_square(values: Tensor, share: Tensor) -> Tensor:
 
 
 def _balanced(weight: Tensor, null_weight: Tensor, regulators: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-    """The effects of the regulators and of their knock-offs, [N, R] each, with rows balanced together, and which pairs
-    are candidates, bool [N, R]."""
+    """Both effects [N, R] with rows balanced together, and which pairs are candidates, bool [N, R]."""
     both = [without_self(each.clone(), regulators) for each in (weight, null_weight)]
     candidates = without_self(torch.ones_like(weight, dtype=torch.bool), regulators)
     weight, null_weight = balanced(torch.cat(both, 1)).tensor_split(2, 1)
@@ -200,17 +198,10 @@ def q_values(weight: Tensor, null_weight: Tensor, candidates: Tensor | None = No
 
     weight, null_weight [N, R]: of one fit, so that they are comparable as they are.   candidates bool [N, R]: pairs
     that may be edges (None: all); the knock-offs of the others are not part of the null either.
-    Raises ValueError where shapes differ or a weight is not finite.
     Source: competition with the null (target-decoy search), Elias and Gygi 2007; the rate, Benjamini and Hochberg 1995;
     the share of false edges, Storey 2002 (and its finite-sample form of 2004, which counts one p-value more).
     """
     candidates = torch.ones_like(weight, dtype=torch.bool) if candidates is None else candidates
-    if not weight.shape == null_weight.shape == candidates.shape:
-        shapes = ", ".join(
-            f"{name} {tuple(each.shape)}"
-            for name, each in {"weights": weight, "knock-offs": null_weight, "candidates": candidates}.items()
-        )
-        raise ValueError(f"The shapes must be equal, and they are: {shapes}.")
     p = p_values(weight[candidates], null_weight[candidates])
     q = torch.ones_like(weight, dtype=torch.float64)
     q[candidates] = benjamini_hochberg(p, null_share(p))
@@ -218,10 +209,7 @@ def q_values(weight: Tensor, null_weight: Tensor, candidates: Tensor | None = No
 
 
 def p_values(weight: Tensor, null_weight: Tensor) -> Tensor:
-    """Share of knock-offs [M] that are at least as strong as each weight [n], the weight itself counted: never 0.
-    float64."""
-    if not (weight.isfinite().all() and null_weight.isfinite().all()):
-        raise ValueError("A weight is not finite.")
+    """Share of knock-offs [M] at least as strong as each weight [n], the weight itself counted: float64, never 0."""
     null = null_weight.abs().sort()[0]
     size, order = weight.abs().sort()  # in order, they are found soon
     p = torch.empty_like(size, dtype=torch.float64)

@@ -1,18 +1,14 @@
 """The effect read-out: what the regulation layers' attention does to the predictions, within states and between them.
 
-effect: weight x value's effect on the predicted multiplicity, for one sd of the regulator, in sds of the target: the
-slope of the prediction while the norm is held constant.
+effect: the slope of the prediction while the norm is held constant, for one sd of the regulator, in sds of the target.
 
 - *within*: differences between cells of one state alone, the mean over all states. The network of a state has its own
-  slopes. A regulator counts there in so far as it varies in the state, up to about its usual sd: one that is off has no
-  effect.
+  slopes; a regulator counts there in so far as it varies in the state.
 - *between*: the correlation of the target's levels with those of the regulator over the states.
 - The weight of an edge is its effect within, unless the levels of held-out states follow their regulators
-  (grn/regulation/levels.py): then differences between states are evidence, too, and the weight is that of `pooled`, the
-  effect over all cells with a part of the correlation of levels.
+  (grn/regulation/levels.py): then it is the effect over all cells (`pooled`) with a part of the correlation of levels.
 
-Sign: positive = the regulator raises the target's expected multiplicity. In each head it is the sign of the score by
-construction, whatever the initial values of training were; heads that disagree are added.
+Sign: positive = the regulator raises the target's expected multiplicity. In each head it is the sign of the score.
 
 Letters: P members, C cells, n targets at a time, R regulators, H heads, K states.
 """
@@ -128,6 +124,30 @@ def effect(scores: Scores, m: Tensor, share: Tensor) -> Tensor:
     """Slopes for one unit of the regulators, the mean over cells m [C, R + 1] with shares [C]: [P, n, R]."""
     mean_inverse_norm = (share[:, None] / scores.norms(m)).sum(-2)[..., None]  # [P, H, n, 1]
     return (scores.score * scores.amount * scores.gain * mean_inverse_norm)[..., :-1].sum(1)
+
+
+@torch.no_grad()
+def cell_effects(
+    regulation: Regulation, multiplicity: Tensor, basal: Tensor | None, states: Tensor, cell: int
+) -> np.ndarray:
+    """The weights in one cell, float32 [N, R]: the effects of the layer of its states, with the cell's own norms.
+
+        w_ij(c) = [m_j(c) > 0] u_j mean_members sum_heads g_i a_j s_ij / (m_j n_i(c))
+
+    m_j(c) is the multiplicity of regulator j in cell c, n_i(c) the norm of target i there, u_j the usual sd of the
+    regulator within states: the change of the target's prediction, in its sds, that one usual sd of the regulator
+    brings about in this cell; a regulator that the cell lacks has none. A cell that belongs to several states in part
+    has the mean of their effects. Rows are `balanced`. Knock-offs, which know many cells, say nothing here.
+
+    multiplicity [C, R], basal [C], states [C, K]: of all cells, as for `effect_network`.   cell: its position.
+    """
+    layer, regulators = regulation.within, regulation.regulators.cpu().numpy()
+    m = layer.inputs(multiplicity, basal)
+    usual = ((states.sum(0) / states.sum()) @ state_sds(m, states).square()).sqrt()
+    own = slice(cell, cell + 1)
+    slopes = state_means(layer, m[own], states[own], effect)
+    slope = np.einsum("k,kir->ir", states[cell].cpu().numpy(), slopes)
+    return balanced_weights(slope, usual * (multiplicity[cell] > 0), regulators)
 
 
 def with_levels(weight: np.ndarray, between: np.ndarray) -> np.ndarray:

@@ -1,26 +1,38 @@
-"""Read-outs of the whole model: the mean effect of a regulator on every prediction, over the bags that can show it.
+"""Read-outs of the whole model, Jacobian and knock-out: the mean effect of a regulator on every prediction.
 
-A bag shows the effect of a regulator on a target where the target is hidden from the model and the regulator is not.
+jacobian   mean over cells of (d predicted multiplicity of i / d multiplicity of j) * sd_j / sd_i, exact (forward mode)
+knockout   mean over cells of (prediction of i - prediction of i without j) / mean_j * sd_j / sd_i: the slope from
+           absence to what the cell has, in the same unit
+
+The target is masked, and each row is divided by the square root of its norm (weights.balanced). Both are the same for
+every choice of signs inside the attention. Sign: positive = the regulator raises the target's expected multiplicity.
+
+The L2 norm saturates: where a cell has the regulator, the derivative is small and may have the other sign; where a cell
+has no regulator at all, it may be arbitrarily steep. The difference between presence and absence is what the model
+learned. A bag shows an effect where the target is hidden from the model and the regulator is not.
 
 Letters: B bags, N genes, R regulators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch.func import jvp, vmap
 
 from grn.bags import Bags
 from grn.model.transformer import Model
 from grn.networks.readouts.sampling import Sample, masked_bags
 from grn.networks.weights import Network, balanced, without_self
 
-Effect = Callable[[Bags, Tensor], Tensor]
+TANGENTS = 2**24  # most numbers in one array of derivatives, which limits how many regulators are computed together
+NO_LIMIT = 2**62  # one call for all regulators: it predicts the whole bags once, then without each regulator in turn
 
 
 def with_multiplicity(bags: Bags, multiplicity: Tensor, regulators: Tensor) -> Bags:
@@ -34,25 +46,29 @@ def with_multiplicity(bags: Bags, multiplicity: Tensor, regulators: Tensor) -> B
     return replace(bags, multiplicity=multiplicity)
 
 
-def mean_effects(
+def whole_model_network(
+    readout: str,
     model: Model,
     multiplicity: sp.csr_matrix,
     samples: Iterable[Sample],
     cells: dict[int, int],
     regulators: np.ndarray,
-    basal: np.ndarray | None,
-    *,
-    effect: Effect,
-    unit: np.ndarray,
-    widest: int,
+    basal: np.ndarray | None = None,
 ) -> Network:
-    """The mean of effect(dense bags, regulators [r]) -> [r, B, N] over the bags that show it.
+    """The network of mean effects over the bags that show them. readout: jacobian | knockout.
 
     multiplicity: CSR [C, N].   samples: the cells of each batch and what is masked in them.   cells: number of cells of
     each cell type.   regulators: vocabulary positions [R].   basal [C]: multiplicity of each cell's basal gene (None:
-    1).   unit [N, R]: what the means are multiplied by.   widest: most numbers in one array, which limits how many
-    regulators are computed together.
+    1). A regulator that no training cell has gets the weight 0, and for the Jacobian one that never varies.
     """
+    mean, sd = model.mean.cpu().numpy(), model.sd.cpu().numpy()
+    seen = mean[regulators] > 0
+    if readout == "jacobian":
+        effect, widest = regulator_derivatives, TANGENTS
+        unit = np.where(seen & varying(multiplicity[:, regulators]), sd[regulators], 0)[None] / sd[:, None]
+    else:
+        effect, widest = knockout_effects, NO_LIMIT
+        unit = np.where(seen, sd[regulators] / np.where(seen, mean[regulators], 1), 0)[None] / sd[:, None]
     means: dict[int, PairMean] = {}
     for sample in samples:
         bags = masked_bags(model, multiplicity, basal, sample, regulators)
@@ -62,7 +78,7 @@ def mean_effects(
         step = max(1, widest // (bags.multiplicity.numel() * model.config.hidden))
         for start in range(0, len(regulators), step):
             columns = slice(start, min(start + step, len(regulators)))
-            values = effect(bags, torch.as_tensor(regulators[columns]))
+            values = effect(model, bags, torch.as_tensor(regulators[columns]))
             readable = hidden[:, :, None] & ~sample.masked[:, None, columns]
             mean.add(values.permute(1, 2, 0).cpu().numpy(), readable, columns)
     return average(means, cells, unit, regulators)
@@ -113,3 +129,39 @@ def average(means: dict[int, PairMean], cells: dict[int, int], unit: np.ndarray,
         str(cell_type): finished(weight) for cell_type, weight in zip(types, stack, strict=True) if cell_type >= 0
     }
     return Network(finished(overall), by_type, np.clip(agreement, 0, 1).astype(np.float32))
+
+
+def varying(measured: sp.csr_matrix) -> np.ndarray:
+    """bool [R]: which columns of a CSR matrix [C, R] differ between cells. The sd of the others is 1 by convention."""
+    return (measured.max(0) - measured.min(0)).toarray()[0] > 0
+
+
+def regulator_derivatives(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
+    """d predicted multiplicity [B, N] / d multiplicity of each regulator [R] of dense bags -> [R, B, N]."""
+    all_regulators = model.is_regulator.nonzero()[:, 0]
+
+    def predict(multiplicity: Tensor) -> Tensor:
+        return model(with_multiplicity(bags, multiplicity, all_regulators)).multiplicity
+
+    def derivative(direction: Tensor) -> Tensor:
+        return jvp(predict, (bags.multiplicity,), (direction.expand_as(bags.multiplicity),))[1]
+
+    directions = torch.eye(len(bags.genes), dtype=bags.multiplicity.dtype, device=bags.genes.device)
+    with torch.no_grad():
+        return vmap(derivative)(directions[regulators.to(bags.genes.device)])
+
+
+def knockout_effects(model: Model, bags: Bags, regulators: Tensor) -> Tensor:
+    """Prediction [B, N] minus the prediction without each regulator [R] of dense bags -> [R, B, N]."""
+    with torch.no_grad():
+        whole, all_regulators = model(bags).multiplicity, model.is_regulator.nonzero()[:, 0]
+        without = []
+        for regulator in regulators.tolist():
+            multiplicity = bags.multiplicity.clone()
+            multiplicity[:, regulator] = 0
+            without.append(model(with_multiplicity(bags, multiplicity, all_regulators)).multiplicity)
+        return whole - torch.stack(without)
+
+
+jacobian_network = partial(whole_model_network, "jacobian")
+knockout_network = partial(whole_model_network, "knockout")

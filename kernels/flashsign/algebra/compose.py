@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from flashsign.algebra.monoid import Monoid, Total, with_axes
-from flashsign.arguments import checked
 
 
-@checked
 def with_unit(semigroup: Monoid, empty: float = 0.0) -> Monoid:
     """The semigroup with a free unit: a monoid in which "no item" is a value of its own.
 
@@ -77,7 +75,6 @@ def with_unit(semigroup: Monoid, empty: float = 0.0) -> Monoid:
     )
 
 
-@checked
 def product(
     a: Monoid,
     b: Monoid,
@@ -92,15 +89,17 @@ def product(
     shared_weight (i, j): tensor i of a's total and tensor j of b's are one and the same weight, such as the log-weight
     of a numerator and of its denominator. It is then kept once, in a's place, and b's tensors follow without it: the
     pullback over the weight, of v [n, E] and 1 [n, 1] under x [n] for example.
-    Source: MonoidReduce, A. Cuba Gyllensten, 2025.
+    Sources: MonoidReduce, A. Cuba Gyllensten, 2025; safe exponential sums and their pullback, heidemann.me/blog/
+    2026-03-06-attention-monoid.
 
-    Example: softmax attention as the quotient of two sums of exponentials, x [n] and v [n, E] -> [E].
+    Example: softmax attention as the quotient of two sums of exponentials, x [n] and v [n, E] -> [E], 0 of no items.
         >>> import torch
-        >>> from flashsign import SAFE_EXPONENTIAL_SUM, fold, product
+        >>> from flashsign import SAFE_EXPONENTIAL_SUM, check_monoid, fold, product
         >>> x, v = torch.randn(50), torch.randn(50, 8)
         >>> below = SAFE_EXPONENTIAL_SUM.after(lambda items, _: (torch.ones_like(items[0][:, :1]), items[1]))
-        >>> quotient = lambda total, _: total[0] / total[2]
+        >>> quotient = lambda total, _: total[0] / torch.where(total[2] == 0, 1.0, total[2])
         >>> softmax = product(SAFE_EXPONENTIAL_SUM, below, quotient, of_a=2, shared_weight=(1, 1))
+        >>> check_monoid(softmax, (v, x))
         >>> torch.allclose(softmax.finish(fold(softmax, (v, x)), ()), torch.softmax(x, 0) @ v, atol=1e-5)
         True
     """
@@ -125,14 +124,7 @@ def product(
         assert a.lift is not None and b.lift is not None
         left, right = a.lift(items, shared), b.lift(items, shared)
         if len(left) != of_a:
-            raise ValueError(
-                f"of_a is {of_a}, and the total of {a.name} has {len(left)} tensors: pass of_a={len(left)}."
-            )
-        if shared_weight is not None and (shared_weight[0] >= of_a or shared_weight[1] >= len(right)):
-            raise ValueError(
-                f"shared_weight is {tuple(shared_weight)}, and the totals have {of_a} and {len(right)} tensors, "
-                "counted from 0: pass the places of the weight in them."
-            )
+            raise ValueError(f"of_a is {of_a}, and the total of {a.name} has {len(left)} tensors.")
         return joined(left, right)
 
     def combine(x: Total, y: Total) -> Total:
@@ -163,6 +155,7 @@ def product(
         commutative=a.commutative and b.commutative,
         numbered=a.numbered,
         forms=a.forms if a.forms == b.forms else (),
+        broadcasts=a.broadcasts and b.broadcasts,
     )
 
 

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor
 
 from flashsign.algebra.forms import check_items
-from flashsign.algebra.in_slices.differentiable import differentiable_total
 from flashsign.algebra.in_slices.plan import Plan
+from flashsign.algebra.in_slices.total import differentiable_total
 from flashsign.algebra.monoid import Monoid, Total, refuse_no_items
-from flashsign.arguments import checked
 from flashsign.errors import ShapeMismatch
 
 
-@checked
 def fold(
     monoid: Monoid,
     items: Total,
@@ -49,7 +47,6 @@ def fold(
     return _fold(monoid, items, shared, chunk, where, depth, 0)
 
 
-@checked
 def fold_literal(monoid: Monoid, items: Total, shared: Total = ()) -> Total:
     """The definition of fold, for tests: one item after the other, differentiated by autograd.
 
@@ -89,13 +86,11 @@ class Fold:
         True
     """
 
-    @checked
     def __init__(self, monoid: Monoid, shared: Total = (), *, chunk: int = 256):
         self.monoid, self.shared, self.chunk = monoid, shared, chunk
         self.total: Total | None = None
         self.items = 0
 
-    @checked
     def add(self, items: Total, *, where: Tensor | None = None) -> Fold:
         """Adds items, tensors [n, ...]; returns self. where [n]: items where it is False are left out.
 
@@ -107,7 +102,6 @@ class Fold:
         self.items += len(items[0])
         return self
 
-    @checked
     def plus(self, other: Fold) -> Fold:
         """The total of the items of both, this one's first; other was made with the same monoid and shared tensors.
 
@@ -141,9 +135,8 @@ def _fold(
     if len(lengths) != 1:
         raise ValueError(f"A fold needs item tensors of one length; found lengths {sorted(lengths)}.")
     check_items(monoid.name, monoid.forms, items, shared, 0)
-    right = where is None or (where.shape == items[0].shape[:1] and where.dtype == torch.bool)
-    if where is not None and (not right or where.device != items[0].device):
-        found = f"{where.dtype} {list(where.shape)}" + (f" on {where.device}" if right else "")
+    if where is not None and (where.shape != items[0].shape[:1] or where.dtype != torch.bool):
+        found = f"{where.dtype} {list(where.shape)}"
         raise ValueError(f"where must be bool with one value an item, [{len(items[0])}]; found {found}.")
     plan = Plan(
         monoid,
@@ -159,15 +152,9 @@ def _fold(
 
 
 def _refuse_others(total: Total | None, other: Total | None) -> None:
-    """Raises ShapeMismatch where two totals are of other shapes, which combine would broadcast or refuse."""
-    if total is None or other is None:
-        return
-    shapes = [[list(part.shape) for part in each] for each in (total, other)]
-    if shapes[0] != shapes[1]:
-        raise ShapeMismatch(
-            f"All items of a fold must have one shape; found totals {shapes[0]} of those before and {shapes[1]} of "
-            "these."
-        )
+    """Raises ShapeMismatch where two totals are of other shapes, which combine would broadcast."""
+    if total is not None and other is not None and [x.shape for x in total] != [x.shape for x in other]:
+        raise ShapeMismatch("All items of a fold must have one shape.")
 
 
 def chosen_depth(monoid: Monoid, depth: int | None, with_mask: bool = False) -> int:

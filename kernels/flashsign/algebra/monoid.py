@@ -1,7 +1,8 @@
 """A commutative monoid: the functions that a streamed layer is made of.
 
-Lift each item, combine in any order, finish once. Source: MonoidReduce, A. Cuba Gyllensten, 2025;
-kernels/README.md, "Folds".
+Lift each item, combine in any order, finish once. Sources: MonoidReduce, A. Cuba Gyllensten, 2025
+(openreview.net/forum?id=Fopv5Hpm1C) and its code (github.com/joenaess/GeMMMapReduce), whose binary_reduce is combine
+here; kernels/README.md, "Folds".
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from flashsign.algebra.forms import returning_a_tensor, returning_tensors
-from flashsign.arguments import CHECKS, callable_or_none
+from flashsign.algebra.forms import returning_tensors
 from flashsign.errors import ShapeMismatch
 
 Total = tuple[Tensor, ...]
@@ -31,7 +31,8 @@ class Monoid:
     identity(like): the total of no items, shaped like the given total. None: there is none (see with_unit).
     lift(items, shared): the totals of single items. items: tensors [n, ...], one item a row; shared: tensors that
         every item meets (queries). Each tensor of the result is [n, ...], and [n, N, ...] where shared has N rows.
-    combine(a, b): the total of a's and b's items; broadcasts, and combines identities without making NaN.
+    combine(a, b): the total of a's and b's items; combines identities without making NaN. Folds map it over axes of
+        bags and slices, so it is written for tensors shaped like one total: [N], [N, E].
     finish(total, shared): the layer's output.
     local_gradient(combined, item, grad): D(combined, item)(grad), the gradient for `item` (a lifted item or a partial
         total that `combined` contains), where grad is the gradient for `combined`. None: folds differentiate combine.
@@ -45,8 +46,10 @@ class Monoid:
     needs_items: a fold of no items has no output (log 0, say), and layers refuse it.
     forms: which items and shared tensors it takes, "(k [M, E], m [M]), shared (q [N, E])" or several of these, so that
         others are refused in a sentence. Empty: any.
+    broadcasts: combine and local_gradient take totals with any axes in front of their own; nothing is mapped then,
+        which saves time. check_monoid tests it.
 
-    Raises ValueError for a field of another kind; and folds raise it where a function returns another kind.
+    Folds raise ValueError where a function returns no tuple of tensors, or combine tensors of another shape.
 
     A monoid has three depths, which agree: a lift alone (1), a lift and D (2), proj_fold with its gradient (3).
 
@@ -75,23 +78,14 @@ class Monoid:
     numbered: bool = False
     needs_items: bool = False
     forms: tuple[str, ...] = ()
+    broadcasts: bool = False
 
     def __post_init__(self) -> None:
-        CHECKS["str"]("name", self.name)
-        for flag in ("commutative", "numbered", "needs_items"):
-            CHECKS["bool"](flag, getattr(self, flag))
-        for field in ("identity", "lift", "local_gradient", "proj_fold", "proj_fold_bwd"):
-            callable_or_none(field, getattr(self, field))
-        for field in ("combine", "finish"):
-            CHECKS["function"](field, getattr(self, field))
-        if not isinstance(self.forms, tuple) or not all(isinstance(form, str) for form in self.forms):
-            raise ValueError(f"forms must be a tuple of texts, as ('(x [n, ...])',), not {self.forms!r}.")
-        of_a_total = {"identity", "combine"}
         for field in ("identity", "lift", "combine", "local_gradient", "proj_fold"):
             if (own := getattr(self, field)) is not None:
-                what = f"The {field} of {self.name}"
-                object.__setattr__(self, field, returning_tensors(own, what, like_first=field in of_a_total))
-        object.__setattr__(self, "finish", returning_a_tensor(self.finish, f"The finish of {self.name}"))
+                like_first = field in ("identity", "combine")
+                checked = returning_tensors(own, f"The {field} of {self.name}", like_first=like_first)
+                object.__setattr__(self, field, checked)
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -120,7 +114,6 @@ class Monoid:
             >>> torch.allclose(monoid_reduce(scores, (q,), (k,)), torch.logsumexp(q @ k.mT, -1), atol=1e-5)
             True
         """
-        CHECKS["function"]("prepare", prepare)
         lift = self.lift
         if lift is None:
             raise ValueError(f"{self.name} has no lift, so no other one can come before it.")
@@ -129,6 +122,23 @@ class Monoid:
             return lift(prepare(items, shared), shared)
 
         return replace(self, name=name or self.name, lift=prepared, proj_fold=None, proj_fold_bwd=None, forms=())
+
+    def combined(self, a: Total, b: Total, axes: int) -> Total:
+        """combine, mapped over so many axes in front of the totals' own: of bags, of the items of a slice."""
+        combine: Callable[..., Total] = self.combine
+        for _ in range(0 if self.broadcasts else axes):
+            combine = torch.vmap(combine)
+        return combine(a, b)
+
+    def local_gradients(self, combined: Total, parts: Total, grads: Total, axes: int, many: bool) -> Total:
+        """local_gradient, mapped over so many axes of bags; many: parts have one axis more in front, of items."""
+        assert self.local_gradient is not None
+        local: Callable[..., Total] = self.local_gradient
+        if self.broadcasts:
+            return local(combined, parts, grads)
+        for _ in range(axes):
+            local = torch.vmap(local)
+        return (torch.vmap(local, in_dims=(None, 0, None)) if many else local)(combined, parts, grads)
 
     def unit(self, like: Total) -> Total:
         """The identity. Raises ValueError for a monoid without one."""
@@ -189,12 +199,14 @@ def refuse_no_items(monoid: Monoid, items: int) -> None:
         raise ValueError(f"{monoid.name} of no items has no value: pass at least one.")
 
 
-def reduce_lifted(monoid: Monoid, lifted: Total) -> Total:
-    """Lifted items [n, ...] combined into one total [...], neighbours first, so that the items keep their order."""
+def reduce_lifted(monoid: Monoid, lifted: Total, axes: int = 0) -> Total:
+    """Lifted items [n, (bags), ...] combined into one total [(bags), ...], neighbours first, so that they keep their
+    order; axes: of bags."""
     total = monoid.unit(tuple(part.new_empty(part.shape[1:]) for part in lifted))
     while (count := len(lifted[0])) > 1:
         if count % 2:
-            total = monoid.combine(tuple(part[-1] for part in lifted), total)
+            total = monoid.combined(tuple(part[-1] for part in lifted), total, axes)
         even = count - count % 2
-        lifted = monoid.combine(tuple(part[0:even:2] for part in lifted), tuple(part[1:even:2] for part in lifted))
-    return monoid.combine(tuple(part[0] for part in lifted), total) if count else total
+        halves = (tuple(part[start:even:2] for part in lifted) for start in (0, 1))
+        lifted = monoid.combined(*halves, axes + 1)
+    return monoid.combined(tuple(part[0] for part in lifted), total, axes) if count else total

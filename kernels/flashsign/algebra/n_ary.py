@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from flashsign.algebra.forms import check_gradients, returning_tensors
 from flashsign.algebra.monoid import Gradients, Total
-from flashsign.arguments import CHECKS, checked
 from flashsign.eager.transforms import in_batches, transformed
 
 ONE_DERIVATIVE = (
@@ -36,8 +34,6 @@ class NAryFold:
     binary_reduce(p, q): the total of both; it commutes.
     proj_fold_bwd(x, a, ga): the slice's part of the gradients for x, where a and ga are that part of the final total
         and of its gradient. None for integers.
-
-    Raises ValueError for a field that is no function; n_ary_reduce raises it where one returns another kind.
 
     Example: sums over a window of three, whose slices overlap.
         >>> import torch
@@ -63,8 +59,6 @@ class NAryFold:
     proj_fold_bwd: Callable[[Total, Total, Total], Gradients]
 
     def __post_init__(self) -> None:
-        for field in ("init", "chunker", "proj_fold", "binary_reduce", "proj_fold_bwd"):
-            CHECKS["function"](field, getattr(self, field))
         for field in ("init", "proj_fold", "binary_reduce"):
             own = returning_tensors(
                 getattr(self, field), f"{field} of an NAryFold", like_first=field == "binary_reduce"
@@ -72,13 +66,12 @@ class NAryFold:
             object.__setattr__(self, field, own)
 
 
-@checked
 def n_ary_reduce(form: NAryFold, *x: Tensor) -> Total:
     """The total of all slices, tensors [...] as form.init makes them. Memory: x, the total and one slice.
 
-    Differentiable once, in reverse; other derivatives raise NotImplementedError. Raises ShapeMismatch for what is no
-    tensor, ValueError where a function of the form returns no tensors, or the chunker no slices.
-    Source: MonoidReduce, A. Cuba Gyllensten, 2025.
+    Differentiable once, in reverse; other derivatives raise NotImplementedError. Raises ValueError where a function
+    of the form returns tensors of other shapes, or the chunker an index that gives a copy.
+    Source: MonoidReduce, A. Cuba Gyllensten, 2025 (its code, github.com/joenaess/GeMMMapReduce, has this form).
 
     Example: a mean of squares [1] in two slices.
         >>> import torch
@@ -108,12 +101,8 @@ class _NAry(torch.autograd.Function):
         for aslice, xslice in _slices(form, total, x):
             here = _at(total, aslice)
             both = form.binary_reduce(here, form.proj_fold(_at(x, xslice)))
-            shapes = [[list(part.shape) for part in parts] for parts in (both, here)]
-            if shapes[0] != shapes[1]:
-                raise ValueError(
-                    f"binary_reduce of an NAryFold gave tensors shaped {shapes[0]} for a part of the total shaped "
-                    f"{shapes[1]}; proj_fold must give totals of the shape of that part."
-                )
+            if [part.shape for part in both] != [part.shape for part in here]:  # copy_ would broadcast
+                raise ValueError("proj_fold of an NAryFold must return tensors shaped like their part of the total.")
             for part, new in zip(here, both, strict=True):
                 part.copy_(new)
         ctx.save_for_backward(*x, *total)
@@ -134,11 +123,6 @@ class _NAry(torch.autograd.Function):
         ]
         for aslice, xslice in _slices(form, total, x):
             found = form.proj_fold_bwd(_at(x, xslice), _at(total, aslice), _at(grads, aslice))
-            if not isinstance(found, (tuple, list)) or len(found) != len(x):
-                raise ValueError(
-                    f"proj_fold_bwd of an NAryFold must return a gradient for each of {len(x)} tensors; found "
-                    f"{type(found).__name__}."
-                )
             check_gradients("proj_fold_bwd of an NAryFold", found, _at(x, xslice))
             for whole, index, grad in zip(sums, xslice, found, strict=True):
                 if whole is not None and grad is not None:
@@ -147,41 +131,16 @@ class _NAry(torch.autograd.Function):
 
 
 def _slices(form: NAryFold, total: Total, x: Total) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """The chunker's slices. Raises ValueError where it returns anything else."""
-    slices = form.chunker(*x)
-    if not isinstance(slices, Iterable):
-        raise ValueError(f"chunker of an NAryFold must return slices; found {type(slices).__name__}.")
-    for each in slices:
-        pair = (
-            isinstance(each, (tuple, list)) and len(each) == 2 and all(isinstance(one, (tuple, list)) for one in each)
-        )
-        if not pair or [len(one) for one in each] != [len(total), len(x)]:
-            raise ValueError(
-                f"chunker of an NAryFold must give pairs (aslice, xslice), with an index into each of {len(total)} "
-                f"totals and each of {len(x)} tensors; found {each!r}."
-            )
-        for index in (*each[0], *each[1]):
-            if not all(_gives_a_view(part) for part in (index if isinstance(index, tuple) else (index,))):
-                raise ValueError(
-                    f"chunker of an NAryFold must give indices made of slices and integers; found {index!r}."
-                )
-        yield tuple(each[0]), tuple(each[1])
-
-
-def _gives_a_view(index: object) -> bool:
-    """Whether what is written to x[index] arrives in x: indices that are tensors or lists give copies."""
-    return index is None or index is ... or (isinstance(index, (Integral, slice)) and not isinstance(index, bool))
+    """The chunker's slices. Raises ValueError for an index whose result is a copy, to which writing has no effect."""
+    for aslice, xslice in form.chunker(*x):
+        for index in (*aslice, *xslice):
+            parts = index if isinstance(index, tuple) else (index,)
+            if any(
+                isinstance(part, bool) or not isinstance(part, (int, slice, type(...), type(None))) for part in parts
+            ):
+                raise ValueError(f"chunker of an NAryFold must give slices and integers as indices; found {index!r}.")
+        yield tuple(aslice), tuple(xslice)
 
 
 def _at(tensors: Total, indices: tuple[Any, ...]) -> Total:
-    return tuple(_part(x, index) for x, index in zip(tensors, indices, strict=True))
-
-
-def _part(x: Tensor, index: Any) -> Tensor:
-    try:
-        return x[index]
-    except (IndexError, TypeError, ValueError) as problem:
-        raise ValueError(
-            f"chunker of an NAryFold gave the index {index!r} into a tensor {list(x.shape)}, which torch refuses "
-            f"({str(problem).splitlines()[0]}); give slices and integers inside of it."
-        ) from None
+    return tuple(x[index] for x, index in zip(tensors, indices, strict=True))

@@ -13,18 +13,15 @@ from torch import Tensor, distributed
 
 from flashsign.algebra.fold import chosen_depth
 from flashsign.algebra.forms import check_items
-from flashsign.algebra.in_slices.differentiable import differentiable_total
-from flashsign.algebra.in_slices.over_group import check_member, items_before
 from flashsign.algebra.in_slices.plan import Order, Plan
+from flashsign.algebra.in_slices.total import check_member, differentiable_total, items_before
 from flashsign.algebra.monoid import Monoid, Total, refuse_no_items
-from flashsign.arguments import checked
 from flashsign.errors import ShapeMismatch
 
 CHUNK = {1: 128, 2: 128, 3: 2048}
 """Rows of a slice by depth: at depths 1 and 2 a slice has rows x items x width numbers, at depth 3 rows x items."""
 
 
-@checked
 def monoid_reduce(
     monoid: Monoid,
     A: Total,

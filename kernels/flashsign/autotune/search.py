@@ -9,21 +9,28 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from flashsign.autotune.trials import BACKWARD, FORWARD, backward, forward, verdicts
-from flashsign.dispatch import stream_kernel
+from flashsign.call import AttentionCall
+from flashsign.dispatch import WIDEST, Plan, plan_kernels
 from flashsign.errors import UnusableTiles
-from flashsign.tuning.accuracy import LARGEST_DIFFERENCE, SIZES, Bag, error
-from flashsign.tuning.block_sizes import LEAST, MOST, BlockSizes, Kernel, RowBlockSizes
-from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, own_block_sizes
-from flashsign.tuning.head_width import padded_width
+from flashsign.operators import run_kernels
+from flashsign.tuning.accuracy import LARGEST_DIFFERENCE, SIZES, TENSORS, Bag, Verdict, error
+from flashsign.tuning.block_sizes import LEAST, MOST, BlockSizes, Kernel, RowBlockSizes, padded_width
+from flashsign.tuning.choose import Tiles, choose_block_sizes, choose_row_block_sizes
 
 GAIN = 0.97
 """Block sizes replace others if their time is below this times the others': a smaller gain is within the scatter."""
+FORWARD = {"stream": ("forward",), "moments": ("moment_keys", "moment_queries")}
+BACKWARD = {
+    "stream": ("key_gradients", "query_gradient"),
+    "moments": ("moment_query_sums", "moment_query_gradients", "moment_key_gradients"),
+}
+"""The kernels whose launches make a pass, by method."""
+EPS = 1e-6
 
 AnyBlockSizes = BlockSizes | RowBlockSizes
 Clock = Callable[[Callable[[], object]], float]
@@ -43,15 +50,16 @@ class Bags:
     width: int
     dtype: torch.dtype
 
-    def draw(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """q, k, v, m and a gradient of the output, in operators.layout: normal numbers, and all keys are present."""
+    def draw(self, device: torch.device) -> tuple[AttentionCall, Tensor]:
+        """A call and a gradient of its output: normal numbers, and all keys are present."""
 
         def normal(heads: int, rows: int) -> Tensor:
             return torch.randn(self.cells, heads, rows, self.width, device=device).to(self.dtype)
 
         q, grad = (normal(self.heads, self.genes) for _ in range(2))
         k, v = (normal(self.key_heads, self.keys) for _ in range(2))
-        return q, k, v, torch.rand(self.cells, 1, self.keys, device=device) + 0.1, grad
+        m = torch.rand(self.cells, 1, self.keys, device=device) + 0.1
+        return AttentionCall(q, k, v, m, None, None, EPS), grad
 
 
 @dataclass(frozen=True)
@@ -69,19 +77,26 @@ class Found:
 
 
 class Search:
-    """The search for block sizes for some bags and one method, "stream" or "moments".
+    """The search for block sizes for some bags and one method.
 
     Block sizes are right if they give the results of the first ones for these bags, and results within the bounds of
     tuning.accuracy for other bags, of `sizes` genes, dense and packed. Bags of one gene are left out, because moments
-    of a single key miss the bound with any block sizes (docs/log.md). clock: gives the milliseconds of a call.
+    of a single key miss the bound with any block sizes (docs/log.md). clock: gives the milliseconds of a call. The
+    stream is its plain kernel, never those for small bags or for Hopper.
     """
 
     def __init__(
-        self, bags: Bags, method: str, device: torch.device, clock: Clock, sizes: Sequence[int] = SIZES[1:]
+        self,
+        bags: Bags,
+        method: Literal["stream", "moments"],
+        device: torch.device,
+        clock: Clock,
+        sizes: Sequence[int] = SIZES[1:],
     ) -> None:
         self.method, self.device, self.clock = method, device, clock
         self.problem = ""
-        self.rows = bags.draw(device)
+        self.tiles: dict[str, AnyBlockSizes] = {}
+        self.call, self.grad = bags.draw(device)
         self.size, self.width = bags.dtype.itemsize, padded_width(bags.width)
         dtypes = (torch.float16, torch.bfloat16) if self.size == 2 else (torch.float32,)
         self.checks = [Bag(genes, self.width, dtype, device) for dtype in dtypes for genes in sizes]
@@ -89,42 +104,43 @@ class Search:
     def __iter__(self) -> Iterator[Found]:
         """Tunes one kernel after the other, each with what was found for those before it in use."""
         names = FORWARD[self.method] + BACKWARD[self.method]
-        if stream_kernel(*self.rows[:2], None, None) == "triton_stream_hopper":  # whose block sizes are fixed
+        if plan_kernels(self.call, self.method).kernel == "triton_stream_hopper":  # whose block sizes are fixed
             names = tuple(name for name in names if name != "forward")
         return map(self.tune, names)
 
     def tune(self, name: str) -> Found:
-        """Searches for block sizes of the kernel `name` and leaves the best in use (tuning.choose.own_block_sizes)."""
-        q, k, *_ = self.rows
-        kernel, own = Kernel(name, self.size, self.width), own_block_sizes(self.device)
+        """Searches for block sizes of the kernel `name` and keeps the best for the kernels after it (self.tiles)."""
+        rows = self.call.k if "key" in name else self.call.q
         choose = choose_row_block_sizes if self.method == "moments" else choose_block_sizes
-        start = choose(name, k if "key" in name else q, self.width)
+        start = choose(name, rows, self.width, self.tiles)
         self.problem = ""
         call = self.attempt(partial(self.call_of, name), start, None)
-        before = None if call is None else self.attempt(call, start, None)
+        before = None if call is None else self.attempt(partial(call, self.tiles), start, None)
 
         def ms(blocks: AnyBlockSizes) -> float:
-            own[kernel] = blocks
-            return math.inf if call is None else self.attempt(partial(self.clock, call), blocks, math.inf)
+            own = {**self.tiles, name: blocks}
+            return math.inf if call is None else self.attempt(lambda: self.clock(partial(call, own)), blocks, math.inf)
 
         def right(blocks: AnyBlockSizes) -> bool:
-            own[kernel] = blocks
+            own = {**self.tiles, name: blocks}
             return call is not None and self.attempt(
-                lambda: alike(call(), before) and self.is_right(name), blocks, False
+                lambda: alike(call(own), before) and self.is_right(name, own), blocks, False
             )
 
         best, times = climb(start, ms, right)
-        own[kernel] = best
-        if times[best] == math.inf:
-            own.pop(kernel)
+        if times[best] < math.inf:
+            self.tiles[name] = best
+        kernel = Kernel(name, self.size, self.width)
         return Found(kernel, start, best, times[start], times[best], len(times), self.problem)
 
-    def call_of(self, name: str) -> Callable[[], tuple[Tensor, ...]]:
-        """The pass that kernel `name` is a part of, on the bags to tune for. It returns the output or all gradients."""
-        q, k, v, m, grad = self.rows
+    def call_of(self, name: str) -> Callable[[Tiles], tuple[Tensor, ...]]:
+        """The pass that kernel `name` is a part of, on the bags to tune for: for some block sizes, the output or all
+        gradients."""
+        plan = plan_of(self.method)
         if name in FORWARD[self.method]:
-            return lambda: forward(self.method, q, k, v, m)[:1]
-        return partial(backward, self.method, grad, q, k, v, m, forward(self.method, q, k, v, m))
+            return lambda tiles: run_kernels.forward(plan, self.call, tiles)[:1]
+        saved = run_kernels.forward(plan, self.call, self.tiles)
+        return lambda tiles: run_kernels.backward(plan, self.call, self.grad, *saved, tiles=tiles)
 
     def attempt(self, call: Callable[[], T], blocks: AnyBlockSizes, otherwise: T) -> T:
         """What the call returns; `otherwise` if it fails, as it needs more than the device has or does not compile."""
@@ -141,10 +157,43 @@ class Search:
             self.problem = f"{type(problem).__name__}: {problem}".splitlines()[0]
             return otherwise
 
-    def is_right(self, name: str) -> bool:
-        """Whether results with the block sizes in use are within their bounds, on all bags of self.checks."""
+    def is_right(self, name: str, tiles: Tiles) -> bool:
+        """Whether results with these block sizes are within their bounds, on all bags of self.checks."""
         trials = ((bag, packed) for bag in self.checks for packed in (False, True))
-        return all(verdict.good for trial in trials for verdict in verdicts(self.method, name, *trial))
+        return all(verdict.good for trial in trials for verdict in verdicts(self.method, name, *trial, tiles))
+
+
+def plan_of(method: Literal["stream", "moments"], dq_by_moments: bool = True) -> Plan:
+    """The plan whose block sizes are tuned."""
+    return Plan("triton_moments" if method == "moments" else "triton_stream", "", dq_by_moments)
+
+
+def verdicts(
+    method: Literal["stream", "moments"], name: str, bag: Bag, packed: bool, tiles: Tiles
+) -> Iterator[Verdict]:
+    """Verdicts on all results of the launches that kernel `name` is a part of; packed: the bag's two cells packed."""
+    rows, offsets = [bag.q, bag.k, bag.v, bag.m[:, None], bag.grad], None
+    if packed:
+        rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
+        offsets = torch.arange(3, device=bag.q.device) * bag.genes
+    *tensors, grad = rows
+    call = AttentionCall(*tensors, offsets, offsets, EPS)
+
+    def judged(names: Sequence[str], found: Sequence[Tensor]) -> Iterator[Verdict]:
+        if packed:
+            found = [x[0].reshape(x.shape[1], 2, bag.genes, *x.shape[3:]).transpose(0, 1) for x in found]
+        each = dict(zip(names, found, strict=True))
+        yield from bag.judge({name: x.sum(1) if name == "dm" else x for name, x in each.items()}).values()
+
+    saved = run_kernels.forward(plan_of(method), call, tiles)
+    yield from judged(TENSORS[:1], saved[:1])
+    if name in BACKWARD[method]:
+        # Both kernels of dq, by the stream and by moments, are launched with these block sizes.
+        by_moments = call.width <= WIDEST["moments"]
+        for choice in {False, by_moments} if name == "query_gradient" else {by_moments}:
+            yield from judged(
+                TENSORS[1:], run_kernels.backward(plan_of(method, choice), call, grad, *saved, tiles=tiles)
+            )
 
 
 def alike(found: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> bool:

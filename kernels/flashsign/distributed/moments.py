@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from flashsign.distributed.group import ONE_DERIVATIVE, check_member, refuse_transforms, sum_over_ranks
 from flashsign.distributed.local_sums import (
     Part,
     Rows,
@@ -28,6 +27,29 @@ from flashsign.distributed.local_sums import (
 from flashsign.eager.moments import Moments
 from flashsign.eager.packing import groups_of_bags, unpad_in_order
 from flashsign.eager.transforms import in_batches, transformed
+
+ONE_DERIVATIVE = (
+    "Attention with group= can be differentiated once, in reverse, because any other derivative would need collectives "
+    "of its own: for forward mode, torch.func, batched and second derivatives, call it without a group."
+)
+
+
+def check_member(group: distributed.ProcessGroup) -> None:
+    """Raises ValueError in a process outside of the group."""
+    if distributed.get_rank(group) < 0:
+        raise ValueError("This process is not in the group: only ranks of the group may call attention with it.")
+
+
+def refuse_transforms() -> None:
+    """Raises NotImplementedError under forward mode and torch.func."""
+    if transformed():
+        raise NotImplementedError(ONE_DERIVATIVE)
+
+
+def sum_over_ranks(sums: Tensor, group: distributed.ProcessGroup) -> None:
+    """Adds up sums over all ranks, in place. Without bags there are none, on any rank, and no collective is made."""
+    if sums.numel():
+        distributed.all_reduce(sums, group=group)
 
 
 def gene_parallel_attention(

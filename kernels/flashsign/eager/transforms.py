@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,16 @@ def without_autocast(like: Tensor) -> AbstractContextManager[None]:
     """A context in which products are not rounded by autocast; devices that have no autocast (meta) need none."""
     kind = like.device.type
     return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+
+
+def as_autocast(*tensors: Tensor | None) -> Any:
+    """The tensors in autocast's dtype where it is enabled, as torch's linear layers take them; else as they are."""
+    kind = next(x.device.type for x in tensors if x is not None)
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    narrow = (x is not None and x.is_floating_point() and x.dtype != torch.float64 for x in tensors)
+    return tuple(x.to(dtype) if x is not None and cast else x for x, cast in zip(tensors, narrow, strict=True))
 
 
 def differentiable_gradients(

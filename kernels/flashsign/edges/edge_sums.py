@@ -13,18 +13,15 @@ n queries and m keys of a bag; T queries and S keys of all packed bags.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
-from flashsign.arguments import checked
 from flashsign.dispatch import Backend, choose_edge_sums
-from flashsign.edges.call import Call
-from flashsign.edges.parts import Index, Part, parts
-from flashsign.edges.results import EdgeMeans, TopEdges, stacked, taken
+from flashsign.edges.parts import EdgeCall, Index, Part, parts
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.verify import is_right
 from flashsign.tuning.accuracy import Bag
@@ -35,6 +32,60 @@ WEIGHTS = 2**22
 
 Over = Literal["pairs", "targets"]
 By = Literal["absolute", "signed"]
+
+
+class EdgeMeans(NamedTuple):
+    """Means over bags and heads, [N, R] each: signed, of w; absolute, of |w| (None where only signed sums are kept).
+
+    A change of sign of q or of k leaves the absolute mean as it is and changes the sign of the signed one.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import EdgeSums
+        >>> q, k = torch.randn(4, 2, 3, 8), torch.randn(4, 2, 5, 8)
+        >>> means = EdgeSums(3, 5).add(q, k).mean()
+        >>> bool((means.signed.abs() <= means.absolute + 1e-6).all())
+        True
+    """
+
+    signed: Tensor
+    absolute: Tensor | None
+
+
+class TopEdges(NamedTuple):
+    """The strongest regulators of every target, strongest first, [N, k] each, with their means.
+
+    Where a target has fewer than k, the rest has regulator -1 and means 0. absolute: None where it was not kept.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import EdgeSums
+        >>> q, k = torch.randn(4, 2, 3, 8), torch.randn(4, 2, 5, 8)
+        >>> EdgeSums(3, 5).add(q, k).top(2).regulator.shape
+        torch.Size([3, 2])
+    """
+
+    regulator: Tensor
+    signed: Tensor
+    absolute: Tensor | None
+
+
+def stacked(found: list[TopEdges], k: int, absolute: bool, like: Tensor) -> TopEdges:
+    """The edges of all targets from those of consecutive tiles, [rows, k] each; like: dtype and device of the means."""
+    empty = like.new_zeros(0, k)
+    found = [TopEdges(empty.long(), empty, empty if absolute else None), *found]
+    sizes = [edges.absolute for edges in found if edges.absolute is not None]
+    regulator, signed = torch.cat([edges.regulator for edges in found]), torch.cat([edges.signed for edges in found])
+    return TopEdges(regulator, signed, torch.cat(sizes) if absolute else None)
+
+
+@overload
+def taken(table: Tensor, at: Tensor) -> Tensor: ...
+@overload
+def taken(table: Tensor | None, at: Tensor) -> Tensor | None: ...
+def taken(table: Tensor | None, at: Tensor) -> Tensor | None:
+    """table[i, at[i, r]] for at [N, k], 0 where at is -1; None for no table."""
+    return None if table is None else torch.where(at >= 0, table.gather(1, at.clamp_min(0)), 0)
 
 
 class EdgeSums:
@@ -60,7 +111,6 @@ class EdgeSums:
         [8, 8, 8, 8, 8]
     """
 
-    @checked
     def __init__(
         self,
         targets: int | range,
@@ -95,7 +145,6 @@ class EdgeSums:
             ) from problem
         self.listed = torch.zeros(shape[0], dtype=torch.int64, device=device)
 
-    @checked
     def add(
         self,
         q: Tensor,
@@ -131,9 +180,10 @@ class EdgeSums:
         if q.device != self.signed.device:
             raise ShapeMismatch(f"q must be on the sums' device {self.signed.device}; found {q.device}.")
         kernel = choose_edge_sums(q, self.signed.dtype, backend) == "triton"
-        kernel = kernel and is_right("edge_sums", q, partial(_kernel_problem, q.dtype, q.shape[-1], q.device))
+        width = q.shape[-1]
+        kernel = kernel and is_right("edge_sums", q, width, partial(kernel_problem, q.dtype, width, q.device))
         dtype = q.dtype if kernel else torch.promote_types(q.dtype, torch.float32)
-        call = Call.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, heads, eps, dtype)
+        call = EdgeCall.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, inverse, heads, eps, dtype)
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             for part in parts(call, self.targets.start, (len(self.targets), self.signed.shape[1]), kernel):
                 self._count(part)
@@ -147,7 +197,6 @@ class EdgeSums:
                     self._add_weights(part)
         return self
 
-    @checked
     def plus(self, other: EdgeSums) -> EdgeSums:
         """The sums over the bags of both. Raises ShapeMismatch unless targets, regulators and tables are the same."""
         mine, others = self._form(), other._form()
@@ -159,7 +208,6 @@ class EdgeSums:
             setattr(total, name, None if a is None else a + b)
         return total
 
-    @checked
     def mean(self, rows: slice = slice(None), *, over: Over = "pairs") -> EdgeMeans:
         """Means over bags and heads for some rows (default: all), [rows, R]; NaN where no bag counts.
 
@@ -172,7 +220,6 @@ class EdgeSums:
         absolute = None if self.absolute is None else self.absolute[rows] / count
         return EdgeMeans(self.signed[rows] / count, absolute)
 
-    @checked
     def top(self, k: int, *, by: By = "absolute", over: Over = "pairs", same: Tensor | None = None) -> TopEdges:
         """The k strongest regulators of every target, [N, k], or all R of them where k is larger; ties in any order.
 
@@ -256,7 +303,46 @@ class EdgeSums:
         return f"{self.targets} x {self.signed.shape[1]} with {' and '.join(['signed', *tables])}"
 
 
-def _kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
+def top_edges(
+    replay: Callable[[EdgeSums], object],
+    targets: int,
+    regulators: int,
+    k: int,
+    *,
+    rows: int | None = None,
+    by: By = "absolute",
+    over: Over = "pairs",
+    same: Tensor | None = None,
+    device: torch.device | str | None = None,
+) -> TopEdges:
+    """The k strongest regulators of every target, without a table of all pairs; the bags are replayed instead.
+
+    replay(sums) adds every bag to the sums that it gets. It is called once for each tile of `rows` targets; queries of
+    other targets cost nothing but their padding. Memory holds targets x k edges and rows x regulators sums (by default
+    at most 2^28 numbers). k, by, over, same [regulators]: as in EdgeSums.top. Returns TopEdges of [targets, k] each,
+    [targets, regulators] where k is larger.
+    Where the tables fit in memory, EdgeSums needs one pass only. Raises what EdgeSums and its top raise.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import top_edges
+        >>> q, k = torch.randn(4, 2, 30, 8), torch.randn(4, 2, 50, 8)
+        >>> edges = top_edges(lambda sums: sums.add(q, k), 30, 50, k=3, rows=10)
+        >>> edges.regulator.shape, edges.signed.shape
+        (torch.Size([30, 3]), torch.Size([30, 3]))
+    """
+    tables = 1 + (by == "absolute") + (over == "pairs")
+    rows = max(1, 2**28 // max(1, tables * regulators)) if rows is None else rows
+    found = []
+    for start in range(0, targets, rows):
+        tile = range(start, min(start + rows, targets))
+        sums = EdgeSums(tile, regulators, absolute=by == "absolute", pairs=over == "pairs", device=device)
+        replay(sums)
+        found.append(sums.top(k, by=by, over=over, same=same))
+    return stacked(found, min(k, regulators), by == "absolute", torch.zeros(0, device=device))
+
+
+def kernel_problem(dtype: torch.dtype, width: int, device: torch.device) -> str:
     """What is wrong with the kernel, the end of a sentence, "" where nothing is: it is compared with float64."""
     sizes = (1, 7, 113, 1025) if device.type == "cuda" else (1, 7, 33)
     for genes in sizes:

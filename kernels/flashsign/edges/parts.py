@@ -1,4 +1,4 @@
-"""A call of EdgeSums.add, cut into parts: dense bags with scaled keys, norms, and their rows and columns in the sums.
+"""The checked arguments of EdgeSums.add, cut into parts: dense bags with scaled keys, norms, and places in the sums.
 
 Letters: C bags, H query heads, K key heads, n queries and m keys of a bag, E head width; N x R: the sums' table.
 """
@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from flashsign.eager.dense import scale_multiplicity
 from flashsign.eager.packing import Slots, groups_of_bags
 from flashsign.eager.streaming import inverse_norm
-from flashsign.edges.call import Call
 from flashsign.errors import ShapeMismatch
+from flashsign.validation import check_packing, check_tensors, check_values, is_whole
 
 NUMBERS = 2**24
 """Most numbers of queries and keys that are converted to float64 or padded at one time (128 MiB in float64)."""
@@ -25,6 +25,93 @@ LAID_OUT = 2**27
 
 Index = slice | Tensor
 """Row or column numbers of the sums: a slice where they follow each other, else an int64 tensor."""
+
+
+class EdgeCall(NamedTuple):
+    """The arguments of a call.
+
+    Dense: q [C, H, n, E], k [C, K, m, E], multiplicity [C, m] or [C, K, m], targets [n], regulators [m],
+    inverse [C, H, n]: 1 / n_i.
+    Packed: q [T, H, E], k [S, K, E], multiplicity [S] or [S, K], targets [T], regulators [S], inverse [T, H].
+    head_weights [H] float64: the weight of each head in the mean, their sum 1; dtype: that of the products.
+    """
+
+    q: Tensor
+    k: Tensor
+    multiplicity: Tensor
+    offsets: Tensor | None
+    query_offsets: Tensor | None
+    targets: Tensor | None
+    regulators: Tensor | None
+    inverse: Tensor | None
+    head_weights: Tensor
+    eps: float
+    dtype: torch.dtype
+
+    @classmethod
+    def of(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        multiplicity: Tensor | None,
+        offsets: Tensor | None,
+        query_offsets: Tensor | None,
+        targets: Tensor | None,
+        regulators: Tensor | None,
+        inverse: Tensor | None,
+        heads: Tensor | None,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> EdgeCall:
+        """Raises ShapeMismatch unless all tensors fit together, ValueError for head weights that are negative, not
+        finite or all zero."""
+        packed = offsets is not None
+        check_tensors(q, k, k, multiplicity, packed)
+        offsets, query_offsets = check_packing(q, k, offsets, query_offsets)
+        if packed and (targets is None or regulators is None):
+            raise ShapeMismatch("Each packed bag lists its own genes: pass targets [T] and regulators [S].")
+        queries, keys = (len(q), len(k)) if packed else (q.shape[2], k.shape[2])
+        for name, numbers, count in (("targets", targets, queries), ("regulators", regulators, keys)):
+            if numbers is None:
+                continue
+            if numbers.shape != (count,) or not is_whole(numbers):
+                raise ShapeMismatch(
+                    f"{name} must be integers of shape [{count}]; found {numbers.dtype} {list(numbers.shape)}."
+                )
+            if numbers.device != q.device:
+                raise ShapeMismatch(f"{name} must be on q's device {q.device}; found {numbers.device}.")
+        if inverse is not None and inverse.shape != q.shape[:-1]:
+            raise ShapeMismatch(f"inverse must have shape {list(q.shape[:-1])}; found {list(inverse.shape)}.")
+        if inverse is not None:
+            check_values("inverse", inverse)
+        if multiplicity is None:
+            multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
+        return cls(
+            q,
+            k,
+            multiplicity,
+            offsets,
+            query_offsets,
+            targets,
+            regulators,
+            inverse,
+            _head_weights(heads, q),
+            eps,
+            dtype,
+        )
+
+
+def _head_weights(heads: Tensor | None, q: Tensor) -> Tensor:
+    """The weight of each head in the mean, [H] float64, their sum 1; heads [H]: any weights, None for equal ones."""
+    count = q.shape[1]
+    if heads is None:
+        return torch.full((count,), 1 / max(1, count), dtype=torch.float64, device=q.device)
+    if heads.shape != (count,):
+        raise ShapeMismatch(f"heads must have shape [{count}]; found {list(heads.shape)}.")
+    wide = heads.to(q.device, torch.float64)
+    if not bool((wide >= 0).all() & (wide.sum() > 0) & wide.isfinite().all()):
+        raise ValueError(f"heads must be finite, not negative and not all 0; found {heads.tolist()}.")
+    return wide / wide.sum()
 
 
 class Part(NamedTuple):
@@ -62,7 +149,7 @@ def inverse_norms(q: Tensor, k: Tensor, eps: float) -> Tensor:
     return torch.cat(found) if found else q.new_zeros(q.shape[:3], dtype=torch.float64)
 
 
-def parts(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
+def parts(call: EdgeCall, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
     """The parts of a call for sums of shape [N, R] = shape, whose first target is number `first`.
 
     Queries and keys that are not in the sums count in the norms only. whole: rows and columns of every part must be
@@ -86,12 +173,12 @@ def _slices(count: int, step: int) -> Iterator[slice]:
     return (slice(start, start + step) for start in range(0, count, step))
 
 
-def _numbers(call: Call, queries: int, keys: int) -> int:
+def _numbers(call: EdgeCall, queries: int, keys: int) -> int:
     """How many numbers q and k of one bag have."""
     return call.q.shape[-1] * (call.q.shape[1] * queries + call.k.shape[1] * keys)
 
 
-def _dense(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
+def _dense(call: EdgeCall, first: int, shape: tuple[int, int], whole: bool) -> Iterator[Part]:
     k, present, unit = scaled(call.k, call.multiplicity, call.dtype)
     q = call.q.to(call.dtype)
     queries, rows = _rows_within("targets", call.targets, q.shape[2], first, shape[0])
@@ -110,7 +197,7 @@ def _dense(call: Call, first: int, shape: tuple[int, int], whole: bool) -> Itera
         yield _laid_out(_Padded(*(x[some] for x in tensors)), shape)
 
 
-def _inverse(call: Call, given: Tensor | None, q: Tensor, k: Tensor, unit: Tensor) -> Tensor:
+def _inverse(call: EdgeCall, given: Tensor | None, q: Tensor, k: Tensor, unit: Tensor) -> Tensor:
     """1 / n of every query in the unit of the scaled keys, times the weight of its head: [C, H, n] float64.
 
     given [C, H, n]: 1 / n in the unit of the multiplicities, None where it is not known; unit [C, K].
@@ -134,7 +221,7 @@ class _Padded(NamedTuple):
     columns: Tensor
 
 
-def _padded(call: Call, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]) -> _Padded:
+def _padded(call: EdgeCall, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]) -> _Padded:
     """Some packed bags of similar size, padded to dense ones."""
     assert call.targets is not None and call.regulators is not None
     k, present, unit = scaled(keys.pad_heads(call.k), keys.pad_heads(call.multiplicity), call.dtype)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashsign.edges.call import Call
 from flashsign.edges.edge_sums import EdgeSums
+from flashsign.edges.parts import EdgeCall
 from flashsign.reference import Normaliser, normalised_weights
 
 
@@ -48,8 +48,8 @@ class WrittenOutSums(EdgeSums):
     ) -> WrittenOutSums:
         """Adds the weights of some bags; arguments as for EdgeSums.add. Raises ShapeMismatch."""
         dtype = torch.promote_types(q.dtype, torch.float32)
-        call = Call.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, None, heads, eps, dtype)
-        # Packed calls have both: Call.of refuses them otherwise.
+        call = EdgeCall.of(q, k, multiplicity, offsets, query_offsets, targets, regulators, None, heads, eps, dtype)
+        # Packed calls have both: EdgeCall.of refuses them otherwise.
         rows = torch.arange(q.shape[-2], device=q.device) if call.targets is None else call.targets
         columns = torch.arange(k.shape[-2], device=q.device) if call.regulators is None else call.regulators
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
@@ -67,7 +67,7 @@ class WrittenOutSums(EdgeSums):
                 self._add_bag(*q_k, m, rows[own], columns[of_keys], call)
         return self
 
-    def _add_bag(self, q: Tensor, k: Tensor, m: Tensor, rows: Tensor, columns: Tensor, call: Call) -> None:
+    def _add_bag(self, q: Tensor, k: Tensor, m: Tensor, rows: Tensor, columns: Tensor, call: EdgeCall) -> None:
         """q [H, n, E], k [K, m, E], m [m] or [K, m]; rows [n] and columns [m]: numbers in the sums, or others."""
         q, k, m = (x.to(call.dtype)[None] for x in (q, k, m))
         weights = normalised_weights(q, k, m, self.normaliser, call.eps)[0]

@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 
 from flashsign.algebra.reduce import monoid_reduce
-from flashsign.algebra.rows.class_cross_entropy import class_cross_entropy
-from flashsign.algebra.rows.distribution_cross_entropy import DISTRIBUTION_CROSS_ENTROPY
-from flashsign.algebra.rows.weighted_cross_entropy import WEIGHTED_CROSS_ENTROPY
-from flashsign.arguments import checked
+from flashsign.algebra.rows.cross_entropies import (
+    DISTRIBUTION_CROSS_ENTROPY,
+    WEIGHTED_CROSS_ENTROPY,
+    class_cross_entropy,
+)
 from flashsign.dispatch import FoldBackend, choose_fold
+from flashsign.eager.transforms import as_autocast
 from flashsign.errors import ShapeMismatch
-from flashsign.layers.inputs import as_autocast, check_layer
-from flashsign.operators.fold_losses import class_losses, distribution_losses, weighted_losses
-from flashsign.validation import check_cut, check_offsets, is_whole, largest_bag_size
+from flashsign.operators.folds import class_losses, distribution_losses, weighted_losses
+from flashsign.validation import check_cut, check_layer, check_offsets, is_whole, largest_bag_size
 
 Reduction = Literal["none", "sum", "mean"]
 CHUNK = 1024
 """Rows and classes of a slice in torch: 4 MiB of float32 logits."""
 
 
-@checked
 def linear_cross_entropy(
     h: Tensor,
     weight: Tensor,
@@ -91,7 +91,6 @@ def linear_cross_entropy(
     return _reduced(losses, h.shape[:-1], reduction, (~ignored).sum())
 
 
-@checked
 def distribution_cross_entropy(
     student: Tensor,
     student_weight: Tensor,
@@ -139,7 +138,6 @@ def distribution_cross_entropy(
     return _reduced(losses, student.shape[:-1], reduction)
 
 
-@checked
 def weighted_cross_entropy(
     h: Tensor,
     weight: Tensor,

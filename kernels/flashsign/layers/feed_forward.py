@@ -11,12 +11,11 @@ from torch import Tensor
 
 from flashsign.algebra.reduce import monoid_reduce
 from flashsign.algebra.rows.mlp import Activation, mlp_monoid
-from flashsign.arguments import checked
 from flashsign.dispatch import FoldBackend, choose_fold
-from flashsign.eager.transforms import without_autocast
+from flashsign.eager.transforms import as_autocast, without_autocast
 from flashsign.errors import ShapeMismatch
-from flashsign.layers.inputs import as_autocast, check_layer
-from flashsign.operators.fold_layers import hidden_layer
+from flashsign.operators.folds import hidden_layer
+from flashsign.validation import check_layer
 
 CHUNK = 512
 """Rows and hidden units of a slice in torch: 1 MiB of float32."""
@@ -24,7 +23,6 @@ GPU_ROWS = 8192
 """Rows of a slice in torch on a GPU, where smaller slices end before Python has started the next."""
 
 
-@checked
 def mlp(
     x: Tensor,
     up: Tensor,

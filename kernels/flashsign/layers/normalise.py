@@ -12,14 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashsign.arguments import checked
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
 from flashsign.errors import ShapeMismatch
-from flashsign.operators.fold_gradients import around_kernels
+from flashsign.operators.folds import around_kernels
 
 
-@checked
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: FoldBackend = "auto") -> Tensor:
     """x / sqrt(mean of x^2 over D + eps), times weight. x [..., D], weight [D] or None -> [..., D], x's dtype.
 

@@ -13,16 +13,13 @@ from torch import Tensor
 
 from flashsign.algebra.monoid import Monoid
 from flashsign.algebra.reduce import monoid_reduce
-from flashsign.algebra.rows.normalised_contraction import normalised_contraction
-from flashsign.algebra.rows.softmax import SOFTMAX
-from flashsign.algebra.rows.spherical import spherical_monoid
-from flashsign.arguments import checked
+from flashsign.algebra.rows.attention import SOFTMAX, normalised_contraction, spherical_monoid
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.dense import zero_nonfinite_absent_keys
 from flashsign.eager.packing import packed_attention
+from flashsign.eager.transforms import as_autocast
 from flashsign.errors import ShapeMismatch
-from flashsign.layers.inputs import as_autocast
-from flashsign.operators.fold_layers import attention
+from flashsign.operators.folds import attention
 from flashsign.reference import Normaliser, edge_weights, weights_of_products
 from flashsign.validation import check_packing, check_tensors
 
@@ -48,7 +45,6 @@ def _monoid(normaliser: Normaliser, eps: float) -> Monoid:
     raise ValueError(f"normaliser must be spherical, l1, squared_relu or softmax, not {normaliser!r}.")
 
 
-@checked
 def normalised_attention(
     q: Tensor,
     k: Tensor,

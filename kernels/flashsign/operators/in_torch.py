@@ -1,4 +1,4 @@
-"""The operators' attention in torch, in their layout: for derivatives that no kernel has, and in a kernel's place."""
+"""A call's attention in torch: for derivatives that no kernel has, and in a kernel's place."""
 
 from __future__ import annotations
 
@@ -7,47 +7,30 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from flashsign.call import AttentionCall, heads_first, rows_first
 from flashsign.eager.dense import dense_attention
 from flashsign.eager.packing import packed_attention
-from flashsign.operators.layout import heads_first, multiplicity_rows_first, rows_first
 
 Method = Literal["stream", "moments"]
 
 
-def attention(
-    method: Method,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    m: Tensor,
-    offsets: Tensor | None,
-    query_offsets: Tensor | None,
-    eps: float,
-) -> Tensor:
-    """q [C', H, N, E], k and v [C', K, M, E], m [C', 1 or K, M] -> o like q; differentiable in any mode and order."""
+def attention(method: Method, call: AttentionCall) -> Tensor:
+    """o [C', H, N, V] in q's dtype; differentiable in any mode and order."""
+    q, k, v, m, offsets, query_offsets = call.q, call.k, call.v, call.m, call.offsets, call.query_offsets
     sums = torch.promote_types(q.dtype, torch.float32)
 
     def dense(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
-        return dense_attention(q.to(sums), k.to(sums), v.to(sums), m.to(sums), eps, method).to(q.dtype)
+        return dense_attention(q.to(sums), k.to(sums), v.to(sums), m.to(sums), call.eps, method).to(q.dtype)
 
     if offsets is None or query_offsets is None:
         return dense(q, k, v, m)
-    rows = (rows_first(q), rows_first(k), rows_first(v), multiplicity_rows_first(m))
+    rows = (rows_first(q), rows_first(k), rows_first(v), m[0].mT)
     return heads_first(packed_attention(dense, *rows, offsets, query_offsets))
 
 
-def gradients(
-    method: Method,
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    m: Tensor,
-    offsets: Tensor | None,
-    query_offsets: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, ...]:
+def gradients(method: Method, call: AttentionCall, grad: Tensor) -> tuple[Tensor, ...]:
     """dq, dk, dv like q, k, v, and dm [C', K, M] of every key head, for grad of o; o is computed again."""
     with torch.enable_grad():
-        q, k, v, m = leaves = [x.detach().requires_grad_() for x in (q, k, v, m.expand(k.shape[:3]))]
-        return torch.autograd.grad(attention(method, q, k, v, m, offsets, query_offsets, eps), leaves, grad)
+        given = (call.q, call.k, call.v, call.m.expand(call.k.shape[:3]))
+        q, k, v, m = leaves = [x.detach().requires_grad_() for x in given]
+        return torch.autograd.grad(attention(method, call.with_(q=q, k=k, v=v, m=m)), leaves, grad)

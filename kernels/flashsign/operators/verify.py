@@ -2,13 +2,14 @@
 
 Compilers have turned right kernels into wrong ones, at some block sizes only (docs/log.md). So on a pair of GPU and
 Triton that tables.SEEN does not list, a kernel runs only after its outputs and gradients were compared with float64,
-for small bags with edges, dense and packed, at all of its block sizes. That takes seconds. A kernel that is off, or
-does not compile, is never used: torch computes in its place, and a warning says so once.
+for small bags with edges, dense and packed, at all of its block sizes. That takes 10 to 20 seconds, mostly to compile,
+so a process of its own does it (python -m flashsign.check), and torch computes in the kernel's place until it has
+ended. A kernel that is off, or does not compile, is never used, and a warning says so once.
 
 What was found is kept in the user's cache, by the GPU, its driver, Triton and the kernels' source. FLASHSIGN_VERIFY:
 
     once      check what neither tables.SEEN nor the cache knows (the default)
-    always    check everything anew in every process
+    always    check everything anew in every process, which waits for it
     never     check nothing
 """
 
@@ -16,35 +17,32 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from flashsign.call import AttentionCall
+from flashsign.dispatch import Kernel, Plan, dq_from_moments
+from flashsign.operators import run_kernels
 from flashsign.tuning import tables
 from flashsign.tuning.accuracy import TENSORS, Bag
-from flashsign.tuning.choose import own_block_sizes
-from flashsign.tuning.device import device_name
-from flashsign.tuning.head_width import padded_width
+from flashsign.tuning.block_sizes import padded_width
+from flashsign.tuning.choose import Tiles, file_block_sizes
+from flashsign.tuning.device import capability, device_name
 from flashsign.tuning.tile_file import kernel_sources
-
-Tensors = tuple[Tensor, ...]
-Forward = Callable[..., Tensors]
-"""forward(q, k, v, m, offsets, query_offsets, eps) -> o and what the backward takes, in operators.layout."""
-Backward = Callable[..., Tensors]
-"""backward(grad, q, k, v, m, *saved, offsets, query_offsets, eps) -> dq, dk, dv, dm of every key head."""
 
 DRIVER = Path("/proc/driver/nvidia/version")
 VARIABLE = "FLASHSIGN_VERIFY"
@@ -53,11 +51,35 @@ SIZES = {"triton_small_bags": (1, 7, 64), "": (1, 7, 113, 1025)}
 """Numbers of genes of the bags that are checked, by kernel: around and between the sizes of tiles."""
 INTERPRETED_SIZES = (1, 7, 33)
 """The same in Triton's interpreter, which is slow."""
-STREAMED = ("forward", "key_gradients", "query_gradient")
+AT_ONCE = 2
+"""Checks that run at one time."""
+RIGHT, WRONG = 0, 3
+"""Exit statuses of a process that checks a kernel."""
 EPS = 1e-6
+CHECKING = (
+    "flashsign has not been seen on %s with Triton %s: it checks each kernel against float64 in the background, and "
+    "torch computes until then. `python -m flashsign.check` checks all of them now."
+)
+
+
+class Place(NamedTuple):
+    """A kernel as it is compiled: for a dtype, a width of heads and one of values, on a device."""
+
+    kernel: str
+    dtype: torch.dtype
+    width: int
+    values: int
+    device: torch.device
+
+    @property
+    def name(self) -> str:
+        values = f" {self.values}" if self.values != self.width else ""
+        return f"{self.kernel} {str(self.dtype).removeprefix('torch.')} {self.width}{values}"
+
 
 _LOCK = threading.RLock()
-_KNOWN: dict[tuple[str, torch.dtype, int, torch.device], str] = {}
+_KNOWN: dict[Place, str] = {}
+_RUNNING: dict[Place, subprocess.Popen[str]] = {}
 _CHECKING = threading.local()  # of the thread that runs a kernel in order to check it
 
 
@@ -69,59 +91,85 @@ def setting() -> str:
     return found
 
 
-def attention_is_right(kernel: str, q: Tensor, forward: Forward, backward: Backward) -> bool:
-    """Whether a kernel of attention may run for calls like q [C', H, N, E]; checked before its first use.
+def is_right(kernel: str, q: Tensor, values: int, check: Callable[[], str], wait: bool = False) -> bool:
+    """Whether a kernel may run for tensors like q [.., E] and values of a width: False while it is being checked.
 
-    kernel: a name of dispatch.KERNELS.   forward, backward: the functions that run it, whatever a call looks like.
+    check: runs it and returns what is wrong, the end of a sentence, or "". wait: for the check's end, which compiled
+    code and the ranks of a group need: each of them must decide alike.
     """
-    return is_right(kernel, q, partial(find_problem, kernel, q.dtype, q.shape[-1], q.device, forward, backward))
-
-
-def is_right(kernel: str, q: Tensor, check: Callable[[], str]) -> bool:
-    """Whether a kernel may run for tensors like q [.., E].
-
-    check: runs it and returns what is wrong, the end of a sentence, or "". Called where the kernel has to be checked.
-    """
-    known = _KNOWN.get((kernel, q.dtype, q.shape[-1], q.device))
-    if known is None:
+    place = Place(kernel, q.dtype, q.shape[-1], values, q.device)
+    problem = _KNOWN.get(place)
+    if problem is None:
         if getattr(_CHECKING, "now", False) or (q.is_cuda and torch.cuda.is_current_stream_capturing()):
             return True  # a graph is recorded after a call of the same kind, which was checked
         with _LOCK:
-            known = _find_out(kernel, q, check)
-    return not known
+            problem = _KNOWN[place] if place in _KNOWN else _find_out(place, check, wait)
+            if problem is None:
+                return False
+            _KNOWN[place] = problem
+    return not problem
 
 
-def _find_out(kernel: str, q: Tensor, check: Callable[[], str]) -> str:
-    """What is wrong with a kernel, "" where nothing is; found out once for each process."""
-    place = kernel, q.dtype, q.shape[-1], q.device
-    if place in _KNOWN:
-        return _KNOWN[place]
-    wanted, name = setting(), f"{kernel} {str(q.dtype).removeprefix('torch.')} {q.shape[-1]}"
-    problem: str | None = ""
-    if wanted == "always" or (wanted == "once" and not _seen(q.device)):
-        pair = describe_pair(q.device)
-        problem = None if wanted == "always" else remembered(pair).get(name)
-        if problem is None:
-            problem = _checked(check)
-            remember(pair, name, problem)
+def _find_out(place: Place, check: Callable[[], str], wait: bool) -> str | None:
+    """What is wrong with a kernel, "" where nothing is, None while that is not known."""
+    wanted = setting()
+    if wanted == "never" or (wanted == "once" and _seen(place.device)):
+        return ""
+    problem = None if wanted == "always" else recalled(place)
+    if problem is None and wanted == "once" and not wait and place.device.type == "cuda":
+        if place not in _RUNNING:
+            if sum(each.poll() is None for each in _RUNNING.values()) < AT_ONCE:
+                if not _RUNNING:
+                    logging.getLogger("flashsign").warning(CHECKING, device_name(place.device), _triton())
+                _RUNNING[place] = _started(place)
+            return None
+        if _RUNNING[place].poll() is None:
+            return None
+        if (problem := _result(_RUNNING[place])) is not None:
+            remember(place, problem)
+    if problem is None:
+        problem = checked(check)
+        remember(place, problem)
     if problem:
         warnings.warn(
-            f"The kernel {name} is not used on {device_name(q.device)} with Triton {_triton()}, and torch computes in "
-            f"its place, because {problem}. Please report this line.",
+            f"The kernel {place.name} is not used on {device_name(place.device)} with Triton {_triton()}, and torch "
+            f"computes in its place, because {problem}. Please report this line.",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    _KNOWN[place] = problem or ""
-    return _KNOWN[place]
+    return problem
+
+
+def _started(place: Place) -> subprocess.Popen[str]:
+    """A process that checks a kernel. A kernel that breaks the GPU's state breaks its state alone."""
+    kernel, dtype, width, values, device = place
+    command = ["-m", "flashsign.check", kernel, str(dtype).removeprefix("torch."), width, values, device.index or 0]
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def _result(process: subprocess.Popen[str]) -> str | None:
+    """What a process found, which it says in a line; None where it could not check."""
+    said = process.communicate()[0].strip()
+    if process.returncode < 0:
+        return f"its check ended with signal {-process.returncode}"
+    return {RIGHT: "", WRONG: said}.get(process.returncode)
 
 
 def _seen(device: torch.device) -> bool:
     """Whether the kernels were seen right with this pair of GPU and Triton; the interpreter computes as written."""
     release = ".".join(_triton().split(".")[:2])
-    return device.type != "cuda" or (device_name(device), release) in tables.SEEN
+    return device.type != "cuda" or (capability(device), release) in tables.SEEN
 
 
-def _checked(check: Callable[[], str]) -> str:
+def checked(check: Callable[[], str]) -> str:
+    """What a check finds, also where it fails, the end of a sentence."""
     _CHECKING.now = True
     try:
         # Whatever the caller is in: warnings as errors would pass for a kernel that fails.
@@ -136,31 +184,31 @@ def _checked(check: Callable[[], str]) -> str:
         _CHECKING.now = False
 
 
-def find_problem(
-    kernel: str, dtype: torch.dtype, width: int, device: torch.device, forward: Forward, backward: Backward
-) -> str:
-    """What is wrong with a kernel of attention at any of its block sizes; "" where nothing is. width: of a head."""
-    sizes = SIZES.get(kernel, SIZES[""]) if device.type == "cuda" else INTERPRETED_SIZES
-    padded = padded_width(width)
+def problem_of(kernel: Kernel, q: Tensor, values: int) -> str:
+    """What is wrong with a kernel of attention for tensors like q [.., E] and values of a width, at any of its block
+    sizes; "" where nothing is."""
+    sizes = SIZES.get(kernel, SIZES[""]) if q.is_cuda else INTERPRETED_SIZES
     # With one gene, moments subtract equal numbers, and the bound says nothing about what is left.
-    bags = [Bag(genes, width, dtype, device) for genes in sizes if genes > 1 or kernel != "triton_moments"]
-    for entry in range(_entries(kernel, dtype, padded, device)):
-        with _only_entry(entry, dtype, padded):
-            for bag in bags:
-                for form in ("dense", "packed"):
-                    if problem := _problem_with(bag, form == "packed", forward, backward):
-                        return f"{problem} for {form} bags of {bag.genes} genes, with block sizes number {entry + 1}"
+    some = [genes for genes in sizes if genes > 1 or kernel != "triton_moments"]
+    bags = [Bag(genes, q.shape[-1], q.dtype, q.device, values) for genes in some]
+    for number, tiles in enumerate(_all_block_sizes(kernel, q)):
+        for bag in bags:
+            for form in ("dense", "packed"):
+                if problem := _problem_with(bag, form == "packed", kernel, tiles):
+                    return f"{problem} for {form} bags of {bag.genes} genes, with block sizes number {number + 1}"
     return ""
 
 
-def _problem_with(bag: Bag, packed: bool, forward: Forward, backward: Backward) -> str:
+def _problem_with(bag: Bag, packed: bool, kernel: Kernel, tiles: Tiles) -> str:
     rows, offsets = [bag.q, bag.k, bag.v, bag.m[:, None], bag.grad], None
     if packed:
         rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
         offsets = torch.arange(3, device=bag.q.device) * bag.genes
     q, k, v, m, grad = rows
-    saved = forward(q, k, v, m, offsets, offsets, EPS)
-    found = saved[0], *backward(grad, q, k, v, m, *saved, offsets, offsets, EPS)
+    call = AttentionCall(q, k, v, m, offsets, offsets, EPS)
+    plan = Plan(kernel, "", dq_from_moments(call.width, k.shape[2]))
+    saved = run_kernels.forward(plan, call, tiles)
+    found = saved[0], *run_kernels.backward(plan, call, grad, *saved, tiles=tiles)
     if packed:
         found = tuple(x[0].reshape(x.shape[1], 2, bag.genes, *x.shape[3:]).transpose(0, 1) for x in found)
     each = dict(zip(TENSORS, found, strict=True))
@@ -173,43 +221,26 @@ def _problem_with(bag: Bag, packed: bool, forward: Forward, backward: Backward) 
     return ""
 
 
-def _entries(kernel: str, dtype: torch.dtype, width: int, device: torch.device) -> int:
-    """How many choices of block sizes the tables leave to a launch."""
-    if own_block_sizes(device):
-        return 1  # those of a tile file, which were checked when it was written
-    key = dtype.itemsize, width
+def _all_block_sizes(kernel: Kernel, q: Tensor) -> list[Tiles]:
+    """Every choice of block sizes that the tables leave to a launch; those of a tile file were checked before."""
+    if file_block_sizes(q.device) or not kernel.startswith("triton_stream"):
+        return [{}]
+    key = q.element_size(), padded_width(q.shape[-1])
+    lists = {name: tables.TABLES[name][key] for name in ("forward", "key_gradients", "query_gradient")}
     if kernel == "triton_stream_hopper":
-        return len(tables.HOPPER.get(key, [0]))
-    if kernel == "triton_stream":
-        return max(len(tables.TABLES[name].get(key, [0])) for name in STREAMED)
-    return 1
-
-
-@contextmanager
-def _only_entry(entry: int, dtype: torch.dtype, width: int) -> Iterator[None]:
-    """Within this context launches of the stream have one choice of block sizes: the entry of this number, or the last
-    one of tables that are shorter. The lists hold nothing else meanwhile; other threads find what is in them."""
-    key = dtype.itemsize, width
-    lists = [tables.TABLES[name].get(key) for name in STREAMED] + [tables.HOPPER.get(key)]
-    whole = [None if each is None else list(each) for each in lists]
-    try:
-        for each, known in zip(lists, whole, strict=True):
-            if each is not None and known is not None:
-                each[:] = [known[min(entry, len(known) - 1)]]
-        yield
-    finally:
-        for each, known in zip(lists, whole, strict=True):
-            if each is not None and known is not None:
-                each[:] = known
+        lists["hopper"] = tables.HOPPER[key]
+    most = max(map(len, lists.values()))
+    return [{name: each[min(entry, len(each) - 1)] for name, each in lists.items()} for entry in range(most)]
 
 
 # --- what is remembered ---------------------------------------------------------------------------------------------
 
 
-def cache_file() -> Path:
-    """Where results are kept between processes."""
+def cache_file(place: Place) -> Path:
+    """Where a result is kept between processes: a file of its own, as several processes may write at one time."""
     home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "flashsign" / "verified.json"
+    pair = hashlib.sha256(describe_pair(place.device).encode()).hexdigest()[:12]
+    return (Path(home) if home else Path.home() / ".cache") / "flashsign" / "verified" / pair / f"{place.name}.json"
 
 
 def describe_pair(device: torch.device) -> str:
@@ -217,43 +248,33 @@ def describe_pair(device: torch.device) -> str:
     return f"{device_name(device)}, driver {_driver(device)}, Triton {_triton()}, kernels {_source()}"
 
 
-def remembered(pair: str) -> dict[str, str]:
-    """Kernel -> what was wrong with it, "" where nothing was; empty where nothing is known."""
-    found = _read().get(pair)
-    if not isinstance(found, dict):
-        return {}
-    return {str(name): problem for name, problem in found.items() if isinstance(problem, str)}
-
-
-def remember(pair: str, name: str, problem: str) -> None:
-    """Adds a result to the cache, where it can be written."""
-    path = cache_file()
-    everything = _read()
-    everything[pair] = {**remembered(pair), name: problem}
+def recalled(place: Place) -> str | None:
+    """What was wrong with a kernel, "" where nothing was, None where that is not known."""
     try:
+        found = json.loads(cache_file(place).read_text("utf-8"))["problem"]
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError):  # RuntimeError: there is no home folder
+        return None
+    return found if isinstance(found, str) else None
+
+
+def remember(place: Place, problem: str) -> None:
+    """Keeps a result, where it can be written."""
+    try:
+        path = cache_file(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, beside = tempfile.mkstemp(dir=path.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(everything, file, indent=1)
+            json.dump({"on": describe_pair(place.device), "problem": problem}, file)
         os.replace(beside, path)
-    except OSError:  # a cache that cannot be written means one more check in the next process
+    except (OSError, RuntimeError):  # one more check in the next process
         return
-
-
-def _read() -> dict[str, Any]:
-    try:
-        found = json.loads(cache_file().read_text("utf-8"))
-    except (OSError, ValueError, RuntimeError):  # RuntimeError: there is no home folder
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 @cache
 def _source() -> str:
     """Twelve hexadecimal digits that change with any byte of the kernels, of their launches and of the tables."""
-    sources = chain(
-        kernel_sources(), kernel_sources(Path(tables.__file__).parent), kernel_sources(Path(__file__).parent)
-    )
+    folders = Path(tables.__file__).parent, Path(__file__).parent
+    sources = chain(kernel_sources(), *map(kernel_sources, folders))
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
 
@@ -280,35 +301,3 @@ def driver_in(text: str) -> str:
     if found is None:
         raise ValueError("no release")
     return found[1]
-
-
-def main() -> int:
-    """Checks all kernels of attention on the current device, whatever is known of them; a line each."""
-    from flashsign.dispatch import KERNELS, WIDEST, Kernel, device_facts, has_hopper
-    from flashsign.operators.registration import launches
-
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    print(describe_pair(device))
-    wrong = 0
-    of_attention: list[Kernel] = [name for name in KERNELS if name.startswith("triton_") and "parallel" not in name]
-    for kernel in of_attention:
-        for dtype in (torch.float16, torch.bfloat16, torch.float32):
-            for width in (16, 32, 64, 128, 256):
-                key = dtype.itemsize, width
-                fits = {
-                    "triton_small_bags": key in tables.SMALL_BAGS,
-                    "triton_stream_hopper": key in tables.HOPPER and has_hopper(device_facts(device)),
-                    "triton_moments": width <= WIDEST["moments"],
-                }
-                if not fits.get(kernel, True):
-                    continue
-                started = time.monotonic()
-                problem = _checked(partial(find_problem, kernel, dtype, width, device, *launches(kernel)))
-                wrong += bool(problem)
-                name = f"{kernel} {str(dtype).removeprefix('torch.')} {width}"
-                print(f"{name:<36}{time.monotonic() - started:6.1f} s  {problem or 'right'}", flush=True)
-    return int(wrong > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign.triton.common.layout import aligned, cdiv, descriptor, precision
-from flashsign.tuning.block_sizes import BlockSizes
+from flashsign.tuning.block_sizes import ROW_STEP, BlockSizes, padded_width
 from flashsign.tuning.choose import choose_block_sizes
-from flashsign.tuning.head_width import ROW_STEP, padded_width
 
 
 @triton.jit

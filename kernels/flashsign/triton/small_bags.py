@@ -18,18 +18,17 @@ Letters: E head width, E_PAD the power of two above it. Equations: kernels/READM
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashsign.call import AttentionCall
 from flashsign.dispatch import largest_bag
 from flashsign.triton.common.device_functions import bag_rows, inverse_norm, not_finite, power_of_two, unit_of
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import aligned, multiplicity_strides, precision, strides
+from flashsign.triton.common.layout import aligned, aligned_call, multiplicity_strides, precision, strides
 from flashsign.tuning import tables
-from flashsign.tuning.block_sizes import SmallBagBlockSizes
-from flashsign.tuning.head_width import padded_width
+from flashsign.tuning.block_sizes import SmallBagBlockSizes, padded_width
 
 
 @triton.jit
@@ -39,35 +38,35 @@ def load_bag(
     v_bag, v_head, v_row,
     m_bag, m_head,
     queries_all, keys_all, key_heads,
-    E: tl.constexpr, E_PAD: tl.constexpr, KEYS: tl.constexpr, PACKED: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    KEYS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """This program's bag and key head: index, key head, first query, number of queries, first key, mask of keys there,
-    rows of keys [KEYS, 1], multiplicities [KEYS], keys and values [KEYS, E_PAD]."""
+    rows of keys [KEYS, 1], multiplicities [KEYS], keys [KEYS, E_PAD] and values [KEYS, V_PAD]."""
     bag, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     first_query, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     first_key, keys, _ = bag_rows(bag, offsets, keys_all, PACKED)
     index, key_head = index.to(tl.int64), key_head.to(tl.int64)
-    column = tl.arange(0, E_PAD)[None, :]
+    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
     key = tl.arange(0, KEYS)
     there = key < keys
-    here = there[:, None] & (column < E)
     row = (first_key + key).to(tl.int64)[:, None]
     m = tl.load(multiplicity + index * m_bag + key_head * m_head + first_key + key, mask=there, other=0.0)
-    k_tile = tl.load(k + index * k_bag + key_head * k_head + row * k_row + column, mask=here, other=0.0)
-    v_tile = tl.load(v + index * v_bag + key_head * v_head + row * v_row + column, mask=here, other=0.0)
+    k_tile = tl.load(
+        k + index * k_bag + key_head * k_head + row * k_row + column, mask=there[:, None] & (column < E), other=0.0
+    )
+    from_v = v + index * v_bag + key_head * v_head + row * v_row + of_value
+    v_tile = tl.load(from_v, mask=there[:, None] & (of_value < V), other=0.0)
     return index, key_head, first_query, queries, first_key, there, row, m, k_tile, v_tile
 
 
 @triton.jit
-def query_rows(
-    step, tiles, key_head, group, first_query, queries, E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr
-):
-    """The tile of a step: head, queries [QUERIES], their rows [QUERIES, 1] and mask [QUERIES, E_PAD]. Steps go through
-    the tiles of one head after the other."""
+def query_rows(step, tiles, key_head, group, first_query, queries, QUERIES: tl.constexpr):
+    """The tile of a step: head, queries [QUERIES], their rows and mask [QUERIES, 1]. Steps go through the tiles of one
+    head after the other."""
     head = key_head * group + step // tiles
     query = step % tiles * QUERIES + tl.arange(0, QUERIES)
-    query_mask = (query < queries)[:, None] & (tl.arange(0, E_PAD)[None, :] < E)
-    return head, query, (first_query + query).to(tl.int64)[:, None], query_mask
+    return head, query, (first_query + query).to(tl.int64)[:, None], (query < queries)[:, None]
 
 
 @triton.jit
@@ -79,16 +78,16 @@ def small_forward(
     m_bag, m_head,
     o_bag, o_head, o_row,
     queries_all, keys_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (bag, key head) writes o, and inverse [C', heads, rows]: 1 / n."""
     index, key_head, first_query, queries, _, _, _, m, k_tile, v_tile = load_bag(
         k, v, multiplicity, offsets, query_offsets,
         k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head,
-        queries_all, keys_all, key_heads, E, E_PAD, KEYS, PACKED,
+        queries_all, keys_all, key_heads, E, E_PAD, V, V_PAD, KEYS, PACKED,
     )  # fmt: skip
-    column = tl.arange(0, E_PAD)[None, :]
+    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
     present = (m != 0)[:, None]
     k_tile = tl.where(present, k_tile, 0.0)
     v_tile = tl.where(present, v_tile, 0.0)
@@ -99,7 +98,8 @@ def small_forward(
     tiles = tl.cdiv(queries, QUERIES)
     group = heads // key_heads
     for step in range(0, group * tiles):
-        head, query, at, query_mask = query_rows(step, tiles, key_head, group, first_query, queries, E, E_PAD, QUERIES)
+        head, query, at, asked = query_rows(step, tiles, key_head, group, first_query, queries, QUERIES)
+        query_mask, value_mask = asked & (column < E), asked & (of_value < V)
         rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=query_mask, other=0.0)
         s = tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :]
         wide = rows.to(tl.float32)
@@ -107,9 +107,8 @@ def small_forward(
         outputs = tl.dot((s * inverse_n[:, None]).to(v_tile.dtype), v_tile, input_precision=PRECISION)
         inverses = inverse + (index * heads + head) * queries_all + first_query
         tl.store(inverses + query, inverse_n, mask=query < queries)
-        tl.store(
-            o + index * o_bag + head * o_head + at * o_row + column, outputs.to(o.dtype.element_ty), mask=query_mask
-        )
+        to_o = o + index * o_bag + head * o_head + at * o_row + of_value
+        tl.store(to_o, outputs.to(o.dtype.element_ty), mask=value_mask)
 
 
 @triton.jit
@@ -125,16 +124,16 @@ def small_backward(
     dk_bag, dk_head, dk_row,
     dv_bag, dv_head, dv_row,
     queries_all, keys_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (bag, key head) writes dq, dk, dv, and dm [C', key heads, rows] float32."""
     index, key_head, first_query, queries, first_key, there, row, m, k_tile, v_tile = load_bag(
         k, v, multiplicity, offsets, query_offsets,
         k_bag, k_head, k_row, v_bag, v_head, v_row, m_bag, m_head,
-        queries_all, keys_all, key_heads, E, E_PAD, KEYS, PACKED,
+        queries_all, keys_all, key_heads, E, E_PAD, V, V_PAD, KEYS, PACKED,
     )  # fmt: skip
-    column = tl.arange(0, E_PAD)[None, :]
+    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
     scale = power_of_two(tl.max(m))
     m *= scale
     wide = k_tile.to(tl.float32)
@@ -147,15 +146,17 @@ def small_backward(
     t = tl.sum(tl.sum(scaled * scaled, 1))
     unit = unit_of(t)
     dk_sum = tl.zeros([KEYS, E_PAD], tl.float32)
-    dv_sum = tl.zeros([KEYS, E_PAD], tl.float32)
+    dv_sum = tl.zeros([KEYS, V_PAD], tl.float32)
     c_q_squared = tl.zeros([QUERIES], tl.float32)
     tiles = tl.cdiv(queries, QUERIES)
     group = heads // key_heads
     for step in range(0, group * tiles):
-        head, query, at, query_mask = query_rows(step, tiles, key_head, group, first_query, queries, E, E_PAD, QUERIES)
+        head, query, at, asked = query_rows(step, tiles, key_head, group, first_query, queries, QUERIES)
+        query_mask, value_mask = asked & (column < E), asked & (of_value < V)
         rows = tl.load(q + index * q_bag + head * q_head + at * q_row + column, mask=query_mask, other=0.0)
-        grads = tl.load(grad + index * grad_bag + head * grad_head + at * grad_row + column, mask=query_mask, other=0.0)
-        outputs = tl.load(o + index * o_bag + head * o_head + at * o_row + column, mask=query_mask, other=0.0)
+        from_grad = grad + index * grad_bag + head * grad_head + at * grad_row + of_value
+        grads = tl.load(from_grad, mask=value_mask, other=0.0)
+        outputs = tl.load(o + index * o_bag + head * o_head + at * o_row + of_value, mask=value_mask, other=0.0)
         inverses = inverse + (index * heads + head) * queries_all + first_query
         inverse_n = tl.load(inverses + query, mask=query < queries, other=0.0)
         delta = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1)
@@ -187,109 +188,70 @@ def small_backward(
     to_m = dm + (index * key_heads + key_head) * keys_all + first_key + tl.arange(0, KEYS)
     tl.store(to_m, tl.sum(dk_sum * wide, 1) * scale, mask=there)
     to_k = dk + index * dk_bag + key_head * dk_head + row * dk_row + column
-    to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + column
+    to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + of_value
     tl.store(to_k, (dk_sum * m[:, None]).to(dk.dtype.element_ty), mask=here)
-    tl.store(to_v, dv_sum.to(dv.dtype.element_ty), mask=here)
+    tl.store(to_v, dv_sum.to(dv.dtype.element_ty), mask=there[:, None] & (of_value < V))
 
 
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None, eps: float,
-    sizes: SmallBagBlockSizes | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Outputs like q, and 1 / n of every row, [C', H, N] float32. Tensors as in streaming.calls.forward."""
-    o, inverse = torch.empty_like(q), m.new_empty(q.shape[:3])
-    q, k, v = aligned(q), aligned(k), aligned(v)
-    bags, warps, constants = launch_sizes(q, k, offsets, query_offsets, sizes, backward=False)
+def forward(call: AttentionCall, sizes: SmallBagBlockSizes | None = None) -> tuple[Tensor, Tensor]:
+    """Outputs [C', H, N, V], and 1 / n of every row, [C', H, N] float32; sizes: by default of tables.SMALL_BAGS."""
+    o, inverse, call = call.empty_output(), call.empty_rows(), aligned_call(call)
+    q, k, v, m = call.q, call.k, call.v, call.m
+    warps, constants = launch_sizes(call, sizes, backward=False)
     start(
         small_forward,
-        (bags * k.shape[1],),
-        tensors={
-            "q": q,
-            "k": k,
-            "v": v,
-            "multiplicity": m,
-            "offsets": offsets,
-            "query_offsets": query_offsets,
-            "o": o,
-            "inverse": inverse,
-        },
+        (call.bags * k.shape[1],),
+        tensors={"q": q, "k": k, "v": v, "multiplicity": m, **call.cuts, "o": o, "inverse": inverse},
         numbers={
-            **strides(q=q, k=k, v=v),
-            **multiplicity_strides(m),
-            **strides(o=o),
-            "queries_all": q.shape[2],
-            "keys_all": k.shape[2],
-            "heads": q.shape[1],
-            "key_heads": k.shape[1],
-            "eps": eps,
+            **strides(q=q, k=k, v=v), **multiplicity_strides(m), **strides(o=o),
+            **call.row_counts, **call.head_counts, "eps": call.eps,
         },
         constants=constants,
         num_warps=warps,
         num_stages=1,
-    )
+    )  # fmt: skip
     return o, inverse
 
 
 def backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, m: Tensor, o: Tensor, inverse: Tensor,
-    offsets: Tensor | None, query_offsets: Tensor | None, eps: float, sizes: SmallBagBlockSizes | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head. Tensors as in streaming.calls.backward."""
-    dq, dk, dv, dm = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), m.new_empty(k.shape[:3])
-    grad, q, k, v = aligned(grad), aligned(q), aligned(k), aligned(v)
-    bags, warps, constants = launch_sizes(q, k, offsets, query_offsets, sizes, backward=True)
+    call: AttentionCall, grad: Tensor, o: Tensor, inverse: Tensor, sizes: SmallBagBlockSizes | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dq, dk, dv like q, k, v, and dm [C', K, M] float32 of every key head; grad: of o."""
+    dq, dk, dv, dm = call.empty_gradients()
+    grad, call = aligned(grad), aligned_call(call)
+    q, k, v, m = call.q, call.k, call.v, call.m
+    warps, constants = launch_sizes(call, sizes, backward=True)
     start(
         small_backward,
-        (bags * k.shape[1],),
+        (call.bags * k.shape[1],),
         tensors={
-            "grad": grad,
-            "q": q,
-            "k": k,
-            "v": v,
-            "multiplicity": m,
-            "o": o,
-            "inverse": inverse,
-            "offsets": offsets,
-            "query_offsets": query_offsets,
-            "dq": dq,
-            "dk": dk,
-            "dv": dv,
-            "dm": dm,
+            "grad": grad, "q": q, "k": k, "v": v, "multiplicity": m, "o": o, "inverse": inverse, **call.cuts,
+            "dq": dq, "dk": dk, "dv": dv, "dm": dm,
         },
         numbers={
-            **strides(grad=grad, q=q, k=k, v=v),
-            **multiplicity_strides(m),
-            **strides(o=o, dq=dq, dk=dk, dv=dv),
-            "queries_all": q.shape[2],
-            "keys_all": k.shape[2],
-            "heads": q.shape[1],
-            "key_heads": k.shape[1],
-            "eps": eps,
+            **strides(grad=grad, q=q, k=k, v=v), **multiplicity_strides(m), **strides(o=o, dq=dq, dk=dk, dv=dv),
+            **call.row_counts, **call.head_counts, "eps": call.eps,
         },
         constants=constants,
         num_warps=warps,
         num_stages=1,
-    )
+    )  # fmt: skip
     return dq, dk, dv, dm
 
 
 def launch_sizes(
-    q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
-    sizes: SmallBagBlockSizes | None, backward: bool,
-) -> tuple[int, int, dict[str, int | str | bool | None]]:  # fmt: skip
-    """The number of bags, the warps of a program, and the kernel's constants; sizes: default from tables.SMALL_BAGS."""
-    width = padded_width(q.shape[-1])
+    call: AttentionCall, sizes: SmallBagBlockSizes | None, backward: bool
+) -> tuple[int, dict[str, int | str | bool | None]]:
+    """The warps of a program, and the kernel's constants."""
     if sizes is None:
-        table = tables.SMALL_BAGS[q.element_size(), width]
+        table = tables.SMALL_BAGS[call.q.element_size(), call.width]
         sizes = table.backward if backward else table.forward
-    most_keys, most_queries = largest_bag(q, k, offsets, query_offsets) or (0, 0)
+    most_keys, most_queries = largest_bag(call) or (0, 0)
     keys = padded_width(most_keys)
-    constants: dict[str, int | str | bool | None] = {
-        "E": q.shape[-1],
-        "E_PAD": width,
+    return sizes.warps, {
+        **call.widths,
         "QUERIES": min(padded_width(most_queries), sizes.queries, sizes.scores // keys),
         "KEYS": keys,
-        "PRECISION": precision(q.dtype),
-        "PACKED": offsets is not None,
+        "PRECISION": precision(call.q.dtype),
+        "PACKED": call.packed,
     }
-    return q.shape[0] if offsets is None else len(offsets) - 1, sizes.warps, constants

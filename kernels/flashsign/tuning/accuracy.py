@@ -149,13 +149,19 @@ class Case:
 
 
 class Bag(Case):
-    """Two cells with `genes` genes, four query heads, two key heads, and every tenth gene absent; seeded by `genes`."""
+    """Two cells with `genes` genes, four query heads, two key heads, and every tenth gene absent; seeded by `genes`.
 
-    def __init__(self, genes: int, width: int, dtype: torch.dtype, device: torch.device | str) -> None:
+    values: width of v, by default that of heads.
+    """
+
+    def __init__(
+        self, genes: int, width: int, dtype: torch.dtype, device: torch.device | str, values: int | None = None
+    ) -> None:
         random = torch.Generator().manual_seed(genes)
         self.genes, self.dtype = genes, dtype
-        q, grad = (torch.randn(2, 4, genes, width, generator=random).to(device, dtype) for _ in range(2))
-        k, v = (torch.randn(2, 2, genes, width, generator=random).to(device, dtype) for _ in range(2))
+        values = width if values is None else values
+        q, grad = (torch.randn(2, 4, genes, n, generator=random).to(device, dtype) for n in (width, values))
+        k, v = (torch.randn(2, 2, genes, n, generator=random).to(device, dtype) for n in (width, values))
         m = torch.rand(2, genes, generator=random).to(device) * 2 + 0.1
         m[:, 3::10] = 0
         super().__init__(q, k, v, m, grad)

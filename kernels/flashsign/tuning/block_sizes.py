@@ -1,9 +1,24 @@
-"""Block sizes: the numbers with which a kernel is launched, and the range in which they must lie."""
+"""Block sizes: the numbers with which a kernel is launched, and the range in which they must lie.
+
+A head is padded to a multiple of ROW_STEP in memory, to a power of two in tiles.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
+
+ROW_STEP = 16
+"""Head widths and all strides from row to row are multiples of this, so that Triton knows it can load 16 bytes at once.
+
+Otherwise every number of a tile needs an address of its own: kernels then ran out of registers, and ptxas 12.8 made
+matrix products of a 16-bit 64-wide tile read from an address that was never set (docs/log.md).
+"""
+
+
+def padded_width(width: int) -> int:
+    """The smallest power of two that is at least `width` and 16: the width of tiles."""
+    return max(16, 1 << (width - 1).bit_length())
 
 
 class Kernel(NamedTuple):
@@ -27,9 +42,11 @@ class BlockSizes:
     warps: int
     stages: int
 
-    def shared(self, kept: int, row: int) -> int:
-        """Bytes of shared memory for `kept` own tiles and the pipeline's tiles of two tensors; row: bytes of a row."""
-        return (kept * self.own + 2 * self.stages * self.other) * row
+    def shared(self, kept: int, row: int, size: int) -> int:
+        """Bytes of shared memory for `kept` own tiles and the pipeline's tiles of two tensors; row: bytes of a row,
+        size: of a number. Three TF32 products of float32 numbers keep a second tile of each."""
+        split = 2 * self.own + self.other if size == 4 else 0
+        return (kept * self.own + 2 * self.stages * self.other + split) * row
 
 
 @dataclass(frozen=True)

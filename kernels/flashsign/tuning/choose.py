@@ -1,53 +1,59 @@
-"""Which block sizes a launch takes on a device: those of the tile file if it lists the kernel, else of the tables."""
+"""Which block sizes a launch takes on a device: those that it is given, else of the tile file, else of the tables."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from flashsign.tuning.block_sizes import BlockSizes, Kernel, RowBlockSizes
 from flashsign.tuning.device import device_limits, device_name
-from flashsign.tuning.tables import FALLBACK, KEPT, PASSES, TABLES
+from flashsign.tuning.tables import FALLBACK, IN_LITTLE_MEMORY, KEPT, LITTLE_MEMORY, PASSES, SMALLEST, TABLES
 from flashsign.tuning.tile_file import VARIABLE, read
+
+Tiles = Mapping[str, BlockSizes | RowBlockSizes]
+"""Block sizes of some kernels, by the names of tables.TABLES and tables.PASSES, which a launch takes for its own."""
+TABLES_ALONE: Tiles = MappingProxyType({})
 
 
 @cache
-def own_block_sizes(device: torch.device) -> dict[Kernel, BlockSizes | RowBlockSizes]:
-    """Block sizes that override the tables on a device: those of the file that FLASHSIGN_TILES names.
-
-    The dictionary is one object per device, into which flashsign.autotune writes the block sizes that it tries.
-    Raises UnusableTiles where the file cannot be used.
-    """
+def file_block_sizes(device: torch.device) -> Mapping[Kernel, BlockSizes | RowBlockSizes]:
+    """Block sizes for a device in the file that FLASHSIGN_TILES names. Raises UnusableTiles where it cannot be used."""
     path = os.environ.get(VARIABLE)
     return read(Path(path), device_name(device)) if path else {}
 
 
-def choose_block_sizes(name: str, rows: Tensor, width: int) -> BlockSizes:
+def choose_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE) -> BlockSizes:
     """Block sizes of a kernel of TABLES whose own tiles are of rows [C', heads, rows, E]; width: E, padded.
 
-    Those of own_block_sizes if they list the kernel. Otherwise, of the table's entries that fit into shared memory, the
-    first that makes a tile for every multiprocessor, or the last; FALLBACK where none fits.
+    Of the table's entries that fit into shared memory, the first that makes a tile for every multiprocessor, or the
+    last; FALLBACK or SMALLEST where none fits.
     """
     size = rows.element_size()
-    own = own_block_sizes(rows.device).get(Kernel(name, size, width))
+    own = tiles.get(name) or file_block_sizes(rows.device).get(Kernel(name, size, width))
     if isinstance(own, BlockSizes):
         return own
     multiprocessors, memory = device_limits(rows.device)
-    fitting = [each for each in TABLES[name][size, width] if each.shared(KEPT[name], width * size) <= memory]
-    fitting = fitting or [FALLBACK]
+
+    def fit(some: Sequence[BlockSizes]) -> list[BlockSizes]:
+        return [each for each in some if each.shared(KEPT[name], width * size, size) <= memory]
+
+    fitting = fit(TABLES[name][size, width]) or fit([FALLBACK]) or [SMALLEST]
     bags_and_heads = rows.shape[0] * rows.shape[1]
     filling = (each for each in fitting if bags_and_heads * -(-rows.shape[2] // each.own) >= multiprocessors)
     return next(filling, fitting[-1])
 
 
-def choose_row_block_sizes(name: str, rows: Tensor, width: int) -> RowBlockSizes:
-    """Block sizes of a kernel of PASSES over rows [C', heads, rows, E]: of own_block_sizes or of the table.
-
-    width: E, padded.
-    """
-    own = own_block_sizes(rows.device).get(Kernel(name, rows.element_size(), width))
-    return own if isinstance(own, RowBlockSizes) else PASSES[name][rows.element_size(), width]
+def choose_row_block_sizes(name: str, rows: Tensor, width: int, tiles: Tiles = TABLES_ALONE) -> RowBlockSizes:
+    """Block sizes of a kernel of PASSES over rows [C', heads, rows, E]; width: E, padded."""
+    key = rows.element_size(), width
+    own = tiles.get(name) or file_block_sizes(rows.device).get(Kernel(name, *key))
+    if isinstance(own, RowBlockSizes):
+        return own
+    little = device_limits(rows.device)[1] < LITTLE_MEMORY
+    return (IN_LITTLE_MEMORY.get(name, {}).get(key) if little else None) or PASSES[name][key]

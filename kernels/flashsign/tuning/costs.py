@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from flashsign.tuning.head_width import padded_width
+from flashsign.tuning.block_sizes import padded_width
 from flashsign.tuning.tables import MOST_QUERIES
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from flashsign.tuning.block_sizes import BlockSizes
+from flashsign.tuning.block_sizes import BlockSizes, padded_width
 from flashsign.tuning.device import device_limits
-from flashsign.tuning.head_width import padded_width
 
 Table = dict[tuple[int, int], list[BlockSizes]]
 
@@ -138,7 +137,9 @@ def of_width(table: Table, x: Tensor, width: int, tensors: int = 4) -> BlockSize
     padded = padded_width(width)
     row = padded * x.element_size()
     most = device_limits(x.device)[1]
-    fitting = (each for each in table[x.element_size(), padded] if each.shared(tensors - 2, row) <= most)
+    fitting = (
+        each for each in table[x.element_size(), padded] if each.shared(tensors - 2, row, x.element_size()) <= most
+    )
     return next(fitting, table[x.element_size(), padded][-1])
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from flashsign.tuning.block_sizes import BlockSizes, RowBlockSizes, SmallBagBlockSizes
 
-SEEN = frozenset({("NVIDIA H200", "3.6")})
-"""GPUs with the releases of Triton with which all kernels were seen right on them. Elsewhere a kernel is checked before
-its first use (operators.verify)."""
-FALLBACK = BlockSizes(32, 16, 4, 1)
-"""Block sizes for GPUs whose shared memory is too small for every measured entry."""
+SEEN = frozenset({((9, 0), "3.6")})
+"""Compute capabilities with the releases of Triton with which all kernels were seen right on GPUs of that kind (H100,
+H200). Elsewhere a kernel is checked before its first use (operators.verify)."""
+FALLBACK, SMALLEST = BlockSizes(32, 16, 4, 1), BlockSizes(16, 16, 4, 1)
+"""Block sizes for GPUs whose shared memory is too small for every measured entry, and for FALLBACK."""
 
 FORWARD: dict[tuple[int, int], list[BlockSizes]] = {
     (2, 16): [BlockSizes(128, 128, 4, 4)],
@@ -185,3 +185,12 @@ PASSES: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
     "moment_key_gradients": MOMENT_KEY_GRADIENTS,
 }
 """The tables of kernels that pass over rows once."""
+IN_LITTLE_MEMORY: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
+    "moment_queries": {(2, 128): RowBlockSizes(64, 8, 2, 1)},
+    "moment_query_sums": {(2, 128): RowBlockSizes(64, 8, 2, 1)},
+    "moment_query_gradients": {(2, 128): RowBlockSizes(64, 8, 1, 1)},
+    "moment_key_gradients": {(2, 128): RowBlockSizes(64, 8, 1, 1)},
+}
+"""Other entries of PASSES for GPUs whose programs have less than LITTLE_MEMORY bytes of shared memory (capabilities
+8.6, 8.9 and 12: 99 KiB), where those of the H200 do not fit. They were compiled for such GPUs, never timed on one."""
+LITTLE_MEMORY = 160 * 1024

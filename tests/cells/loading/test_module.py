@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
 from grn.config.schema import DataConfig, SimulatedConfig
 

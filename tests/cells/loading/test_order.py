@@ -1,12 +1,12 @@
-"""P processes with batch size B see what one process with P B sees."""
+"""Which cells form which batch, and which process has them."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.cells.loading.order import EpochOrder, OnceInOrder
-from grn.errors import DataError
+from grn.cells.loading.order import EpochOrder, OnceInOrder, ParallelRank
+from grn.errors import ConfigError, DataError
 
 worlds = st.integers(1, 5)
 sizes = st.integers(1, 9)
@@ -73,3 +73,24 @@ def test_evaluation_reads_every_cell_once(cells, size, world):
     assert [len(share) for share in shares] == [len(batches(share)) for share in shares]
     if cells // world >= -(-cells // (size * world)):  # enough cells for a batch each time
         assert len({len(share) for share in shares}) == 1, "equal numbers of batches"
+
+
+@given(replicas=st.integers(1, 4), parts=st.integers(1, 4))
+def test_every_process_has_its_own_part_of_a_replica(replicas, parts):
+    world = replicas * parts
+    processes = [ParallelRank.of(rank, world, parts) for rank in range(world)]
+    assert len({(process.replica, process.part) for process in processes}) == world
+    for rank, process in enumerate(processes):
+        assert (process.replicas, process.parts) == (replicas, parts)
+        assert process.ranks() == processes[0].ranks()
+        assert process.ranks()[process.replica][process.part] == rank
+    assert sorted(rank for group in processes[0].ranks() for rank in group) == list(range(world))
+
+
+def test_one_process_has_all_cells_and_genes():
+    assert ParallelRank.of(0, 1, 1) == ParallelRank() and ParallelRank().ranks() == [[0]]
+
+
+def test_groups_are_whole():
+    with pytest.raises(ConfigError, match=r"trainer\.gene_parallel 2 does not divide the number of processes.*, 3;"):
+        ParallelRank.of(0, 3, 2)

@@ -1,11 +1,31 @@
-"""From counts to multiplicities."""
+"""From counts to multiplicities: depth, transforms, and the noise of counting."""
 
 import numpy as np
+import pandas as pd
 import pytest
+from anndata import AnnData
 from scipy import sparse
 
-from grn.cells.preprocessing.multiplicity import median_total, to_multiplicity
+from grn.analysis.predict import data_config
+from grn.cells.load import cells_for_vocabulary, load_cells
+from grn.cells.preprocessing.multiplicity import (
+    FEWEST,
+    LEAST,
+    basal_multiplicity,
+    counting_of,
+    depth_scale,
+    detected,
+    measures_depth,
+    median_total,
+    to_multiplicity,
+    totals,
+    zeros_reflect_depth,
+)
+from grn.cells.readers.registry import open_source
+from grn.config.files import load_config
+from grn.config.schema import DataConfig
 from grn.errors import DataError
+from grn.model.saved import TrainedModel
 
 COUNTS = sparse.csr_matrix(np.array([[1.0, 3, 0], [0, 0, 8], [0, 0, 0]], np.float32))
 TOTALS = np.array([4.0, 8, 0])
@@ -45,3 +65,190 @@ def test_the_median_is_over_cells_that_have_counts():
 def test_no_counts_at_all_is_refused():
     with pytest.raises(DataError, match="No training cell has a count"):
         median_total(TOTALS[2:])
+
+
+@pytest.mark.parametrize(
+    ("regulators", "measured"),
+    [(None, [1, 1, 1]), ([2], [1, 1, 0]), ([0], [0, 1, 1]), ([0, 2], [1, 1, 1]), ([1, 2], [1, 0, 0])],
+)
+def test_regulators_are_left_out_where_the_others_hold_half_of_the_counts(regulators, measured):
+    counts = sparse.csr_matrix([[4, 0, 1], [1, 2, 2.0]])  # 5, 2 and 3 counts of a gene
+    found = measures_depth(counts, None if regulators is None else np.array(regulators))
+    assert found.dtype == bool and found.tolist() == [bool(gene) for gene in measured]
+
+
+def test_totals_are_over_the_genes_that_measure():
+    counts = sparse.csr_matrix(np.arange(12.0, dtype=np.float32).reshape(3, 4))
+    assert totals(counts, np.array([True, False, True, False])).tolist() == [2, 10, 18]
+    assert totals(counts, np.ones(4, bool)).dtype == np.float64
+
+
+def test_the_basal_multiplicity_is_one_at_the_mean_depth_and_never_below_its_minimum():
+    total = np.array([30.0, 40, 50, 0])
+    mean, sd = scale = depth_scale(total[:3])
+    found = basal_multiplicity(total, scale)
+    np.testing.assert_allclose(found[1:3], 1 + 0.5 * (np.log1p(total[1:3]) - mean) / sd, rtol=1e-6)
+    assert found[0] == found[3] == LEAST and found.dtype == np.float32
+    assert basal_multiplicity(np.expm1([mean]), scale) == pytest.approx(1)
+    assert depth_scale(np.full(3, 7.0)) is None
+    assert (basal_multiplicity(total, None) == 1).all()
+
+
+def log_normalised(genes, seed=0, cells=60):
+    """Counts of cells of different depths, each divided by its total."""
+    generator = np.random.default_rng(seed)
+    counts = generator.poisson(generator.uniform(0.2, 2, (cells, 1)), (cells, genes))
+    return np.log1p(100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)).astype(np.float32)
+
+
+def test_the_depth_of_values_that_are_not_counts_is_estimated_from_their_zeros(write):
+    values = log_normalised(FEWEST + 3)
+    regulators = ["gene0", "gene1", "gene2"]
+    config = {"values": "expression", "genes": "all", "regulators": regulators}
+    cells, split = load_cells(DataConfig(path=write(AnnData(values, var=named(values))), **config))
+    seen = (values[:, 3:] > 0).sum(1)
+    assert np.array_equal(totals(detected(sparse.csr_matrix(values)), cells.measures_depth), seen)
+    assert cells.depth == depth_scale(seen[split.train])
+    np.testing.assert_array_equal(cells.basal, basal_multiplicity(seen, cells.depth))
+    np.testing.assert_array_equal(cells.multiplicity.toarray(), values)
+    assert np.corrcoef(cells.basal, seen)[0, 1] > 0.9
+    again = cells_for_vocabulary(
+        AnnData(values[:10], var=named(values)),
+        DataConfig(path="new.h5ad", **config),
+        cells.vocabulary,
+        regulators=cells.regulators,
+        depth=cells.depth,
+        measures_depth=cells.measures_depth,
+    )
+    np.testing.assert_array_equal(again.basal, cells.basal[:10])
+
+
+def test_zeros_reflect_depth_where_cells_differ_by_more_than_independent_zeros_would():
+    generator = np.random.default_rng(0)
+    alike = sparse.csr_matrix(generator.random((500, 80)) < generator.uniform(0.2, 0.99, 80), dtype=np.float32)
+    unlike = sparse.csr_matrix(generator.random((500, 80)) < generator.uniform(0.2, 0.99, (500, 1)), dtype=np.float32)
+    all_genes = np.ones(80, bool)
+    assert not zeros_reflect_depth(alike, all_genes) and zeros_reflect_depth(unlike, all_genes)
+    assert not zeros_reflect_depth(unlike, np.arange(80) < FEWEST - 1)
+
+
+@pytest.mark.parametrize("values", [log_normalised(FEWEST - 1), log_normalised(FEWEST) + 1], ids=["few", "no zeros"])
+def test_depth_is_not_estimated_from_few_genes_or_without_zeros(write, values):
+    path = write(AnnData(values, var=named(values)))
+    cells, _ = load_cells(DataConfig(path=path, values="expression", genes="all"))
+    assert cells.depth is None and (cells.basal == 1).all()
+
+
+def named(values):
+    return pd.DataFrame(index=[f"gene{number}" for number in range(values.shape[1])])
+
+
+@pytest.mark.parametrize("values", ["counts", "expression"])
+def test_without_depth_all_cells_have_the_same_basal_multiplicity(adata, write, values):
+    path = write(adata)
+    cells, _ = load_cells(DataConfig(path=path, values=values, multiplicity="log1p", depth="none"))
+    assert cells.depth is None and (cells.basal == 1).all()
+    with pytest.raises(ValueError, match=r"set data\.multiplicity to log1p"):
+        DataConfig(path=path, depth="none")
+
+
+def test_the_depth_of_a_cell_does_not_change_when_a_regulator_s_count_does(adata, write):
+    """Neither does the multiplicity of any other gene, nor anything that is estimated."""
+    regulators = ["gene2", "gene5"]
+    config = {"genes": "all", "regulators": regulators, "multiplicity": "log1p_normalised"}
+    before, split = load_cells(DataConfig(path=write(adata), **config))
+    assert [before.vocabulary[gene] for gene in np.flatnonzero(~before.measures_depth)] == regulators
+    counts = adata.X.toarray()
+    counts[split.train[:5], 2] += 3
+    counts[split.test[:3], 5] += 7
+    adata.X = sparse.csr_matrix(counts)
+    after, _ = load_cells(DataConfig(path=write(adata, "more.h5ad"), **config))
+    for name in ("basal", "measures_depth", "target_total", "depth"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    others = before.measures_depth
+    np.testing.assert_array_equal(after.multiplicity[:, others].toarray(), before.multiplicity[:, others].toarray())
+    assert (after.multiplicity != before.multiplicity).nnz == 8
+
+
+def test_new_cells_have_their_depth_over_the_genes_of_the_training(tiny_run):
+    """The new data have far larger counts of the regulators than the data of the training."""
+    trained = TrainedModel.load(tiny_run)
+    run = load_config(tiny_run / "config.yaml").data
+    cells, _ = load_cells(run)
+    assert np.array_equal(trained.measures_depth, cells.measures_depth)
+    assert np.array_equal(~trained.measures_depth, np.isin(trained.vocabulary, run.regulators))
+    adata = open_source(run)
+    counts = adata.X.toarray()
+    counts[:, np.isin(adata.var_names, run.regulators)] += 100
+    adata.X = sparse.csr_matrix(counts)
+    found = cells_for_vocabulary(
+        adata,
+        data_config(trained, tiny_run, tiny_run),
+        trained.vocabulary,
+        regulators=trained.regulators,
+        target_total=trained.target_total,
+        depth=trained.depth,
+        measures_depth=trained.measures_depth,
+    )
+    np.testing.assert_array_equal(found.basal, cells.basal)
+    assert np.ptp(found.basal) > 0.5
+
+
+def test_cells_that_lack_genes_have_the_depth_that_they_would_have_with_them(tiny_run):
+    """A quarter of the genes, with a third of the counts or more, is missing; the others keep their multiplicities."""
+    trained = TrainedModel.load(tiny_run)
+    run = load_config(tiny_run / "config.yaml").data
+    cells, _ = load_cells(run)
+    adata = open_source(run)
+    rank = np.argsort(-np.asarray(adata.X.sum(0)).ravel())
+    regulators = np.isin(adata.var_names, run.regulators)
+    gone = [gene for gene in rank if not regulators[gene]][: adata.n_vars // 4]
+    lost = trained.depth_share[np.isin(trained.vocabulary, adata.var_names[gone])].sum()
+    assert lost > 0.3
+    fewer = adata[:, [gene for gene in range(adata.n_vars) if gene not in gone]].copy()
+    options = {"regulators": trained.regulators, "target_total": trained.target_total, "depth": trained.depth}
+    found = {
+        share is not None: cells_for_vocabulary(
+            fewer,
+            data_config(trained, tiny_run, tiny_run),
+            trained.vocabulary,
+            measures_depth=trained.measures_depth,
+            share_of_depth=share,
+            **options,
+        )
+        for share in (trained.depth_share, None)
+    }
+    there = np.isin(trained.vocabulary, fewer.var_names)
+    off = {
+        corrected: np.abs(other.multiplicity[:, there] - cells.multiplicity[:, there]).mean()
+        for corrected, other in found.items()
+    }
+    assert off[True] < 0.3 * off[False]
+    basal_off = {corrected: abs(other.basal - cells.basal).mean() for corrected, other in found.items()}
+    assert basal_off[True] < 0.5 * basal_off[False]
+    assert f"They held {lost:.0%} of the training cells' depth" in found[True].notes[0]
+
+
+DRAWS = 200_000
+
+
+@pytest.mark.parametrize("transform", ["counts", "log1p", "log1p_normalised"])
+@pytest.mark.parametrize("mean", [0.1, 1.0, 8.0])
+def test_it_is_the_variance_of_repeated_counts(transform, mean):
+    """At most by a sixth more (a function that is not linear), and never less than by chance."""
+    counts = sparse.csr_matrix(np.random.default_rng(0).poisson(mean, (DRAWS, 1)).astype(np.float32))
+    arguments = (transform, np.full(DRAWS, 500.0), 1000.0)
+    multiplicity = to_multiplicity(counts, *arguments)
+    found = counting_of(*arguments).variance(multiplicity).mean()
+    assert 0.98 < found / multiplicity.toarray().var() < 1.17
+
+
+def test_cells_of_different_sizes_have_units_of_their_own():
+    counts = sparse.csr_matrix(np.array([[3.0, 0, 1], [0, 0, 0], [3, 2, 0]], np.float32))
+    arguments = ("log1p_normalised", np.array([100.0, 50, 400]), 200.0)
+    found = counting_of(*arguments).variance(to_multiplicity(counts, *arguments)).toarray()
+    for row, unit in ((0, 2.0), (2, 0.5)):
+        for column, count in enumerate(counts.toarray()[row]):
+            step = np.log1p(count * unit) - np.log1p((count - 1) * unit) if count else 0
+            assert found[row, column] == pytest.approx(count * step**2, rel=1e-5)
+    assert not found[1].any()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from grn.cells.cells import load_cells
+from grn.cells.load import load_cells
 from grn.cells.preprocessing.counts import read_expression
 from grn.cells.preprocessing.recover import recover_counts, recovery
 from grn.config.schema import DataConfig
@@ -69,7 +69,7 @@ def test_pbmc68k_counts_give_its_raw_values_back():
     ids=["continuous", "rounded", "square root", "log2"],
 )
 def test_values_that_are_not_log1p_of_counts_are_refused(values):
-    with pytest.raises(DataError, match="X is not log1p of scaled counts: in cell"):
+    with pytest.raises(DataError, match="in cell"):
         recover_counts(sparse.csr_matrix(values), np.arange(len(values)), "X")
 
 

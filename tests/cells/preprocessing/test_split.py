@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
-from grn.cells.preprocessing.split import split_cells
-from grn.errors import ConfigError, DataError
+from grn.cells.preprocessing.split import copies_of, is_copy, joined, split_cells
+from grn.errors import UserError
 
 seeds = st.integers(0, 2**31)
 fractions = st.tuples(st.floats(0.05, 0.45), st.floats(0.05, 0.45))
@@ -65,14 +66,50 @@ def test_fractions_of_zero_leave_parts_empty():
     assert [part.size for part in parts(split)] == [5, 0, 5]
 
 
-def test_cells_that_cannot_be_split_are_refused():
-    with pytest.raises(ConfigError, match="leave no cell for training"):
-        split_cells(np.zeros(10, int), None, 0.5, 0.5, 0)
-    with pytest.raises(
-        DataError, match=r"number of groups .* is 2, but the split needs 3; .* null, or data.test_fraction: 0\.$"
-    ):
-        split_cells(np.zeros(10, int), np.arange(10) % 2, 0.1, 0.2, 0)
-    with pytest.raises(DataError, match="No cell is left for validation: 4 cells with 2 labels"):
-        split_cells(np.array([0, 0, 1, 1]), None, 0.1, 0.2, 0)
-    with pytest.raises(DataError, match="no cells"):
-        split_cells(np.array([], int), None, 0.1, 0.2, 0)
+def test_copies_of_a_cell_are_found():
+    generator = np.random.default_rng(0)
+    once = sparse.csr_matrix(generator.poisson(2.0, (60, 50)).astype(np.float32))
+    assert copies_of(once) is None
+    order = generator.permutation(180)
+    copies = copies_of(sparse.vstack([once, once, once], format="csr")[order])
+    assert is_copy(copies).all() and len(np.unique(copies)) == 60
+    assert all(len(np.unique(copies[order % 60 == cell])) == 1 for cell in range(60))
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(180) // 20])
+def test_copies_stay_together_as_groups_do(groups):
+    copies = np.arange(180) // 3 * 3
+    split = split_cells(np.arange(180) // 90, groups, 0.1, 0.2, 0, copies)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts(split))), np.arange(180))
+    owners = [set(part // 3) for part in parts(split)]
+    assert all(owners) and sum(map(len, owners)) == 60, "copies are in one part"
+    if groups is None:
+        assert [part.size for part in parts(split)] == [126, 18, 36], "the shares and the strata are kept"
+
+
+def test_equal_cells_with_few_genes_or_a_few_of_many_are_chance():
+    values = sparse.csr_matrix(np.eye(10, 40, dtype=np.float32).repeat(10, 0))
+    assert copies_of(values) is None
+    many = sparse.csr_matrix(np.random.default_rng(0).poisson(2.0, (200, 50)).astype(np.float32))
+    assert copies_of(sparse.vstack([many, many[:1]], format="csr")) is None
+
+
+def test_groups_with_copies_of_one_cell_are_one_group():
+    copies = np.array([0, 1, 0, 3, 4, 5])
+    found = joined(np.array([7, 7, -1, -1, 2, 2]), copies)
+    assert found[0] == found[1] == found[2] == found[3] != found[4] == found[5]
+    assert joined(copies, None) is joined(None, copies) is copies
+
+
+@pytest.mark.parametrize(
+    ("labels", "groups", "fractions", "field"),
+    [
+        (np.zeros(10, int), None, (0.5, 0.5), "data.test_fraction"),
+        (np.zeros(10, int), np.arange(10) % 2, (0.1, 0.2), "data.group_key"),
+        (np.array([0, 0, 1, 1]), None, (0.1, 0.2), "data.label_key"),
+    ],
+)
+def test_cells_that_cannot_be_split_are_refused(labels, groups, fractions, field):
+    with pytest.raises(UserError) as caught:
+        split_cells(labels, groups, *fractions, 0)
+    assert caught.value.field == field

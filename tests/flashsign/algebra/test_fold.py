@@ -4,8 +4,8 @@ from monoid_cases import normal as drawn
 
 from flashsign import LOG_SUM_EXP, SOFTMAX, SUM, WEIGHTED_MEAN, BrokenLaw, EdgeSums, Fold, Monoid, check_monoid
 from flashsign.algebra.fold import fold, fold_literal
-from flashsign.algebra.rows.class_cross_entropy import class_cross_entropy
-from flashsign.algebra.rows.spherical import spherical_monoid
+from flashsign.algebra.rows.attention import spherical_monoid
+from flashsign.algebra.rows.cross_entropies import class_cross_entropy
 from flashsign.reference import edge_weights
 
 ATTENTION = pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"])

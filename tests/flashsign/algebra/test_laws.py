@@ -85,7 +85,7 @@ def test_local_gradients_hold_for_the_partial_totals_of_a_partition(name, seed, 
 def lifted(row, items, shared):
     plan = Plan(row.monoid, 1, len(shared), 1, len(items[0]), rows=False)
     a, b, mask = plan.slice_of(shared, items, *(plan.a_parts(shared)[0], plan.b_parts(shared, items)[0]))
-    return plan.slices._lift(a, b, mask)
+    return plan.slices.lift(a, b, mask)
 
 
 @every_layer
@@ -168,6 +168,15 @@ BROKEN = {
 def test_the_law_that_fails_is_named(name):
     with pytest.raises(BrokenLaw, match=f"sum breaks a law, {name}"):
         check_monoid(BROKEN[name], (normal(generator(0), 5, 2),))
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("sum", 1.0), ("largest", 0.0), ("product", 0.0), ("log-sum-exp", 0.0)])
+def test_a_wrong_identity_is_reported_as_such(name, wrong):
+    """Of the largest number, 0 is an identity for all but negative items."""
+    row = ROWS[name]
+    monoid = replace(row.monoid, identity=lambda like: tuple(torch.full_like(x, wrong) for x in like))
+    with pytest.raises(BrokenLaw, match="breaks a law, identity"):
+        check_monoid(monoid, *row.items(0, 6))
 
 
 def test_a_softmax_that_makes_nan_of_two_identities_is_found():

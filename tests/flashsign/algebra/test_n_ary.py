@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flashsign import NAryFold, n_ary_reduce
-from flashsign.algebra.rows.softmax import SOFTMAX
+from flashsign.algebra.rows.attention import SOFTMAX
 
 
 def normal(*shape, seed=0):

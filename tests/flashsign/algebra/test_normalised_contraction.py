@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from flashsign.algebra.fold import fold
-from flashsign.algebra.rows.normalised_contraction import normalised_contraction
+from flashsign.algebra.rows.attention import normalised_contraction
 
 
 def absolute_eps(eps):

@@ -46,7 +46,7 @@ REFUSED = {
     "at least one tensor": {"B": ()},
     "where must be bool": {"where": torch.ones(4)},
     "order must be": {"order": "random"},
-    "a_chunk must be at least 1": {"a_chunk": -1},
+    "chunk must be at least 1": {"a_chunk": -1},
     "has no depth 7": {"depth": 7},
 }
 

@@ -5,8 +5,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from flashsign.algebra.fold import fold
+from flashsign.algebra.rows.attention import SOFTMAX
 from flashsign.algebra.rows.exponentials import log_add, relative_weight
-from flashsign.algebra.rows.softmax import SOFTMAX
 from flashsign.reference import reference_softmax_attention
 
 

@@ -6,14 +6,14 @@ import math
 import pytest
 import torch
 
-from flashsign.autotune import __main__, search, trials, tune
+from flashsign.autotune import __main__ as tune
+from flashsign.autotune import search
 from flashsign.autotune.search import Bags, Search, climb, neighbours
 from flashsign.errors import UnusableTiles
 from flashsign.tuning import tables, tile_file
 from flashsign.tuning.accuracy import Bag
 from flashsign.tuning.block_sizes import MOST, TUNABLE, BlockSizes, Kernel, RowBlockSizes
-from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, own_block_sizes
-from grn.cli.exit_codes import USER_ERROR, explain
+from flashsign.tuning.choose import choose_block_sizes, choose_row_block_sizes, file_block_sizes
 
 pytest.importorskip("triton")
 CPU = torch.device("cpu")
@@ -28,9 +28,9 @@ BAGS = Bags(cells=1, heads=2, key_heads=1, genes=20, keys=9, width=16, dtype=tor
 def fresh(monkeypatch):
     """No block sizes of other tests, and none left for them."""
     monkeypatch.delenv(tile_file.VARIABLE, raising=False)
-    own_block_sizes.cache_clear()
+    file_block_sizes.cache_clear()
     yield
-    own_block_sizes.cache_clear()
+    file_block_sizes.cache_clear()
 
 
 @pytest.fixture
@@ -99,24 +99,24 @@ def few_steps(fresh, monkeypatch):
 def clock(call):
     """The more stages or programs the faster; the call is made."""
     call()
-    *_, in_turn = own_block_sizes(CPU).values()
+    *_, in_turn = call.args[0].values()
     return 1 / list(vars(in_turn).values())[-1]
 
 
 @pytest.fixture
 def trusting(monkeypatch):
     """Results are not checked: for tests of what is done with what is found."""
-    monkeypatch.setattr(Search, "is_right", lambda self, name: True)
+    monkeypatch.setattr(Search, "is_right", lambda self, name, tiles: True)
 
 
 @interpreted
 @pytest.mark.parametrize("method", ["stream", "moments"])
 def test_a_search_takes_every_kernel_of_a_method(few_steps, trusting, method):
-    found = list(Search(BAGS, method, CPU, clock, sizes=(7,)))
-    assert [x.kernel.name for x in found] == [*trials.FORWARD[method], *trials.BACKWARD[method]]
+    found = list(tuning := Search(BAGS, method, CPU, clock, sizes=(7,)))
+    assert [x.kernel.name for x in found] == [*search.FORWARD[method], *search.BACKWARD[method]]
     for x in found:
         assert list(vars(x.after).values())[-1] == max(3, list(vars(x.before).values())[-1])
-        assert own_block_sizes(CPU)[x.kernel] == x.after
+        assert tuning.tiles[x.kernel.name] == x.after
         assert x.ms_after <= x.ms_before < math.inf
 
 
@@ -127,9 +127,10 @@ def test_a_search_refuses_block_sizes_whose_results_are_wrong(few_steps, monkeyp
 
     right = stream.forward
 
-    def wrong(q, *call):
-        o, inverse = right(q, *call)
-        return (o * 1.001 if call[-1].stages == 3 and q.shape[0] == cells else o), inverse
+    def wrong(call, kernel, tiles):
+        o, inverse = right(call, kernel, tiles)
+        stages = tiles["forward"].stages if tiles else 2
+        return (o * 1.001 if stages == 3 and call.q.shape[0] == cells else o), inverse
 
     monkeypatch.setattr(stream, "forward", wrong)
     found = Search(BAGS, "stream", CPU, clock, sizes=(7,)).tune("forward")
@@ -144,10 +145,9 @@ def test_a_search_refuses_block_sizes_with_a_wrong_gradient(few_steps, monkeypat
     right = stream.backward
 
     def wrong(*call):
-        key_sizes, query_sizes, dq_by_moments = call[-3:]
+        *_, tiles, dq_by_moments = call
         gradients = list(right(*call))
-        sizes, of_interest = (query_sizes, dq_by_moments is False) if which == 0 else (key_sizes, True)
-        if sizes.stages == 3 and of_interest:
+        if tiles and tiles[name].stages == 3 and (which or not dq_by_moments):
             gradients[which] = gradients[which] * 1.001
         return tuple(gradients)
 
@@ -195,7 +195,6 @@ def test_the_reason_why_no_block_sizes_run_is_printed(few_steps, trusting, tmp_p
     monkeypatch.setattr(tune, "Search", lambda *call: Search(*call, sizes=(7,)))
     assert not tune.tune_into(tmp_path / "tiles.json", BAGS, "stream", CPU, fails)
     assert "forward: no block sizes run and are right (RuntimeError: no clock here), 2 tried" in capsys.readouterr().out
-    assert FORWARD not in own_block_sizes(CPU)
 
 
 def test_kernels_take_the_block_sizes_of_the_file(tiles):
@@ -210,7 +209,7 @@ def test_kernels_take_the_block_sizes_of_the_file(tiles):
 @interpreted
 def test_results_with_the_files_block_sizes_are_right(tiles):
     bag = Bag(40, 16, torch.float32, "cpu")
-    verdicts = [each for packed in (False, True) for each in trials.verdicts("stream", "forward", bag, packed)]
+    verdicts = [each for packed in (False, True) for each in search.verdicts("stream", "forward", bag, packed, {})]
     assert len(verdicts) == 2 and all(verdict.good for verdict in verdicts)
 
 
@@ -224,7 +223,7 @@ def test_each_kernel_is_launched_with_its_own_block_sizes(tiles, monkeypatch):
         stages = 1 + sum(type(each) is kind for each in sizes.values())
         sizes[name] = kind(*((16, 32, 4, stages) if kind is BlockSizes else (16, 4, stages, 1)))
     tile_file.write(tiles, "cpu", {Kernel(name, 4, 16): blocks for name, blocks in sizes.items()})
-    own_block_sizes.cache_clear()
+    file_block_sizes.cache_clear()
     for module in (stream, moments):
         start = module.start
 
@@ -235,7 +234,7 @@ def test_each_kernel_is_launched_with_its_own_block_sizes(tiles, monkeypatch):
         monkeypatch.setattr(module, "start", spy)
     bag = Bag(40, 16, torch.float32, "cpu")
     for method, name in (("stream", "query_gradient"), ("moments", "moment_key_gradients")):
-        list(trials.verdicts(method, name, bag, packed=False))
+        list(search.verdicts(method, name, bag, False, {}))
     launched = {
         "forward": ("stream_forward", "streaming.forward"),
         "key_gradients": ("key_gradients", "streaming.backward"),
@@ -327,7 +326,6 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tiles, damage, words):
         choose_block_sizes("forward", torch.zeros(1, 2, 20, 16), 16)
     assert words in str(raised.value)
     assert str(tiles) in str(raised.value)
-    assert explain(raised.value) == (USER_ERROR, str(raised.value))
 
 
 def test_no_tile_reaches_over_the_gap_between_packed_bags():
@@ -339,7 +337,7 @@ def test_no_tile_reaches_over_the_gap_between_packed_bags():
 def test_arguments_that_leave_nothing_to_tune_are_one_sentence(fresh, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("sys.argv", ["autotune", "tiles.json", "--width", "64", "--genes", "2000"])
-    assert __main__.main() == 2
+    assert tune.main() == 2
     assert "this machine has none" in capsys.readouterr().err
 
 

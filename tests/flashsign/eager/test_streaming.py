@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from flashsign.algebra.fold import fold
-from flashsign.algebra.rows.spherical import spherical_monoid
+from flashsign.algebra.rows.attention import spherical_monoid
 from flashsign.eager import streaming
 from flashsign.eager.streaming import inverse_norm, stream_attention
 

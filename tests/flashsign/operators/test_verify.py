@@ -3,7 +3,8 @@
 The kernels run in Triton's interpreter or on a GPU; FLASHSIGN_VERIFY=always has them checked there, too.
 """
 
-import json
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -11,17 +12,19 @@ import torch
 from kernel_cases import DEVICE, draw, packed, with_gradients
 
 from flashsign import EdgeSums, dispatch, spherical_attention
-from flashsign.operators import registration, verify
+from flashsign.operators import run_kernels, verify
 from flashsign.tuning import tables
 
 pytest.importorskip("triton")
 KERNELS = ["triton_stream", "triton_small_bags", "triton_moments"]
+PLACE = verify.Place("triton_stream", torch.float32, 16, 16, DEVICE)
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
     """Nothing is known of any kernel, and the user's cache is elsewhere."""
     monkeypatch.setattr(verify, "_KNOWN", {})
+    monkeypatch.setattr(verify, "_RUNNING", {})
     monkeypatch.setattr(verify, "INTERPRETED_SIZES", (1, 7))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(verify.VARIABLE, "always")
@@ -30,32 +33,27 @@ def fresh(monkeypatch, tmp_path):
 @pytest.fixture
 def planted(monkeypatch):
     """planted(kernel, part): from here on, a part of what the kernel computes is off by a hundredth, at an edge."""
-    real = registration.launches
+    right = {"forward": run_kernels.forward, "backward": run_kernels.backward}
+    parts = {"forward": ("o", "inverse"), "backward": ("dq", "dk", "dv", "dm")}
 
     def plant(kernel: str, part: str) -> list[str]:
         calls: list[str] = []
 
-        def wrong(run, name):
-            def launched(*arguments, **options):
-                calls.append(name)
-                found = list(run(*arguments, **options))
-                if part in ("o", "inverse") and name == "forward":
-                    at = ("o", "inverse").index(part)
-                elif part.startswith("d") and name == "backward":
-                    at = ("dq", "dk", "dv", "dm").index(part)
-                else:
-                    return tuple(found)
-                found[at] = found[at].clone()
-                found[at][:, :, -1] *= 1.01  # the last row alone, as a wrong mask would have it
+        def wrong(direction):
+            def run(plan, *arguments, **options):
+                found = list(right[direction](plan, *arguments, **options))
+                if plan.kernel == kernel:
+                    calls.append(direction)
+                    if part in parts[direction]:
+                        at = parts[direction].index(part)
+                        found[at] = found[at].clone()
+                        found[at][:, :, -1] *= 1.01  # the last row alone, as a wrong mask would have it
                 return tuple(found)
 
-            return launched
+            return run
 
-        def launches(asked):
-            forward, backward = real(asked)
-            return (wrong(forward, "forward"), wrong(backward, "backward")) if asked == kernel else (forward, backward)
-
-        monkeypatch.setattr(registration, "launches", launches)
+        for direction in right:
+            monkeypatch.setattr(run_kernels, direction, wrong(direction))
         return calls
 
     return plant
@@ -102,9 +100,7 @@ def test_a_right_kernel_is_checked_once_and_runs(kernel, planted):
 def test_a_wrong_kernel_is_refused_and_torch_takes_over(kernel, part, planted):
     calls = planted(kernel, part)
     *tensors, grad = draw(queries=9, keys=9)
-    with pytest.warns(
-        RuntimeWarning, match=rf"The kernel {kernel} float32 16 is not used on .* because its {part} is off"
-    ):
+    with pytest.warns(RuntimeWarning, match=rf"The kernel {kernel} float32 16 is not used .* its {part} is off"):
         found = with_gradients(attend(kernel), tensors, grad)
     checked = len(calls)
     with warnings.catch_warnings(action="error"):  # said once
@@ -117,103 +113,153 @@ def test_a_wrong_kernel_is_refused_and_torch_takes_over(kernel, part, planted):
 
 def test_torch_takes_over_for_packed_bags_and_shared_multiplicities(planted):
     planted("triton_moments", "dv")
-    (q, k, v, m), grad, offsets, query_offsets = packed(*draw(cells=1))
+    (q, k, v, m), grad, offsets, query_offsets = packed(*draw(cells=1, values=5))
     cut = {"offsets": offsets, "query_offsets": query_offsets}
-    with pytest.warns(RuntimeWarning, match="triton_moments"):
+    with pytest.warns(RuntimeWarning, match="triton_moments float32 16 16|triton_moments float32 16"):
         found = with_gradients(lambda *x: attend("triton_moments")(*x, **cut), (q, k, v, m), grad)
     true = with_gradients(lambda *x: spherical_attention(*x, **cut, backend="torch"), (q, k, v, m), grad)
     for one, other in zip(found, true, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_kernel_that_does_not_compile_is_not_used(monkeypatch):
-    def fails(*_, **__):
-        raise RuntimeError("PassManager::run failed\nmore")
+def fails(*_, **__):
+    raise RuntimeError("PassManager::run failed\nmore")
 
-    monkeypatch.setattr(registration, "launches", lambda kernel: (fails, fails))
+
+def test_a_kernel_that_does_not_compile_is_not_used(monkeypatch):
+    monkeypatch.setattr(run_kernels, "forward", fails)
     *tensors, grad = draw(queries=9, keys=9)
-    expected = r"because it cannot be run \(RuntimeError: PassManager::run failed\)"
-    with pytest.warns(RuntimeWarning, match=expected):
+    with pytest.warns(RuntimeWarning, match=r"cannot be run \(RuntimeError: PassManager::run failed\)"):
         found = with_gradients(attend("triton_stream"), tensors, grad)
     torch.testing.assert_close(found, by_torch("triton_stream", tensors, grad))
 
 
-def test_every_block_size_is_checked_and_the_tables_stay(monkeypatch):
-    """One entry alone is miscompiled."""
-    key = 4, 16
-    entries = [*tables.FORWARD[key], tables.FALLBACK]
-    monkeypatch.setitem(tables.FORWARD, key, list(entries))
-    used = []
-    real_forward, backward = registration.launches("triton_stream")
-
-    def forward(*call):
-        used.append(tuple(tables.FORWARD[key]))
-        found = real_forward(*call)
-        return (found[0] + (used[-1] == (tables.FALLBACK,)), *found[1:])
-
-    problem = verify.find_problem("triton_stream", torch.float32, 16, DEVICE, forward, backward)
-    assert "with block sizes number 2" in problem and "its o is off" in problem
-    assert (entries[0],) in used and (tables.FALLBACK,) in used
-    assert tables.FORWARD[key] == entries
+def test_compiled_code_takes_torch_in_a_wrong_kernels_place(planted):
+    """An operator's forward and its backward decide alike."""
+    planted("triton_moments", "o")
+    *tensors, grad = draw(queries=9, keys=9, values=5)
+    call = attend("triton_moments")
+    with pytest.warns(RuntimeWarning, match="triton_moments"):
+        found = with_gradients(torch.compile(call, backend="aot_eager"), tensors, grad)
+    for one, other in zip(found, by_torch("triton_moments", tensors, grad), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_results_are_remembered_by_gpu_driver_triton_and_source(planted, monkeypatch):
-    """As on a GPU that nobody has seen: `once` checks, and the next process reads."""
+@pytest.mark.parametrize(("problem", "warned"), [("", 0), ("its dq is off", 1)])
+def test_what_was_found_is_recalled_in_another_process(monkeypatch, problem, warned):
     monkeypatch.setenv(verify.VARIABLE, "once")
     monkeypatch.setattr(verify, "_seen", lambda device: False)
-    *tensors, grad = draw(queries=9, keys=9)
-    calls = planted("triton_stream", "dk")
-    with pytest.warns(RuntimeWarning, match="its dk is off"):
-        with_gradients(attend("triton_stream"), tensors, grad)
-    kept = json.loads(verify.cache_file().read_text())
-    pair = verify.describe_pair(DEVICE)
-    assert list(kept) == [pair] and "driver" in pair and "Triton" in pair and "kernels" in pair
-    assert kept[pair]["triton_stream float32 16"].startswith("its dk is off")
-    calls.clear()
-    verify._KNOWN.clear()  # another process
-    with pytest.warns(RuntimeWarning, match="its dk is off"):
-        with_gradients(attend("triton_stream"), tensors, grad)
-    assert not calls
-    verify._KNOWN.clear()
-    monkeypatch.setattr(verify, "_source", lambda: "other kernels")
-    with pytest.warns(RuntimeWarning, match="its dk is off"):
-        with_gradients(attend("triton_stream"), tensors, grad)
-    assert calls, "other kernels are checked anew"
+    assert verify.recalled(PLACE) is None
+    verify.remember(PLACE, problem)
+    q = torch.zeros(1, 1, 3, 16, device=DEVICE)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        assert verify.is_right(PLACE.kernel, q, 16, fails) == (not problem)
+    assert len(found) == warned
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '{"%s": 3}', '{"%s": {"triton_stream float32 16": 1}}'])
-def test_a_cache_that_says_nothing_is_as_none(content, monkeypatch):
-    monkeypatch.setenv(verify.VARIABLE, "once")
-    monkeypatch.setattr(verify, "_seen", lambda device: False)
-    verify.cache_file().parent.mkdir(parents=True)
-    verify.cache_file().write_text(content.replace("%s", verify.describe_pair(DEVICE)))
-    checks = []
-    assert verify.is_right("triton_stream", torch.zeros(1, 1, 3, 16, device=DEVICE), lambda: checks.append(1) or "")
-    assert checks
-    assert json.loads(verify.cache_file().read_text())[verify.describe_pair(DEVICE)] == {"triton_stream float32 16": ""}
+@pytest.mark.parametrize("damage", ["", "[1]", '{"problem": 3}'])
+def test_a_damaged_cache_is_one_more_check(damage):
+    verify.remember(PLACE, "")
+    verify.cache_file(PLACE).write_text(damage)
+    assert verify.recalled(PLACE) is None
 
 
-def test_a_cache_that_cannot_be_written_stops_nothing(monkeypatch, tmp_path):
+def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert verify.is_right("triton_stream", torch.zeros(1, 1, 3, 16, device=DEVICE), lambda: "")
+    verify.remember(PLACE, "")
+    assert verify.recalled(PLACE) is None
 
 
-@pytest.mark.parametrize(("wanted", "seen", "checked"), [("never", False, 0), ("once", True, 0), ("once", False, 1)])
-def test_what_is_checked(monkeypatch, wanted, seen, checked):
-    monkeypatch.setenv(verify.VARIABLE, wanted)
+@pytest.mark.parametrize(
+    ("setting", "seen", "checked"), [("never", False, 0), ("once", True, 0), ("once", False, 1), ("always", True, 1)]
+)
+def test_when_a_kernel_is_checked(monkeypatch, setting, seen, checked):
+    monkeypatch.setenv(verify.VARIABLE, setting)
     monkeypatch.setattr(verify, "_seen", lambda device: seen)
     checks = []
     q = torch.zeros(1, 1, 3, 16, device=DEVICE)
     for _ in range(2):
-        assert verify.is_right("triton_stream", q, lambda: checks.append(1) or "")
+        assert verify.is_right("triton_stream", q, 16, lambda: checks.append(1) or "", wait=True)
     assert len(checks) == checked
-    assert not checked or verify.remembered(verify.describe_pair(DEVICE)) == {"triton_stream float32 16": ""}
+
+
+# --- in the background ------------------------------------------------------------------------------------------------
+
+
+class OnAGpu:
+    """A tensor on a GPU of a kind that nobody has seen, as far as verify looks."""
+
+    dtype, shape, device, is_cuda = torch.float16, (1, 1, 3, 64), torch.device("cuda", 0), True
+
+
+@pytest.fixture
+def unseen(monkeypatch):
+    """unseen(code): a check in the background is a Python program; returns what was said."""
+    said = []
+    monkeypatch.setenv(verify.VARIABLE, "once")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(verify, "capability", lambda device: (12, 0))
+    monkeypatch.setattr(verify, "device_name", lambda device: "NVIDIA New")
+    monkeypatch.setattr(verify, "_driver", lambda device: "1.0")
+    monkeypatch.setattr(verify.logging.getLogger("flashsign"), "warning", lambda *words: said.append(words))
+
+    def run(code: str) -> list:
+        def started(place):
+            return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+        monkeypatch.setattr(verify, "_started", started)
+        return said
+
+    return run
+
+
+def ended() -> None:
+    for process in verify._RUNNING.values():
+        process.wait()
+
+
+def test_torch_computes_while_a_kernel_is_checked_in_the_background(unseen):
+    said = unseen("import time; time.sleep(0.5)")
+    assert not verify.is_right("triton_moments", OnAGpu, 64, fails)
+    assert not verify.is_right("triton_moments", OnAGpu, 64, fails)
+    assert not verify.is_right("triton_stream", OnAGpu, 64, fails)
+    assert not verify.is_right("edge_sums", OnAGpu, 64, fails)
+    assert len(verify._RUNNING) == verify.AT_ONCE and len(said) == 1
+    ended()
+    with warnings.catch_warnings(action="error"):
+        assert verify.is_right("triton_moments", OnAGpu, 64, fails)
+    assert verify.recalled(verify.Place("triton_moments", torch.float16, 64, 64, OnAGpu.device)) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (f"print('its dq is off'); raise SystemExit({verify.WRONG})", "because its dq is off"),
+        ("import os; os.kill(os.getpid(), 11)", "ended with signal 11"),
+        ("raise SystemExit(1)", "PassManager"),  # the process could not check, so this one does
+    ],
+)
+def test_a_kernel_that_is_found_wrong_in_the_background_is_not_used(unseen, code, words):
+    unseen(code)
+    assert not verify.is_right("triton_stream", OnAGpu, 64, fails)
+    ended()
+    with pytest.warns(RuntimeWarning, match=words):
+        assert not verify.is_right("triton_stream", OnAGpu, 64, fails)
+
+
+def test_compiled_code_and_groups_wait_for_the_check(unseen):
+    unseen("raise SystemExit(3)")
+    assert verify.is_right("triton_stream", OnAGpu, 64, lambda: "", wait=True) and not verify._RUNNING
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
 
 
 def test_another_word_is_refused(monkeypatch):
     monkeypatch.setenv(verify.VARIABLE, "sometimes")
-    with pytest.raises(ValueError, match="FLASHSIGN_VERIFY is 'sometimes'; set it to one of never, once, always"):
+    with pytest.raises(ValueError, match="FLASHSIGN_VERIFY"):
         attend("triton_stream")(*draw(queries=9, keys=9)[:4])
 
 
@@ -221,10 +267,10 @@ def test_a_full_device_says_nothing_about_a_kernel(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(registration, "launches", lambda kernel: (full, full))
+    monkeypatch.setattr(run_kernels, "forward", full)
     with pytest.raises(torch.OutOfMemoryError):
         attend("triton_stream")(*draw(queries=9, keys=9)[:4])
-    assert not verify._KNOWN and not verify.cache_file().exists()
+    assert not verify._KNOWN and verify.recalled(PLACE) is None
 
 
 def test_a_wrong_kernel_of_edge_sums_is_refused(monkeypatch):
@@ -250,8 +296,8 @@ def test_a_wrong_kernel_of_edge_sums_is_refused(monkeypatch):
     torch.testing.assert_close(found.signed, sums("torch").signed)
 
 
-def test_h200_with_triton_3_6_was_seen():
-    assert ("NVIDIA H200", "3.6") in tables.SEEN
+def test_hopper_with_triton_3_6_was_seen():
+    assert ((9, 0), "3.6") in tables.SEEN
 
 
 def test_a_warning_is_no_wrong_kernel():
@@ -262,12 +308,10 @@ def test_a_warning_is_no_wrong_kernel():
         return ""
 
     with warnings.catch_warnings(action="error"):
-        assert verify.is_right("triton_stream", torch.zeros(1, 1, 3, 16, device=DEVICE), check)
+        assert verify.is_right("triton_stream", torch.zeros(1, 1, 3, 16, device=DEVICE), 16, check)
 
 
 @pytest.mark.parametrize("module", ["Kernel Module", "Open Kernel Module for x86_64"])
 def test_the_release_of_the_driver_is_found(module):
     text = f"NVRM version: NVIDIA UNIX {module}  580.95.05  Release Build  (dvs-builder)\nGCC version:  12.3.0\n"
     assert verify.driver_in(text) == "580.95.05"
-    with pytest.raises(ValueError, match="no release"):
-        verify.driver_in("NVRM version: NVIDIA UNIX Kernel Module")

@@ -22,16 +22,28 @@ def poison():
     torch.use_deterministic_algorithms(False)
 
 
-def draw(cells=2, heads=4, key_heads=2, queries=30, keys=40, width=16, dtype=torch.float32, per_head=False, seed=0):
-    """q, k, v, m and a gradient for the output."""
+def draw(
+    cells=2,
+    heads=4,
+    key_heads=2,
+    queries=30,
+    keys=40,
+    width=16,
+    dtype=torch.float32,
+    per_head=False,
+    seed=0,
+    values=None,
+):
+    """q, k, v, m and a gradient for the output; values: width of v."""
     random = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
         return torch.randn(*shape, generator=random).to(DEVICE, dtype)
 
     m = torch.rand(cells, *([key_heads] if per_head else []), keys, generator=random) * 2 + 0.1
-    q, grad = normal(cells, heads, queries, width), normal(cells, heads, queries, width)
-    return q, normal(cells, key_heads, keys, width), normal(cells, key_heads, keys, width), m.to(DEVICE), grad
+    values = width if values is None else values
+    q, grad = normal(cells, heads, queries, width), normal(cells, heads, queries, values)
+    return q, normal(cells, key_heads, keys, width), normal(cells, key_heads, keys, values), m.to(DEVICE), grad
 
 
 def with_gradients(attend, tensors, grad):
@@ -59,12 +71,12 @@ def assert_accurate(attend, tensors, grad, **options):
     assert all(verdict.good for verdict in verdicts.values()), table(verdicts)
 
 
-def ill_conditioned(condition, dtype, width=32, keys=300):
+def ill_conditioned(condition, dtype, width=32, keys=300, values=None):
     """Keys of a condition number, and a third of the queries along directions that the keys hardly have.
 
     Largest kappa_i: 6, 1e2 and 6e2 at conditions of 1, 1e2 and 1e3. q, k, v, m and a gradient for the output.
     """
-    q, k, v, m, grad = doubled(draw(cells=1, queries=60, keys=keys, width=width))
+    q, k, v, m, grad = doubled(draw(cells=1, queries=60, keys=keys, width=width, values=values))
     random = torch.Generator().manual_seed(1)
     # In float64, so that every machine rounds to the same inputs.
     basis = torch.linalg.qr(torch.randn(width, width, generator=random, dtype=torch.float64))[0].to(DEVICE)

@@ -20,6 +20,7 @@ from kernel_cases import (
 )
 
 from flashsign import BackendUnavailable, ShapeMismatch, dispatch, spherical_attention
+from flashsign.call import AttentionCall
 from flashsign.tuning.accuracy import TENSORS
 
 pytest.importorskip("triton")
@@ -54,25 +55,39 @@ def test_outputs_and_gradients_are_as_accurate_as_the_dtype_allows(sizes, dtype,
     assert_accurate(kernels, tensors, grad)
 
 
-@one_operator_each
-@pytest.mark.parametrize("width", [2, 24])
-def test_values_of_a_width_of_their_own_are_those_of_torch(width, kernels):
-    q, k, _, m, _ = draw(dtype=torch.float32, width=16)
-    v = torch.randn(*k.shape[:-1], width, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(2))
-    leaves = [x.detach().requires_grad_() for x in (q, k, v, m)]
-    found, expected = kernels(*leaves), spherical_attention(*leaves, backend="torch")
-    grad = torch.randn_like(expected)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    for one, other in zip(
-        torch.autograd.grad(found, leaves, grad), torch.autograd.grad(expected, leaves, grad), strict=True
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+VALUES = [(1, {"width": 16}), (24, {"width": 16}), (2, {"width": 32, "queries": 9, "keys": 33, "cells": 1})]
+"""Widths of values, narrower and wider than keys."""
 
 
-@one_operator_each
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_long_bags_and_wide_heads(dtype, kernels):
-    *tensors, grad = draw(dtype=dtype, width=64, queries=9, keys=130, cells=1)
+@pytest.mark.parametrize(("values", "sizes"), VALUES, ids=str)
+def test_values_of_a_width_of_their_own_are_as_accurate(values, sizes, dtype, kernels):
+    *tensors, grad = draw(dtype=dtype, values=values, **sizes)
+    assert_accurate(kernels, tensors, grad)
+
+
+@pytest.mark.parametrize("values", [5, 20])
+def test_packed_bags_with_values_of_a_width_of_their_own(values, kernels):
+    tensors, grad, offsets, query_offsets = packed(*draw(cells=1, width=32, values=values, dtype=torch.float32))
+    cut = {"offsets": offsets, "query_offsets": query_offsets}
+    found = with_gradients(lambda *x: kernels(*x, **cut), tensors, grad)
+    true = with_gradients(lambda *x: exact(*x, **cut), doubled(tensors), grad)
+    assert max(errors(found, true).values()) < 1e-6
+
+
+def test_absent_keys_change_nothing_where_values_are_narrow(kernels):
+    q, k, v, m, grad = draw(width=32, values=3)
+    m[:, 5:9] = 0
+    k[:, :, 6], v[:, :, 7], v[:, :, 8] = torch.nan, torch.nan, torch.inf
+    true = with_gradients(exact, doubled((q, k, v, m)), grad)
+    assert max(errors(with_gradients(kernels, (q, k, v, m), grad), true).values()) < 1e-6
+
+
+@one_operator_each
+@pytest.mark.parametrize("values", [64, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_long_bags_and_wide_heads(dtype, values, kernels):
+    *tensors, grad = draw(dtype=dtype, width=64, queries=9, keys=130, cells=1, values=values)
     assert_accurate(kernels, tensors, grad)
 
 
@@ -176,10 +191,12 @@ def test_a_multiplicity_of_100000_beside_one_of_1(kernels):
 
 @pytest.mark.parametrize("moments", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_dq_is_the_same_streamed_and_from_moments(moments, dtype):
-    q, k, v, m, grad = draw(dtype=dtype, keys=70)
-    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6)
-    dq = stream.backward(grad, q, k, v, m[:, None], o, inverse, None, None, 1e-6, moments=moments)[0]
+@pytest.mark.parametrize("values", [16, 48])
+def test_dq_is_the_same_streamed_and_from_moments(moments, dtype, values):
+    q, k, v, m, grad = draw(dtype=dtype, keys=70, width=48, values=values)
+    call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
+    o, inverse = stream.forward(call)
+    dq = stream.backward(call, grad, o, inverse, from_moments=moments)[0]
     true = with_gradients(exact, doubled((q, k, v, m)), grad)[1]
     assert float((dq.double() - true).norm() / true.norm()) < 4 * torch.finfo(dtype).eps
 
@@ -191,8 +208,9 @@ def test_queries_along_directions_that_keys_hardly_have_get_an_accurate_dq(condi
     basis = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(1)))[0].to(DEVICE)
     k = k * torch.logspace(0, -float(torch.tensor(condition).log10()), 16, device=DEVICE) @ basis
     q[:, :, ::3] = basis[-1] + 1e-3 * q[:, :, ::3] * 1e-2
-    o, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6)
-    dq = stream.backward(grad, q, k, v, m[:, None], o, inverse, None, None, 1e-6, moments=True)[0]
+    call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
+    o, inverse = stream.forward(call)
+    dq = stream.backward(call, grad, o, inverse, from_moments=True)[0]
     true = with_gradients(exact, doubled((q, k, v, m)), grad)[1]
     rows = slice(None, None, 3)
     assert float((dq[:, :, rows].double() - true[:, :, rows]).norm() / true[:, :, rows].norm()) < 1e-3

@@ -13,6 +13,7 @@ from kernel_cases import (
 )
 
 from flashsign import dispatch, spherical_attention
+from flashsign.call import AttentionCall
 from flashsign.tuning import tables
 from flashsign.tuning.block_sizes import SmallBagBlockSizes
 from flashsign.tuning.tables import SmallBags
@@ -72,10 +73,9 @@ def test_scores_beyond_float16_are_weights_within_it():
 def test_streamed_and_small_kernels_agree():
     """Each one's backward takes what the other's forward left."""
     q, k, v, m, grad = draw()
-    one = small_bags.forward(q, k, v, m[:, None], None, None, 1e-6)
-    other = stream.forward(q, k, v, m[:, None], None, None, 1e-6, tables.FALLBACK)
+    call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
+    one, other = small_bags.forward(call), stream.forward(call, tiles={"forward": tables.FALLBACK})
     torch.testing.assert_close(one, other)
-    call = (grad, q, k, v, m[:, None])
-    small = small_bags.backward(*call, *other, None, None, 1e-6)
-    streamed = stream.backward(*call, *one, None, None, 1e-6, moments=False)
+    small = small_bags.backward(call, grad, *other)
+    streamed = stream.backward(call, grad, *one, from_moments=False)
     torch.testing.assert_close(small, streamed, rtol=1e-4, atol=1e-5)

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 from kernel_cases import DEVICE, draw, poison  # noqa: F401
 
 from flashsign import dispatch
+from flashsign.call import AttentionCall
 from flashsign.tuning import tables
 from flashsign.tuning.accuracy import Case
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.split_keys import MOST_SPLITS, SPLIT_COST, SplitKeys
 
 pytest.importorskip("triton")
-from flashsign.triton.common.tile_assignment import TileAssignment
+from flashsign.triton.common.layout import TileAssignment
 from flashsign.triton.streaming import calls as stream
 from flashsign.triton.streaming.nan_repair import repair_rows
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
@@ -49,8 +50,9 @@ def test_bags_that_fill_half_the_device_with_tall_tiles_take_short_ones():
 def test_sums_of_splits_are_the_output(dtype):
     """Of tiles of 32 queries from the third on, in three splits; the other tiles stay as they were."""
     q, k, v, m, grad = draw(queries=50, keys=40, width=16, dtype=dtype)
-    expected, inverse = stream.forward(q, k, v, m[:, None], None, None, 1e-6, BlockSizes(32, 16, 4, 1))
-    keys = ScaledKeys.of(k, m[:, None], None)
+    call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
+    expected, inverse = stream.forward(call, tiles={"forward": BlockSizes(32, 16, 4, 1)})
+    keys = ScaledKeys.of(call)
     tiles, own = 2, 32
     plan = SplitKeys(2, 2 * 4 * tiles - 2, 3, 0.0)
     sums, squares = [], []
@@ -83,7 +85,8 @@ def test_marked_rows_are_repaired_and_no_others(form):
         cut = tuple(torch.tensor(x, device=DEVICE) for x in ([0, 25, 40], [0, 20, 300]))
     m = m[:, None]
     m[..., 3], m[..., 30] = 0, 0
-    o, inverse = stream.forward(q, k, v, m, *cut, 1e-6, BlockSizes(32, 16, 4, 1))
+    call = AttentionCall(q, k, v, m, *cut, 1e-6)
+    o, inverse = stream.forward(call, tiles={"forward": BlockSizes(32, 16, 4, 1)})
     v[:, :, 3], v[:, :, 30] = torch.nan, torch.inf
     broken, marked = o.clone(), inverse.clone()
     inverse[0, 1, 200] = 0  # of a query that sees nothing
@@ -92,7 +95,7 @@ def test_marked_rows_are_repaired_and_no_others(form):
     broken[0, 1, 200] = torch.nan
     broken[0, 2, 160], marked[0, 2, 160] = torch.nan, -marked[0, 2, 160]
     broken[0, 3, 5], marked[0, 3, 5] = 7, marked[0, 3, 5]  # of a tile without a mark
-    repair_rows(q, ScaledKeys.of(k, m, cut[0]), v, m, *cut, broken, marked)
+    repair_rows(call, ScaledKeys.of(call), broken, marked)
     torch.testing.assert_close(marked, inverse, rtol=0, atol=0)
     assert (broken[0, 3, 5] == 7).all()
     broken[0, 3, 5] = o[0, 3, 5]
@@ -107,13 +110,13 @@ hopper = pytest.mark.skipif(
 )
 
 
-def by_hopper(q, k, v, m, offsets, query_offsets, sizes, splits):
+def by_hopper(call, sizes, splits):
+    q = call.q
     o, inverse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan, device=DEVICE)
-    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets).grid(q.shape[1])[0]
+    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets).grid(q.shape[1])[0]
     split_tiles = 0 if splits == 1 else min(tiles, 3)
     plan = SplitKeys(tiles - split_tiles, split_tiles, splits, 0.0)
-    keys = ScaledKeys.of(k, m, offsets)
-    stream.hopper.forward(q, keys, v, m, offsets, query_offsets, 1e-6, sizes, plan, o, inverse)
+    stream.hopper.forward(call, ScaledKeys.of(call), sizes, plan, o, inverse)
     return o, inverse
 
 
@@ -135,13 +138,14 @@ def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(dtype, row, form, s
     cut = None, None
     if form == "packed":
         cut = tuple(torch.tensor(x, device=DEVICE) for x in ([0, 5, 5, 400, keys], [0, 300, 309, 309, queries]))
-    plain = stream.forward(q, k, v, m, *cut, 1e-6, BlockSizes(64, 64, 4, 2))
+    call = AttentionCall(q, k, v, m, *cut, 1e-6)
+    plain = stream.forward(call, tiles={"forward": BlockSizes(64, 64, 4, 2)})
     if broken:  # an absent key, whatever it holds
         k[:, :, 4], v[:, :, 5], v[:, :, 6] = torch.nan, torch.nan, torch.inf
-    found = by_hopper(q, k, v, m, *cut, sizes, splits)
+    found = by_hopper(call, sizes, splits)
     for x, y in zip(found, plain, strict=True):
         assert float((x.double() - y.double()).norm() / y.double().norm()) < torch.finfo(dtype).eps
-    again = by_hopper(q, k, v, m, *cut, sizes, splits)
+    again = by_hopper(call, sizes, splits)
     assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
 
 
@@ -151,8 +155,9 @@ def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(dtype, row, form, s
 def test_a_recorded_call_is_the_call(rows):
     """Kernels that begin early wait for what they need in a CUDA graph too."""
     q, k, v, m, _ = draw(cells=1, heads=8, key_heads=8, queries=rows, keys=rows, width=128, dtype=torch.float16)
-    kernel = dispatch.stream_kernel(q, k, None, None)
-    attend = lambda: stream.forward(q, k, v, m[:, None], None, None, 1e-6, kernel=kernel)  # noqa: E731
+    call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
+    kernel = dispatch.plan_kernels(call, "stream").kernel
+    attend = lambda: stream.forward(call, kernel)  # noqa: E731
     expected = attend()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -183,12 +188,13 @@ def test_the_hopper_launch_names_its_kernels_signature(form, splits, monkeypatch
 
     q, k, v, m, _ = draw(cells=1, queries=300, keys=800, width=64, dtype=torch.float16)
     cut = (None, None) if form == "dense" else tuple(torch.tensor(x, device=DEVICE) for x in ([0, 800], [0, 300]))
-    keys = ScaledKeys.of(k, m[:, None], cut[0])
+    call = AttentionCall(q, k, v, m[:, None], *cut, 1e-6)
+    keys = ScaledKeys.of(call)
     for module in (launch, nan_repair, split_keys):
         monkeypatch.setattr(module, "start", check)
     plan = SplitKeys(8, 0, 1, 0.0) if splits == 1 else SplitKeys(4, 4, splits, 0.0)
     o, inverse = torch.empty_like(q), torch.empty(q.shape[:3])
-    forward_hopper.forward(q, keys, v, m[:, None], *cut, 1e-6, SHORT, plan, o, inverse)
+    forward_hopper.forward(call, keys, SHORT, plan, o, inverse)
     assert seen == (["stream_forward", "stream_forward", "add_splits"] if splits > 1 else ["stream_forward"]) + [
         "repair_tiles"
     ]

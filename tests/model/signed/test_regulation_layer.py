@@ -99,12 +99,6 @@ def test_a_regulator_at_its_mean_in_every_cell_contributes_nothing(make_regulati
     assert not torch.allclose(layer(2 * cells, basal), make_regulation()(2 * cells, basal))
 
 
-def test_the_average_cell_has_the_bias(make_regulation):
-    layer = make_regulation()
-    mean = layer.centre * layer.unit
-    torch.testing.assert_close(layer(mean[:, :3], mean[:, 3]), layer.bias.mean(0), **close)
-
-
 def test_the_average_cell_of_a_state_has_the_states_bias(make_regulation):
     layer = make_regulation(states=STATES)
     mean = layer.centre * layer.unit
@@ -260,11 +254,6 @@ def test_regulation_reads_states_where_they_are_known_and_pools_elsewhere(make_r
     assert alone.within is pooled and torch.equal(alone.regulators, torch.tensor(REGULATORS))
 
 
-@pytest.mark.parametrize(("error", "follow"), [(None, False), (0.99, True), (1.0, False), (1.7, False)])
-def test_levels_follow_where_their_error_is_below_that_of_their_mean(make_regulation, error, follow):
-    assert Regulation(make_regulation(), make_regulation(states=STATES), error).levels_follow is follow
-
-
 def test_squared_slopes_are_summed_without_those_of_the_depth(make_regulation):
     layer = make_regulation(heads=1)
     expected = layer.scores().head_slopes().sum(1)[..., :-1].square().sum(2)
@@ -291,11 +280,6 @@ def test_a_member_that_does_not_read_the_depth_predicts_from_the_regulators_alon
     reading, without = (layer.predict(layer.inputs(cells, each), one_state()) for each in (basal, basal + 1))
     assert torch.equal(reading[1], without[1])
     assert not torch.allclose(reading[0], without[0])
-
-
-def test_without_basal_multiplicities_they_are_one(make_regulation):
-    layer, (cells, _) = make_regulation(), some_cells()
-    torch.testing.assert_close(layer(cells), layer(cells, torch.ones(7)), **close)
 
 
 def test_autocast_leaves_the_layer_in_float32(make_regulation):

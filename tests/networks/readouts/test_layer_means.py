@@ -94,12 +94,6 @@ def test_effect_and_attention_have_the_sign_of_the_score(make_regulation, cells,
         np.testing.assert_array_equal(np.sign(found.weight)[agreed], signs[0].numpy()[agreed])
 
 
-def test_self_pairs_are_no_edges(make_regulation, cells, networks):
-    for found in networks(make_regulation(states=2), cells):
-        for weight in (found.weight, *found.by_type.values()):
-            np.testing.assert_array_equal(weight != 0, OFF)
-
-
 def test_the_network_is_the_mean_of_the_members_and_its_confidence_is_unknown(
     make_regulation, cells, unbalanced, networks
 ):

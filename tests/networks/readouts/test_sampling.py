@@ -51,17 +51,3 @@ def test_small_types_are_read_again_under_other_masks():
     rows, masks = np.concatenate(rows), np.concatenate(masks)
     assert np.bincount(rows)[30:].tolist() == [10, 10, 10]
     assert len(np.unique(masks[rows == 30], axis=0)) > 1
-
-
-def test_large_types_are_read_without_repetition():
-    rows = [s.rows for s in sample_cells(LABELS, 6, cells=80, fraction=0.3, batch=8, seed=0) if s.cell_type == 0]
-    assert len(np.unique(np.concatenate(rows))) == 20
-
-
-def test_the_seed_decides():
-    def drawn(seed):
-        samples = list(sample_cells(LABELS, 6, cells=80, fraction=0.3, batch=8, seed=seed))
-        return np.concatenate([s.rows for s in samples]), np.concatenate([s.masked for s in samples])
-
-    assert all(np.array_equal(*pair) for pair in zip(drawn(3), drawn(3), strict=True))
-    assert not any(np.array_equal(*pair) for pair in zip(drawn(3), drawn(4), strict=True))

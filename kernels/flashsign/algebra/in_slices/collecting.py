@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flashsign.algebra.in_slices.plan import Plan
 from flashsign.algebra.in_slices.slices import as_leaves
-from flashsign.algebra.monoid import Gradients, Monoid, Total, with_axes
+from flashsign.algebra.monoid import Gradients, Total, with_axes
 
 
 class WithSlopes(NamedTuple):
@@ -50,7 +50,7 @@ def collecting_forward(plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...])
             with torch.enable_grad():
                 total = plan.slices.total(leaves, items, mask, j.shares)
             part = WithSlopes(tuple(x.detach() for x in total), [_slopes(number, leaves) for number in total])
-            joined = part if joined is None else join(plan.monoid, joined, part)
+            joined = part if joined is None else join(plan, joined, part)
         assert joined is not None
         found.append((*joined.total, *(x for slope in joined.slopes for x in slope)))
     numbers = len(joined.total) if joined else 0
@@ -58,17 +58,16 @@ def collecting_forward(plan: Plan, a: Total, b: Total, wanted: tuple[bool, ...])
     return whole[:numbers], whole[numbers:]
 
 
-def join(monoid: Monoid, a: WithSlopes, b: WithSlopes) -> WithSlopes:
+def join(plan: Plan, a: WithSlopes, b: WithSlopes) -> WithSlopes:
     """The total of both with its slopes."""
-    assert monoid.local_gradient is not None
-    whole = monoid.combine(a.total, b.total)
+    whole = plan.combined(a.total, b.total)
     slopes = []
     for k in range(len(whole)):
         one = tuple(torch.full_like(x, float(k == number)) for number, x in enumerate(whole))
         terms = [
             tuple(with_axes(factor, x) * x for x in slope)
             for part in (a, b)
-            for factor, slope in zip(monoid.local_gradient(whole, part.total, one), part.slopes, strict=True)
+            for factor, slope in zip(plan.local_gradients(whole, part.total, one), part.slopes, strict=True)
         ]
         slopes.append(tuple(reduce(torch.add, of_tensor) for of_tensor in zip(*terms, strict=True)))
     return WithSlopes(whole, slopes)

@@ -48,6 +48,10 @@ class Plan:
     first: int = 0
     group: distributed.ProcessGroup | None = None
 
+    def __post_init__(self) -> None:
+        if self.a_chunk < 1 or self.b_chunk < 1:  # range would give no slices
+            raise ValueError(f"A chunk must be at least 1; found {self.a_chunk} and {self.b_chunk}.")
+
     @property
     def axis(self) -> int:
         """The axis of rows in A and B and of N in totals."""
@@ -56,6 +60,14 @@ class Plan:
     @property
     def slices(self) -> Slices:
         return Slices(self.monoid, self.depth, self.batched)
+
+    def combined(self, a: Total, b: Total) -> Total:
+        """The totals of both."""
+        return self.monoid.combined(a, b, self.axis)
+
+    def local_gradients(self, combined: Total, part: Total, grads: Total) -> Total:
+        """The gradients for a part of the total."""
+        return self.monoid.local_gradients(combined, part, grads, self.axis, many=False)
 
     def a_parts(self, a: Total) -> list[Part]:
         """Slices of A's rows, at least one."""

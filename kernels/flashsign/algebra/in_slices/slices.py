@@ -32,8 +32,8 @@ class Slices:
         at depth 3, whose shares are then folded side by side."""
         if self.depth == 3 and (b[0].shape[int(self.batched)] or self.monoid.lift is None):
             parts = self._project(a, b, shares)
-            return reduce_lifted(self.monoid, parts) if shares > 1 else parts
-        return reduce_lifted(self.monoid, self._lift(a, b, mask))
+            return reduce_lifted(self.monoid, parts, int(self.batched)) if shares > 1 else parts
+        return reduce_lifted(self.monoid, self.lift(a, b, mask), int(self.batched))
 
     def gradients(
         self, a: Total, b: Total, mask: Tensor | None, total: Total, grads: Total, wanted: tuple[bool, ...], shares: int
@@ -46,13 +46,14 @@ class Slices:
             if self.depth == 3:
                 parts = self._project(leaves[: len(a)], leaves[len(a) :], shares)
             else:
-                parts = self._lift(leaves[: len(a)], leaves[len(a) :], mask)
-        assert self.monoid.local_gradient is not None
-        adjoint = self.monoid.local_gradient(total, tuple(x.detach() for x in parts), grads)
+                parts = self.lift(leaves[: len(a)], leaves[len(a) :], mask)
+        detached = tuple(x.detach() for x in parts)
+        many = self.depth < 3 or shares > 1
+        adjoint = self.monoid.local_gradients(total, detached, grads, int(self.batched), many)
         check_gradients(f"The local_gradient of {self.monoid.name}", adjoint, parts)
         return pull(parts, adjoint, leaves)
 
-    def _lift(self, a: Total, b: Total, mask: Tensor | None) -> Total:
+    def lift(self, a: Total, b: Total, mask: Tensor | None) -> Total:
         """Lifted items [n, (C), N, ...]."""
         lift: Callable[..., Total] | None = self.monoid.lift
         assert lift is not None
@@ -61,11 +62,7 @@ class Slices:
         lifted = lift(b, a)
         items = b[0].shape[int(self.batched)]
         if any(len(part) != items for part in lifted):
-            shapes = [list(part.shape) for part in lifted]
-            raise ValueError(
-                f"The lift of {self.monoid.name} must return a total for each of {items} items, in the first axis; "
-                f"found {shapes}."
-            )
+            raise ValueError(f"The lift of {self.monoid.name} must return totals of {items} items, in the first axis.")
         return lifted if mask is None else masked(self.monoid, lifted, mask)
 
     def _project(self, a: Total, b: Total, shares: int) -> Total:
@@ -84,7 +81,7 @@ class Slices:
 
         def backward(*arguments: Any) -> Total:
             assert self.monoid.proj_fold_bwd is not None
-            of_a, of_b = self._pair_of_gradients(self.monoid.proj_fold_bwd(*arguments))
+            of_a, of_b = self.monoid.proj_fold_bwd(*arguments)
             flat = dict(enumerate((*of_a, *of_b)))
             given[:] = [at for at, grad in flat.items() if grad is not None]
             return tuple(grad for grad in flat.values() if grad is not None)
@@ -102,16 +99,6 @@ class Slices:
                 grad = grad.sum(at) if number < len(a) else grad.flatten(at, at + 1)
             found[number] = grad
         return tuple(found)
-
-    def _pair_of_gradients(self, found: Any) -> tuple[Gradients, Gradients]:
-        """What proj_fold_bwd returned. Raises ValueError unless these are two tuples."""
-        both = isinstance(found, (tuple, list)) and len(found) == 2
-        if not both or not all(isinstance(each, (tuple, list)) for each in found):
-            raise ValueError(
-                f"The proj_fold_bwd of {self.monoid.name} must return two tuples, the gradients of the shared tensors "
-                "and those of the items."
-            )
-        return found[0], found[1]
 
 
 def masked(monoid: Monoid, lifted: Total, mask: Tensor) -> Total:

@@ -1,7 +1,7 @@
 """Sums of exponentials that neither overflow nor vanish: by their logarithm, or beside the largest exponent.
 
-Letters: n items, E width; "..." an item's own shape. Sources: FlashAttention, arXiv 2205.14135; kernels/README.md,
-"Folds".
+Letters: n items, E width; "..." an item's own shape. Sources: FlashAttention, arXiv 2205.14135; safe exponential sums,
+heidemann.me/blog/2026-03-06-attention-monoid; kernels/README.md, "Folds".
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ LOG_SUM_EXP = Monoid(
     _local_logs,
     needs_items=True,
     forms=("(x [n, ...])",),
+    broadcasts=True,
 )
 """Items (x [n, ...],) -> log sum e^x."""
 
@@ -98,6 +99,7 @@ LOG_WEIGHTED_MEAN = Monoid(
     _finish_mean,
     local_means,
     forms=("(z [n, ...], v [n, ..., E])",),
+    broadcasts=True,
 )
 """Items (z [n, ...], v [n, ..., E]) -> the mean of v under the weights e^z, [..., E]."""
 
@@ -112,6 +114,7 @@ SAFE_EXPONENTIAL_SUM = Monoid(
     _finish_safe,
     _local_safe,
     forms=("(v [n, ..., E], x [n, ...])",),
+    broadcasts=True,
 )
 """Items (v [n, ..., E], x [n, ...]) -> sum e^x v [..., E]; the total is (e^-top sum e^x v, top), top the largest x.
 

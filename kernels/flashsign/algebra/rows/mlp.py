@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from flashsign.algebra.monoid import Monoid, Total, add, constants, first, pass_on, wide
-from flashsign.arguments import checked
 from flashsign.eager.products import wide_product
 
 Activation = Literal["gelu", "silu", "relu"]
@@ -29,7 +28,6 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tenso
 """Each activation, and the gradient for its input from that for its output."""
 
 
-@checked
 def mlp_monoid(activation: Activation = "gelu", *, gated: bool = False, bias: bool = False) -> Monoid:
     """Items (P [K, D], Q [K, D']), shared (x [N, D],) -> sum_j act(x . P_j) Q_j, [N, D'].
 
@@ -91,4 +89,5 @@ def mlp_monoid(activation: Activation = "gelu", *, gated: bool = False, bias: bo
         proj_fold=proj_fold,
         proj_fold_bwd=proj_fold_bwd,
         forms=(f"({'G [K, D], ' if gated else ''}P [K, D]{', b [K]' if bias else ''}, Q [K, D']), shared (x [N, D])",),
+        broadcasts=True,
     )

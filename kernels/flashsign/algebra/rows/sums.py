@@ -1,4 +1,4 @@
-"""The plainest monoids: a sum, sums and means with weights, a largest number, a product.
+"""The plainest monoids: a sum, sums and means with weights, a largest number, a product, the squares of RMSNorm.
 
 Letters: n items; "..." an item's own shape, equal for all items.
 """
@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from flashsign.algebra.monoid import Monoid, Total, add, as_they_are, constants, first, pass_on
+from flashsign.algebra.monoid import Monoid, Total, add, as_they_are, constants, first, pass_on, wide
 
 
 def _combine_weighted(a: Total, b: Total) -> Total:
@@ -61,7 +61,7 @@ def _multiply(a: Total, b: Total) -> Total:
     return (a[0] * b[0],)
 
 
-SUM = Monoid("sum", constants(0.0), as_they_are, add, first, pass_on, forms=("(x [n, ...])",))
+SUM = Monoid("sum", constants(0.0), as_they_are, add, first, pass_on, forms=("(x [n, ...])",), broadcasts=True)
 """Items (x [n, ...],) -> sum of x."""
 
 WEIGHTED_MEAN = Monoid(
@@ -72,6 +72,7 @@ WEIGHTED_MEAN = Monoid(
     first,
     _local_weighted,
     forms=("(x [n, ..., E], w [n, ...])",),
+    broadcasts=True,
 )
 """Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x / sum w [..., E], and the total weight; no weight gives 0."""
 
@@ -87,8 +88,43 @@ MAX = Monoid(
     _local_largest,
     needs_items=True,
     forms=("(x [n, ...])",),
+    broadcasts=True,
 )
 """Items (x [n, ...],) -> the largest x, and how many items attain it; these share its gradient evenly, as in amax."""
 
-PRODUCT = Monoid("product", constants(1.0), as_they_are, _multiply, first, forms=("(x [n, ...])",))
+PRODUCT = Monoid("product", constants(1.0), as_they_are, _multiply, first, forms=("(x [n, ...])",), broadcasts=True)
 """Items (x [n, ...],) -> product of x. It has no D: where one x is 0, a total and an item do not tell the others."""
+
+
+def rms_norm_monoid(eps: float = 1e-6) -> Monoid:
+    """Items (x [D, ...],) with shared (x,), the same tensor -> x / sqrt(mean over D of x^2 + eps), [D, ...].
+
+    The finish reads x too: dx = g / r + 2 x g_z with r = sqrt(z / D + eps), g_z = -<g, x> / (2 D r^3). Source: RMSNorm,
+    arXiv 1910.07467.
+
+    Example:
+        >>> import torch
+        >>> from flashsign import fold, rms_norm_monoid
+        >>> x, monoid = torch.randn(8, 5), rms_norm_monoid(1e-6)  # 8 features of 5 rows
+        >>> output = monoid.finish(fold(monoid, (x,), (x,)), (x,))
+        >>> torch.allclose(output.T, torch.nn.functional.rms_norm(x.T, (8,), eps=1e-6), atol=1e-5)
+        True
+    """
+
+    def lift(items: Total, shared: Total) -> Total:
+        return (wide(items[0]).square(),)
+
+    def finish(total: Total, shared: Total) -> Tensor:
+        (z,), (x,) = total, shared
+        return wide(x) / (z / max(1, len(x)) + eps).sqrt()
+
+    return Monoid(
+        "RMSNorm",
+        constants(0.0),
+        lift,
+        add,
+        finish,
+        pass_on,
+        forms=("(x [n, ...]), shared (x [D, ...])",),
+        broadcasts=True,
+    )

@@ -29,7 +29,7 @@ def bag_rows(bag, offsets, rows, PACKED: tl.constexpr):
 
 @triton.jit
 def program_tile(schedule, tiles, heads, BLOCK: tl.constexpr, PACKED: tl.constexpr):
-    """Bag (-1: none), head and first row of this program's tile: see tile_assignment.TileAssignment."""
+    """Bag (-1: none), head and first row of this program's tile: see layout.TileAssignment."""
     program = tl.program_id(0)
     tile, head = program % tiles, program // tiles % heads
     if PACKED:
@@ -85,5 +85,5 @@ def marked(inverse_n, broken):
 
 @triton.jit
 def not_finite(k_tile, v_tile):
-    """Which rows of two tiles [rows, E_PAD] hold a NaN or an infinity, [rows]."""
-    return tl.sum(k_tile * 0 + v_tile.to(tl.float32) * 0, 1) != 0
+    """Which rows of two tiles, [rows, E_PAD] and [rows, V_PAD], hold a NaN or an infinity, [rows]."""
+    return tl.sum(k_tile * 0, 1) + tl.sum(v_tile.to(tl.float32) * 0, 1) != 0

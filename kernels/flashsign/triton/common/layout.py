@@ -1,18 +1,17 @@
-"""The kernels' one layout (operators.layout), and how tensors reach a kernel: by pointer and strides or by descriptor.
-
-q [C', H, rows, E], k and v [C', K, rows, E], multiplicity [C', 1 or K, rows] float32, any strides with E adjacent.
-Packed bags have C' = 1 and offsets [bags + 1].
-"""
+"""How the tensors of a call (flashsign.call) reach a kernel: by pointer and strides or by descriptor, tile by tile."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flashsign.tuning.head_width import ROW_STEP, padded_width
+from flashsign.call import AttentionCall
+from flashsign.tensor_cache import cached
+from flashsign.tuning.block_sizes import ROW_STEP, padded_width
 
 GAP = 256
 """Rows of zeros behind the scaled keys, queries and gradients of every packed bag: the most rows that a tile has."""
@@ -43,6 +42,11 @@ def descriptor(rows: Tensor, block: int) -> TensorDescriptor:
     return UncheckedDescriptor(rows, list(shape), steps, [1, 1, block, padded_width(shape[3])])
 
 
+def tiles_of(matrix: Tensor, rows: int, columns: int) -> UncheckedDescriptor:
+    """Tiles [rows, columns] of a contiguous matrix whose rows are multiples of 16 bytes (dispatch.fold_widths)."""
+    return UncheckedDescriptor(matrix, list(matrix.shape), [matrix.shape[1], 1], [rows, columns])
+
+
 def aligned(rows: Tensor) -> Tensor:
     """rows [C', heads, rows, E], copied unless the numbers of a row are adjacent, all other strides are multiples of
     ROW_STEP, and the tensor begins at a multiple of 16 bytes."""
@@ -57,6 +61,11 @@ def aligned(rows: Tensor) -> Tensor:
     ):
         return rows
     return rows.clone(memory_format=torch.contiguous_format)
+
+
+def aligned_call(call: AttentionCall) -> AttentionCall:
+    """The call with tensors as `aligned` leaves them."""
+    return call.with_(q=aligned(call.q), k=aligned(call.k), v=aligned(call.v))
 
 
 @cache
@@ -94,3 +103,46 @@ def with_gaps(rows: Tensor, bags: int, gap: int) -> Tensor:
     count = rows.shape[2] + bags * gap
     buffer = make(*rows.shape[:2], cdiv(count, 4) * 4, *rows.shape[3:], device=rows.device, dtype=rows.dtype)
     return buffer[:, :, :count]
+
+
+@dataclass(frozen=True)
+class TileAssignment:
+    """The tiles of all bags. Each tile and head has one program, which reads its own by device_functions.program_tile.
+
+    count: tiles of a dense bag, or of all packed bags together. schedule [2, count], for packed bags only: the bag (-1:
+    none) and the first row of each tile.
+    """
+
+    count: int
+    bags: int
+    schedule: Tensor | None
+
+    @classmethod
+    def of(cls, rows: int, bags: int, block: int, offsets: Tensor | None) -> TileAssignment:
+        """Tiles of `block` rows; rows: of a dense bag, or of all packed bags together.
+
+        Packed bags get as many tiles as any offsets can need, so that nothing synchronises with the GPU.
+        """
+        if offsets is None:
+            return cls(cdiv(rows, block), bags, None)
+        bags = len(offsets) - 1
+        count = rows // block + bags
+        return cls(count, bags, cached(offsets, (block, count), lambda: schedule(offsets, block, count)))
+
+    def grid(self, heads: int) -> tuple[int]:
+        """The number of programs, for `heads` heads."""
+        return (self.count * heads * (1 if self.schedule is not None else self.bags),)
+
+
+def schedule(offsets: Tensor, block: int, count: int) -> Tensor:
+    """Bag (-1: none) and first row of `count` tiles, int32 [2, count]. Long bags first, so that the last tiles are of
+    short ones."""
+    sizes = offsets.diff()
+    order = sizes.argsort(descending=True, stable=True)
+    tiles = (sizes[order] + block - 1) // block
+    ends = tiles.cumsum(0)
+    position = torch.arange(count, device=offsets.device)
+    slot = torch.searchsorted(ends, position, right=True)
+    inside = slot.clamp_max(len(sizes) - 1)
+    start = (position - ends[inside] + tiles[inside]) * block
+    return torch.stack([torch.where(slot < len(sizes), order[inside], -1), start]).int()

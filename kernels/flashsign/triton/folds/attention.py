@@ -23,9 +23,8 @@ from torch import Tensor
 from flashsign.triton.common.launch import start
 from flashsign.triton.common.layout import cdiv, descriptor, precision
 from flashsign.triton.folds.attention_rows import Row
-from flashsign.tuning.block_sizes import BlockSizes
+from flashsign.tuning.block_sizes import BlockSizes, padded_width
 from flashsign.tuning.fold_tables import ATTENTION, ATTENTION_KEYS, ATTENTION_QUERIES, of_width
-from flashsign.tuning.head_width import padded_width
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)

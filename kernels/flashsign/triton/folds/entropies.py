@@ -16,9 +16,8 @@ from torch import Tensor
 
 from flashsign.eager.products import add_product, unit_of, wide_product
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import cdiv, precision
+from flashsign.triton.common.layout import cdiv, precision, tiles_of
 from flashsign.triton.folds import logits
-from flashsign.triton.folds.tiles import tiles_of
 from flashsign.tuning.block_sizes import BlockSizes
 from flashsign.tuning.device import multiprocessor_count
 from flashsign.tuning.fold_tables import (

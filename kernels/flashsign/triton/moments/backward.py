@@ -26,6 +26,7 @@ from flashsign.triton.moments.sums import (
     read_totals,
     rounded_matrices,
     rows_of_program,
+    store_pair,
     tile_rows,
 )
 
@@ -44,10 +45,12 @@ def sum_queries(
     o_bag, o_head, o_row,
     grad_bag, grad_head, grad_row,
     queries_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Program (part, head, bag) writes dA and D of its queries to parts [parts, H / K, bags, K, 2, E_PAD, E_PAD].
+    """Program (part, head, bag) writes dA and D of its queries to parts [parts, H / K, bags, K,
+    E_PAD V_PAD + E_PAD E_PAD].
 
     q~ is multiplied by unit_of(t), about sqrt(t), so that its numbers are near one: dA and D are in this unit.
     needs_high_precision [parts, H / K, bags, K]: 1 where rho of a row is below 1 / (8 E), else 0.
@@ -63,15 +66,15 @@ def sum_queries(
     o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
     grad += index.to(tl.int64) * grad_bag + head.to(tl.int64) * grad_head
     at = (index.to(tl.int64) * heads + head) * queries_all + first
-    column = tl.arange(0, E_PAD)
-    d_a = tl.zeros([E_PAD, E_PAD], tl.float32)
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
+    d_a = tl.zeros([E_PAD, V_PAD], tl.float32)
     d_g = tl.zeros([E_PAD, E_PAD], tl.float32)
     worst = tl.zeros([QUERIES], tl.float32)
     for start in tl.range(begin, last, QUERIES, num_stages=STAGES):
         query, there, row = tile_rows(start, last, first, QUERIES)
         rows = load_rows(q, row, q_row, there, column, E)
-        grads = load_rows(grad, row, grad_row, there, column, E)
-        outputs = load_rows(o, row, o_row, there, column, E)
+        grads = load_rows(grad, row, grad_row, there, of_value, V)
+        outputs = load_rows(o, row, o_row, there, of_value, V)
         inverse_n = tl.load(inverse + at + query, mask=there, other=0.0)
         d = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1)
         tl.store(delta + at + query, d, mask=there)
@@ -88,10 +91,7 @@ def sum_queries(
     inverse_rho = tl.max(worst) / (unit * unit) * t
     high_precision = inverse_rho * (HIGH_PRECISION + E * eps) > E
     slot = (tl.program_id(0) * group + head - key_head * group) * tl.num_programs(2) * key_heads + bag_and_head
-    parts += slot.to(tl.int64) * (2 * E_PAD * E_PAD)
-    entry = column[:, None] * E_PAD + column[None, :]
-    tl.store(parts + entry, d_a)
-    tl.store(parts + E_PAD * E_PAD + entry, d_g)
+    store_pair(parts, slot, d_a, d_g, E_PAD, V_PAD)
     tl.store(needs_high_precision + slot, high_precision.to(tl.float32))
 
 
@@ -102,7 +102,8 @@ def query_gradients(
     grad_bag, grad_head, grad_row,
     dq_bag, dq_head, dq_row,
     queries_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (part, head, bag) writes dq and lists ill-conditioned rows (as forward.attend_moments).
@@ -117,7 +118,7 @@ def query_gradients(
         return
     bag_and_head = bag * key_heads + key_head
     _, t, a_unit, g_unit = read_totals(totals, bag_and_head, E_PAD, BLOCK)
-    moments += bag_and_head.to(tl.int64) * (2 * E_PAD * E_PAD)
+    moments += bag_and_head.to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
     q += index.to(tl.int64) * q_bag + head.to(tl.int64) * q_head
     grad += index.to(tl.int64) * grad_bag + head.to(tl.int64) * grad_head
     dq += index.to(tl.int64) * dq_bag + head.to(tl.int64) * dq_head
@@ -129,9 +130,11 @@ def query_gradients(
         row_list = list_start(row_list, index, first, key_head, queries_all, heads, group)
         for start in range(begin, last, QUERIES):
             query, there, row = tile_rows(start, last, first, QUERIES)
-            do_a = high_precision_product(grad, row, grad_row, there, moments, a_unit, E, E_PAD, True, PRECISION, HALF)
+            do_a = high_precision_product(
+                grad, row, grad_row, there, moments, a_unit, V, V_PAD, E_PAD, True, PRECISION, HALF
+            )
             q_g = high_precision_product(
-                q, row, q_row, there, moments + E_PAD * E_PAD, g_unit, E, E_PAD, False, PRECISION, HALF
+                q, row, q_row, there, moments + E_PAD * V_PAD, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF
             )
             rows = load_rows(q, row, q_row, there, column, E)
             store_query_gradient(
@@ -144,11 +147,11 @@ def query_gradients(
             number = (head - key_head * group) * queries + query
             append_rows(inverse_rho > most, row_list, row_count + bag_and_head, number)
     else:
-        a, g = rounded_matrices(moments, a_unit, g_unit, q.dtype.element_ty, E_PAD)
+        a, g = rounded_matrices(moments, a_unit, g_unit, q.dtype.element_ty, E_PAD, V_PAD)
         for start in tl.range(begin, last, QUERIES, num_stages=STAGES):
             query, there, row = tile_rows(start, last, first, QUERIES)
             rows = load_rows(q, row, q_row, there, column, E)
-            grads = load_rows(grad, row, grad_row, there, column, E)
+            grads = load_rows(grad, row, grad_row, there, tl.arange(0, V_PAD), V)
             store_query_gradient(
                 tl.dot(grads, a.T) / a_unit, tl.dot(rows, g) / g_unit, rows, eps * t,
                 inverse + at, delta + at, query, there, dq + row * dq_row + column[None, :], column, E,
@@ -175,7 +178,8 @@ def key_gradients(
     dk_bag, dk_head, dk_row,
     dv_bag, dv_head, dv_row,
     rows, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    KEYS: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (part, key head, bag) writes dk, dv, and dm [C', K, rows] float32; gradients: dA and D of all queries."""
@@ -190,46 +194,51 @@ def key_gradients(
     unit = unit_of(t)
     per_a, per_g = 1.0 / (a_unit * unit), 1.0 / (g_unit * unit * unit)
     twice_dt = eps * trace / (unit * unit)
-    gradients += bag_and_head.to(tl.int64) * (2 * E_PAD * E_PAD)
+    gradients += bag_and_head.to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head
     v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
     dk += index.to(tl.int64) * dk_bag + head.to(tl.int64) * dk_head
     dv += index.to(tl.int64) * dv_bag + head.to(tl.int64) * dv_head
     dm += (index.to(tl.int64) * key_heads + head) * rows + first
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head + first
-    column = tl.arange(0, E_PAD)
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     high_precision = needs_high_precision > 0 if HALF else True
 
     if high_precision:
         for start in range(begin, last, KEYS):
             key, there, row = tile_rows(start, last, first, KEYS)
-            v_da = high_precision_product(v, row, v_row, there, gradients, a_unit, E, E_PAD, True, PRECISION, HALF)
-            k_d = high_precision_product(
-                k, row, k_row, there, gradients + E_PAD * E_PAD, g_unit, E, E_PAD, False, PRECISION, HALF
+            v_da = high_precision_product(
+                v, row, v_row, there, gradients, a_unit, V, V_PAD, E_PAD, True, PRECISION, HALF
             )
-            k_da = high_precision_product(k, row, k_row, there, gradients, a_unit, E, E_PAD, False, PRECISION, HALF)
+            k_d = high_precision_product(
+                k, row, k_row, there, gradients + E_PAD * V_PAD, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF
+            )
+            k_da = high_precision_product(
+                k, row, k_row, there, gradients, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF
+            )
             k_tile = load_rows(k, row, k_row, there, column, E)
-            v_tile = load_rows(v, row, v_row, there, column, E)
+            v_tile = load_rows(v, row, v_row, there, of_value, V)
             store_keys(
                 k_tile, v_tile, v_da * per_a, k_d * per_g, k_da * per_a, twice_dt, scale,
-                multiplicity, key, there, row, column, dk, dk_row, dv, dv_row, dm, E,
+                multiplicity, key, there, row, dk, dk_row, dv, dv_row, dm, E, E_PAD, V, V_PAD,
             )  # fmt: skip
     else:
-        a, g = rounded_matrices(gradients, a_unit, g_unit, k.dtype.element_ty, E_PAD)
+        a, g = rounded_matrices(gradients, a_unit, g_unit, k.dtype.element_ty, E_PAD, V_PAD)
         for start in tl.range(begin, last, KEYS, num_stages=STAGES):
             key, there, row = tile_rows(start, last, first, KEYS)
             k_tile = load_rows(k, row, k_row, there, column, E)
-            v_tile = load_rows(v, row, v_row, there, column, E)
+            v_tile = load_rows(v, row, v_row, there, of_value, V)
             store_keys(
                 k_tile, v_tile, tl.dot(v_tile, a.T) * per_a, tl.dot(k_tile, g) * per_g, tl.dot(k_tile, a) * per_a,
-                twice_dt, scale, multiplicity, key, there, row, column, dk, dk_row, dv, dv_row, dm, E,
+                twice_dt, scale, multiplicity, key, there, row, dk, dk_row, dv, dv_row, dm, E, E_PAD, V, V_PAD,
             )  # fmt: skip
 
 
 @triton.jit
 def store_keys(
     k_tile, v_tile, v_da, k_d, k_da, twice_dt, scale,
-    multiplicity, key, there, row, column, dk, dk_row, dv, dv_row, dm, E: tl.constexpr,
+    multiplicity, key, there, row, dk, dk_row, dv, dv_row, dm,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
 ):  # fmt: skip
     """Stores dk, dv and dm of a tile of keys; v_da = v dA^T, k_d = k D, k_da = k dA, all without multiplicities, which
     are applied here in float32."""
@@ -238,9 +247,9 @@ def store_keys(
     # An absent key has a derivative with respect to m too, unless it holds a NaN or an infinity.
     broken = not_finite(k_wide, v_tile) & (m == 0)
     d_scaled = v_da + m[:, None] * (k_d + twice_dt * k_wide)
-    here = there[:, None] & (column < E)[None, :]
+    column, of_value = tl.arange(0, E_PAD)[None, :], tl.arange(0, V_PAD)[None, :]
     d_k = tl.where((m != 0)[:, None], m[:, None] * d_scaled, 0.0)
     d_v = tl.where((m != 0)[:, None], m[:, None] * k_da, 0.0)
-    tl.store(dk + row * dk_row + column[None, :], d_k.to(dk.dtype.element_ty), mask=here)
-    tl.store(dv + row * dv_row + column[None, :], d_v.to(dv.dtype.element_ty), mask=here)
+    tl.store(dk + row * dk_row + column, d_k.to(dk.dtype.element_ty), mask=there[:, None] & (column < E))
+    tl.store(dv + row * dv_row + of_value, d_v.to(dv.dtype.element_ty), mask=there[:, None] & (of_value < V))
     tl.store(dm + key, tl.where(broken, 0.0, tl.sum(d_scaled * k_wide, 1) * scale), mask=there)

@@ -22,16 +22,18 @@ HIGH_PRECISION = tl.constexpr(0.125)
 
 
 @triton.jit
-def store_outputs(u, q_g, rows, t, eps, a_unit, g_unit, o, inverse, here, there):
+def store_outputs(u, q_g, rows, t, eps, a_unit, g_unit, o, inverse, there, V: tl.constexpr, V_PAD: tl.constexpr):
     """Stores o and 1 / n of a tile of rows; u = q A a_unit, q_g = q G g_unit. Returns z and |q|^2 t.
 
-    o, inverse: pointers to the tile's numbers [rows, E_PAD] and [rows]; here, there: their masks.
+    o [rows, 1], inverse [rows]: pointers to the tile's numbers; there [rows]: their mask.
     """
     wide = rows.to(tl.float32)
     z = tl.maximum(tl.sum(q_g * wide, 1) / g_unit, 0.0)
     floor = tl.sum(wide * wide, 1) * t
     inverse_n = inverse_norm(z, eps * floor)
-    tl.store(o, (u * (inverse_n / a_unit)[:, None]).to(o.dtype.element_ty), mask=here)
+    column = tl.arange(0, V_PAD)[None, :]
+    here = there[:, None] & (column < V)
+    tl.store(o + column, (u * (inverse_n / a_unit)[:, None]).to(o.dtype.element_ty), mask=here)
     tl.store(inverse, inverse_n, mask=there)
     return z, floor
 
@@ -42,7 +44,8 @@ def attend_moments(
     q_bag, q_head, q_row,
     o_bag, o_head, o_row,
     queries_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, STAGES: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (part, head, bag) writes o, like q, inverse [C', heads, rows], 1 / n, and lists ill-conditioned rows.
@@ -57,7 +60,7 @@ def attend_moments(
         return
     bag_and_head = bag * key_heads + key_head
     _, t, a_unit, g_unit = read_totals(totals, bag_and_head, E_PAD, BLOCK)
-    moments += bag_and_head.to(tl.int64) * (2 * E_PAD * E_PAD)
+    moments += bag_and_head.to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
     q += index.to(tl.int64) * q_bag + head.to(tl.int64) * q_head
     o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
     inverse += (index.to(tl.int64) * heads + head) * queries_all + first
@@ -65,7 +68,7 @@ def attend_moments(
 
     high_precision = 0 if HALF else 1
     if HALF:
-        a, g = rounded_matrices(moments, a_unit, g_unit, q.dtype.element_ty, E_PAD)
+        a, g = rounded_matrices(moments, a_unit, g_unit, q.dtype.element_ty, E_PAD, V_PAD)
         worst = tl.zeros([QUERIES], tl.float32)
         for start in tl.range(begin, last, QUERIES, num_stages=STAGES):
             query, there, row = tile_rows(start, last, first, QUERIES)
@@ -73,8 +76,8 @@ def attend_moments(
             rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
             u, q_g = tl.dot(rows, a), tl.dot(rows, g)
             z, floor = store_outputs(
-                u, q_g, rows, t, eps, a_unit, g_unit, o + row * o_row + column[None, :], inverse + query, here, there
-            )  # fmt: skip
+                u, q_g, rows, t, eps, a_unit, g_unit, o + row * o_row, inverse + query, there, V, V_PAD
+            )
             worst = tl.maximum(worst, tl.where(z * E < floor * HIGH_PRECISION, 1.0, 0.0))
         high_precision = tl.max(worst).to(tl.int32)
 
@@ -83,14 +86,14 @@ def attend_moments(
         for start in range(begin, last, QUERIES):
             query, there, row = tile_rows(start, last, first, QUERIES)
             here = there[:, None] & (column < E)[None, :]
-            u = high_precision_product(q, row, q_row, there, moments, a_unit, E, E_PAD, False, PRECISION, HALF)
+            u = high_precision_product(q, row, q_row, there, moments, a_unit, E, E_PAD, V_PAD, False, PRECISION, HALF)
             q_g = high_precision_product(
-                q, row, q_row, there, moments + E_PAD * E_PAD, g_unit, E, E_PAD, False, PRECISION, HALF
+                q, row, q_row, there, moments + E_PAD * V_PAD, g_unit, E, E_PAD, E_PAD, False, PRECISION, HALF
             )
             rows = tl.load(q + row * q_row + column[None, :], mask=here, other=0.0)
             z, floor = store_outputs(
-                u, q_g, rows, t, eps, a_unit, g_unit, o + row * o_row + column[None, :], inverse + query, here, there
-            )  # fmt: skip
+                u, q_g, rows, t, eps, a_unit, g_unit, o + row * o_row, inverse + query, there, V, V_PAD
+            )
             number = (head - key_head * group) * queries + query
             least = floor * ILL_CONDITIONED if HALF else floor * (10 * ILL_CONDITIONED)
             append_rows(z < least, row_list, row_count + bag * key_heads + key_head, number)

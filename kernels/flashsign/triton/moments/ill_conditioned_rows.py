@@ -81,16 +81,16 @@ def pointers(x, index, head, row, x_bag, x_head, x_row, column):
 @triton.jit
 def score_keys(
     rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column,
-    E: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+    of_value, E: tl.constexpr, V: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Scores [QUERIES, KEYS] of rows with the keys from `start` on, these keys and values [KEYS, E_PAD], and their
+    """Scores [QUERIES, KEYS] of rows with the keys from `start` on, these keys [KEYS, E_PAD] and values, and their
     multiplicities [KEYS] times scale. Keys that are absent or beyond the bag's end are zeros, as are their values."""
     key = start + tl.arange(0, KEYS)
     m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
-    here = (m != 0)[:, None] & (column < E)[None, :]
+    present = (m != 0)[:, None]
     row = (first + key).to(tl.int64)[:, None]
-    k_tile = tl.load(k + row * k_row + column[None, :], mask=here, other=0.0)
-    v_tile = tl.load(v + row * v_row + column[None, :], mask=here, other=0.0)
+    k_tile = tl.load(k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0)
+    v_tile = tl.load(v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0)
     m = m * scale
     return tl.dot(rows, k_tile.T, input_precision=PRECISION) * m[None, :], k_tile, v_tile, m
 
@@ -104,7 +104,8 @@ def attend_rows(
     m_bag, m_head,
     o_bag, o_head, o_row,
     queries_all, keys_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Writes o and 1 / n of the listed rows, over what attend_moments wrote."""
@@ -116,23 +117,24 @@ def attend_rows(
         bag, key_head, k, v, multiplicity, offsets, query_offsets, totals, row_list,
         k_bag, k_head, v_bag, v_head, m_bag, m_head, queries_all, keys_all, heads, key_heads, E_PAD, BLOCK, PACKED,
     )  # fmt: skip
-    column = tl.arange(0, E_PAD)
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     for tile in range(tl.program_id(0), tl.cdiv(count, QUERIES), tl.num_programs(0)):
         there, head, row = listed_rows(row_list, tile, count, first_head, first_query, queries, QUERIES)
-        here = there[:, None] & (column < E)[None, :]
+        here, of_values = there[:, None] & (column < E)[None, :], there[:, None] & (of_value < V)[None, :]
         rows = tl.load(pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0)
-        u = tl.zeros([QUERIES, E_PAD], tl.float32)
+        u = tl.zeros([QUERIES, V_PAD], tl.float32)
         z = tl.zeros([QUERIES], tl.float32)
         for start in range(0, keys, KEYS):
             s, _, v_tile, _ = score_keys(
-                rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column, E, KEYS, PRECISION
-            )
+                rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column,
+                of_value, E, V, KEYS, PRECISION,
+            )  # fmt: skip
             z += tl.sum(s * s, 1)
             u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
         wide = rows.to(tl.float32)
         inverse_n = inverse_norm(z, eps * tl.sum(wide * wide, 1) * t)
-        to = pointers(o, index, head, row, o_bag, o_head, o_row, column)
-        tl.store(to, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=here)
+        to = pointers(o, index, head, row, o_bag, o_head, o_row, of_value)
+        tl.store(to, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=of_values)
         tl.store(inverse + (index * heads + head) * queries_all + row, inverse_n, mask=there)
 
 
@@ -147,7 +149,8 @@ def row_gradients(
     o_bag, o_head, o_row,
     dq_bag, dq_head, dq_row,
     queries_all, keys_all, heads, key_heads, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Writes dq of the listed rows, over what query_gradients wrote.
@@ -162,20 +165,23 @@ def row_gradients(
         bag, key_head, k, v, multiplicity, offsets, query_offsets, totals, row_list,
         k_bag, k_head, v_bag, v_head, m_bag, m_head, queries_all, keys_all, heads, key_heads, E_PAD, BLOCK, PACKED,
     )  # fmt: skip
-    column = tl.arange(0, E_PAD)
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     for tile in range(tl.program_id(0), tl.cdiv(count, QUERIES), tl.num_programs(0)):
         there, head, row = listed_rows(row_list, tile, count, first_head, first_query, queries, QUERIES)
-        here = there[:, None] & (column < E)[None, :]
+        here, of_values = there[:, None] & (column < E)[None, :], there[:, None] & (of_value < V)[None, :]
         rows = tl.load(pointers(q, index, head, row, q_bag, q_head, q_row, column), mask=here, other=0.0)
-        grads = tl.load(pointers(grad, index, head, row, grad_bag, grad_head, grad_row, column), mask=here, other=0.0)
-        outputs = tl.load(pointers(o, index, head, row, o_bag, o_head, o_row, column), mask=here, other=0.0)
+        grads = tl.load(
+            pointers(grad, index, head, row, grad_bag, grad_head, grad_row, of_value), mask=of_values, other=0.0
+        )
+        outputs = tl.load(pointers(o, index, head, row, o_bag, o_head, o_row, of_value), mask=of_values, other=0.0)
         inverse_n = tl.load(inverse + (index * heads + head) * queries_all + row, mask=there, other=0.0)
         delta_over_n = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), 1) * inverse_n
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
         for start in range(0, keys, KEYS):
             s, k_tile, v_tile, m = score_keys(
-                rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column, E, KEYS, PRECISION
-            )
+                rows, k, v, multiplicity, start, keys, first, scale, k_row, v_row, column,
+                of_value, E, V, KEYS, PRECISION,
+            )  # fmt: skip
             ds = (tl.dot(grads, v_tile.T, input_precision=PRECISION) - s * delta_over_n[:, None]) * m[None, :]
             sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
         sums = (sums - rows.to(tl.float32) * (eps * t * delta_over_n)[:, None]) * inverse_n[:, None]

@@ -35,11 +35,12 @@ def sum_keys(
     v_bag, v_head, v_row,
     m_bag, m_head,
     rows, key_heads,
-    E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, M_BLOCK: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    BLOCK: tl.constexpr, M_BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """Program (part, key head, bag) writes A and G of its keys to parts [parts, B, K, 2, E_PAD, E_PAD], and the scale
-    of its multiplicities to scales [parts, B, K]. M_BLOCK: multiplicities that are read at once to find the largest."""
+    """Program (part, key head, bag) writes A and G of its keys to parts [parts, B, K, E_PAD V_PAD + E_PAD E_PAD], and
+    the scale of its multiplicities to scales [parts, B, K]. M_BLOCK: multiplicities read at once to find the largest.
+    """
     head, bag = tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     begin, last = rows_of_program(keys, BLOCK)
@@ -54,43 +55,50 @@ def sum_keys(
     largest = tl.max(most)
     scale = power_of_two(largest)
 
-    column = tl.arange(0, E_PAD)
-    a = tl.zeros([E_PAD, E_PAD], tl.float32)
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
+    a = tl.zeros([E_PAD, V_PAD], tl.float32)
     g = tl.zeros([E_PAD, E_PAD], tl.float32)
     for start in tl.range(begin, last, BLOCK, num_stages=STAGES):
         key = start + tl.arange(0, BLOCK)
         m = tl.load(multiplicity + key, mask=key < last, other=0.0)
         # Absent keys are not read, because they may hold NaN.
-        here = (m != 0)[:, None] & (column < E)[None, :]
+        present = (m != 0)[:, None]
         row = (first + key).to(tl.int64)[:, None]
-        k_tile = tl.load(k + row * k_row + column[None, :], mask=here, other=0.0)
-        v_tile = tl.load(v + row * v_row + column[None, :], mask=here, other=0.0)
+        k_tile = tl.load(k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0)
+        v_tile = tl.load(v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0)
         m *= scale
         m_v = (m[:, None] * v_tile.to(tl.float32)).to(v_tile.dtype)
         m2_k = ((m * m)[:, None] * k_tile.to(tl.float32)).to(k_tile.dtype)
         a = tl.dot(k_tile.T, m_v, a, input_precision=PRECISION)
         g = tl.dot(k_tile.T, m2_k, g, input_precision=PRECISION)
 
-    entry = tl.arange(0, E_PAD)[:, None] * E_PAD + column[None, :]
     slot = (tl.program_id(0) * tl.num_programs(2) + bag) * key_heads + head
-    parts += slot.to(tl.int64) * (2 * E_PAD * E_PAD)
-    tl.store(parts + entry, a)
-    tl.store(parts + E_PAD * E_PAD + entry, g)
+    store_pair(parts, slot, a, g, E_PAD, V_PAD)
     # A part without keys has no scale: it gets infinity, which is never the smallest.
     tl.store(scales + slot, tl.where(largest > 0, scale, float("inf")))
+
+
+@triton.jit
+def store_pair(matrices, slot, a, g, E_PAD: tl.constexpr, V_PAD: tl.constexpr):
+    """Writes a [E_PAD, V_PAD] and g [E_PAD, E_PAD] as pair number `slot` of matrices."""
+    row, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
+    matrices += slot.to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
+    tl.store(matrices + row[:, None] * V_PAD + of_value[None, :], a)
+    tl.store(matrices + E_PAD * V_PAD + row[:, None] * E_PAD + row[None, :], g)
 
 
 @triton.jit
 def add_parts(
     parts, scales, out, totals, row_count,
     count,
-    E_PAD: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, SCALED: tl.constexpr,
+    E_PAD: tl.constexpr, V_PAD: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Program (block of BLOCK entries, bag and key head) adds parts [count, B K, 2, E_PAD, E_PAD] up.
+    """Program (block of BLOCK entries, bag and key head) adds parts [count, B K, E_PAD V_PAD + E_PAD E_PAD] up.
 
-    out [B K, 2, E_PAD, E_PAD]: their sum. totals [B K, 4, blocks] float32, for each block: of scales [count, B K] the
-    smallest (SCALED: the scale of the sum) or the largest, the largest entry of the first matrix and of the second, and
-    the block's part of the second's trace. row_count [B K] is set to zero, for the lists of ill-conditioned rows.
+    out [B K, E_PAD V_PAD + E_PAD E_PAD]: their sum. totals [B K, 4, blocks] float32, for each block: of scales
+    [count, B K] the smallest (SCALED: the scale of the sum) or the largest, the largest entry of the first matrix and
+    of the second, and the block's part of the second's trace. row_count [B K] is set to zero, for the lists of
+    ill-conditioned rows.
     """
     block, bag, bags = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     BLOCKS: tl.constexpr = E_PAD * E_PAD // BLOCK
@@ -102,16 +110,17 @@ def add_parts(
     else:
         common = tl.max(own)
     entry = block * BLOCK + tl.arange(0, BLOCK)
+    of_a = entry < E_PAD * V_PAD  # the first matrix is smaller where values are narrower than keys
     a = tl.zeros([BLOCK], tl.float32)
     g = tl.zeros([BLOCK], tl.float32)
     for number in tl.range(0, count, num_stages=4):
-        matrices = parts + (number * bags + bag).to(tl.int64) * (2 * E_PAD * E_PAD)
+        matrices = parts + (number * bags + bag).to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
         factor = common / tl.load(scales + number * bags + bag) if SCALED else 1.0
-        a += factor * tl.load(matrices + entry)
-        g += factor * factor * tl.load(matrices + E_PAD * E_PAD + entry)
-    out += bag.to(tl.int64) * (2 * E_PAD * E_PAD)
-    tl.store(out + entry, a)
-    tl.store(out + E_PAD * E_PAD + entry, g)
+        a += factor * tl.load(matrices + entry, mask=of_a, other=0.0)
+        g += factor * factor * tl.load(matrices + E_PAD * V_PAD + entry)
+    out += bag.to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
+    tl.store(out + entry, a, mask=of_a)
+    tl.store(out + E_PAD * V_PAD + entry, g)
     totals += bag * (4 * BLOCKS)
     tl.store(totals + block, common)
     tl.store(totals + BLOCKS + block, tl.max(tl.abs(a)))
@@ -135,23 +144,25 @@ def read_totals(totals, bag, E_PAD: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def high_precision_product(
     x, row, x_row, there, matrix, unit,
-    E: tl.constexpr, E_PAD: tl.constexpr, TRANSPOSED: tl.constexpr, PRECISION: tl.constexpr, HALF: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, OUT: tl.constexpr, TRANSPOSED: tl.constexpr, PRECISION: tl.constexpr,
+    HALF: tl.constexpr,
 ):  # fmt: skip
-    """x matrix unit (TRANSPOSED: x matrix^T unit) [rows, E_PAD] to float32's accuracy: the high-precision path.
+    """x matrix unit (TRANSPOSED: x matrix^T unit) [rows, OUT] to float32's accuracy: the high-precision path.
 
-    x: pointer to the rows of a bag and head; row [rows, 1]: their numbers; there [rows]: their mask; matrix: pointer to
-    [E_PAD, E_PAD] float32. HALF: the matrix is split into the sum of two 16-bit matrices.
+    x: pointer to the rows [E] of a bag and head; row [rows, 1]: their numbers; there [rows]: their mask; matrix:
+    pointer to [E_PAD, OUT] float32, TRANSPOSED: [OUT, E_PAD]. HALF: the matrix is split into the sum of two 16-bit
+    matrices.
     """
     WIDTH: tl.constexpr = E_PAD if E_PAD < 32 else 32
-    column = tl.arange(0, E_PAD)
-    total = tl.zeros([there.shape[0], E_PAD], tl.float32)
+    column = tl.arange(0, OUT)
+    total = tl.zeros([there.shape[0], OUT], tl.float32)
     for begin in range(0, E_PAD, WIDTH):
         some = begin + tl.arange(0, WIDTH)
         piece = tl.load(x + row * x_row + some[None, :], mask=there[:, None] & (some < E)[None, :], other=0.0)
         if TRANSPOSED:
             slab = tl.load(matrix + column[None, :] * E_PAD + some[:, None]) * unit
         else:
-            slab = tl.load(matrix + some[:, None] * E_PAD + column[None, :]) * unit
+            slab = tl.load(matrix + some[:, None] * OUT + column[None, :]) * unit
         if HALF:
             high = slab.to(piece.dtype)
             total = tl.dot(piece, high, total)
@@ -162,13 +173,12 @@ def high_precision_product(
 
 
 @triton.jit
-def rounded_matrices(matrices, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.constexpr):
-    """Two matrices [2, E_PAD, E_PAD] times the units that bring them near one, rounded to 16 bits."""
-    column = tl.arange(0, E_PAD)
-    entry = column[:, None] * E_PAD + column[None, :]
-    a = (tl.load(matrices + entry) * a_unit).to(dtype)
-    g = (tl.load(matrices + E_PAD * E_PAD + entry) * g_unit).to(dtype)
-    return a, g
+def rounded_matrices(matrices, a_unit, g_unit, dtype: tl.constexpr, E_PAD: tl.constexpr, V_PAD: tl.constexpr):
+    """A pair of matrices (store_pair) times the units that bring them near one, rounded to 16 bits."""
+    row, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
+    a = tl.load(matrices + row[:, None] * V_PAD + of_value[None, :]) * a_unit
+    g = tl.load(matrices + E_PAD * V_PAD + row[:, None] * E_PAD + row[None, :]) * g_unit
+    return a.to(dtype), g.to(dtype)
 
 
 @triton.jit

@@ -52,8 +52,10 @@ def scaled_queries(
     o_bag, o_head, o_row,
     grad_bag, grad_head, grad_row,
     out_bag, out_head, out_row,
+    grads_out_bag, grads_out_head, grads_out_row,
     delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, PACKED: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of queries: writes q~ in row_unit to out, do~ to grads_out, delta and twice_dt.
 
@@ -67,13 +69,15 @@ def scaled_queries(
     first, queries, index = bag_rows(bag, query_offsets, queries_all, PACKED)
     _, t = bag_totals(totals, parts, bag, head // (heads // key_heads), key_heads)
     query = start + tl.arange(0, QUERIES)
-    column = tl.arange(0, E_PAD)
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     here = (query < queries)[:, None] & (column < E)[None, :]
+    there = (query < queries)[:, None] & (of_value < V)[None, :]
     row = (first + query).to(tl.int64)[:, None]
     index, head = index.to(tl.int64), head.to(tl.int64)
     rows = tl.load(q + index * q_bag + head * q_head + row * q_row + column[None, :], mask=here, other=0.0)
-    outputs = tl.load(o + index * o_bag + head * o_head + row * o_row + column[None, :], mask=here, other=0.0)
-    grads = tl.load(grad + index * grad_bag + head * grad_head + row * grad_row + column[None, :], mask=here, other=0.0)
+    outputs = tl.load(o + index * o_bag + head * o_head + row * o_row + of_value[None, :], mask=there, other=0.0)
+    from_grad = grad + index * grad_bag + head * grad_head + row * grad_row + of_value[None, :]
+    grads = tl.load(from_grad, mask=there, other=0.0)
     at = (index * heads + head) * queries_all + first + query
     inverse_n = tl.load(inverse + at, mask=query < queries, other=0.0)
     power, rest = power_and_rest(inverse_n)
@@ -84,9 +88,11 @@ def scaled_queries(
     tl.store(twice_dt + at, -eps * product * tl.sum(q_over_n * q_over_n, 1), mask=query < queries)
     delta += (index * heads + head) * delta_head + multiple_of_four(first + bag.to(tl.int64) * gap)
     tl.store(delta + query, product * (rest * rest / unit), mask=query < queries)
-    to = index * out_bag + head * out_head + (row + bag.to(tl.int64) * gap) * out_row + column[None, :]
+    row += bag.to(tl.int64) * gap
+    to = index * out_bag + head * out_head + row * out_row + column[None, :]
     tl.store(out + to, (rows * tl.where(inverse_n > 0, unit / power, 0.0)[:, None]).to(out.dtype.element_ty), mask=here)
-    tl.store(grads_out + to, (grads * rest[:, None]).to(grads_out.dtype.element_ty), mask=here)
+    to = index * grads_out_bag + head * grads_out_head + row * grads_out_row + of_value[None, :]
+    tl.store(grads_out + to, (grads * rest[:, None]).to(grads_out.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -114,8 +120,8 @@ def key_gradients(
     dk_bag, dk_head, dk_row,
     dv_bag, dv_head, dv_row,
     queries_all, keys_all, tiles, heads, key_heads, parts, gap,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of keys. q (q~), k, scaled (k'), v, grad (do~), delta: descriptors.
 
@@ -129,19 +135,19 @@ def key_gradients(
     scale, t = bag_totals(totals, parts, bag, key_head, key_heads)
     per_unit = 1.0 / row_unit(t)
     k_tile = scaled.load([index, key_head, first_key + bag * gap + start, 0]).reshape(KEYS, E_PAD)
-    v_tile = v.load([index, key_head, first_key + start, 0]).reshape(KEYS, E_PAD)
+    v_tile = v.load([index, key_head, first_key + start, 0]).reshape(KEYS, V_PAD)
 
     group = heads // key_heads
     query_tiles = tl.cdiv(queries, QUERIES)
     dk_sum = tl.zeros([KEYS, E_PAD], tl.float32)
-    dv_sum = tl.zeros([KEYS, E_PAD], tl.float32)
+    dv_sum = tl.zeros([KEYS, V_PAD], tl.float32)
     for step in tl.range(0, group * query_tiles, num_stages=STAGES):
         head = key_head * group + step // query_tiles
         begin = step % query_tiles * QUERIES
         row = first_query + bag * gap + begin
         d = delta.load([index, head, multiple_of_four(first_query + bag * gap) + begin]).reshape(QUERIES)
         rows = q.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
-        grads = grad.load([index, head, row, 0]).reshape(QUERIES, E_PAD)
+        grads = grad.load([index, head, row, 0]).reshape(QUERIES, V_PAD)
         w = tl.dot(k_tile, rows.T, input_precision=PRECISION)
         p = tl.dot(v_tile, grads.T, input_precision=PRECISION)
         ds = p - w * d[None, :]
@@ -162,10 +168,9 @@ def key_gradients(
     index, key_head = index.to(tl.int64), key_head.to(tl.int64)
     dm += (index * key_heads + key_head) * keys_all + first_key
     tl.store(dm + key, tl.sum(dk_sum * wide, 1) * scale, mask=there)
-    column = tl.arange(0, E_PAD)
-    here = there[:, None] & (column < E)[None, :]
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     row = (first_key + key).to(tl.int64)[:, None]
     to_k = dk + index * dk_bag + key_head * dk_head + row * dk_row + column[None, :]
-    to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + column[None, :]
-    tl.store(to_k, (dk_sum * m[:, None]).to(dk.dtype.element_ty), mask=here)
-    tl.store(to_v, (dv_sum * per_unit).to(dv.dtype.element_ty), mask=here)
+    to_v = dv + index * dv_bag + key_head * dv_head + row * dv_row + of_value[None, :]
+    tl.store(to_k, (dk_sum * m[:, None]).to(dk.dtype.element_ty), mask=there[:, None] & (column < E)[None, :])
+    tl.store(to_v, (dv_sum * per_unit).to(dv.dtype.element_ty), mask=there[:, None] & (of_value < V)[None, :])

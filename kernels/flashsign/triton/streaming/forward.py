@@ -21,8 +21,8 @@ def stream_forward(
     m_bag, m_head,
     o_bag, o_head, o_row,
     queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse [C', H, rows]: 1 / n."""
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
@@ -40,44 +40,45 @@ def stream_forward(
     wide = rows.to(tl.float32)
     tl.store(inverse + query, tl.sum(wide * wide, 1), mask=query < queries)
 
-    u = tl.zeros([QUERIES, E_PAD], tl.float32)
+    u = tl.zeros([QUERIES, V_PAD], tl.float32)
     z = tl.zeros([QUERIES], tl.float32)
     for begin in tl.range(0, keys, KEYS, num_stages=STAGES):
         k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
         s = tl.dot(rows, k_tile.T, input_precision=PRECISION)
         z += tl.sum(s * s, 1)
-        v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
+        v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, V_PAD)
         u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)
 
     # An absent key whose v is NaN makes u NaN. That is rare, so the loop does not check for it and is run again then.
     if tl.sum(tl.where(u == u, 0, 1)) > 0:
         multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
         u = sum_without_absent_keys(
-            rows, k, v, multiplicity, index, key_head, first_scaled, first_key, keys, E_PAD, KEYS, PRECISION
-        )
+            rows, k, v, multiplicity, index, key_head, first_scaled, first_key, keys, E_PAD, V_PAD, KEYS,
+            PRECISION,
+        )  # fmt: skip
 
     _, t = bag_totals(totals, parts, bag, key_head, key_heads)
     q_squared = tl.load(inverse + query, mask=query < queries, other=0.0)
     inverse_n = inverse_norm(z, eps * q_squared * t)
     tl.store(inverse + query, inverse_n, mask=query < queries)
-    column = tl.arange(0, E_PAD)
+    column = tl.arange(0, V_PAD)
     o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
     at = (first_query + query).to(tl.int64)[:, None] * o_row + column[None, :]
     tl.store(
-        o + at, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None] & (column < E)[None, :]
+        o + at, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=(query < queries)[:, None] & (column < V)[None, :]
     )
 
 
 @triton.jit
 def sum_without_absent_keys(
     rows, k, v, multiplicity, index, key_head, first_scaled, first_key, keys,
-    E_PAD: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
+    E_PAD: tl.constexpr, V_PAD: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """u [rows, E_PAD] of a tile of queries, without the values of absent keys. Arguments as in load_present."""
-    u = tl.zeros([rows.shape[0], E_PAD], tl.float32)
+    """u [rows, V_PAD] of a tile of queries, without the values of absent keys. Arguments as in load_present."""
+    u = tl.zeros([rows.shape[0], V_PAD], tl.float32)
     for begin in tl.range(0, keys, KEYS, num_stages=1):
         k_tile, v_tile = load_present(
-            k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key, E_PAD, KEYS
+            k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key, E_PAD, V_PAD, KEYS
         )
         s = tl.dot(rows, k_tile.T, input_precision=PRECISION)
         u = tl.dot(s.to(v_tile.dtype), v_tile, u, input_precision=PRECISION)

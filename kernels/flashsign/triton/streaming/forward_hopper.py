@@ -39,9 +39,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
+from flashsign.call import AttentionCall
 from flashsign.triton.common import device_functions, launch
-from flashsign.triton.common.layout import GAP, cdiv, descriptor, strides
-from flashsign.triton.common.tile_assignment import TileAssignment
+from flashsign.triton.common.layout import GAP, TileAssignment, cdiv, descriptor, strides
 from flashsign.triton.streaming import scaled_keys
 from flashsign.triton.streaming.nan_repair import repair_rows
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
@@ -347,16 +347,17 @@ def gluon_descriptor(rows: Tensor, block: int) -> TensorDescriptor:
 
 
 def forward(
-    q: Tensor, keys: ScaledKeys, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
-    eps: float, sizes: BlockSizes, plan: SplitKeys, o: Tensor, inverse: Tensor,
-) -> None:  # fmt: skip
+    call: AttentionCall, keys: ScaledKeys, sizes: BlockSizes, plan: SplitKeys, o: Tensor, inverse: Tensor
+) -> None:
     """As calls.forward, by this file's kernel: writes o, like q, and inverse [C', H, N], 1 / n.
 
-    q, v 16-bit; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles have their keys split.
+    Numbers have 16 bits and values are as wide as keys; sizes: tables.HOPPER, of 128 or 256 queries; plan: which tiles
+    have their keys split.
     """
+    q, v = call.q, call.v
     assert plan.splits <= max(1, cdiv(v.shape[2], 2 * sizes.other)), "a split has no keys"
-    assert offsets is None or (not plan.split_tiles and 2 * sizes.other <= GAP), "packed bags cannot split keys"
-    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets)
+    assert not call.packed or (not plan.split_tiles and 2 * sizes.other <= GAP), "packed bags cannot split keys"
+    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets)
     sums = torch.empty(plan.split_tiles * plan.splits * sizes.own, q.shape[-1], device=q.device)
     squares = torch.empty(len(sums), device=q.device)
 
@@ -365,46 +366,25 @@ def forward(
             stream_forward,
             (programs,),
             tensors={
-                "q": gluon_descriptor(q, BLOCK.value),
-                "k": gluon_descriptor(keys.rows, sizes.other),
-                "v": gluon_descriptor(v, sizes.other),
-                "offsets": offsets,
-                "query_offsets": query_offsets,
-                "schedule": tiles.schedule,
-                "totals": keys.totals,
-                "o": o,
-                "inverse": inverse,
-                "sums": sums,
-                "squares": squares,
+                "q": gluon_descriptor(q, BLOCK.value), "k": gluon_descriptor(keys.rows, sizes.other),
+                "v": gluon_descriptor(v, sizes.other), **call.cuts, "schedule": tiles.schedule,
+                "totals": keys.totals, "o": o, "inverse": inverse, "sums": sums, "squares": squares,
             },
             numbers={
-                **strides(o=o),
-                "queries_all": q.shape[2],
-                "keys_all": v.shape[2],
-                "tiles": tiles.count,
-                "heads": q.shape[1],
-                "key_heads": v.shape[1],
-                "parts": keys.parts,
-                "gap": keys.gap,
-                "first": first,
-                "splits": splits,
-                "eps": eps,
+                **strides(o=o), **call.row_counts, "tiles": tiles.count, **call.head_counts, **keys.numbers,
+                "first": first, "splits": splits, "eps": call.eps,
             },
             constants={
-                "E": q.shape[-1],
-                "QUERIES": sizes.own,
-                "KEYS": sizes.other,
-                "STAGES": sizes.stages,
-                "PACKED": offsets is not None,
-                "SPLIT": splits > 1,
+                "E": q.shape[-1], "QUERIES": sizes.own, "KEYS": sizes.other, "STAGES": sizes.stages,
+                "PACKED": call.packed, "SPLIT": splits > 1,
             },
             num_warps=WARPS.value,
             launch_pdl=early,
-        )
+        )  # fmt: skip
 
     if plan.whole_tiles:
         run(plan.whole_tiles, 0, 1, early=True)
     if plan.split_tiles:
         run(plan.split_tiles * plan.splits, plan.whole_tiles, plan.splits, early=not plan.whole_tiles)
-        add_split_keys(q, keys, sums, squares, tiles.count, sizes.own, plan, eps, o, inverse)
-    repair_rows(q, keys, v, m, offsets, query_offsets, o, inverse)
+        add_split_keys(q, keys, sums, squares, tiles.count, sizes.own, plan, call.eps, o, inverse)
+    repair_rows(call, keys, o, inverse)

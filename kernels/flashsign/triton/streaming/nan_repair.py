@@ -13,13 +13,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
+from flashsign.call import AttentionCall
 from flashsign.triton.common.device_functions import bag_rows, program_tile
 from flashsign.triton.common.launch import start, starts_early
-from flashsign.triton.common.layout import descriptor, multiplicity_strides, precision, strides
-from flashsign.triton.common.tile_assignment import TileAssignment
+from flashsign.triton.common.layout import TileAssignment, descriptor, multiplicity_strides, precision, strides
 from flashsign.triton.streaming.forward import sum_without_absent_keys
 from flashsign.triton.streaming.scaled_keys import ScaledKeys
-from flashsign.tuning.head_width import padded_width
 from flashsign.tuning.tables import NAN_REPAIR
 
 
@@ -29,8 +28,8 @@ def repair_tiles(
     m_bag, m_head,
     o_bag, o_head, o_row,
     queries_all, keys_all, tiles, heads, key_heads, gap,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of queries. q, k (scaled), v: descriptors. Writes o, and inverse without its marks.
 
@@ -53,58 +52,38 @@ def repair_tiles(
     multiplicity += index.to(tl.int64) * m_bag + key_head.to(tl.int64) * m_head + first_key
     scaled = first_key + bag * gap
     u = sum_without_absent_keys(
-        rows, k, v, multiplicity, index, key_head, scaled, first_key, keys, E_PAD, KEYS, PRECISION
+        rows, k, v, multiplicity, index, key_head, scaled, first_key, keys, E_PAD, V_PAD, KEYS, PRECISION
     )
     inverse_n = tl.abs(inverse_n)
     tl.store(inverse + query, inverse_n, mask=query < queries)
-    column = tl.arange(0, E_PAD)
+    column = tl.arange(0, V_PAD)
     o += index.to(tl.int64) * o_bag + head.to(tl.int64) * o_head
     at = (first_query + query).to(tl.int64)[:, None] * o_row + column[None, :]
-    here = (query < queries)[:, None] & (column < E)[None, :]
+    here = (query < queries)[:, None] & (column < V)[None, :]
     tl.store(o + at, (u * inverse_n[:, None]).to(o.dtype.element_ty), mask=here)
 
 
-def repair_rows(
-    q: Tensor, keys: ScaledKeys, v: Tensor, m: Tensor, offsets: Tensor | None, query_offsets: Tensor | None,
-    o: Tensor, inverse: Tensor,
-) -> None:  # fmt: skip
-    """Repairs marked rows of o, like q, and removes the marks of inverse [C', H, N]. Tensors as in calls.forward."""
-    sizes = NAN_REPAIR
-    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, query_offsets)
+def repair_rows(call: AttentionCall, keys: ScaledKeys, o: Tensor, inverse: Tensor) -> None:
+    """Repairs marked rows of o [C', H, N, V], and removes the marks of inverse [C', H, N]."""
+    q, sizes = call.q, NAN_REPAIR
+    tiles = TileAssignment.of(q.shape[2], q.shape[0], sizes.own, call.query_offsets)
     early = starts_early(q)
     start(
         repair_tiles,
         tiles.grid(q.shape[1]),
         tensors={
-            "q": descriptor(q, sizes.own),
-            "k": descriptor(keys.rows, sizes.other),
-            "v": descriptor(v, sizes.other),
-            "multiplicity": m,
-            "offsets": offsets,
-            "query_offsets": query_offsets,
-            "schedule": tiles.schedule,
-            "o": o,
-            "inverse": inverse,
+            "q": descriptor(q, sizes.own), "k": descriptor(keys.rows, sizes.other),
+            "v": descriptor(call.v, sizes.other), "multiplicity": call.m, **call.cuts, "schedule": tiles.schedule,
+            "o": o, "inverse": inverse,
         },
         numbers={
-            **multiplicity_strides(m),
-            **strides(o=o),
-            "queries_all": q.shape[2],
-            "keys_all": v.shape[2],
-            "tiles": tiles.count,
-            "heads": q.shape[1],
-            "key_heads": v.shape[1],
-            "gap": keys.gap,
+            **multiplicity_strides(call.m), **strides(o=o), **call.row_counts, "tiles": tiles.count,
+            **call.head_counts, "gap": keys.gap,
         },
         constants={
-            "E": q.shape[-1],
-            "E_PAD": padded_width(q.shape[-1]),
-            "QUERIES": sizes.own,
-            "KEYS": sizes.other,
-            "PRECISION": precision(q.dtype),
-            "PACKED": offsets is not None,
-            "EARLY": early,
+            **call.widths, "QUERIES": sizes.own, "KEYS": sizes.other, "PRECISION": precision(q.dtype),
+            "PACKED": call.packed, "EARLY": early,
         },
         num_warps=sizes.warps,
         launch_pdl=early,
-    )
+    )  # fmt: skip

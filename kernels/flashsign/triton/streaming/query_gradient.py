@@ -27,34 +27,33 @@ def key_moments(
     v_bag, v_head, v_row,
     m_bag, m_head,
     rows, key_heads, gap,
-    E: tl.constexpr, E_PAD: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-    PRECISION: tl.constexpr, PACKED: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Program (part, key head, bag) sums A and G of its part of the keys. k: scaled keys.
 
-    out [parts, bags, K, 2, E_PAD, E_PAD] float32.
+    out [parts, bags, K, E_PAD V_PAD + E_PAD E_PAD] float32, A before G.
     """
     part, parts, head, bag = tl.program_id(0), tl.num_programs(0), tl.program_id(1), tl.program_id(2)
     first, keys, index = bag_rows(bag, offsets, rows, PACKED)
     k += index.to(tl.int64) * k_bag + head.to(tl.int64) * k_head + bag.to(tl.int64) * gap * k_row
     v += index.to(tl.int64) * v_bag + head.to(tl.int64) * v_head
     multiplicity += index.to(tl.int64) * m_bag + head.to(tl.int64) * m_head
-    column = tl.arange(0, E_PAD)
+    column, of_value = tl.arange(0, E_PAD), tl.arange(0, V_PAD)
     size = tl.cdiv(tl.cdiv(keys, parts), BLOCK) * BLOCK
-    a = tl.zeros([E_PAD, E_PAD], tl.float32)
+    a = tl.zeros([E_PAD, V_PAD], tl.float32)
     g = tl.zeros([E_PAD, E_PAD], tl.float32)
     for start in tl.range(part * size, tl.minimum((part + 1) * size, keys), BLOCK, num_stages=STAGES):
         key = start + tl.arange(0, BLOCK)
-        here = (tl.load(multiplicity + first + key, mask=key < keys, other=0.0) != 0)[:, None] & (column < E)[None, :]
+        present = (tl.load(multiplicity + first + key, mask=key < keys, other=0.0) != 0)[:, None]
         row = (first + key).to(tl.int64)[:, None]
-        k_tile = tl.load(k + row * k_row + column[None, :], mask=here, other=0.0)
-        v_tile = tl.load(v + row * v_row + column[None, :], mask=here, other=0.0)
+        k_tile = tl.load(k + row * k_row + column[None, :], mask=present & (column < E)[None, :], other=0.0)
+        v_tile = tl.load(v + row * v_row + of_value[None, :], mask=present & (of_value < V)[None, :], other=0.0)
         a = tl.dot(k_tile.T, v_tile, a, input_precision=PRECISION)
         g = tl.dot(k_tile.T, k_tile, g, input_precision=PRECISION)
-    square = tl.arange(0, E_PAD)[:, None] * E_PAD + column[None, :]
-    out += ((part * tl.num_programs(2) + bag) * key_heads + head).to(tl.int64) * (2 * E_PAD * E_PAD)
-    tl.store(out + square, a)
-    tl.store(out + E_PAD * E_PAD + square, g)
+    out += ((part * tl.num_programs(2) + bag) * key_heads + head).to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
+    tl.store(out + column[:, None] * V_PAD + of_value[None, :], a)
+    tl.store(out + E_PAD * V_PAD + column[:, None] * E_PAD + column[None, :], g)
 
 
 @triton.jit
@@ -75,13 +74,15 @@ def moment_query_gradient(
     grad_bag, grad_head, grad_row,
     dq_bag, dq_head, dq_row,
     delta_head, queries_all, tiles, heads, key_heads, parts, gap, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, WIDTH: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, WIDTH: tl.constexpr, VALUES: tl.constexpr,
     PRECISION: tl.constexpr, HALF: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of queries: writes dq, and ill_conditioned [programs], 1 if the tile has an
     ill-conditioned row, else 0.
 
-    moments [bags, key heads, 2, E_PAD, E_PAD] float32: A and G. delta: as scaled_queries wrote it.
+    moments [bags, key heads, E_PAD V_PAD + E_PAD E_PAD] float32: A and G. WIDTH, VALUES: columns of G and of A at a
+    time. delta: as scaled_queries wrote it.
     """
     bag, head, start = program_tile(schedule, tiles, heads, QUERIES, PACKED)
     if bag < 0:
@@ -102,20 +103,23 @@ def moment_query_gradient(
     q += index * q_bag + head * q_head
     grad += index * grad_bag + head * grad_head
     dq += index * dq_bag + head * dq_head
-    moments += (bag * key_heads + key_head).to(tl.int64) * (2 * E_PAD * E_PAD)
+    moments += (bag * key_heads + key_head).to(tl.int64) * (E_PAD * (V_PAD + E_PAD))
 
     column = tl.arange(0, E_PAD)
     do_a = tl.zeros([QUERIES, E_PAD], tl.float32)
     q_g = tl.zeros([QUERIES, E_PAD], tl.float32)
     q2_over_n2 = tl.zeros([QUERIES], tl.float32)
+    for begin in tl.range(0, V_PAD, VALUES, num_stages=2):
+        some = begin + tl.arange(0, VALUES)
+        grads = tl.load(grad + row * grad_row + some[None, :], mask=there & (some < V)[None, :], other=0.0)
+        a = tl.load(moments + column[:, None] * V_PAD + some[None, :])
+        do_a = exact_product(grads.to(tl.float32), a, do_a, PRECISION, HALF)
+    moments += E_PAD * V_PAD
     for begin in tl.range(0, E_PAD, WIDTH, num_stages=2):
         some = begin + tl.arange(0, WIDTH)
-        here = there & (some < E)[None, :]
-        rows = tl.load(q + row * q_row + some[None, :], mask=here, other=0.0).to(tl.float32)
-        grads = tl.load(grad + row * grad_row + some[None, :], mask=here, other=0.0).to(tl.float32)
-        square = moments + column[:, None] * E_PAD + some[None, :]
-        do_a = exact_product(grads, tl.load(square), do_a, PRECISION, HALF)
-        q_g = exact_product(rows, tl.load(square + E_PAD * E_PAD), q_g, PRECISION, HALF)
+        rows = tl.load(q + row * q_row + some[None, :], mask=there & (some < E)[None, :], other=0.0).to(tl.float32)
+        g = tl.load(moments + column[:, None] * E_PAD + some[None, :])
+        q_g = exact_product(rows, g, q_g, PRECISION, HALF)
         q_over_n = rows * inverse_n[:, None]
         q2_over_n2 += tl.sum(q_over_n * q_over_n, 1)
     here = there & (column < E)[None, :]
@@ -132,7 +136,8 @@ def stream_query_gradient(
     m_bag, m_head,
     dq_bag, dq_head, dq_row,
     delta_head, queries_all, keys_all, tiles, heads, key_heads, parts, gap, eps,
-    E: tl.constexpr, E_PAD: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
+    E: tl.constexpr, E_PAD: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     ONLY_ILL_CONDITIONED: tl.constexpr, PRECISION: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """A program does one tile of queries, three products with every key: writes dq. q (q~), k (scaled), v, grad:
@@ -158,13 +163,13 @@ def stream_query_gradient(
     _, rest = power_and_rest(inverse_n)
     d /= rest  # delta is r^2 <do, o> / unit; w of these rows is s / (n r) times unit
     rows = q.load([index, head, first_query + bag * gap + start, 0]).reshape(QUERIES, E_PAD)
-    grads = grad.load([index, head, first_query + start, 0]).reshape(QUERIES, E_PAD)
+    grads = grad.load([index, head, first_query + start, 0]).reshape(QUERIES, V_PAD)
     first_scaled = first_key + bag * gap
 
     sums = tl.zeros([QUERIES, E_PAD], tl.float32)
     for begin in tl.range(0, keys, KEYS, num_stages=STAGES):
         k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
-        v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
+        v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, V_PAD)
         w = tl.dot(rows, k_tile.T, input_precision=PRECISION)
         ds = tl.dot(grads, v_tile.T, input_precision=PRECISION) - w * d[:, None]
         sums = tl.dot(ds.to(k_tile.dtype), k_tile, sums, input_precision=PRECISION)
@@ -174,7 +179,7 @@ def stream_query_gradient(
         sums = tl.zeros([QUERIES, E_PAD], tl.float32)
         for begin in tl.range(0, keys, KEYS, num_stages=1):
             k_tile, v_tile = load_present(
-                k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key, E_PAD, KEYS
+                k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key, E_PAD, V_PAD, KEYS
             )
             w = tl.dot(rows, k_tile.T, input_precision=PRECISION)
             ds = tl.dot(grads, v_tile.T, input_precision=PRECISION) - w * d[:, None]

@@ -15,11 +15,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents
 
+from flashsign.call import AttentionCall
 from flashsign.triton.common.device_functions import bag_rows, power_of_two
 from flashsign.triton.common.launch import start, starts_early
 from flashsign.triton.common.layout import GAP, cdiv, multiplicity_strides, strides, with_gaps
+from flashsign.tuning.block_sizes import padded_width
 from flashsign.tuning.device import multiprocessor_count
-from flashsign.tuning.head_width import padded_width
 
 MOST_PARTS = tl.constexpr(256)
 """The most programs that share the keys of a bag and key head."""
@@ -91,9 +92,11 @@ def bag_totals(totals, parts, bag, head, key_heads):
 
 @triton.jit
 def load_present(
-    k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key, E_PAD: tl.constexpr, KEYS: tl.constexpr
-):
-    """Tiles [KEYS, E_PAD] of scaled keys and of values from key `begin` on, with zeros for the values of absent keys.
+    k, v, multiplicity, begin, keys, index, key_head, first_scaled, first_key,
+    E_PAD: tl.constexpr, V_PAD: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Tiles of scaled keys [KEYS, E_PAD] and of values [KEYS, V_PAD] from key `begin` on, zeros for values of absent
+    keys.
 
     k (scaled), v: descriptors; multiplicity: pointer to that of the bag's first key; first_scaled, first_key: the bag's
     first row in k and in v.
@@ -101,7 +104,7 @@ def load_present(
     key = begin + tl.arange(0, KEYS)
     m = tl.load(multiplicity + key, mask=key < keys, other=0.0)
     k_tile = k.load([index, key_head, first_scaled + begin, 0]).reshape(KEYS, E_PAD)
-    v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, E_PAD)
+    v_tile = v.load([index, key_head, first_key + begin, 0]).reshape(KEYS, V_PAD)
     return k_tile, tl.where((m == 0)[:, None], 0.0, v_tile)
 
 
@@ -117,12 +120,18 @@ class ScaledKeys:
     parts: int
     gap: int
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Arguments of the kernels that read them."""
+        return {"parts": self.parts, "gap": self.gap}
+
     @classmethod
-    def of(cls, k: Tensor, m: Tensor, offsets: Tensor | None) -> ScaledKeys:
-        """k [C', K, M, E], m [C', 1 or K, M] float32; packed bags have C' = 1 and offsets [bags + 1]."""
-        first, heads, rows, width = k.shape
-        bags, gap = (first, 0) if offsets is None else (len(offsets) - 1, GAP)
-        block = max(16, 8192 // padded_width(width))
+    def of(cls, call: AttentionCall) -> ScaledKeys:
+        """The scaled keys of a call."""
+        k, m = call.k, call.m
+        heads, rows = k.shape[1:3]
+        bags, gap = call.bags, GAP if call.packed else 0
+        block = max(16, 8192 // call.width)
         # Every program reads all multiplicities of its bag, so there are no more programs than fill the device.
         filling = cdiv(4 * multiprocessor_count(k.device), max(1, bags * heads))
         parts = max(1, min(MOST_PARTS.value, cdiv(rows, block), filling))
@@ -131,23 +140,15 @@ class ScaledKeys:
         start(
             scaled_keys,
             (parts, heads, bags),
-            tensors={"k": k, "multiplicity": m, "offsets": offsets, "out": scaled, "totals": totals},
+            tensors={"k": k, "multiplicity": m, "offsets": call.offsets, "out": scaled, "totals": totals},
             numbers={
-                **strides(k=k),
-                **multiplicity_strides(m),
-                **strides(out=scaled),
-                "rows": rows,
-                "key_heads": heads,
-                "gap": gap,
+                **strides(k=k), **multiplicity_strides(m), **strides(out=scaled),
+                "rows": rows, "key_heads": heads, "gap": gap,
             },
             constants={
-                "E": width,
-                "E_PAD": padded_width(width),
-                "BLOCK": block,
-                "M_BLOCK": max(128, min(4096, padded_width(rows))),
-                "PACKED": offsets is not None,
-                "EARLY": starts_early(k),
+                "E": k.shape[3], "E_PAD": call.width, "BLOCK": block,
+                "M_BLOCK": max(128, min(4096, padded_width(rows))), "PACKED": call.packed, "EARLY": starts_early(k),
             },
             num_warps=8,
-        )
+        )  # fmt: skip
         return cls(scaled, totals, parts, gap)

@@ -78,16 +78,10 @@ def add_split_keys(
         tensors={"q": q, "sums": sums, "squares": squares, "totals": keys.totals, "o": o, "inverse": inverse},
         numbers={
             **strides(q=q, o=o),
-            "queries": q.shape[2],
-            "tiles": tiles,
-            "heads": q.shape[1],
-            "key_heads": keys.totals.shape[1],
-            "parts": keys.parts,
-            "first": plan.whole_tiles,
-            "splits": plan.splits,
-            "eps": eps,
+            "queries": q.shape[2], "tiles": tiles, "heads": q.shape[1], "key_heads": keys.totals.shape[1],
+            "parts": keys.parts, "first": plan.whole_tiles, "splits": plan.splits, "eps": eps,
         },
         constants={"E": q.shape[-1], "E_PAD": sums.shape[-1], "QUERIES": own, "ROWS": ROWS, "EARLY": early},
         num_warps=4,
         launch_pdl=early,
-    )
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""Are calls of spherical_attention right whatever their sizes are? Random calls against float64, outputs and gradients.
+
+    PYTHONPATH=.:kernels python benchmarks/random_calls.py --calls 1000        # on a GPU: minutes, mostly to compile
+    PYTHONPATH=.:kernels python benchmarks/random_calls.py --calls 30 --backend torch
+
+Dtypes, dense and packed bags (some empty), grouped heads, widths of heads and of values (odd ones too), multiplicities
+per head or not, absent keys, single keys, long bags and both methods are drawn. Tensors are judged by the a-priori
+bounds of flashsign.tuning.accuracy; packed bags one by one, bags of one key by their output alone. To a bound of 16-bit
+numbers is added what rounding m k to the dtype changes, which the stream does and the bound leaves out. The table
+(`results/random_calls.csv`) has a row a call: what was drawn, the kernel, and the largest error in units of its bound.
+The exit status is 1 where one exceeds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from flashsign import spherical_attention
+from flashsign.tuning.accuracy import TENSORS, Case, error
+
+HERE = Path(__file__).resolve().parent
+WIDTHS = (3, 16, 20, 48, 64, 64, 100, 128, 128, 160, 256)
+VALUES = (1, 7, 16, 33, 64, 130)
+
+
+def drawn(dice: random.Random, longest: int, dtypes: tuple[str, ...]) -> dict[str, Any]:
+    """What a call looks like."""
+    width, key_heads, group = dice.choice(WIDTHS), dice.choice((1, 2, 3)), dice.choice((1, 1, 2, 4))
+    values = dice.choice((width, dice.choice(VALUES)))
+    most = dice.choice((1, 8, 60, 128, 200, 600, longest))
+    return {
+        "dtype": dice.choice(dtypes),
+        "packed": dice.random() < 0.4,
+        "width": width,
+        "values": values,
+        "heads": key_heads * group,
+        "key_heads": key_heads,
+        "queries": dice.randint(1, most),
+        "keys": dice.randint(1, most),
+        "bags": dice.choice((1, 2, 5)),
+        "per_head": dice.random() < 0.3,
+        "absent": dice.choice((0.0, 0.1, 0.9)),
+        "method": dice.choice(("auto", "auto", "stream", "moments" if max(width, values) <= 128 else "stream")),
+        "seed": dice.randrange(2**31),
+    }
+
+
+def judged(of: dict[str, Any], device: torch.device, backend: str) -> dict[str, float]:
+    """The largest errors of a call's results, in units of their bounds."""
+    numbers, dtype = torch.Generator().manual_seed(of["seed"]), getattr(torch, of["dtype"])
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=numbers).to(device, dtype)
+
+    sizes = []
+    for _ in range(of["bags"]):
+        share = torch.rand(2, generator=numbers) if of["packed"] else torch.ones(2)
+        sizes.append([int(n) for n in share * torch.tensor([of["queries"], of["keys"]])])
+    bags = []
+    for queries, keys in sizes:
+        m = torch.rand(of["key_heads"] if of["per_head"] else 1, keys, generator=numbers) * 3 + 0.05
+        m = torch.where(torch.rand(m.shape, generator=numbers) < of["absent"], 0.0, m).to(device)
+        rows = normal(of["heads"], queries, of["width"]), normal(of["key_heads"], keys, of["width"])
+        bags.append((*rows, normal(of["key_heads"], keys, of["values"]), m, normal(of["heads"], queries, of["values"])))
+    q, k, v, m, grad = (torch.cat(each, 1) if of["packed"] else torch.stack(each) for each in zip(*bags, strict=True))
+    cut = {}
+    if of["packed"]:
+        q, k, v, grad = (x.transpose(0, 1) for x in (q, k, v, grad))
+        m = m.mT
+        both = torch.tensor(sizes).cumsum(0).to(device)
+        ends = torch.cat([both.new_zeros(1, 2), both])
+        cut = {"query_offsets": ends[:, 0].contiguous(), "offsets": ends[:, 1].contiguous()}
+    m = m if of["per_head"] else m.squeeze(1)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v, m)]
+    output = spherical_attention(*leaves, **cut, method=of["method"], backend=backend)
+    found = [output.detach(), *torch.autograd.grad(output, leaves, grad)]
+    worst = dict.fromkeys(TENSORS, 0.0)
+    starts = [0, 0]
+    for number, (bag, (queries, keys)) in enumerate(zip(bags, sizes, strict=True)):
+        if of["packed"]:
+            own = [slice(start, start + size) for start, size in zip(starts, (queries, keys), strict=True)]
+            starts = [part.stop for part in own]
+            parts = [x[own[place]].transpose(0, 1) for x, place in zip(found[:4], (0, 0, 1, 1), strict=True)]
+            dm = found[4][own[1]]
+            parts.append(dm.mT if dm.ndim == 2 else dm[None])
+        else:
+            parts = [x[number] for x in found]
+            parts[4] = parts[4] if of["per_head"] else parts[4][None]
+        if not queries or not keys:
+            assert all(not x.any() for x in parts), "a bag without queries or keys gives zeros"
+            continue
+        bag_q, bag_k, bag_v, bag_m, bag_grad = (x[None] for x in bag)
+        case = Case(bag_q, bag_k, bag_v, bag_m if of["per_head"] else bag_m[:, 0], bag_grad)
+        each = dict(zip(TENSORS, (x[None] for x in parts), strict=True))
+        each["dm"] = each["dm"] if of["per_head"] else each["dm"][:, 0]
+        single = bool(((bag_m != 0).sum(-1) <= 1).any())  # whose gradients are differences of equal numbers
+        added = rounding_of_keys(case) if dtype.itemsize == 2 else dict.fromkeys(TENSORS, 0.0)
+        for name, verdict in case.judge({"o": each["o"]} if single else each).items():
+            if case.true[name].any() or verdict.error != verdict.error:
+                own = verdict.error / (verdict.bound + added[name])
+                worst[name] = max(worst[name], math.inf if math.isnan(own) else own)
+            else:
+                assert not each[name].any(), f"{name} must be zero"
+    return worst
+
+
+def rounding_of_keys(case: Case) -> dict[str, float]:
+    """By how much results change, relative to themselves, if m k is rounded to the dtype of k."""
+    m = (case.m if case.m.ndim == 3 else case.m[:, None])[..., None].double()
+    unit = torch.exp2(-m.amax((-2, -1), keepdim=True).clamp_min(1e-30).log2().floor())
+    rounded = (m * unit * case.k.double()).to(case.k.dtype).double() / torch.where(m == 0, 1.0, m * unit)
+    changed = Case(case.q, torch.where(m == 0, case.k.double(), rounded), case.v, case.m, case.grad).true
+    return {name: error(changed[name], case.true[name]) for name in TENSORS}
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--calls", type=int, default=1000)
+    options.add_argument("--longest", type=int, default=3000, help="genes of the longest bags")
+    options.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--backend", choices=("auto", "triton", "torch"), default="auto")
+    options.add_argument("--output", type=Path, default=HERE / "results" / "random_calls.csv")
+    chosen = options.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtypes = ("float16", "float32") if device.type == "cpu" else ("float16", "bfloat16", "float32")  # (log.md)
+    dice, rows, begun = random.Random(chosen.seed), [], time.monotonic()
+    for number in range(chosen.calls):
+        if time.monotonic() - begun > chosen.seconds:
+            break
+        of = drawn(dice, chosen.longest, dtypes)
+        row: dict[str, Any] = {"call": number, **of}
+        try:
+            row |= judged(of, device, chosen.backend)
+        except (AssertionError, RuntimeError, ValueError) as problem:
+            row["problem"] = repr(problem)[:200]
+        worst = max((row.get(name, math.inf) for name in TENSORS), key=lambda x: math.inf if math.isnan(x) else x)
+        row["within"] = worst <= 1
+        rows.append(row)
+        if not row["within"]:
+            print(row, flush=True)
+    table = pd.DataFrame(rows)
+    table.insert(0, "device", torch.cuda.get_device_name() if device.type == "cuda" else "cpu")
+    chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(chosen.output, index=False, float_format="%.3g")
+    print(table.groupby(["dtype", "packed"])[list(TENSORS)].max().to_string(float_format=lambda x: f"{x:.2f}"))
+    print(f"{int(table.within.sum())} of {len(table)} calls are within their bounds; wrote {chosen.output}.")
+    return int(not table.within.all())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

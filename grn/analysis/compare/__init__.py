@@ -1,1 +1,0 @@
-"""Edges that differ between two conditions."""

@@ -1,1 +1,0 @@
-"""Scores of a network against a reference, by the rules of BEELINE."""

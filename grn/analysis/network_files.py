@@ -1,0 +1,274 @@
+"""Reads networks and references, those of grn and of other tools, from files and from memory.
+
+To add a format, add its columns to WEIGHTED or FORMATS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from grn.analysis.universe import unique_edges
+from grn.errors import DataError, nearest
+from grn.io.h5ad import read_anndata
+from grn.io.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
+from grn.networks.edge_tables import (
+    Columns,
+    cell_types,
+    check_exists,
+    find_columns,
+    names,
+    numbers,
+    read_table,
+    refuse_twin_columns,
+    shares,
+    unknown_columns,
+)
+from grn.networks.signed_network import edge_list, read_sign, sign_has_meaning, signed_network, weights_in
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+WEIGHTED = (
+    ("source", "target", "weight"),  # grn, decoupler
+    ("TF", "target", "importance"),  # GRNBoost2 and GENIE3 of arboreto and pySCENIC
+    ("Gene1", "Gene2", "EdgeWeight"),  # BEELINE's rankedEdges
+    ("regulatoryGene", "targetGene", "weight"),  # GENIE3 of Bioconductor
+    ("source", "target", "mor"),  # an older name of decoupler
+)
+SIGNED = (("TF", "Target", "Regulation"), ("source", "target", "sign"), ("Gene1", "Gene2", "Type"))  # references
+BARE = ("0", "1", "2")  # tables of arboreto, which have no header
+KEY, POOLED = "grn", "grn_attention"
+LAYER = re.compile(r"grn_attention_layer\d+")
+SHARES = ("confidence", "q_value")  # of BESIDE, those from 0 to 1
+BESIDE = ("within", "between", "indirect", "confidence", "q_value")  # further columns of grn's tables that are kept
+
+
+@dataclass(frozen=True)
+class PredictedNetwork:
+    """edges: source, target, weight, and those columns of BESIDE that exist, and cell_type in a table of several types.
+
+    genes: all genes that the network names.
+
+    sign: the meaning of the weights' signs, from network.h5ad (see grn.networks.file_formats); "" where it is unknown.
+    of_run: whether it is the network of a run; its genes are then those of the run's cells.
+    read_types: reads the edges (source, target, weight) of each cell type, by label; by default there are none. They
+    are read only where they are needed, as they may be many times as large.
+    """
+
+    edges: pd.DataFrame
+    genes: pd.Index
+    sign: str = ""
+    of_run: bool = False
+    read_types: Callable[[], dict[str, pd.DataFrame]] = dict
+
+    @property
+    def signs_have_meaning(self) -> bool:
+        """False where the file says that they have none."""
+        return sign_has_meaning(self.sign)
+
+    @property
+    def signed(self) -> bool:
+        """Whether signs are scored: they may have a meaning, and some weight is negative."""
+        return self.signs_have_meaning and bool((self.edges["weight"] < 0).any())
+
+    def of_type(self, label: str) -> PredictedNetwork:
+        """The network of one cell type, among the same genes. Raises DataError where there is none."""
+        by_type = self.read_types()
+        if label not in by_type:
+            raise no_such_type("The network", label, by_type)
+        return replace(self, edges=by_type[label], read_types=dict)
+
+
+def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
+    """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED lists its columns).
+
+    The meaning of the signs in edges.parquet is read from the network.h5ad beside it, and so are the networks of cell
+    types (without one, from edges_by_type.parquet). Names are plain strings, weights
+    are finite float64, rows are in the order of the file. key: of varp, another network of network.h5ad. Raises
+    DataError.
+    """
+    path = Path(path)
+    check_exists(path)
+    if key != KEY:
+        inside = path / "network.h5ad" if path.is_dir() else path
+        return replace(network_of_anndata(read_anndata(inside), inside, key), of_run=(path / CONFIG).is_file())
+    if path.is_dir():
+        inside = path / "edges.parquet"
+        if not inside.is_file():
+            refuse_cut_off(path, [inside.name])
+            raise DataError(f"{path} is a folder without edges.parquet; give a run folder or a file.")
+        refuse_mixed_parts(path)
+        return replace(open_network_file(inside), of_run=(path / CONFIG).is_file())
+    if path.name.lower().endswith(".h5ad"):
+        return network_of_anndata(read_anndata(path), path)
+    network = network_of_table(read_table(path), path)
+    if path.name != "edges.parquet":
+        return network
+    beside, by_type = path.with_name("network.h5ad"), path.with_name("edges_by_type.parquet")
+    if beside.is_file():
+        return replace(network, sign=read_sign(beside), read_types=partial(_types_of_file, beside))
+    return replace(network, read_types=partial(_types_of_file, by_type)) if by_type.is_file() else network
+
+
+def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork:
+    """A table with one of the sets of columns in WEIGHTED; `where` names it in errors. Raises DataError.
+
+    With a column cell_type, a pair may be listed once for each type; the strongest of them is its weight over all.
+    """
+    refuse_twin_columns(where, table)
+    table = table.rename(columns=str)
+    columns = find_columns(table, (*WEIGHTED, BARE))
+    if columns is None and find_columns(table, SIGNED):
+        raise DataError(f"{where} has signs and no weights, as a reference has; give the network before the reference.")
+    if columns is None:
+        raise unknown_columns(where, table, WEIGHTED)
+    source, target, weight = columns
+    ends = {"source": names(where, table[source]), "target": names(where, table[target])}
+    edges = pd.DataFrame(ends | {"weight": numbers(where, table[weight])})
+    for name in BESIDE:
+        found = find_columns(table, [(name,)])
+        # Where a read-out does not tell within from between, our tables have columns without numbers.
+        if found and table[found[0]].notna().any():
+            edges[name] = (shares if name in SHARES else numbers)(where, table[found[0]])
+    if not ((edges["source"] != edges["target"]) & (edges["weight"] != 0)).any():
+        raise DataError(f"{where} has no edge between two genes whose weight is not 0; give a network with such edges.")
+    genes = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
+    labels = cell_types(where, table)
+    if labels is None:
+        return PredictedNetwork(edges, genes)
+    by_label = edges.assign(cell_type=labels)
+    return PredictedNetwork(
+        by_label, genes, read_types=lambda: {label: edges[labels == label] for label in pd.unique(labels)}
+    )
+
+
+def network_of_anndata(adata: AnnData, where: Path | str, key: str = KEY) -> PredictedNetwork:
+    """The network in varp[key] (row = target, column = regulator); `where` names it in errors. Raises DataError."""
+    if key not in adata.varp:
+        held = ", ".join(map(repr, adata.varp)) or "nothing"
+        raise DataError(f"{where} holds no network: varp[{key!r}] is missing (varp has {held}).", field="key")
+    genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
+    edges = edge_list(weights_in(adata, key, where), genes)
+    about = adata.uns.get("grn")
+    meaning = "sign_attention_layers" if LAYER.fullmatch(key) else "sign_attention" if key == POOLED else "sign"
+    sign = about.get(meaning, "") if isinstance(about, Mapping) else ""  # other tools may store anything there
+    types = partial(_types_of_anndata, adata) if key == KEY else dict
+    sign = sign if isinstance(sign, str) else ""
+    return PredictedNetwork(edges.astype({"weight": np.float64}), genes, sign, read_types=types)
+
+
+def _types_of_file(path: Path) -> dict[str, pd.DataFrame]:
+    if path.name.lower().endswith(".h5ad"):
+        return _types_of_anndata(read_anndata(path))
+    return network_of_table(read_table(path), path).read_types()
+
+
+def _types_of_anndata(adata: AnnData) -> dict[str, pd.DataFrame]:
+    """Edges by cell type from varp["grn_<slug>"]; none where uns["grn"] maps no slugs to labels."""
+    about = adata.uns.get("grn")
+    if not isinstance(about, Mapping) or "cell_types" not in about or "cells" not in adata.obs:
+        return {}
+    network = signed_network(adata)
+    genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
+    return {
+        label: edge_list(weights, genes).astype({"weight": np.float64}) for label, weights in network.by_type.items()
+    }
+
+
+WORDS = {"+": 1, "activation": 1, "-": -1, "repression": -1, "unknown": 0, "?": 0, "": 0}
+
+# The columns of each format; formats with more columns come first. The third column holds the sign, as word or number.
+TRRUST: tuple[Columns, ...] = (("TF", "Target", "Regulation"), ("0", "1", "2", "3"))
+PLANTED: tuple[Columns, ...] = (("source", "target", "sign"),)
+DECOUPLER: tuple[Columns, ...] = (("source", "target", "weight"), ("source", "target", "mor"))
+BEELINE: tuple[Columns, ...] = (("Gene1", "Gene2", "Type"),)
+UNSIGNED: tuple[Columns, ...] = (("Gene1", "Gene2"), ("source", "target"))
+FORMATS = {"TRRUST": TRRUST, "planted": PLANTED, "decoupler": DECOUPLER, "BEELINE": BEELINE, "unsigned": UNSIGNED}
+CURATED = ("TRRUST", "decoupler")
+
+
+@dataclass(frozen=True)
+class ReferenceNetwork:
+    """edges: source, target, sign, each pair once, no self loops.   format: a key of FORMATS.
+
+    conflicts: pairs listed with both signs, which count as unknown.
+    by_type: edges of each cell type, by label; empty where the table has no column cell_type. `edges` are their union.
+    """
+
+    edges: pd.DataFrame
+    format: str
+    conflicts: int
+    by_type: dict[str, pd.DataFrame] = field(default_factory=dict)
+
+    @property
+    def curated(self) -> bool:
+        """Whether the signs were curated rather than planted or measured, which the format shows."""
+        return self.format in CURATED
+
+
+def open_reference_file(path: Path) -> ReferenceNetwork:
+    """A table (csv, tsv, parquet), TRRUST's also without a header; see reference_of_table. Raises DataError."""
+    path = Path(path)
+    return reference_of_table(read_table(path), path)
+
+
+def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwork:
+    """A table with the columns of one of FORMATS; `where` names it in errors.
+
+    A pair that is listed with both signs has sign 0; with one sign and as unknown, it has that sign. A column cell_type
+    gives each label edges of its own. Raises DataError.
+    """
+    refuse_twin_columns(where, table)
+    table = table.rename(columns=str)
+    found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
+    name, columns = next((each for each in found if each[1]), ("", None))
+    if columns is None:
+        shown = [*TRRUST[:1], *PLANTED, *DECOUPLER[:1], *BEELINE, *UNSIGNED[:1]]
+        raise unknown_columns(where, table, shown)
+    edges = pd.DataFrame({"source": names(where, table[columns[0]]), "target": names(where, table[columns[1]])})
+    if name == "unsigned":
+        edges["sign"] = 0
+    elif name == "decoupler":
+        edges["sign"] = np.sign(numbers(where, table[columns[2]])).astype(np.int64)
+    else:
+        edges["sign"] = _signs(where, table[columns[2]])
+    labels = cell_types(where, table)
+    by_type = {} if labels is None else {label: unique_edges(edges[labels == label]) for label in pd.unique(labels)}
+    return ReferenceNetwork(unique_edges(edges), name, _conflicts(edges), by_type)
+
+
+def _signs(where: Path | str, column: pd.Series) -> np.ndarray:
+    """Signs from the words in WORDS, or from numbers equal to 1, -1 or 0; a missing sign is unknown (0)."""
+    words = column.astype(str).str.strip().str.casefold().mask(column.isna(), "")
+    values = pd.to_numeric(words, errors="coerce")
+    signs = words.map(WORDS).fillna(values.where(values.isin([-1, 0, 1])))
+    if signs.isna().any():
+        first = int(signs.isna().to_numpy().argmax())
+        raise DataError(
+            f"{where}, row {first + 1}: {column.name} is {str(column.iloc[first])!r}, which is not a sign; write one "
+            "of +, -, ?, Activation, Repression, Unknown, 1, -1, 0."
+        )
+    return signs.to_numpy(dtype=np.int64)
+
+
+def _conflicts(edges: pd.DataFrame) -> int:
+    edges = edges[edges["source"] != edges["target"]]
+    by_pair = edges.groupby(["source", "target"])["sign"]
+    return int(((by_pair.min() < 0) & (by_pair.max() > 0)).sum())
+
+
+def no_such_type(what: str, label: str, known: Iterable[str]) -> DataError:
+    """The error for a cell type that a network or reference does not have."""
+    known = list(known)
+    near = nearest(label, known)
+    listed = f"it has {', '.join(map(repr, known))}." if known else "it has none."
+    hint = f"did you mean {near!r}?" if near else listed
+    return DataError(f"{what} has no cell type {label!r}; {hint}", field="cell_type")

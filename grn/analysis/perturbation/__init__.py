@@ -1,1 +1,0 @@
-"""What a trained model expects when regulators are knocked out, knocked down or overexpressed."""

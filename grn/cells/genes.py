@@ -1,0 +1,239 @@
+"""Genes: their names, which of them are used, and which of those are regulators.
+
+Names are plain strings throughout: "NA" and "nan" are genes.
+
+Letters: C cells, N genes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from grn.cells.gene_lists import LISTS, read_list
+from grn.cells.obs import CONTROL, column_of
+from grn.cells.preprocessing.moments import residual_variance, variance
+from grn.config.schema import DataConfig
+from grn.errors import ConfigError, DataError, nearest
+from grn.io.tables import unpacked
+
+OF_CELLS = re.compile(
+    r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE
+)  # barcodes (R writes a dot), numbered cells
+QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
+SEPARATED = re.compile(r"[,;\t]")
+DATE = re.compile(
+    r"\d{1,2}-(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)|(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)-\d{1,2}|\d{4}-\d\d-\d\d.*", re.I
+)
+ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The genes that are used.
+
+    positions: in the data, sorted, int64.   regulators: positions among the chosen ones; None: every gene may regulate.
+    named: positions in the data of the named regulators; None: none were named.
+    listed, listed_regulators: the names in data.genes and data.regulators, where they list any.
+    """
+
+    positions: np.ndarray
+    regulators: np.ndarray | None
+    named: np.ndarray | None
+    listed: list[str]
+    listed_regulators: list[str]
+
+
+def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
+    """Names from column `gene_key` of var (None: its index); where the column has no name, that of the index is used.
+
+    Raises DataError where var has no such column.
+    """
+    index = [str(name) for name in var.index]
+    if gene_key is None:
+        return index
+    column, absent = column_of(var, gene_key, "data.gene_key", "var"), without_name(var, gene_key)
+    return [own if missing else str(name) for name, own, missing in zip(column, index, absent, strict=True)]
+
+
+def without_name(var: pd.DataFrame, gene_key: str | None) -> np.ndarray:
+    """Which rows of var name no gene in the column `gene_key`, bool [N]."""
+    if gene_key is None:
+        return np.zeros(len(var), dtype=bool)
+    return (var[gene_key].isna() | (var[gene_key].astype(str) == "")).to_numpy()
+
+
+def refuse_control_characters(names: Sequence[str]) -> None:
+    """Raises DataError for a name that tables, lists with one name a line, or XML could not hold, or that is empty."""
+    for place, name in enumerate(names):
+        if not name.strip() or CONTROL.search(name):
+            raise DataError(
+                f"Gene {place + 1} of {len(names)}, {name!r}, has no name that a table can hold; rename it."
+            )
+
+
+def once_each(names: Sequence[str], config: DataConfig) -> tuple[list[str], np.ndarray]:
+    """The names of the genes, each once, and to which of them each column of the data belongs, int64.
+
+    Raises DataError where a name occurs more than once and data.duplicates is refuse.
+    """
+    refuse_control_characters(names)
+    position = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    if config.duplicates == "sum" and config.values == "expression":
+        problem = "{field} is sum, which adds counts, but data.values is expression"
+        raise ConfigError(problem, field="data.duplicates", advice="set {field} to refuse")
+    if config.duplicates == "refuse" and len(position) < len(names):
+        repeated = [name for name, times in Counter(names).items() if times > 1]
+        dates = [name for name in repeated if DATE.fullmatch(name)]
+        raise DataError(
+            f"Some gene names occur more than once ({len(repeated)}: {examples(repeated)})",
+            field="data.duplicates",
+            advice="they look like dates, which spreadsheets make of names such as MARCH1: export them as text"
+            if dates
+            else "set {field} to sum to add their counts, or data.gene_key to a column of var with unique names",
+        )
+    return list(position), np.array([position[name] for name in names], np.int64)
+
+
+def merge_duplicates(values: sparse.csr_matrix, place: np.ndarray) -> sparse.csr_matrix:
+    """Values, CSR [C, N], with the columns of each gene added up. place: see once_each."""
+    if np.array_equal(place, np.arange(len(place))):
+        return values
+    merged = (values @ sparse.csr_matrix((np.ones(len(place), np.float32), (np.arange(len(place)), place)))).tocsr()
+    merged.sort_indices()
+    return merged
+
+
+def choose(training: sparse.csr_matrix, names: Sequence[str], config: DataConfig) -> Chosen:
+    """The genes and regulators of `data.genes` and `data.regulators`. training: CSR [C, N] of the training cells.
+
+    Raises DataError where none is found.
+    """
+    named = choose_regulators(names, config.regulators)
+    positions = choose_genes(training, names, config.genes, named, config.values)
+    regulators = None if named is None else np.flatnonzero(np.isin(positions, named)).astype(np.int64)
+    if regulators is not None and regulators.size == 0:
+        problem = "None of the regulators ({field}) is among the chosen genes"
+        raise DataError(problem, field="data.regulators", advice="choose more genes (data.genes)")
+    listed, wanted = listed_genes(config.genes, "data.genes"), listed_genes(config.regulators, "data.regulators")
+    return Chosen(positions, regulators, named, listed, wanted)
+
+
+def choose_genes(
+    counts: sparse.csr_matrix, names: Sequence[str], choice: int | str, keep: np.ndarray | None, values: str
+) -> np.ndarray:
+    """Positions of the chosen genes, in the order of the data.
+
+    counts: CSR [C, N] of the training cells.   choice: `data.genes`.   values: `data.values`.
+    keep: positions of the regulators that were named; those that a training cell expresses are kept in addition to the
+    most variable genes. Raises DataError where no listed gene is found.
+    """
+    if choice == "all" or (isinstance(choice, int) and choice >= len(names)):
+        return np.arange(len(names))
+    if isinstance(choice, str):
+        return _found(read_gene_list(choice, "data.genes"), names, "data.genes")
+    scores = variance(counts) if values == "expression" else residual_variance(counts)
+    chosen = np.argsort(-scores, kind="stable")[:choice]
+    if keep is not None:
+        expressed = np.asarray((counts > 0).sum(axis=0)).ravel() > 0
+        chosen = np.union1d(chosen, keep[expressed[keep]])
+    return np.sort(chosen)
+
+
+def choose_regulators(names: Sequence[str], choice: str | list[str]) -> np.ndarray | None:
+    """Positions of the regulators, int64; None: every gene. choice: `data.regulators`. Raises DataError."""
+    return None if choice == "all" else _found(listed_genes(choice, "data.regulators"), names, "data.regulators")
+
+
+def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
+    """The genes that `data.regulators` or `data.genes` lists; none where it is `all` or a number."""
+    if isinstance(choice, int) or choice == "all":
+        return []
+    return read_gene_list(choice, field) if isinstance(choice, str) else [str(name) for name in choice]
+
+
+def _found(listed: Sequence[str], names: Sequence[str], field: str) -> np.ndarray:
+    found = np.flatnonzero(np.isin(names, listed))
+    if found.size == 0:
+        problem = f"None of the genes of {{field}} ({examples(listed)}) is in the data ({examples(names)})"
+        near = near_miss(listed, names)
+        raise DataError(problem, field=field, advice=near or "set data.gene_key to a column of var with such names")
+    return found
+
+
+def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str) -> None:
+    """Raises DataError where most names of genes look like those of cells, and those of the cells do not.
+
+    Both do where the genes are short sequences. where: the data, for messages.
+    """
+    if (example := first_of_most(names, OF_CELLS)) and not first_of_most(cells, OF_CELLS):
+        problem = f"The genes of {where} are named like cells ({example!r})"
+        raise DataError(problem, field="data.path", advice="transpose it, so that a row is a cell (adata.T)")
+
+
+def first_of_most(names: Sequence[str], pattern: re.Pattern) -> str:
+    """The first name that matches, where more than half of the names do; else an empty text."""
+    matching = [name for name in names if pattern.fullmatch(name)]
+    return matching[0] if 2 * len(matching) > len(names) else ""
+
+
+def read_gene_list(name: str, field: str) -> list[str]:
+    """The genes in a file, one a line; blank lines and lines with # are skipped; or those of a published list (LISTS).
+
+    field: the one that has the name. Raises DataError for a file that does not exist or lists no genes.
+    """
+    path = Path(name)
+    if name in LISTS and not path.is_file():
+        return read_list(name)
+    if not path.is_file():
+        near = nearest(name, ["all", *LISTS], likeness=0.7)
+        advice = f"did you mean {near}?" if near else "give a file with one gene a line, or names of genes as [A, B]"
+        raise DataError(f"{{field}} is {name[:80]!r}, but there is no such file", field=field, advice=advice)
+    with unpacked(path) as file:
+        lines = [line.strip() for line in file.read().decode("utf-8-sig", errors="replace").splitlines()]
+    genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))
+    odd = [line for line in genes if SEPARATED.search(line) or line.startswith("<")]
+    if not genes or 2 * len(odd) > len(genes):
+        found = f"has {odd[0][:40]!r} on a line" if odd else "lists no genes"
+        raise DataError(f"{path} {found}", field=field, advice="write one gene a line, and nothing beside it")
+    return genes
+
+
+def near_miss(wanted: Iterable[str], known: Iterable[str]) -> str | None:
+    """Why names of two lists do not match that nearly do, and what to do; None where that is not so."""
+    wanted, known = list(wanted), list(known)
+    for form, why in (
+        (plain, "spaces or unusual characters ({}); correct the names"),
+        (str.casefold, "upper and lower case ({}), as mouse and human symbols do; use the names of one species"),
+        (without_version, "the versions of their Ensembl ids ({}); write both with them or both without"),
+    ):
+        own = {form(name): name for name in reversed(known)}
+        for name in wanted:
+            if (other := own.get(form(name))) is not None and other != name:
+                return "some differ only in " + why.format(f"{name!a} and {other!a}")
+    return None
+
+
+def plain(name: str) -> str:
+    """A name without spaces and invisible characters, and with - for every dash."""
+    letters = unicodedata.normalize("NFKC", name)
+    kinds = [(letter, unicodedata.category(letter)) for letter in letters]
+    return "".join("-" if kind == "Pd" else letter for letter, kind in kinds if kind not in ("Zs", "Cf"))
+
+
+def without_version(name: str) -> str:
+    """An Ensembl id without its version; any other name as it is."""
+    return name.partition(".")[0] if ENSEMBL_ID.fullmatch(name) else name
+
+
+def examples(names: Sequence[str], most: int = 3) -> str:
+    """Names in quotes; of many, the first."""
+    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")

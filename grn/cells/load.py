@@ -1,0 +1,260 @@
+"""From the AnnData behind data.path to cells: for training (load_cells), or for a trained model (cells_in_pieces).
+
+Letters: C cells, N genes of the vocabulary, M genes of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+from scipy import sparse
+
+from grn.cells.cells import Cells, CellsInPieces, Source, digest_of_cells
+from grn.cells.genes import (
+    ENSEMBL_ID,
+    Chosen,
+    choose,
+    gene_names,
+    merge_duplicates,
+    near_miss,
+    once_each,
+    refuse_cells_as_genes,
+    without_name,
+)
+from grn.cells.notes import notes_on_cells, notes_on_new_cells
+from grn.cells.obs import MISSING, column_of, read_groups, read_labels, read_numbers, read_state
+from grn.cells.preprocessing.counts import genes_of, read_expression
+from grn.cells.preprocessing.multiplicity import (
+    DepthScale,
+    basal_multiplicity,
+    counting_of,
+    depth_scale,
+    depth_share,
+    detected,
+    measures_depth,
+    median_total,
+    to_multiplicity,
+    totals,
+    zeros_reflect_depth,
+)
+from grn.cells.preprocessing.split import Split, copies_of, joined, split_cells
+from grn.cells.readers.registry import name_of, source_in_file
+from grn.cells.readers.tenx import LEFT_OUT
+from grn.cells.simulated import read_truth
+from grn.config.schema import DataConfig
+from grn.errors import DataError, VocabularyMismatch
+
+
+def load_cells(
+    config: DataConfig, property_key: str | None = None, seed: int = 0, adata: AnnData | None = None
+) -> tuple[Cells, Split]:
+    """The cells of `data.path` and their split. Everything that is estimated from data uses the training cells alone.
+
+    property_key: the numeric column of obs that becomes Cells.property.   seed: of the split.
+    adata: cells in memory, which are used instead of `data.path`; it is not changed.
+    Raises DataError, ConfigError.
+    """
+    source = _read(config, property_key, adata)
+    copies = copies_of(source.values, config.values)
+    fractions = config.validation_fraction, config.test_fraction
+    split = split_cells(source.labels, source.groups, *fractions, seed, copies)
+    chosen = choose(source.values[split.train], source.names, config)
+    every = len(chosen.positions) == len(source.names)
+    values = source.values if every else source.values[:, chosen.positions]
+    cells = _cells(source, values, chosen, joined(source.groups, copies), split, config)
+    notes = notes_on_cells(cells, source, chosen, split, copies, config, property_key)
+    return replace(cells, notes=notes, digest=digest_of_cells(cells, values, config, split)), split
+
+
+def read_columns(
+    config: DataConfig, cells: Cells, columns: dict[str, str], adata: AnnData | None = None
+) -> dict[str, pd.Series]:
+    """Further columns of obs for the same cells, by name: what `load_cells` has read does not keep obs.
+
+    columns: name of a column -> the option that names it, for messages.   adata: the cells in memory, if they were.
+    Raises DataError where obs has no such column, or the data are no longer those of the cells.
+    """
+    with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as source:
+        if not np.array_equal(source.obs_names.to_numpy(str), cells.obs_names):
+            raise DataError(f"{config.path} changed while it was read: its cells are others now", advice="try again")
+        return {name: column_of(source.obs, name, option, "obs") for name, option in columns.items()}
+
+
+def cells_for_vocabulary(adata: AnnData, config: DataConfig, vocabulary: Sequence[str], **model: Any) -> Cells:
+    """The same as `cells_in_pieces`, with all cells in one piece."""
+    (cells,) = cells_in_pieces(adata, config, vocabulary, rows=None, **model).pieces()
+    return cells
+
+
+def cells_in_pieces(
+    adata: AnnData,
+    config: DataConfig,
+    vocabulary: Sequence[str],
+    *,
+    rows: int | None,
+    regulators: np.ndarray | None = None,
+    classes: Sequence[str] = (),
+    target_total: float | None = None,
+    depth: DepthScale | None = None,
+    measures_depth: np.ndarray | None = None,
+    share_of_depth: np.ndarray | None = None,
+) -> CellsInPieces:
+    """Cells of another AnnData for a trained model: with its genes, its transform and its classes.
+
+    Genes that the data lack are absent (multiplicity 0); a cell's depth is then divided by the share of the training
+    cells' depth in the other genes (share_of_depth: Cells.depth_share of the training cells). Labels that are not among
+    the model's classes are missing.
+    rows: cells of a piece; None: all. All values are checked before the first piece is made, as in training, and their
+    totals are compared with those of the training cells.
+    Raises VocabularyMismatch where the data have fewer than half of the genes, DataError, ConfigError.
+    """
+    var = genes_of(adata, config.counts)
+    to_vocabulary, shared = _to_vocabulary(var, adata.obs_names, config, vocabulary)
+    measures = np.ones(len(vocabulary), dtype=bool) if measures_depth is None else measures_depth
+    share = np.zeros(len(vocabulary)) if share_of_depth is None else share_of_depth
+    lost = float(share[~shared].sum())
+    there = 1 - lost if 0 < lost < 1 else 1.0
+    expression = read_expression(adata, config, rows, weights=to_vocabulary @ measures.astype(np.float64) / there)
+    labels, label_names = read_labels(adata.obs, config.label_key)
+    position_of = {label: position for position, label in enumerate(classes)}
+    translate = np.array([position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64)
+    obs_names, no_property = adata.obs_names.to_numpy(str), read_numbers(adata.obs, None, "")
+    transform, counted = _transform(config), config.values == "counts"
+    usual = target_total if target_total is not None else None if depth is None else float(np.expm1(depth[0]))
+    unnamed = int(without_name(var, config.gene_key).sum())
+    notes = notes_on_new_cells(
+        adata.uns.get(LEFT_OUT, ""), (unnamed, len(var), config.gene_key), shared, 1 - there, expression.scale, usual
+    )
+
+    def pieces() -> Iterator[Cells]:
+        first = 0
+        for piece in expression.pieces():
+            here = slice(first, first := first + piece.shape[0])
+            values = (piece @ to_vocabulary).tocsr()
+            values.sort_indices()
+            total = totals(values if counted else detected(values), measures) / there
+            yield Cells(
+                multiplicity=to_multiplicity(values, transform, total, target_total),
+                vocabulary=tuple(vocabulary),
+                regulators=regulators,
+                labels=translate[labels[here]],  # -1 reads the last entry: missing
+                classes=tuple(classes),
+                property=no_property[here],
+                obs_names=obs_names[here],
+                basal=basal_multiplicity(total, depth),
+                depth=depth,
+                measures_depth=measures,
+                depth_share=share,
+                target_total=target_total,
+                counts_from=expression.origin,
+                counting=counting_of(transform, total, target_total) if counted else None,
+                notes=notes,
+            )
+
+    return CellsInPieces(adata.n_obs, pieces, expression.origin, notes)
+
+
+def _read(config: DataConfig, property_key: str | None, adata: AnnData | None) -> Source:
+    """What training needs of the source, checked, each gene once. Raises DataError, ConfigError."""
+    with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as opened:
+        labels, classes = read_labels(opened.obs, config.label_key)
+        groups, state = read_groups(opened.obs, config.group_key), read_state(opened.obs, config.state_key)
+        predicted = read_numbers(opened.obs, property_key, "objectives.property.key")
+        expression = read_expression(opened, config)
+        obs_names = opened.obs_names.to_numpy(str)
+        truth, left_out = read_truth(opened), str(opened.uns.get(LEFT_OUT, ""))
+    names, columns = once_each(gene_names(expression.var, config.gene_key), config)
+    refuse_cells_as_genes(names, obs_names.tolist(), name_of(config))
+    values = merge_duplicates(expression.values, columns)
+    return Source(
+        obs_names, labels, classes, groups, state, predicted, values, names, columns, expression, truth, left_out
+    )
+
+
+def _cells(
+    source: Source,
+    values: sparse.csr_matrix,
+    chosen: Chosen,
+    groups: np.ndarray | None,
+    split: Split,
+    config: DataConfig,
+) -> Cells:
+    """The cells over the chosen genes, whose values CSR [C, N] become multiplicities."""
+    counted, transform = config.values == "counts", _transform(config)
+    counts = values if counted else detected(values)  # depth is measured in counts, or in detected genes
+    training = counts[split.train]
+    measures = measures_depth(training, chosen.regulators)
+    total = totals(counts, measures)
+    target = median_total(total[split.train]) if transform == "log1p_normalised" else None
+    measured = config.depth == "auto" and (counted or zeros_reflect_depth(training, measures))
+    depth = depth_scale(total[split.train]) if measured else None
+    vocabulary = tuple(source.names[position] for position in chosen.positions)
+    # Of a gene with several columns, the first one's name in the index of var.
+    first = np.unique(source.columns, return_index=True)[1][chosen.positions]
+    return Cells(
+        multiplicity=to_multiplicity(values, transform, total, target),
+        vocabulary=vocabulary,
+        regulators=chosen.regulators,
+        labels=source.labels,
+        classes=source.classes,
+        property=source.property,
+        obs_names=source.obs_names,
+        basal=basal_multiplicity(total, depth),
+        depth=depth,
+        measures_depth=measures,
+        depth_share=depth_share(training, measures),
+        target_total=target,
+        counts_from=source.expression.origin,
+        truth=source.truth,
+        groups=groups,
+        state=source.state,
+        state_name=config.state_key or "",
+        counting=counting_of(transform, total, target) if counted else None,
+        var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
+    )
+
+
+def _transform(config: DataConfig) -> str:
+    return "counts" if config.values == "expression" else config.multiplicity  # expression is used as it is
+
+
+def _to_vocabulary(
+    var: pd.DataFrame, obs_names: pd.Index, config: DataConfig, vocabulary: Sequence[str]
+) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """What takes values with the genes of `var` to those of the vocabulary, CSR float32 [M, N], and which of the
+    latter are there, bool [N]. Raises VocabularyMismatch, DataError, ConfigError.
+    """
+    names, column = once_each(gene_names(var, config.gene_key), config)
+    position = {name: place for place, name in enumerate(names)}
+    shared = np.array([gene in position for gene in vocabulary])
+    if 2 * shared.sum() < len(vocabulary):
+        advice = _advice(var, obs_names, names, vocabulary, int(shared.sum()))
+        problem = f"{name_of(config)} shares {shared.sum()} of {len(vocabulary)} genes with the model"
+        raise VocabularyMismatch(problem, field="data.gene_key", advice=advice)
+    place = np.full(len(names), MISSING)
+    place[[position[gene] for gene in np.asarray(vocabulary, object)[shared]]] = np.flatnonzero(shared)
+    place = place[column]
+    known = place != MISSING
+    entries = (np.ones(known.sum(), np.float32), (np.flatnonzero(known), place[known]))
+    return sparse.csr_matrix(entries, shape=(len(place), len(vocabulary))), shared
+
+
+def _advice(
+    var: pd.DataFrame, obs_names: pd.Index, names: Sequence[str], vocabulary: Sequence[str], shared: int
+) -> str:
+    """What the names of genes that a model does not know look like, and the column of var that fits better, if any."""
+    overlap = {str(key): int(var[key].astype(str).isin(set(vocabulary)).sum()) for key in var}
+    overlap["null"] = int(var.index.astype(str).isin(set(vocabulary)).sum())
+    best = max(overlap, key=lambda key: overlap[key])
+    looks = f"its names look like {'Ensembl ids, ' if ENSEMBL_ID.fullmatch(names[0]) else ''}{names[0]!r}"
+    if overlap[best] > shared:
+        return f"{looks}: set {{field}} to {best}"
+    if obs_names.astype(str).isin(vocabulary).sum() > shared:
+        return "its cells have names of the model's genes: exchange rows and columns, as adata.T does"
+    return near_miss(names, vocabulary) or f"{looks}, the model's like {vocabulary[0]!r}, and half of them are needed"

@@ -1,0 +1,149 @@
+"""What the user is told about cells: sentences, made from the cells and from nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from grn.cells.cells import Cells, Source
+from grn.cells.genes import DATE, Chosen, examples, near_miss, without_name
+from grn.cells.obs import MISSING
+from grn.cells.preprocessing.counts import Scale
+from grn.cells.preprocessing.moments import varying
+from grn.cells.preprocessing.split import Split, is_copy
+from grn.config.schema import DataConfig
+
+FEWEST = 10  # cells, and values, of which all are alike, that no longer look like chance
+ONE_DEPTH = 0.005  # sd of the totals in means of them
+OTHER_DEPTH = 5  # times the training cells' median total
+OF_MISSING = ("nan", "none", "na", "n/a", "<na>", "null", "?", "-", "unknown", "unassigned", "unlabeled", "unlabelled")
+"""What other programs write for a label that is not known, in lower case."""
+
+
+def notes_on_cells(
+    cells: Cells,
+    source: Source,
+    chosen: Chosen,
+    split: Split,
+    copies: np.ndarray | None,
+    config: DataConfig,
+    property_key: str | None,
+) -> tuple[str, ...]:
+    """Sentences about the cells of a training. copies: see copies_of."""
+    var, names, vocabulary, regulators = source.expression.var, source.names, cells.vocabulary, cells.regulators
+    empty = int((np.diff(cells.multiplicity.indptr) == 0).sum())
+    unlabelled = int((cells.labels == MISSING).sum()) if cells.classes else 0
+    alone = 0 if source.groups is None else int((source.groups == MISSING).sum())
+    texts = [name for name in cells.classes if name.strip().casefold() in OF_MISSING]
+    untrained = np.setdiff1d(np.arange(len(cells.classes)), cells.labels[split.train])
+    same = 0 if copies is None else int(is_copy(copies).sum())
+    absent_genes, wanted = sorted(set(chosen.listed) - set(names)), set(chosen.listed_regulators)
+    absent = sorted(wanted - set(names))
+    used = "" if regulators is None else f", {regulators.size} of them as regulators"
+    dates = [name for name in names if DATE.fullmatch(name)]
+    dropped = [] if chosen.named is None else [names[j] for j in np.setdiff1d(chosen.named, chosen.positions)]
+    reason = "no training cell expresses them"
+    if not isinstance(config.genes, int):
+        reason = f"data.genes ({config.genes}) leaves them out"
+    training = cells.multiplicity[split.train]
+    constant = [] if regulators is None else [vocabulary[j] for j in regulators[~varying(training[:, regulators])]]
+    found = {  # sentence -> whether it is true
+        source.left_out: bool(source.left_out),
+        **_unnamed(int(without_name(var, config.gene_key).sum()), len(var), config.gene_key),
+        f"{empty} of {len(cells)} cells hold none of the genes; nothing is learned from them.": empty,
+        **dict.fromkeys(_of_scale(source.expression.scale), True),
+        f"{same} of {len(cells)} cells are exact copies of another cell. Copies stay together in the split and in "
+        "every fold, but each counts as a cell of its own, so that q-values are too small; remove them.": same,
+        f"{unlabelled} cells have no label in the column {config.label_key!r} of obs.": unlabelled,
+        f"{alone} cells have nothing in the column {config.group_key!r} of obs; they stay together as one "
+        "group.": alone,
+        f"The label {', '.join(map(repr, texts))} is a text and so a cell type; leave it empty where it means that "
+        "none is known.": texts,
+        **_without_number(source.state, config.state_key, "data.state_key"),
+        **_without_number(source.property, property_key, "objectives.property.key"),
+        f"No training cell has the type {listed([repr(cells.classes[each]) for each in untrained])}, as groups stay "
+        "together in the split, and no cell will be called so; give more groups with such cells.": untrained.size,
+        f"{chosen.positions.size} of {len(names)} genes are used ({listed(vocabulary, most=3)}){used}.": True,
+        f"{len(absent_genes)} of {len(chosen.listed)} genes of {config.genes} are "
+        f"{_absent(absent_genes, names)}.": absent_genes,
+        f"{len(dates)} gene names look like dates ({examples(dates)}), which spreadsheets make of names such as "
+        "MARCH1; if that was not meant, export the data again, with the names as text.": dates,
+        "Every gene may regulate.": chosen.named is None,
+        f"{0 if chosen.named is None else chosen.named.size} of {len(wanted)} regulators were found"
+        + (f"; {len(absent)} are {_absent(absent, names)}." if absent else "."): chosen.named is not None,
+        f"{len(dropped)} regulators are in the data but not used, as {reason}: {listed(dropped)}.": dropped,
+        f"{len(constant)} regulators do not vary between the training cells and have no edges: "
+        f"{listed(constant)}.": constant,
+    }
+    return tuple(sentence for sentence, true in found.items() if true)
+
+
+def notes_on_new_cells(
+    left_out: str,
+    unnamed: tuple[int, int, str | None],
+    shared: np.ndarray,
+    lost: float,
+    scale: Scale | None,
+    usual_total: float | None,
+) -> tuple[str, ...]:
+    """Sentences about cells that a trained model is given.
+
+    unnamed: genes without a name in a column of var, all genes, the column.   shared [N]: bool, the model's genes that
+    the data have.   lost: share of the training cells' depth in the others.   usual_total: of a training cell.
+    """
+    note = f"{shared.sum()} of the model's {len(shared)} genes are in the data; the others count as absent."
+    if lost > 0:
+        note += f" They held {lost:.0%} of the training cells' depth; the depth of each cell is corrected for that."
+    notes = [*([left_out] if left_out else []), *(each for each, true in _unnamed(*unnamed).items() if true), note]
+    return (*notes, *_of_scale(scale, usual_total))
+
+
+def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str]:
+    """Sentences about counts that are seldom what they seem; usual_total: median total of the training cells."""
+    if scale is None:
+        return []
+    total, notes = scale.totals[scale.totals > 0], []
+    if scale.stored >= FEWEST and scale.largest <= 1:
+        notes.append(
+            "No count is above 1, as in matrices that only say whether a gene was seen; if that is so, give the raw "
+            "counts."
+        )
+    elif len(total) >= FEWEST and total.std() <= ONE_DEPTH * total.mean():
+        notes.append(
+            f"All cells have nearly the same total ({total.min():.0f} to {total.max():.0f}), as counts that were "
+            "downsampled, or scaled to one depth and rounded; of the second kind, give the raw counts."
+        )
+    elif scale.smallest > 1 and scale.multiples > 0.95:
+        notes.append(
+            f"The counts of a cell are multiples of its smallest one ({scale.smallest:g} in half of the cells), as "
+            "counts that were scaled; give the raw counts."
+        )
+    measured = np.empty(0) if scale.measured is None else scale.measured[scale.measured > 0]
+    if usual_total and measured.size and not 1 / OTHER_DEPTH <= np.median(measured) / usual_total <= OTHER_DEPTH:
+        notes.append(
+            f"The median total of a cell over the model's genes is {np.median(measured):.0f}, and was "
+            f"{usual_total:.0f} in training; predictions may be wrong where the counts are not of the same kind."
+        )
+    return notes
+
+
+def _unnamed(absent: int, genes: int, key: str | None) -> dict[str, bool]:
+    sentence = f"{absent} of {genes} genes have no name in the column {key!r} of var (data.gene_key)"
+    return {f"{sentence}; they keep those of its index.": absent > 0}
+
+
+def _without_number(values: np.ndarray | None, key: str | None, field: str) -> dict[str, bool]:
+    absent = 0 if values is None or key is None else int(np.isnan(values).sum())
+    return {f"{absent} cells have no finite number in the column {key!r} of obs ({field}).": absent > 0}
+
+
+def _absent(absent: Sequence[str], names: Sequence[str]) -> str:
+    """The end of a sentence about genes of a list that the data lack: examples, and the reason where it is seen."""
+    near = near_miss(absent, names)
+    return f"not in the data ({examples(absent)})" + (f"; {near}" if near else "")
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Names in a sentence; of many, the first."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

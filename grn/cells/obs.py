@@ -1,0 +1,102 @@
+"""Columns of obs: labels, groups, the state and the property; and numbers in obsm.
+
+Letters: C cells.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from grn.cells.preprocessing.split import MANY
+from grn.errors import DataError, nearest
+
+MISSING = -1
+CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # what tables, lists of a name a line, or XML cannot hold
+
+
+def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Series:
+    """frame[key]; where there is none, raises DataError with the nearest column. table: its name in the message."""
+    if key in frame:
+        return frame[key]
+    columns = [str(column) for column in frame.columns]
+    near = nearest(key, columns)
+    advice = f"did you mean {near!r}?" if near else f"{table} has {', '.join(map(repr, columns)) or 'no columns'}"
+    raise DataError(f"{{field}} is {key!r}, which is not a column of {table}", field=field, advice=advice)
+
+
+def read_labels(
+    obs: pd.DataFrame, key: str | None, advice: str = "set {field} to another column, or to null"
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Position of each cell's label among the sorted classes, int64 [C], and the classes; -1: NaN, None or empty.
+
+    key: `data.label_key`, or another column.   advice: what to do where it holds no label. Raises DataError where obs
+    has no such column or the column no label.
+    """
+    labels = np.full(len(obs), MISSING, np.int64)
+    if key is None:
+        return labels, ()
+    column = column_of(obs, key, "data.label_key", "obs")
+    text = column.astype(object).map(str)
+    missing = (column.isna() | (text.str.strip() == "")).to_numpy()
+    classes, positions = np.unique(text.to_numpy(str)[~missing], return_inverse=True)
+    odd = [name for name in text[~missing].unique() if CONTROL.search(name)]
+    if classes.size == 0 or odd:
+        found = f"has a character that files cannot hold in {odd[0]!a}" if odd else "holds no labels"
+        raise DataError(f"Column {key!r} of obs {found}", field="data.label_key", advice=advice)
+    labels[~missing] = positions
+    return labels, tuple(map(str, classes))
+
+
+def read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
+    """The number of each cell's group, int64 [C]; cells without a group form one group together (-1)."""
+    if key is None:
+        return None
+    column = column_of(obs, key, "data.group_key", "obs").astype(object)
+    column = column.where(column.astype(str).str.strip() != "", None)  # an empty text names no group
+    groups = pd.factorize(column, use_na_sentinel=True)[0]
+    if (groups < 0).all() or (len(groups) >= MANY and np.unique(groups).size == len(groups)):
+        found = "no value for any cell" if (groups < 0).all() else "another value for each cell"
+        advice = "set {field} to the column of the donor or batch, or to null"
+        raise DataError(f"The column {key!r} of obs ({{field}}) has {found}", field="data.group_key", advice=advice)
+    return groups
+
+
+def read_state(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
+    """The state of each cell, float32 [C], NaN where missing; None without a key."""
+    if key is None:
+        return None
+    values = read_numbers(obs, key, "data.state_key")
+    known = values[~np.isnan(values)]
+    if not known.size or (known == known[0]).all():
+        found = f"is {known[0]:g} in every cell that has a number" if known.size else "holds no numbers"
+        problem = f"Column {key!r} of obs {found} (in single precision), so no cell is further along than another"
+        raise DataError(problem, field="data.state_key", advice="set {field} to another column, or to null")
+    return values
+
+
+def read_numbers(obs: pd.DataFrame, key: str | None, field: str) -> np.ndarray:
+    """A numeric column of obs, float32 [C]; NaN where a number is missing or infinite, and without a key."""
+    if key is None:
+        return np.full(len(obs), np.nan, np.float32)
+    column = column_of(obs, key, field, "obs")
+    try:
+        values = pd.to_numeric(column.astype(object)).to_numpy(np.float32)
+    except (ValueError, TypeError):
+        problem = f"Column {key!r} of obs is not numeric"
+        raise DataError(problem, field=field, advice="set {field} to a numeric column") from None
+    return np.where(np.isfinite(values), values, np.float32(np.nan))
+
+
+def numbers_in_obsm(values: object, key: str) -> np.ndarray:
+    """What obsm[key] holds, an array, a sparse matrix or a table, as float64. Raises DataError for what are no finite
+    numbers.
+    """
+    dense = np.asarray(values.toarray() if sparse.issparse(values) else values)  # type: ignore[attr-defined]
+    found = dense.astype(np.float64) if dense.dtype.kind in "fiu" else np.array(np.nan)
+    if not np.isfinite(found).all():
+        raise DataError(f"obsm[{key!r}] holds values that are not finite numbers", advice="compute it again")
+    return found

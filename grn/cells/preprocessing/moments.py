@@ -1,0 +1,80 @@
+"""Mean, sd and variability of every gene.
+
+Variability of counts is the variance of the analytic Pearson residuals (Lause, Berens and Kobak 2021, Genome Biology
+22, 258), that is, of the difference between a count and its expectation from the cell's total and the gene's total, in
+units of the sd of a negative binomial. It needs no logarithm and no bins of genes, which with few genes select by mean
+expression. Variability of expression values, whose scale is unknown, is their variance.
+
+Letters: C cells, N genes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from scipy import sparse
+from torch import Tensor
+
+PIECE = 2**22  # values whose deviations are in memory at once
+
+
+def mean_and_sd(multiplicity: sp.csr_matrix) -> tuple[Tensor, Tensor]:
+    """Mean and sd of each gene over cells, float32 [N]; the sd of a constant gene is 1. multiplicity: CSR [C, N]."""
+    mean, sd = _moments(multiplicity)
+    sd = np.where(_varies(mean, sd), sd, 1)
+    return torch.as_tensor(mean, dtype=torch.float32), torch.as_tensor(sd, dtype=torch.float32)
+
+
+def varying(multiplicity: sp.csr_matrix) -> np.ndarray:
+    """Which genes vary between the cells by more than rounding, bool [N]. multiplicity: CSR [C, N]."""
+    return _varies(*_moments(multiplicity))
+
+
+def _varies(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    # Multiplicities are float32: equal counts of cells with other totals may differ in the last bit.
+    return sd > 1e-6 * np.maximum(mean, 1)
+
+
+def _moments(multiplicity: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd of each gene, float64 [N]. Deviations are squared, and not values: the difference of the mean square
+    and the squared mean would leave an sd of 3e-4 of the mean to a gene that is the same in every cell."""
+    cells, genes = multiplicity.shape
+    pieces = [slice(first, first + PIECE) for first in range(0, multiplicity.nnz, PIECE)]
+    mean, total, stored = np.zeros(genes), np.zeros(genes), np.zeros(genes)
+    for here in pieces:  # scipy adds float32 up as such, and equal values would differ from their mean
+        mean += np.bincount(multiplicity.indices[here], multiplicity.data[here].astype(np.float64), genes)
+    mean /= max(cells, 1)
+    for here in pieces:
+        values, gene = multiplicity.data[here], multiplicity.indices[here]
+        total += np.bincount(gene, np.square(values - mean[gene]), genes)
+        stored += np.bincount(gene, minlength=genes)
+    return mean, np.sqrt((total + (cells - stored) * mean**2) / cells)
+
+
+OVERDISPERSION = 1 / 100  # of technical noise, as in the paper: variance mu + mu^2 / 100
+BLOCK = 4_000_000  # entries that are held densely at a time
+
+
+def residual_variance(counts: sparse.csr_matrix) -> np.ndarray:
+    """Variance [N] over cells of each gene's Pearson residuals, clipped at the square root of C. counts: CSR [C, N]."""
+    cells, genes = counts.shape
+    totals = np.asarray(counts.sum(axis=1, dtype=np.float64)).ravel()
+    share = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel() / max(totals.sum(), 1)
+    by_gene = counts.tocsc()
+    found = np.zeros(genes)
+    step = max(BLOCK // max(cells, 1), 1)
+    for start in range(0, genes, step):
+        block = slice(start, start + step)
+        expected = np.outer(totals, share[block]).astype(np.float32)
+        residual = by_gene[:, block].toarray() - expected
+        sd = np.sqrt(expected + OVERDISPERSION * expected**2)
+        residual /= np.where(sd > 0, sd, 1)
+        found[block] = residual.clip(-np.sqrt(cells), np.sqrt(cells)).var(axis=0, dtype=np.float64)
+    return found
+
+
+def variance(values: sparse.csr_matrix) -> np.ndarray:
+    """Variance [N] of each gene over cells. values: CSR [C, N]."""
+    mean = np.asarray(values.mean(axis=0, dtype=np.float64)).ravel()
+    return np.asarray(values.multiply(values).mean(axis=0, dtype=np.float64)).ravel() - mean**2

@@ -1,0 +1,131 @@
+"""AnnData's own formats: .h5ad files and .zarr folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+from anndata import AnnData
+
+from grn.cells.readers import reading
+from grn.cells.readers.matrix import check_pointers
+from grn.cells.simulated import TRUTH
+from grn.config.schema import DataConfig
+from grn.errors import DataError
+
+H5AD, ZARR = "an .h5ad file", "an AnnData .zarr folder"
+LARGE = ("/X", "/raw/X", "/layers/", "/obsm/", "/obsp/")  # what grows with the cells, and is no table
+UNREAD = ("/obsm", "/varm", "/obsp", "/varp", "/raw/varm")  # what training does not need
+
+
+def read_h5ad(path: Path, config: DataConfig) -> AnnData:
+    """All of the AnnData in an .h5ad file. Raises DataError for a damaged file."""
+    import anndata
+
+    with reading(path, H5AD):
+        with h5py.File(path, "r") as file:
+            _refuse_other(path, file)
+        return anndata.read_h5ad(path)
+
+
+@contextmanager
+def h5ad_in_file(path: Path, config: DataConfig, *, everything: bool = True) -> Iterator[AnnData]:
+    """The AnnData in an .h5ad file, whose matrices stay in the file, which is open within the context.
+
+    X, .raw, layers, obsm and obsp then hold h5py.Dataset, or AnnData's CSRDataset or CSCDataset. Files from before
+    AnnData 0.8 are read whole.   everything: False: not obsm, varm, obsp, varp, nor uns except planted edges.
+    Raises DataError for a damaged file.
+    """
+    from anndata.experimental import read_dispatched
+
+    with reading(path, H5AD):
+        path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
+        file = h5py.File(path, "r")
+    with file:
+        with reading(path, H5AD):
+            _refuse_other(path, file)
+            modern = file.attrs.get("encoding-type") == "anndata"
+            adata = read_dispatched(file, partial(_read_part, everything)) if modern else read_h5ad(path, config)
+        yield adata
+
+
+def read_zarr_folder(path: Path, config: DataConfig, *, everything: bool = True) -> AnnData:
+    """The AnnData in a .zarr folder; everything: see h5ad_in_file. Raises DataError where damaged."""
+    import anndata
+    import zarr
+    from anndata.experimental import read_dispatched
+
+    with reading(path, ZARR):
+        store = zarr.open_group(path, mode="r")
+        _refuse_other(path, store)
+        _refuse_lost_chunks(store)
+        if everything or store.attrs.get("encoding-type") != "anndata":
+            return anndata.read_zarr(store)
+        return read_dispatched(store, partial(_read_part, everything))
+
+
+def _read_part(everything: bool, read: Any, name: str, stored: Any, iospec: Any) -> Any:
+    """Called by AnnData for every part: what is not needed is not read, and large matrices of HDF5 stay in the file."""
+    if not everything and stored.name in UNREAD:
+        return {}
+    if not everything and stored.name == "/uns":
+        return _planted_edges(stored)
+    if not stored.name.startswith(LARGE) or not isinstance(stored, (h5py.Dataset, h5py.Group)):
+        return read(stored)
+    if iospec.encoding_type in ("csr_matrix", "csc_matrix"):
+        from anndata.io import sparse_dataset
+
+        matrix = sparse_dataset(stored)
+        check_pointers(matrix)
+        return matrix
+    of_numbers = isinstance(stored, h5py.Dataset) and stored.ndim == 2 and stored.dtype.kind in "fiub"
+    return stored if of_numbers and iospec.encoding_type == "array" else read(stored)
+
+
+def _planted_edges(uns: Any) -> dict[str, Any]:
+    from anndata.io import read_elem
+
+    with suppress(Exception):  # whatever else uns holds, and however damaged it is, training does not need it
+        return {TRUTH: read_elem(uns[TRUTH])}
+    return {}
+
+
+def _refuse_other(path: Path, store: Any) -> None:
+    """Raises DataError for a network, and for cells whose genes have no names (AnnData would number them)."""
+    problem = None
+    if "varp/grn" in store and "uns/grn/sign" in store:
+        problem = "is a network that grn wrote, and not cells"
+    elif "var" not in store:
+        problem = "has no table var, which names the genes"
+    if problem:
+        raise DataError(f"{path} {problem}", field="data.path", advice="give a file with cells")
+
+
+def _refuse_lost_chunks(store: Any) -> None:
+    """Raises ValueError where a chunk of values, names or labels is missing: Zarr reads it as zeros, or empty texts.
+
+    Zarr leaves out chunks of zeros, so codes of categories may be missing where all these cells have the first
+    category: where all are missing and there are several categories, AnnData would have written the first one alone.
+    """
+    import zarr
+
+    arrays = {name: array for name, array in store.members(max_depth=None) if isinstance(array, zarr.Array)}
+    for name, array in arrays.items():
+        missing = array.nchunks - array.nchunks_initialized
+        if not missing or name.endswith("/mask"):
+            continue
+        table, _, column = name.rpartition("/")
+        if column == "values":  # texts that may be missing are a group of values and a mask
+            table, _, column = table.rpartition("/")
+        of_values = name == "X" or name.startswith(("X/", "raw/X", "layers/"))
+        of_names = column == "categories" or (table in store and column == store[table].attrs.get("_index"))
+        categories = arrays.get(f"{table}/categories", arrays.get(f"{table}/categories/values"))
+        of_codes = column == "codes" and missing == array.nchunks and categories is not None and categories.size > 1
+        if of_values or of_codes or (of_names and array.size > 1):
+            raise ValueError(
+                f"it lacks {missing} of the {array.nchunks} chunks of {name}, and values or names with them"
+            )

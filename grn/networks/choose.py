@@ -1,0 +1,143 @@
+"""The edges of a network that are exported: chosen by weight, confidence, q-value, sign, regulators and targets."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from grn.cells.genes import near_miss, read_gene_list, refuse_control_characters
+from grn.errors import DataError
+from grn.io.tables import does_not_exist
+from grn.networks.signed_network import sign_has_meaning
+
+NUMBERS = ("weight", "within", "between", "indirect", "confidence", "q_value")
+"""Columns of edge tables that are numbers; read-outs lack some of them."""
+
+
+@dataclass(frozen=True)
+class ChosenEdges:
+    """edges: source, target, weight and those of NUMBERS that are known, by falling |weight|, without weights of 0.
+
+    genes: all genes of the network, those without an edge too.   about: uns["grn"] of the network, of which `sign` says
+    what the signs mean.   cells: which cells the network is of, in words.   absent: the regulators and targets that
+    were asked for and have no edge in the network, by filter.
+    """
+
+    edges: pd.DataFrame
+    genes: tuple[str, ...]
+    about: dict
+    cells: str
+    absent: dict[str, list[str]]
+
+    @property
+    def signed(self) -> bool:
+        return sign_has_meaning(str(self.about.get("sign", "")))
+
+    @property
+    def numbers(self) -> list[str]:
+        return [name for name in NUMBERS if name in self.edges]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What an edge must have to be written; None: anything. top_k is applied last: it counts the edges that are left.
+
+    regulators, targets: names.   sign: up | down.   min_weight: least |weight|.   min_confidence: 0 to 1.
+    max_q_value: 0 to 1.   top_k: most regulators of a target.
+    """
+
+    regulators: Sequence[str] | None = None
+    targets: Sequence[str] | None = None
+    sign: str | None = None
+    min_weight: float | None = None
+    min_confidence: float | None = None
+    max_q_value: float | None = None
+    top_k: int | None = None
+
+
+COLUMN = {
+    "regulators": "source",
+    "targets": "target",
+    "sign": "weight",
+    "min_weight": "weight",
+    "min_confidence": "confidence",
+    "max_q_value": "q_value",
+}
+"""Filter -> the column that it looks at."""
+
+
+def gene_names(choice: Sequence[str] | str | os.PathLike[str] | None, field: str) -> list[str] | None:
+    """Names of genes: a list of them, a file with one a line, or names with commas between them. Raises DataError."""
+    if choice is None:
+        return None
+    if isinstance(choice, (str, os.PathLike)):
+        text = os.fspath(choice)
+        if Path(text).is_file():
+            return read_gene_list(text, field)
+        if re.search(r"[/\\]|\.(txt|csv|tsv|gz|list)$", text):  # a file, and no name
+            raise DataError(does_not_exist(Path(text), "give {field} names, or a file with one a line."), field=field)
+        choice = re.split("[,;]", text)
+    names = [str(name).strip() for name in choice if str(name).strip()]
+    if not names:
+        raise DataError("{field} names no gene", field=field)
+    return names
+
+
+def choose(
+    edges: pd.DataFrame, genes: Sequence[str], about: dict, filters: Filters, *, cells: str = "all cells"
+) -> ChosenEdges:
+    """The edges that pass all filters. edges: a table as in edges.parquet; others as in ChosenEdges.
+
+    Raises DataError where none passes, where a column is needed that the network lacks, and where a sign is asked for
+    that means nothing.
+    """
+    known = ["source", "target", *(name for name in NUMBERS if name in edges and edges[name].notna().any())]
+    chosen = edges.loc[edges["weight"] != 0, known]
+    refuse_control_characters(pd.unique(pd.concat([chosen["source"], chosen["target"]])).tolist())
+    if filters.sign is not None and not sign_has_meaning(str(about.get("sign", ""))):
+        raise DataError(
+            "{field} is " + f"{filters.sign}, but the signs of these weights mean nothing",
+            field="sign",
+            advice="leave it out",
+        )
+    for field, column in COLUMN.items():
+        value = getattr(filters, field)
+        if value is None:
+            continue
+        if column not in chosen:
+            raise DataError(
+                "{field} is " + f"{value}, but this network has no column {column}", field=field, advice="leave it out"
+            )
+        left = chosen[_passes(field, chosen[column], value)]
+        if left.empty:
+            hint = None
+            if column in ("source", "target"):
+                found = [str(name) for name in pd.unique(chosen[column])]
+                hint = near_miss([str(name) for name in value], found) or f"names are like {', '.join(found[:3])}"
+            elif field != "sign":
+                sizes = chosen[column].abs()
+                hint = f"their sizes are {sizes.min():.6g} to {sizes.max():.6g}"
+            raise DataError(f"None of the {len(chosen)} edges passes {{field}} {value}", field=field, advice=hint)
+        chosen = left
+    chosen = chosen.iloc[np.argsort(-chosen["weight"].abs().to_numpy(), kind="stable")]
+    if filters.top_k is not None:
+        chosen = chosen[chosen.groupby("target", sort=False, observed=True).cumcount() < filters.top_k]
+    absent = {
+        field: sorted(set(getattr(filters, field) or ()) - set(edges[COLUMN[field]].astype(str)))
+        for field in ("regulators", "targets")
+    }
+    return ChosenEdges(chosen.reset_index(drop=True), tuple(map(str, genes)), about, cells, absent)
+
+
+def _passes(field: str, found: pd.Series, value) -> pd.Series:
+    if field in ("regulators", "targets"):
+        return found.isin(list(value))
+    if field == "sign":
+        return found > 0 if value == "up" else found < 0
+    return found <= value if field == "max_q_value" else found.abs() >= value

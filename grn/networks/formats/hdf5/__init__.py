@@ -1,1 +1,0 @@
-"""Formats that are an AnnData in a file."""

@@ -1,1 +1,0 @@
-"""Formats that are a table, a row per edge."""

@@ -1,0 +1,182 @@
+"""Edges as dots: two weights of each, of two cell types or conditions; or what it is within states and between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from grn.errors import DataError
+from grn.networks.signed_network import SignedNetwork
+from grn.plots.given import RunLike, as_edges, as_network, unknown, weights_of
+from grn.plots.style import INK, LINES, canvas, colour_bar, note, plain, short, shown, whole
+from grn.plots.tables import columns_of
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+SIGNIFICANT = 0.05
+REST = "#c4c4c4"
+NAMED = 10  # edges with their names beside them, where states are compared
+
+
+def network_difference(
+    network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
+    first: str,
+    second: str,
+    *,
+    named: int = 12,
+    ax: Axes | None = None,
+    show: bool | None = None,
+) -> Axes:
+    """Each edge as a dot, its weight in `first` to the right and in `second` upwards; equal edges are on the diagonal.
+
+    network: a run, its network or a table of edges with a column cell_type, for two cell types; or the table of
+    grn.compare, for its two conditions: of these, edges that differ at q <= 0.05 are coloured, else those with names.
+    first, second: the types, or conditions.   named: edges with the largest differences, with their names.
+    ax, show: as in grn.plots. Raises UserError.
+    """
+    edges = _both(network, first, second)
+    edges = edges[(edges["first"] != 0) | (edges["second"] != 0)]
+    axes = canvas(ax, 5.6, 5.4)
+    if edges.empty:
+        return shown(note(axes, "Neither network has edges."), ax, show)
+    difference = (edges["second"] - edges["first"]).abs()
+    order = np.argsort(-difference.to_numpy(), kind="stable")
+    if "q_value" in edges:
+        marked = (edges["q_value"] <= SIGNIFICANT).to_numpy()
+        order = np.lexsort([-difference, edges["q_value"]])
+    else:
+        marked = np.zeros(len(edges), dtype=bool)
+        marked[order[:named]] = True
+    limit = 1.12 * float(edges[["first", "second"]].abs().to_numpy().max())
+    axes.axhline(0, color="#dddddd", linewidth=0.8, zorder=0)
+    axes.axvline(0, color="#dddddd", linewidth=0.8, zorder=0)
+    axes.plot([-limit, limit], [-limit, limit], color="#bbbbbb", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    rest = edges[~marked]
+    axes.scatter(rest["first"], rest["second"], s=7, color=REST, linewidths=0, zorder=2, rasterized=len(rest) > 5000)
+    strong = edges[marked]
+    stronger = (strong["second"].abs() >= strong["first"].abs()).to_numpy()
+    for chosen, colour, name in ((stronger, LINES[1], second), (~stronger, LINES[0], first)):
+        part = strong[chosen]
+        if len(part):
+            label = f"stronger in {short(name, 20)}"
+            look: dict[str, Any] = {"s": 22, "color": colour, "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
+            axes.scatter(part["first"], part["second"], label=label, **look)
+    names = edges.iloc[order[:named]][["first", "second", "source", "target"]]
+    name_edges(axes, names.itertuples(index=False), apart=(0.32 * limit, 0.06 * limit), turn=0.45 * limit)
+    axes.set_xlim(-limit, limit)
+    axes.set_ylim(-limit, limit)
+    axes.set_aspect("equal")
+    axes.set_xlabel(f"weight in {short(first)}")
+    axes.set_ylabel(f"weight in {short(second)}")
+    if len(strong):
+        axes.legend(frameon=False, fontsize=8.5, loc="upper left")
+    plain(axes, "Edges that differ")
+    return shown(axes, ax, show)
+
+
+def _both(network: object, first: str, second: str) -> pd.DataFrame:
+    """Columns source, target, first, second and, of a comparison, q_value."""
+    if isinstance(network, pd.DataFrame) and "effect" in network:
+        known = [str(name).removeprefix("weight_") for name in network if str(name).startswith("weight_")]
+        if missing := [name for name in (first, second) if name not in known]:
+            raise unknown("condition", missing[0], known, "The table")
+        numbers = (f"weight_{first}", f"weight_{second}")
+        wanted = "the table that grn.compare returns"
+        table = columns_of(network, wanted, texts=("source", "target"), numbers=numbers, gaps=("q_value",))
+        types = table["cell_type"].astype(str) if "cell_type" in table else pd.Series("all", index=table.index)
+        of_all = table[types == "all"] if (types == "all").any() else table
+        if of_all is table and types.nunique() > 1:
+            raise DataError(
+                f"The table compares several cell types ({', '.join(map(repr, types.unique()[:5]))}), which this "
+                "picture would mix; choose the rows of one."
+            )
+        names = {f"weight_{first}": "first", f"weight_{second}": "second"}
+        return of_all[["source", "target", *names, "q_value"]].rename(columns=names)
+    found = as_network(network)  # type: ignore[arg-type]
+    one, two = (weights_of(found, name)[0] for name in (first, second))
+    either = (abs(one) + abs(two)).tocoo()
+    values = {"first": one, "second": two}
+    ends = {"source": found.genes[either.col], "target": found.genes[either.row]}
+    return pd.DataFrame(ends | {name: np.asarray(w[either.row, either.col]).ravel() for name, w in values.items()})
+
+
+def within_and_between(
+    edges: pd.DataFrame | SignedNetwork | AnnData | RunLike,
+    count: int = 400,
+    *,
+    ax: Axes | None = None,
+    show: bool | None = None,
+) -> Axes:
+    """One dot for each of the `count` strongest edges: its weight within states against its correlation between them.
+
+    edges: a run, its network, or a table with source, target, weight, within, between and, if known, confidence.
+    A network (run.network) tells the two apart where differences between states have no part in its weights.
+    Darker dots are more confident. Edges on the horizontal line have nothing within states: composition alone may
+    explain them. Where a dot is in a corner, both kinds of evidence agree; where their signs differ, states differ
+    against what their own cells say.   ax, show: as in grn.plots.
+    """
+    table = as_edges(edges)
+    wanted = "edges told apart (run, run.edges, or a network whose weights are those within states)"
+    table = columns_of(table, wanted, gaps=("within", "between"))
+    axes = canvas(ax, 6.4, 5.0)
+    known = table[table["within"].notna() & table["between"].notna()].head(count)
+    if known.empty or not (known["between"] != 0).any():
+        return shown(note(axes, "The cells have one state, so nothing is between states."), ax, show)
+    confidence = known["confidence"].fillna(0.5).to_numpy() if "confidence" in known else np.ones(len(known))
+    order = np.argsort(confidence, kind="stable")  # the most confident on top
+    axes.axhline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
+    axes.axvline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
+    look: dict[str, Any] = {
+        "s": 20,
+        "cmap": "viridis_r",
+        "vmin": 0.5,
+        "vmax": 1.0,
+        "edgecolors": "white",
+        "linewidths": 0.3,
+    }
+    x, y = (known[name].to_numpy()[order] for name in ("between", "within"))
+    dots = axes.scatter(x, y, c=confidence[order], zorder=2, **look)
+    axes.set_xlim(-1.08, 1.08)
+    height = 1.15 * float(known["within"].abs().max()) or 1.0
+    axes.set_ylim(-height, height)
+    # The strongest edges within states, and the strongest that have nothing there.
+    strongest = known.reindex(known["within"].abs().sort_values(ascending=False, kind="stable").index)
+    only_between = known[known["within"].abs() < 0.05 * height]
+    named = pd.concat([strongest.head(NAMED // 2), only_between.head(NAMED // 2)]).drop_duplicates(["source", "target"])
+    names = named[["between", "within", "source", "target"]].itertuples(index=False)
+    name_edges(axes, names, apart=(0.45, 0.055 * height), turn=0.0)
+    axes.set_xlabel("between: correlation of the states' levels")
+    axes.set_ylabel("within: weight of differences between cells of one state")
+    plain(axes, "Edges within states and between them")
+    label = "confidence that the sign is right"
+    colour_bar(whole(axes), dots, label, size=9, ax=axes, shrink=0.6, aspect=18, pad=0.02)
+    return shown(axes, ax, show)
+
+
+def name_edges(
+    axes: Axes, edges: Iterable[tuple[float, float, str, str]], *, apart: tuple[float, float], turn: float
+) -> None:
+    """Writes "source → target" beside each dot, left of it where its x is above `turn`; none over an earlier one.
+
+    edges: x, y, source and target of each, the most important first.   apart: how far two names must be from each other
+    in x or in y, in units of the axes.
+    """
+    taken: list[tuple[float, float]] = []
+    for x, y, source, target in edges:
+        if any(abs(x - other_x) < apart[0] and abs(y - other_y) < apart[1] for other_x, other_y in taken):
+            continue
+        taken.append((x, y))
+        left = x > turn
+        look: dict[str, Any] = {"xytext": (-6 if left else 6, 0), "ha": "right" if left else "left", "zorder": 4}
+        look |= {"textcoords": "offset points", "va": "center", "fontsize": 7.5, "fontstyle": "italic", "color": INK}
+        axes.annotate(
+            f"{short(source, 10)} → {short(target, 10)}",
+            (x, y),
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
+            **look,
+        )

@@ -1,0 +1,48 @@
+"""The genes that speak for a cell type and against it, as bars."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from grn.errors import DataError
+from grn.plots.given import unknown
+from grn.plots.style import DOWN, UP, canvas, note, plain, short, shorten, shown
+from grn.plots.tables import columns_of
+
+
+def cell_type_genes(
+    table: pd.DataFrame,
+    cell_type: str | None = None,
+    *,
+    top: int = 10,
+    ax: Axes | None = None,
+    show: bool | None = None,
+) -> Axes:
+    """The `top` genes that speak for a cell type most, and as many that speak against it, and how much they do.
+
+    table: of `grn.explain`.   cell_type: which of its types; None: its only one.   ax, show: as in grn.plots.
+    Raises UserError for another table, a type that it does not have, and several types without a choice.
+    """
+    wanted = "the table that grn.explain returns"
+    table = columns_of(table, wanted, texts=("cell_type", "gene"), numbers=("effect",))
+    types = list(dict.fromkeys(table["cell_type"]))
+    if cell_type is None and len(types) > 1:
+        raise DataError(f"The table has {len(types)} cell types; give cell_type one of them, as {types[0]!r}.")
+    chosen = types[0] if cell_type is None else cell_type
+    if chosen not in types:
+        raise unknown("cell type", chosen, types, "The table")
+    own = table[table["cell_type"] == chosen].sort_values("effect", ascending=False, kind="stable")
+    speaking = pd.concat([own[own["effect"] > 0].head(top), own[own["effect"] < 0].tail(top)])
+    axes = canvas(ax, 4.6, 0.21 * max(len(speaking), 4) + 0.9)
+    if speaking.empty:
+        return shown(note(axes, f"No gene speaks for {short(chosen)} or against it."), ax, show)
+    places, effects = np.arange(len(speaking)), speaking["effect"].to_numpy(float)
+    axes.barh(places, effects, color=np.where(effects > 0, UP, DOWN), height=0.72)
+    axes.set_yticks(places, shorten(speaking["gene"], 20), fontsize=8.5)
+    axes.invert_yaxis()
+    axes.axvline(0, color="#999999", linewidth=0.8)
+    axes.set_xlabel("change of the type's log odds: blue speaks for it, red against it", fontsize=8.5)
+    plain(axes, f"What tells {short(chosen, 26)}")
+    return shown(axes, ax, show)

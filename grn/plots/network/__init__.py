@@ -1,1 +1,0 @@
-"""Pictures of networks: one a file."""

@@ -1,1 +1,0 @@
-"""Pictures of a run: how training went, and what was scored."""

@@ -1,0 +1,86 @@
+"""Checks kernels of this GPU against float64, and remembers what was found, so that no first use has to wait.
+
+    python -m flashsign.check                                      # all kernels of attention: minutes
+    python -m flashsign.check triton_moments bfloat16 64           # one, with heads of 64
+
+An installation calls check_kernels() for the dtypes and widths that it will use.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from flashsign.dispatch import KERNELS, WIDEST, device_facts, has_hopper
+from flashsign.edges.edge_sums import kernel_problem
+from flashsign.operators.verify import RIGHT, WRONG, Place, checked, describe_pair, problem_of, remember
+from flashsign.tuning import tables
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+WIDTHS = (16, 32, 64, 128, 256)
+
+
+class Checked(NamedTuple):
+    """A kernel with its dtype and width, the seconds that its check took, and what is wrong with it, "" for nothing."""
+
+    name: str
+    seconds: float
+    problem: str
+
+
+def check_kernels(
+    dtypes: Sequence[torch.dtype] = DTYPES, widths: Sequence[int] = WIDTHS, values: int | None = None
+) -> Iterator[Checked]:
+    """Checks every kernel of attention and edge sums for these dtypes and widths of heads on the current device, one
+    after the other, whatever is known of them. values: width of values, by default that of heads."""
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    names = [name for name in KERNELS if name.startswith("triton_") and "parallel" not in name]
+    for name in (*names, "edge_sums"):
+        for dtype in dtypes:
+            for width in widths:
+                key = dtype.itemsize, width
+                fits = {
+                    "triton_small_bags": key in tables.SMALL_BAGS,
+                    "triton_stream_hopper": key in tables.HOPPER and has_hopper(device_facts(device)),
+                    "triton_moments": width <= WIDEST["moments"],
+                }
+                own = width if values is None or name in ("triton_stream_hopper", "edge_sums") else values
+                if fits.get(name, True):
+                    yield _checked(Place(name, dtype, width, own, device))
+
+
+def _checked(place: Place) -> Checked:
+    started = time.monotonic()
+    kernel, dtype, width, values, device = place
+    q = torch.empty(0, width, dtype=dtype, device=device)
+    if kernel == "edge_sums":
+        problem = checked(lambda: kernel_problem(dtype, width, device))
+    else:
+        problem = checked(lambda: problem_of(kernel, q, values))  # type: ignore[arg-type]
+    remember(place, problem)
+    return Checked(place.name, time.monotonic() - started, problem)
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments:
+        kernel, dtype, width, *rest = arguments
+        values = int(rest[0]) if rest else int(width)
+        device = torch.device("cuda", int(rest[1]) if len(rest) > 1 else 0)
+        torch.cuda.set_device(device)
+        found = _checked(Place(kernel, getattr(torch, dtype), int(width), values, device))
+        print(found.problem)
+        return WRONG if found.problem else RIGHT
+    wrong = 0
+    print(describe_pair(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
+    for each in check_kernels():
+        wrong += bool(each.problem)
+        print(f"{each.name:<36}{each.seconds:6.1f} s  {each.problem or 'right'}", flush=True)
+    return WRONG if wrong else RIGHT
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

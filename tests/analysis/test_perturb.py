@@ -1,0 +1,204 @@
+"""Perturbations of a run: laws of the changes, what tables and cells hold, and what is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import anndata
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+import grn
+from grn.analysis.perturb import shift_in_embedding
+from grn.analysis.perturb_mechanism import Association, Mechanism
+from grn.errors import ConfigError, DataError
+from grn.model.signed.regulation import Regulation
+
+SMALL = {"regulation.steps": 40, "regulation.members": 4}
+REGULATORS, TARGETS = 3, 30
+
+
+@pytest.fixture(scope="module")
+def cells():
+    """R1 raises G1 to G10 and lowers G11 to G20, R2 raises R3, which raises G21 to G30. The types differ in R1."""
+    generator = np.random.default_rng(0)
+    types = np.repeat(["low", "high"], 150)
+    r1 = generator.normal(0, 1, 300) + 1.5 * (types == "high")
+    r2 = generator.normal(0, 1, 300)
+    r3 = 0.8 * r2 + 0.6 * generator.normal(0, 1, 300)
+    targets = np.repeat(np.stack([r1, -r1, r3], 1), 10, axis=1) + 0.5 * generator.normal(0, 1, (300, TARGETS))
+    values = np.exp(0.4 * np.column_stack([r1, r2, r3, targets]) + 2.5)
+    adata = anndata.AnnData(generator.poisson(values).astype(np.float32))
+    adata.var_names = ["R1", "R2", "R3", *(f"G{n + 1}" for n in range(TARGETS))]
+    adata.obs_names = [f"cell {n}" for n in range(300)]
+    adata.obs["type"] = types
+    adata.obs["half"] = np.tile(["a", "b"], 150)
+    adata.obsm["X_flat"] = np.column_stack([r1, r2])
+    return adata
+
+
+@pytest.fixture(scope="module")
+def run(cells):
+    return grn.train(
+        cells, label_key="type", regulators=["R1", "R2", "R3"], max_steps=60, set=SMALL, seed=0, quiet=True
+    )
+
+
+def test_the_direction_of_planted_effects_is_right(run, cells):
+    found = grn.perturb(run, knockout="R1", data=cells).var
+    assert (found.loc[[f"G{n}" for n in range(1, 11)], "grn_effect"] < -0.5).all()
+    assert (found.loc[[f"G{n}" for n in range(11, 21)], "grn_effect"] > 0.5).all()
+    planted = found.iloc[REGULATORS : REGULATORS + 20]["grn_effect"].abs()
+    assert planted.min() > 2 * found.iloc[REGULATORS + 20 :]["grn_effect"].abs().max()
+    raised = grn.perturb(run, overexpress="R1", data=cells).var["grn_effect"]
+    down = found["grn_effect"]
+    chosen = [f"G{n}" for n in range(1, 21)]
+    assert (np.sign(raised[chosen]) == -np.sign(down[chosen])).all()
+
+
+def test_a_knock_down_lies_between_nothing_and_the_knock_out(run, cells):
+    out, half, all_left = (
+        grn.perturb(run, data=cells, **options).var["grn_effect"]
+        for options in ({"knockout": "R1"}, {"knockdown": "R1"}, {"knockdown": "R1", "remaining": 1.0})
+    )
+    # Counts are log1p of counts, so that float32 leaves a little where the count is divided by one.
+    assert np.abs(all_left).max() < 1e-3
+    strong = out.abs() > 0.5
+    assert ((half / out)[strong].between(0.02, 0.98)).all()
+
+
+def test_a_second_step_reaches_the_targets_of_a_target(run, cells):
+    chain = [f"G{n}" for n in range(21, 31)]
+    one, two = (grn.perturb(run, knockout="R2", steps=steps, data=cells).var["grn_effect"] for steps in (1, 2))
+    assert one["R3"] < -0.3
+    assert two[chain].mean() < one[chain].mean() - 0.1
+
+
+def test_tables_layers_and_shifts_agree(run, cells):
+    found = grn.perturb(run, knockout=["R1"], cell_type="high", where={"half": "a"}, basis="X_flat", data=cells)
+    assert found.shape == (75, REGULATORS + TARGETS) and set(found.obs["half"]) == {"a"}
+    change = found.layers["grn_change"]
+    np.testing.assert_allclose(change.mean(0), found.var["grn_change"], atol=1e-4)
+    np.testing.assert_allclose(change[:, 0], -found.X.toarray()[:, 0], atol=1e-5)
+    assert found.var["grn_perturbed"].tolist() == [True] + [False] * (REGULATORS + TARGETS - 1)
+    others = found.var["grn_sd"].drop(index="R1")
+    assert found.var.loc["R1", "grn_sd"] == 0 and (others > 0).any() and others.notna().all()
+    assert np.linalg.norm(found.obsm["X_grn_shift"], axis=1).min() > 0
+    assert found.obsm["X_flat_shift"].shape == (75, 2)
+    assert found.obsm["X_flat_shift"][:, 0].mean() < 0, "cells without R1 do not move towards cells with less of it"
+    np.testing.assert_allclose(found.obsm["grn_probabilities_change"].sum(1), 0, atol=1e-5)
+    before = grn.predict(cells[found.obs_names].copy(), run, quiet=True)
+    assert before.obs["grn_cell_type"].tolist() == found.obs["grn_cell_type_before"].tolist()
+    assert found.uns["grn_perturb"]["perturbation"] == "knock-out of R1"
+
+
+def test_the_file_reads_back_equal(run, cells, tmp_path):
+    found = grn.perturb(run, overexpress="R2", data=cells)
+    found.write_h5ad(tmp_path / "found.h5ad")
+    again = anndata.read_h5ad(tmp_path / "found.h5ad")
+    np.testing.assert_array_equal(again.layers["grn_change"], found.layers["grn_change"])
+    assert again.var.equals(found.var) and list(again.uns["grn_perturb"]["overexpress"]) == ["R2"]
+
+
+def test_a_screen_finds_the_regulator_in_which_two_types_differ(run, cells):
+    found = grn.screen(run, "high", "low", data=cells, quiet=True).set_index("gene")
+    assert found.index[0] == "R1" and found.loc["R1", "towards"] > 0.3
+    assert found.drop(index="R1")["towards"].abs().max() < 0.3 * found.loc["R1", "towards"]
+    back = grn.screen(run, "low", "high", kind="overexpress", data=cells, quiet=True)
+    assert back["gene"][0] == "R1" and back["towards"][0] > 0.3
+    away = grn.screen(run, "low", "high", data=cells, quiet=True).set_index("gene")
+    assert away.loc["R1", "towards"] < 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"knockout": "R1, R2"},
+        {"knockout": "R1a"},
+        {"knockout": "G1"},
+        {"knockout": ["R1", "R2"], "knockdown": "R1"},
+        {"knockout": "R1", "cell_type": "lo"},
+        {"knockout": "R1", "where": {"half": "c"}},
+        {"knockout": "R1", "where": {"halves": "a"}},
+        {"knockout": "R1", "steps": 0},
+        {"knockdown": "R1", "remaining": 2},
+        {"knockout": "R1", "basis": "X_umap"},
+    ],
+)
+def test_what_cannot_be_is_one_sentence(run, cells, options):
+    with pytest.raises((DataError, ConfigError)) as refused:
+        grn.perturb(run, data=cells, **options)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_screen_is_from_one_type_to_another(run, cells):
+    with pytest.raises(DataError, match="name two that differ"):
+        grn.screen(run, "low", "low", data=cells)
+
+
+@pytest.mark.parametrize("levels_follow", [True, False])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_nothing_perturbed_is_nothing_changed(make_regulation, levels_follow, steps):
+    mechanism, measured, basal, states = drawn(make_regulation, levels_follow)
+    same = mechanism.effects(measured, basal, states, {1: measured[:, 1].clone()}, steps)
+    assert same.abs().max() < 1e-9
+
+
+def test_one_step_is_the_difference_of_two_predictions(make_regulation):
+    mechanism, measured, basal, states = drawn(make_regulation, levels_follow=False)
+    layer, changed = mechanism.layer, measured.clone()
+    changed[:, 2] = 0
+    expected = layer(changed, basal, states) - layer(measured, basal, states)
+    found = mechanism.effects(measured, basal, states, {2: torch.zeros(len(measured)).double()}, 1)
+    torch.testing.assert_close(found.mean(0), expected)
+
+
+def test_association_counts_the_less_the_better_slopes_predict_levels_and_is_not_propagated(make_regulation):
+    """Two states: gene 5 goes with the regulator in column 1, gene 6 against it, gene 7 with neither."""
+    pooled, by_state = make_regulation(), make_regulation(states=2, seed=4)
+    membership = np.repeat(np.eye(2, dtype=np.float32), 10, 0)
+    regulator, multiplicity = int(pooled.regulators[1]), np.random.default_rng(0).random((20, 12)).astype(np.float32)
+    multiplicity[:, [regulator, 5]] += 3 * membership[:, :1]
+    multiplicity[:, 6] += 3 * membership[:, 1]
+    cells = SimpleNamespace(multiplicity=sparse.csr_matrix(multiplicity), basal=np.ones(20, np.float32))
+    states, sd = SimpleNamespace(membership=membership), torch.as_tensor(multiplicity.std(0))
+    pooled, by_state = pooled.float(), by_state.float()
+
+    def of(error):
+        return Association.of(Regulation(pooled, by_state, error), cells, states, sd)
+
+    assert of(1.2) is None and of(None) is None
+    sure, unsure = of(0.5), of(0.9)
+    assert sure.share == 0.5**4 / 2 and unsure.share == pytest.approx(0.9**4 / 2)
+    column = sure.slopes[:, 1]
+    assert column[5] > 0 > column[6] and abs(column[7]) < 0.3 * column[5] and column[regulator] == 0
+    measured, basal, one_state = torch.as_tensor(multiplicity[:, pooled.regulators]), torch.ones(20), torch.ones(20, 1)
+    for steps in (1, 3):
+        asked = (measured, basal, one_state, {1: torch.zeros(20)}, steps)
+        slopes = Mechanism.of(Regulation(pooled, by_state, 0.5), sd).effects(*asked)
+        both = Mechanism.of(Regulation(pooled, by_state, 0.5), sd, sure).effects(*asked)
+        torch.testing.assert_close(both, (1 - sure.share) * slopes - sure.share * measured[:, 1:2] * column)
+
+
+def drawn(make_regulation, levels_follow):
+    pooled, by_state = make_regulation(), make_regulation(states=2, seed=4)
+    for layer in (pooled, by_state):
+        layer.predicts_ranks[1] = 1
+    mechanism = Mechanism.of(Regulation(pooled, by_state, 0.5 if levels_follow else 1.5), torch.ones(12).double())
+    assert mechanism.layer is (pooled if levels_follow else by_state) and mechanism.members.tolist() == [0]
+    generator = torch.Generator().manual_seed(0)
+    measured = 3 * torch.rand(7, 3, generator=generator, dtype=torch.float64)
+    states = torch.rand(7, mechanism.layer.states, generator=generator, dtype=torch.float64)
+    return mechanism, measured, torch.ones(7).double(), states / states.sum(1, keepdim=True)
+
+
+def test_a_cell_that_does_not_move_stays_and_others_go_to_their_neighbours():
+    everyone = np.array([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
+    embedding = np.array([[0.0], [5.0], [-5.0], [0.0]])
+    shift = np.array([[0.2, 0.0], [0.0, 0.0]])
+    rows = np.array([0, 3])
+    moved = shift_in_embedding(shift, everyone[rows], everyone, embedding, rows)
+    assert moved[0, 0] > 1 and moved[1, 0] == 0
