@@ -15,8 +15,8 @@ Tokens are genes i, the basal gene b (the last key; its multiplicity is the cell
 a, g > 0, so that the sign of a score is the sign of its effect. q, k and d belong to genes, not to cells: the scores of
 a block are one matrix a state. `attention.py` has the same numbers by flashsign.spherical_attention.
 
-Letters: P members, G groups of cells that share a state, B cells of a group, N genes, n of them asked for, R regulators,
-H heads, E head width, S states, Z width of a summary, K types.
+Letters: P members, G groups of cells that share a state, B cells of a group, N genes, n of them asked for,
+R regulators, H heads, E head width, S states, Z width of a summary, K types.
 """
 
 from __future__ import annotations

@@ -130,8 +130,15 @@ def types(path, split, options):
 
     def make(rows, like=None):
         return Cells(
-            to(x[rows]), to(f["regulators"]), to(depth[rows]), to(labels[rows]) if whole and like is None else None, 1.0, None,
-            like, to(labels[rows]), to(counts[rows]), to(unit[rows]))  # fmt: skip
+            to(x[rows]),
+            to(f["regulators"]),
+            to(depth[rows]),
+            state=to(labels[rows]) if whole and like is None else None,
+            like=like,
+            labels=to(labels[rows]),
+            counts=to(counts[rows]),
+            count_unit=to(unit[rows]),
+        )
 
     cells = make(train)
     started = time.time()
