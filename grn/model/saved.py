@@ -109,9 +109,7 @@ class TrainedModel:
                 classes=classes if reader is None else 0,
                 property=card["property_key"] is not None,
                 regulation=_regulation(card["regulation"], tensors),
-                reader=None
-                if shape is None
-                else CellReader(genes, classes, ReaderShape(**shape)).requires_grad_(False),
+                reader=reader,
             )
             model.load_state_dict(tensors)
             return TrainedModel(

@@ -11,20 +11,18 @@ E head width, R regulators.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
-from flashsign import mlp, normalised_attention, spherical_attention
+from flashsign import normalised_attention, spherical_attention
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
-from grn.errors import ConfigError
 from grn.model.cell_reader import CellReader
 from grn.model.compile import Fusible, fusible
 from grn.model.layout import Layout
@@ -32,8 +30,6 @@ from grn.model.signed.regulation import Regulation
 
 QKV = tuple[Tensor, Tensor, Tensor]
 EPS = 1e-6  # added under the root of the L2 normaliser, relative to its largest value: scores may all be near zero
-# A loop over slices with a backward of its own, of which torch.compile could make nothing faster.
-_folded_mlp = torch.compiler.disable(mlp)
 # Called once a layer with (layer, q, k, v, multiplicity) of the gene queries: this is how read-outs see the attention.
 Observer = Callable[[int, Tensor, Tensor, Tensor, Tensor], None]
 
@@ -107,12 +103,9 @@ class Attention(nn.Module):
         packing = {"offsets": key_offsets, "query_offsets": query_offsets}
         if self.normaliser == "spherical":
             out = spherical_attention(q, k, v, multiplicity, **packing, eps=self.eps, group=group)
-        elif group is None:
-            out = normalised_attention(q, k, v, multiplicity, **packing, normaliser=self.normaliser)
         else:
-            raise ConfigError(
-                f"model.attention {self.normaliser} cannot share the genes of a cell; set it to spherical."
-            )
+            assert group is None, "Config refuses other normalisers with trainer.gene_parallel"
+            out = normalised_attention(q, k, v, multiplicity, **packing, normaliser=self.normaliser)
         return (out if packed else out.transpose(1, 2)).flatten(-2)
 
 
@@ -130,12 +123,7 @@ class MessageDropout(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """One map h -> h + f(norm(h)), applied `iterations` times with the same weights.
-
-    implementation: "plain", or "fold", which computes the same without its hidden layer in memory (flashsign.mlp).
-    """
-
-    implementation: Literal["plain", "fold"] = "plain"
+    """One map h -> h + f(norm(h)), applied `iterations` times with the same weights."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -147,14 +135,8 @@ class FeedForward(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         for _ in range(self.iterations):
-            h = h + self.dropout(self.update(self.norm(h)))
+            h = h + self.dropout(self.down(F.gelu(self.up(self.norm(h)))))
         return h
-
-    def update(self, x: Tensor) -> Tensor:
-        """f(x) of tokens [.., D]."""
-        if self.implementation == "fold":
-            return _folded_mlp(x, self.up.weight, self.down.weight, self.up.bias, self.down.bias)
-        return self.down(F.gelu(self.up(x)))
 
 
 class Block(Fusible):
@@ -208,8 +190,6 @@ class Model(Fusible):
     that reads every gene, it becomes the summary, the only path from a cell to its class logits. The summary is never
     a key: a gene's prediction depends on the regulators alone, so that no path goes around the regulatory network.
 
-    over_genes: names of the objectives that predict genes from the summary. Only training needs their heads.
-
     regulation: the regulation layers, already trained, or None. The pooled one predicts what the regulators do on
     average, and the blocks learn the rest.
 
@@ -235,7 +215,6 @@ class Model(Fusible):
         regulators: Tensor | None = None,
         classes: int = 0,
         property: bool = False,
-        over_genes: Sequence[str] = (),
         regulation: Regulation | None = None,
         reader: CellReader | None = None,
     ):
@@ -250,7 +229,6 @@ class Model(Fusible):
         self.multiplicity_bias = nn.Parameter(torch.empty(genes))
         self.cell_type = nn.Linear(config.width, classes) if classes else None
         self.property = nn.Linear(config.width, 1) if property else None
-        self.over_genes = nn.ModuleDict({name: nn.Linear(config.width, genes) for name in over_genes})
 
         is_regulator = torch.ones(genes, dtype=torch.bool)
         if regulators is not None:
@@ -272,8 +250,8 @@ class Model(Fusible):
         # Predictions start at each gene's mean, logits at equal odds.
         nn.init.zeros_(self.multiplicity)
         nn.init.zeros_(self.multiplicity_bias)
-        for head in (self.cell_type, self.property, *self.over_genes.values()):
-            if isinstance(head, nn.Linear):
+        for head in (self.cell_type, self.property):
+            if head is not None:
                 nn.init.zeros_(head.weight)
 
     def forward(self, bags: Bags, observe: Observer | None = None) -> Prediction:
