@@ -70,10 +70,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.query_heads * head, config.width, bias=False)
 
     def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[QKV, QKV]:
-        """(q, k, v) of the gene queries and (q, k, v) of the summary, each [.., heads * E].
-
-        keys: positions of the tokens that gene queries read (None: all).
-        """
+        """(q, k, v) of the gene queries and of the summary, each [.., heads * E]. keys: see Layout."""
         k, v = self.key(tokens), self.value(tokens)
         of_keys = (k, v) if keys is None else (k.index_select(-2, keys), v.index_select(-2, keys))
         return (self.query(tokens), *of_keys), (self.query(summary), k, v)
@@ -89,10 +86,7 @@ class Attention(nn.Module):
         return to_genes, to_summary
 
     def attend(self, q, k, v, multiplicity, query_offsets, key_offsets, group, observe=None) -> Tensor:
-        """Attention of queries q [.., H * E] to keys k and values v [.., key heads * E] -> [.., H * E].
-
-        multiplicity: of each key.   query_offsets, key_offsets: where each bag starts; None for dense bags.
-        """
+        """Queries q [.., H * E], keys k and values v [.., key heads * E] -> [.., H * E]. multiplicity: of each key."""
         packed = key_offsets is not None
         q = _split_heads(q, self.query_heads, packed)
         k, v = (_split_heads(x, self.key_heads, packed) for x in (k, v))
@@ -156,12 +150,10 @@ class Block(Fusible):
 
     @fusible
     def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[QKV, QKV]:
-        """Attention.project of the normalised tokens and summaries."""
         return self.attention.project(self.norm(tokens), self.norm(summary), keys)
 
     @fusible
     def combine(self, tokens: Tensor, to_genes: Tensor, summary: Tensor, to_summary: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds the messages to their tokens and applies the feed-forward map."""
         output = self.attention.output
         tokens = self.feed_forward(tokens + self.dropout(output(to_genes)))
         summary = self.feed_forward(summary + self.dropout(output(to_summary)))
@@ -170,12 +162,8 @@ class Block(Fusible):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model predicts for a batch of bags.
-
-    multiplicity: expected multiplicity of every gene of the bags, shaped like bags.multiplicity, float32.
-    cell [C, D]: the summary of each cell.   logits [C, classes]: of the cell types, or None.   property [C]: in the
-    unit of its obs column, or None.
-    """
+    """multiplicity: expected, of every gene of the bags, shaped like bags.multiplicity, float32.   cell [C, D]: the
+    summary of each cell.   logits [C, classes]: or None.   property [C]: in the unit of its obs column, or None."""
 
     multiplicity: Tensor
     cell: Tensor
@@ -190,14 +178,10 @@ class Model(Fusible):
     that reads every gene, it becomes the summary, the only path from a cell to its class logits. The summary is never
     a key: a gene's prediction depends on the regulators alone, so that no path goes around the regulatory network.
 
-    regulation: the regulation layers, already trained, or None. The pooled one predicts what the regulators do on
-    average, and the blocks learn the rest.
-
-    reader: the cell reader, already trained, or None. It then tells the cell types and represents the cells, outside of
-    training; the summary of the blocks serves the other objectives.
-
-    group: the processes of gene parallelism, each with a part of each bag's genes (Bags.part_of_genes), which make the
-    same calls. They exchange data in attention alone: each process predicts its own genes and has the whole summary.
+    regulation: the trained regulation layers, or None. The blocks learn what the pooled one does not predict.
+    reader: the trained cell reader, or None. Outside of training it tells the cell types and represents the cells.
+    group: the processes of gene parallelism, each with a part of each bag's genes (Bags.part_of_genes). They exchange
+    data in attention alone: each process predicts its own genes and has the whole summary.
     """
 
     group: ProcessGroup | None = None
@@ -240,7 +224,6 @@ class Model(Fusible):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Sets every initial value."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=1 / math.sqrt(module.in_features))
@@ -255,7 +238,7 @@ class Model(Fusible):
                 nn.init.zeros_(head.weight)
 
     def forward(self, bags: Bags, observe: Observer | None = None) -> Prediction:
-        """The prediction for dense or packed bags. observe: see `encode`."""
+        """observe: is called with the attention's inputs in every layer."""
         layout = Layout.of(bags, self.is_regulator, self.group)
         tokens, summary = self.encode(bags, layout, observe)
         cell = self.norm(summary if bags.packed else summary[:, 0])
@@ -266,10 +249,7 @@ class Model(Fusible):
         return Prediction(self.expected_multiplicity(tokens, layout, bags), cell, logits, expected_property)
 
     def encode(self, bags: Bags, layout: Layout, observe: Observer | None = None) -> tuple[Tensor, Tensor]:
-        """The vectors of the tokens and of the summaries after the last block, before the last norm.
-
-        observe: is called with the attention's inputs in every layer.
-        """
+        """The vectors of the tokens and of the summaries after the last block, before the last norm."""
         tokens, summary = self.embedding(layout.embedding_rows), self.embedding.basal(bags.cells)
         if bags.packed:
             summary = summary[:, 0]
@@ -325,7 +305,6 @@ class Model(Fusible):
         return all_genes.index_put((bags.bag_of_gene(), bags.genes), bags.multiplicity)
 
     def expected_property(self, cell: Tensor) -> Tensor | None:
-        """Summaries [C, D] -> the expected property [C], in the unit of its obs column."""
         if self.property is None:
             return None
         mean, sd = self.property_scale

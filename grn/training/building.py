@@ -64,10 +64,9 @@ def has_other_objectives(config: Config) -> bool:
 
 
 def wants_reader(config: Config, cells: Cells, split: Split) -> bool:
-    """Whether a cell reader tells the cell types; otherwise the transformer's summary does, where there are types.
+    """Whether a cell reader tells the cell types, and not the transformer's summary.
 
-    The summary does where cell types are all that is learned, so that the transformer has a task, and with gene
-    parallelism, where no process has all genes of a cell.
+    The summary does where cell types are its only task, and where no process has all genes of a cell.
     """
     return bool(
         config.cell_reader.members
