@@ -24,12 +24,11 @@ def command(
 ) -> None:
     """Write a configuration for these cells: every field with its default and reason, and what was found in them."""
     from grn.cli.tables import refuse_output
-    from grn.io.atomic import refuse_unwritable, write_text
+    from grn.io.atomic import write_text
 
     name = re.sub(r"[^\w.-]+", "_", Path(path).stem).strip("_") or "cells"
     output = output or Path(f"{name}.yaml")
-    refuse_output(output, "init", (".yaml", ".yml"))
-    refuse_unwritable(output)
+    refuse_output(output, (".yaml", ".yml"))
 
     from grn.cells.describe import describe
     from grn.cli.console import console, plain
