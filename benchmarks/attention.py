@@ -28,7 +28,7 @@ from attention_parts.packed import packed_rows
 from attention_parts.plan import DIRECTIONS, EXPECTED_MS, Plan, estimate
 from attention_parts.small import small_rows
 from attention_parts.tables import LEGEND, claims, header, line
-from machine import versions
+from results_file import versions
 
 HERE = Path(__file__).resolve().parent
 

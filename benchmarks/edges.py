@@ -24,8 +24,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from machine import versions
-from results_file import merged, ordered, write
+from results_file import merged, ordered, versions, write
 from torch import Tensor
 
 # Without a GPU the kernel runs in Triton's interpreter; the variable must be set before Triton is imported.

@@ -27,8 +27,7 @@ import torch
 from folds_parts import layers, losses
 from folds_parts.cases import Scale
 from folds_parts.measuring import rows_of
-from machine import versions
-from results_file import write
+from results_file import versions, write
 
 HERE = Path(__file__).resolve().parent
 PARTS = {

@@ -204,6 +204,7 @@ import sys
 from pathlib import Path
 import kill
 from grn.config.files import load_config
+from grn.io.run_folder import config_of
 from grn.training.run import train
 run = Path(sys.argv[1])
 said = lambda line: None

@@ -43,8 +43,7 @@ from scipy.stats import spearmanr
 from sets import NetworkSet, folder, load_sets
 from sklearn.metrics import roc_auc_score
 
-from grn.analysis.perturb_association import Association
-from grn.analysis.perturb_mechanism import Mechanism, cell_inputs
+from grn.analysis.perturb_mechanism import Association, Mechanism, cell_inputs
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.cells.preprocessing.moments import mean_and_sd

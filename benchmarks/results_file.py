@@ -1,12 +1,21 @@
-"""Tables of results as files that grow: the rows of a run replace earlier rows of the same keys, others stay."""
+"""Tables of results as files that grow: the rows of a run replace earlier rows of the same keys, others stay.
+
+And the device and the software that a benchmark ran on.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
+
+if TYPE_CHECKING:
+    import torch
 
 
 def merged(path: Path, found: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -38,3 +47,15 @@ def write(path: Path, table: pd.DataFrame) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     table.to_csv(temporary, index=False, float_format="%.6g")
     os.replace(temporary, path)
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """The device's name, and the releases of torch and Triton ("": none)."""
+    import torch
+
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = ""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"device": name, "torch": torch.__version__, "triton": triton}

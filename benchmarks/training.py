@@ -37,9 +37,8 @@ import pandas as pd
 import torch
 from attention_parts.clock import synchronise, times
 from attention_parts.methods import attempt
-from machine import versions
 from matplotlib.figure import Figure
-from results_file import merged, write
+from results_file import merged, versions, write
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from training_steps import (

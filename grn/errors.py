@@ -21,7 +21,9 @@ class UserError(Exception):
         self.shown = field
 
     def __str__(self) -> str:
-        text = self.problem if self.advice is None else f"{self.problem.rstrip('.')}; {self.advice.rstrip('.')}."
+        text = self.problem
+        if self.advice is not None:
+            text = f"{text.rstrip('.')}; {self.advice.rstrip('.')}" + ("" if self.advice.endswith("?") else ".")
         return text if self.shown is None else text.replace("{field}", self.shown)
 
 

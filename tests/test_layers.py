@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 # Groups on one level are separated by |. A group is a module or a whole folder of the package, and may hold several.
 LEVELS = {
     "grn": (
-        "__init__ errors messages bags io process_memory devices config",
+        "__init__ errors messages bags io process_memory devices threads config",
         "cells | model",
         "regulation",
         "networks",

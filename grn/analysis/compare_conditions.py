@@ -68,7 +68,7 @@ def compared_cells(
     Raises DataError where there are not two, or where a donor column names fewer than two donors of either.
     """
     number, values = _numbered(condition)
-    first, second = _chosen(str(condition.name), values, conditions, len(number))
+    first, second = _chosen(str(condition.name), values, conditions)
     known = np.isin(number, [first, second])
     _say_left_out(int((number == MISSING).sum()), f"no value in {condition.name!r}", say)
     donors = None
@@ -99,12 +99,10 @@ def _numbered(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
     return read_labels(pd.DataFrame({column.name: column}), str(column.name), "give another column")
 
 
-def _chosen(column: str, values: tuple[str, ...], conditions: Sequence[str] | None, cells: int) -> tuple[int, int]:
-    """Positions of the two conditions among the values of the column.   cells: how many have one of these values."""
+def _chosen(column: str, values: tuple[str, ...], conditions: Sequence[str] | None) -> tuple[int, int]:
+    """Positions of the two conditions among the values of the column."""
     listed = ", ".join(map(repr, values[:SHOWN])) + (", ..." if len(values) > SHOWN else "")
-    if conditions is None and (len(values) == 1 or 2 * len(values) > cells > 4):
-        raise DataError(f"Column {column!r} of obs has {len(values)} values ({listed}), which are no two conditions.")
-    if conditions is None and len(values) > 2:
+    if conditions is None and len(values) != 2:
         raise DataError(
             f"Column {column!r} of obs has {len(values)} values ({listed}); choose two of them with {{field}}.",
             field="conditions",

@@ -169,8 +169,9 @@ def check_names(table: pd.DataFrame, universe: Universe) -> None:
     named = pd.unique(pd.concat([table["source"], table["target"]]))
     if (universe.codes(turned) >= 0).any():
         advice = "its edges are the other way round: swap the columns of regulators and targets in one of the two"
-    elif not set(named) & set(scored) or not (advice := near_miss([str(n) for n in named if n not in scored], scored)):
-        advice = near_miss(map(str, named), scored) or "use the same kind of names in both"
+    else:
+        unknown = [str(name) for name in named if name not in scored]
+        advice = near_miss(unknown, scored) or "use the same kind of names in both"
     raise DataError(
         f"No edge of the network is from a regulator to a gene of the reference: its edges are like "
         f"{table['source'].iloc[0]!r} to {table['target'].iloc[0]!r}, the reference's like "

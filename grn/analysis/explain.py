@@ -47,8 +47,6 @@ def explain_types(
     if reader is None or not trained.classes:
         raise ConfigError("This model calls no cell types; train it again with labels and cell_reader.members: 8.")
     wanted = tuple(sorted({names.get(name, name) for name in trained.classes}))
-    if len(wanted) < 2:
-        raise ConfigError(f"{{field}} leaves one cell type, {wanted[0]!r}; give two names or more.", field="map")
     if cell_type is not None and cell_type not in wanted:
         near = names.get(cell_type) or nearest(cell_type, wanted)
         hint = f"did you mean {near!r}?" if near else f"it knows {', '.join(map(repr, wanted))}."

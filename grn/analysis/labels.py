@@ -123,9 +123,7 @@ def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:
     values = column_of(adata.obs, column, "labels", "obs")
     text = values.astype(object).map(str)
     known = (values.notna() & (text.str.strip() != "")).to_numpy()
-    if not known.any():
-        raise DataError(f"Column {column!r} of obs holds no labels; give another column.", field="labels")
-    return np.where(known, text.map(lambda name: names.get(name, name)).to_numpy(object), None)
+    return text.map(lambda name: names.get(name, name)).where(known, None).to_numpy(object)
 
 
 def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str], unassigned: str) -> LabelScores:

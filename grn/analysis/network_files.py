@@ -98,7 +98,8 @@ def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
     path = Path(path)
     check_exists(path)
     if key != KEY:
-        return _other_network(path, key)
+        inside = path / "network.h5ad" if path.is_dir() else path
+        return replace(network_of_anndata(read_anndata(inside), inside, key), of_run=(path / CONFIG).is_file())
     if path.is_dir():
         inside = path / "edges.parquet"
         if not inside.is_file():
@@ -162,14 +163,6 @@ def network_of_anndata(adata: AnnData, where: Path | str, key: str = KEY) -> Pre
     types = partial(_types_of_anndata, adata) if key == KEY else dict
     sign = sign if isinstance(sign, str) else ""
     return PredictedNetwork(edges.astype({"weight": np.float64}), genes, sign, read_types=types)
-
-
-def _other_network(path: Path, key: str) -> PredictedNetwork:
-    """varp[key] of a network.h5ad, or of the one in a run folder."""
-    inside = path / "network.h5ad" if path.is_dir() else path
-    if not inside.is_file() or not inside.name.lower().endswith(".h5ad"):
-        raise DataError(f"{path} has no varp[{key!r}]; give a network.h5ad or a run folder with one.", field="key")
-    return replace(network_of_anndata(read_anndata(inside), inside, key), of_run=(path / CONFIG).is_file())
 
 
 def _types_of_file(path: Path) -> dict[str, pd.DataFrame]:
@@ -247,12 +240,9 @@ def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwo
         edges["sign"] = np.sign(numbers(where, table[columns[2]])).astype(np.int64)
     else:
         edges["sign"] = _signs(where, table[columns[2]])
-    unique = unique_edges(edges)
-    if unique.empty:
-        raise DataError(f"{where} has no edge between two different genes; give a reference with such edges.")
     labels = cell_types(where, table)
     by_type = {} if labels is None else {label: unique_edges(edges[labels == label]) for label in pd.unique(labels)}
-    return ReferenceNetwork(unique, name, _conflicts(edges), by_type)
+    return ReferenceNetwork(unique_edges(edges), name, _conflicts(edges), by_type)
 
 
 def _signs(where: Path | str, column: pd.Series) -> np.ndarray:

@@ -12,8 +12,7 @@ import torch
 from anndata import AnnData
 from torch import Tensor
 
-from grn.analysis.perturb_association import Association
-from grn.analysis.perturb_mechanism import Mechanism
+from grn.analysis.perturb_mechanism import Association, Mechanism
 from grn.cells.cells import Cells
 from grn.cells.load import read_columns
 from grn.config.schema import Config
@@ -42,13 +41,11 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.genes:
             raise ConfigError("Nothing is perturbed: name a regulator to knock out, to knock down or to overexpress.")
-        if len(set(self.genes)) < len(self.genes):
-            raise ConfigError("A regulator is perturbed twice; name each once.")
 
     @classmethod
     def of_one(cls, kind: str, gene: str) -> Plan:
         """One perturbation of one gene."""
-        return cls(**{kind: (gene,)})
+        return cls(*((gene,) if kind == each else () for each in KINDS))
 
     @property
     def genes(self) -> tuple[str, ...]:
@@ -65,13 +62,10 @@ class Plan:
         for gene in self.genes:
             if gene in column:
                 continue
-            if gene in vocabulary:
-                raise DataError(
-                    f"{gene!r} is not among the {len(column)} regulators of this run; train with it in data.regulators."
-                )
             near = nearest(gene, column)
-            hint = f"did you mean {near!r}?" if near else f"its regulators are like {next(iter(column))!r}."
-            raise DataError(f"{gene!r} is not among the genes of this run; {hint}")
+            hint = f"did you mean {near!r}?" if near else f"these are like {next(iter(column))!r}."
+            hint = "train with it in data.regulators." if gene in vocabulary else hint
+            raise DataError(f"{gene!r} is not among the {len(column)} regulators of this run; {hint}")
         return {gene: column[gene] for gene in self.genes}
 
     def new_values(self, gene: str, cells: Cells, rows: np.ndarray, logarithmic: bool) -> Tensor:

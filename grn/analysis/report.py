@@ -11,14 +11,16 @@ from string import Template
 
 import pandas as pd
 
-from grn.analysis.report_edges import ALL, edges_json, edges_of_network, top_regulators
 from grn.analysis.summary import (
+    ALL,
     LOSSES,
     SCORES,
     class_rows,
     edge_columns,
     edge_rows,
     edge_titles,
+    edges_json,
+    edges_of_network,
     found_rows,
     levels_sentence,
     score_rows,
@@ -92,6 +94,7 @@ RATE = (
 )
 
 
+MOST_REGULATORS, TARGETS = 6, 4  # of a type, and genes that each raises or lowers
 EXPLORER = "Edges and network"  # its place on the page is in report.html
 TOP = (
     "<p>A regulator's place is that of its strongest edge in the type. Beside it, what it raises and what it lowers "
@@ -161,6 +164,32 @@ def write_report(
     path = folder / "report.html"
     write_text(path, page)
     return path
+
+
+def top_regulators(of_types: Mapping[str, pd.DataFrame], *, signed: bool) -> str:
+    """HTML: for each cell type its top regulators, each with the genes that it raises and lowers most.
+
+    of_types: edges of each type (or of all cells), sorted by |weight|. A regulator's place is that of its strongest
+    edge, so that none can fill a type by itself.
+    """
+    up, down = ("raises", "lowers") if signed else ("positive", "negative")
+    cards = []
+    for label, edges in of_types.items():
+        rows = []
+        for regulator in list(dict.fromkeys(edges["source"][edges["weight"] != 0]))[:MOST_REGULATORS]:
+            own = edges[edges["source"] == regulator]
+            parts = []
+            for word, colour, chosen in ((up, "up", own["weight"] > 0), (down, "down", own["weight"] < 0)):
+                genes = ", ".join(_gene(target, label) for target in own["target"][chosen].head(TARGETS))
+                parts.append(f'<td class="{colour}">{word + " " + genes if genes else ""}</td>')
+            rows.append(f"<tr><th>{_gene(regulator, label)}</th>{''.join(parts)}</tr>")
+        if rows:
+            cards.append(f'<div class="card"><h3>{escape(label)}</h3><table class="top">{"".join(rows)}</table></div>')
+    return f'<div class="cards">{"".join(cards)}</div>' if cards else ""
+
+
+def _gene(name: str, label: str) -> str:
+    return f'<span class="gene" data-gene="{escape(name)}" data-type="{escape(label)}">{escape(name)}</span>'
 
 
 def reproduce(config: Config, network: SignedNetwork) -> str:

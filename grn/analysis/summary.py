@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
+from grn.networks.signed_network import SignedNetwork, edge_list
+
 COMPOSITION = "composition"  # beside an edge that differences between states alone speak for
 LEAST_CONFIDENCE, LEAST_BETWEEN = 0.6, 0.5
+ALL = "all cells"
+EACH_SIGN = 4  # edges of each sign that every target has in each cell type
+MOST = 40_000  # in a report: about a megabyte
 
 SCORES = {
     "accuracy": "accuracy",
@@ -121,3 +127,57 @@ def edge_titles(signed: bool) -> tuple[str, str]:
     if signed:
         return "Strongest up-regulations", "Strongest down-regulations"
     return "Most positive weights (no sign claimed)", "Most negative weights (no sign claimed)"
+
+
+def strongest_of_targets(edges: pd.DataFrame, count: int = EACH_SIGN) -> pd.DataFrame:
+    """Of edges sorted by |weight|, the `count` strongest of each sign for each target and cell type, in that order."""
+    sign = edges["weight"] > 0
+    keys = [edges["target"], sign] + ([edges["cell_type"].astype(str)] if "cell_type" in edges else [])
+    return edges[(edges.groupby(keys, sort=False).cumcount() < count) & (edges["weight"] != 0)]
+
+
+def edges_of_network(network: SignedNetwork) -> pd.DataFrame:
+    """The edges of each type alone, where no table has more of them."""
+    tables = [edge_list(w, network.genes).assign(cell_type=label) for label, w in network.by_type.items()]
+    empty = edge_list(network.weights, network.genes).head(0).assign(cell_type="")
+    return pd.concat([empty, *map(strongest_of_targets, tables)], ignore_index=True)
+
+
+def edges_json(overall: pd.DataFrame, of_types: pd.DataFrame, *, signed: bool) -> tuple[str, int]:
+    """The edges of a report as JSON that may stand inside of HTML, and how many they are.
+
+    overall: over all cells, sorted by |weight|.   of_types: the same with a column cell_type. At most MOST are kept:
+    first the strongest edge of every target, then the second ones.
+    """
+    table = pd.concat([strongest_of_targets(overall).assign(cell_type=ALL), of_types], ignore_index=True)
+    table["cell_type"] = table["cell_type"].astype(str)
+    place = table.groupby([table["target"], table["cell_type"], table["weight"] > 0], sort=False).cumcount()
+    order = np.lexsort([-table["weight"].abs(), place])[:MOST]
+    table = table.iloc[np.sort(order)]
+    genes = sorted(set(table["source"]) | set(table["target"]))
+    types = list(dict.fromkeys([ALL, *table["cell_type"]]))
+    gene_at, type_at = pd.Index(genes), pd.Index(types)
+    composed = is_composition(table) if tells_apart(table) else np.zeros(len(table), dtype=bool)
+    content = {
+        "signed": signed,
+        "genes": genes,
+        "types": types,
+        "s": gene_at.get_indexer(table["source"]).tolist(),
+        "t": gene_at.get_indexer(table["target"]).tolist(),
+        "k": type_at.get_indexer(table["cell_type"]).tolist(),
+        "w": [float(f"{value:.3g}") for value in table["weight"]],
+        "c": _numbers(table, "confidence", 2),
+        "q": _numbers(table, "q_value", 3),
+        "n": (composed & (table["cell_type"] == ALL)).astype(int).tolist(),
+    }
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    # Inside of a script element nothing but these could end it, or begin a comment.
+    for mark in "<>&\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text, len(table)
+
+
+def _numbers(table: pd.DataFrame, column: str, digits: int) -> list[float | None]:
+    if column not in table:
+        return [None] * len(table)
+    return [None if pd.isna(value) else round(float(value), digits) for value in table[column]]

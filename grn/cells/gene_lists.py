@@ -44,53 +44,40 @@ AERTS = "https://resources.aertslab.org/cistarget/tf_lists"
 ANIMAL = "https://guolab.wchscu.cn/AnimalTFDB4_static/download/TF_list_final"
 YEAST = "https://raw.githubusercontent.com/flatironinstitute/inferelator/8e0c089e0b4b2f31647014be0a4361a47e9fbf7d"
 
-LISTS = {
-    each.name: each
-    for each in (
-        GeneList(
-            "human_tfs",
-            "human",
-            "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665",
-            "that of its publisher: see its page; cite the paper",
-            "https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt",
-            "HGNC symbols",
-            digest="ddc47f22ec27f0df5613449b9b3d2d5860f50eb8f8f1bf9dcbf8dc5c94e9592b",
-        ),
-        GeneList(
-            "mouse_tfs",
-            "mouse",
-            "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)",
-            "that of its publisher: see its page; cite the paper",
-            f"{AERTS}/allTFs_mm.txt",
-            "MGI symbols",
-        ),
-        GeneList(
-            "fly_tfs",
-            "fly (Drosophila melanogaster)",
-            "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)",
-            "that of its publisher: see its page; cite the paper",
-            f"{AERTS}/allTFs_dmel.txt",
-            "FlyBase symbols",
-        ),
-        GeneList(
-            "zebrafish_tfs",
-            "zebrafish (Danio rerio)",
-            "AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)",
-            "that of its publisher: see its page; cite the paper",
-            f"{ANIMAL}/Danio_rerio_TF",
-            "ZFIN symbols",
-            column="Symbol",
-        ),
-        GeneList(
-            "yeast_tfs",
-            "yeast (Saccharomyces cerevisiae)",
-            "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, Bioinformatics 38, 2519)",
-            "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
-            f"{YEAST}/data/yeast/tf_names_yeastract.txt",
-            "systematic names, as YAL051W",
-        ),
-    )
-}
+SCENIC = "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)"
+ITS_PAGE = "that of its publisher: see its page; cite the paper"
+
+HUMAN = GeneList(
+    "human_tfs",
+    "human",
+    "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665",
+    ITS_PAGE,
+    "https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt",
+    "HGNC symbols",
+    digest="ddc47f22ec27f0df5613449b9b3d2d5860f50eb8f8f1bf9dcbf8dc5c94e9592b",
+)
+ZEBRAFISH = GeneList(
+    "zebrafish_tfs",
+    "zebrafish (Danio rerio)",
+    "AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)",
+    ITS_PAGE,
+    f"{ANIMAL}/Danio_rerio_TF",
+    "ZFIN symbols",
+    column="Symbol",
+)
+YEASTRACT = GeneList(
+    "yeast_tfs",
+    "yeast (Saccharomyces cerevisiae)",
+    "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, Bioinformatics 38, 2519)",
+    "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
+    f"{YEAST}/data/yeast/tf_names_yeastract.txt",
+    "systematic names, as YAL051W",
+)
+MOUSE = GeneList("mouse_tfs", "mouse", SCENIC, ITS_PAGE, f"{AERTS}/allTFs_mm.txt", "MGI symbols")
+FLY = GeneList(
+    "fly_tfs", "fly (Drosophila melanogaster)", SCENIC, ITS_PAGE, f"{AERTS}/allTFs_dmel.txt", "FlyBase symbols"
+)
+LISTS = {each.name: each for each in (HUMAN, MOUSE, FLY, ZEBRAFISH, YEASTRACT)}
 
 
 def cache_folder() -> Path:

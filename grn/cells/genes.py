@@ -22,8 +22,8 @@ from grn.cells.gene_lists import LISTS, read_list
 from grn.cells.obs import CONTROL, column_of
 from grn.cells.preprocessing.moments import residual_variance, variance
 from grn.config.schema import DataConfig
-from grn.errors import ConfigError, DataError
-from grn.io.tables import does_not_exist, unpacked
+from grn.errors import ConfigError, DataError, nearest
+from grn.io.tables import unpacked
 
 OF_CELLS = re.compile(
     r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE
@@ -42,11 +42,14 @@ class Chosen:
 
     positions: in the data, sorted, int64.   regulators: positions among the chosen ones; None: every gene may regulate.
     named: positions in the data of the named regulators; None: none were named.
+    listed, listed_regulators: the names in data.genes and data.regulators, where they list any.
     """
 
     positions: np.ndarray
     regulators: np.ndarray | None
     named: np.ndarray | None
+    listed: list[str]
+    listed_regulators: list[str]
 
 
 def gene_names(var: pd.DataFrame, gene_key: str | None) -> list[str]:
@@ -116,13 +119,12 @@ def choose(training: sparse.csr_matrix, names: Sequence[str], config: DataConfig
     """
     named = choose_regulators(names, config.regulators)
     positions = choose_genes(training, names, config.genes, named, config.values)
-    if named is None:
-        return Chosen(positions, None, None)
-    regulators = np.flatnonzero(np.isin(positions, named)).astype(np.int64)
-    if regulators.size == 0:
+    regulators = None if named is None else np.flatnonzero(np.isin(positions, named)).astype(np.int64)
+    if regulators is not None and regulators.size == 0:
         problem = "None of the regulators ({field}) is among the chosen genes"
         raise DataError(problem, field="data.regulators", advice="choose more genes (data.genes)")
-    return Chosen(positions, regulators, named)
+    listed, wanted = listed_genes(config.genes, "data.genes"), listed_genes(config.regulators, "data.regulators")
+    return Chosen(positions, regulators, named, listed, wanted)
 
 
 def choose_genes(
@@ -192,9 +194,9 @@ def read_gene_list(name: str, field: str) -> list[str]:
     if name in LISTS and not path.is_file():
         return read_list(name)
     if not path.is_file():
-        advice = f"give a file with one gene a line, the genes themselves as [A, B], or one of {', '.join(LISTS)}"
-        problem = "it is not a file" if path.exists() else does_not_exist(path, "give another name").rstrip(".")
-        raise DataError(f"{{field}} is {name[:80]!r}: {problem}", field=field, advice=advice)
+        near = nearest(name, ["all", *LISTS], likeness=0.7)
+        advice = f"did you mean {near}?" if near else "give a file with one gene a line, or names of genes as [A, B]"
+        raise DataError(f"{{field}} is {name[:80]!r}, but there is no such file", field=field, advice=advice)
     with unpacked(path) as file:
         lines = [line.strip() for line in file.read().decode("utf-8-sig", errors="replace").splitlines()]
     genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))

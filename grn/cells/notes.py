@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from grn.cells.cells import Cells, Source
-from grn.cells.genes import DATE, Chosen, examples, listed_genes, near_miss, without_name
+from grn.cells.genes import DATE, Chosen, examples, near_miss, without_name
 from grn.cells.obs import MISSING
 from grn.cells.preprocessing.counts import Scale
 from grn.cells.preprocessing.moments import varying
@@ -38,9 +38,8 @@ def notes_on_cells(
     texts = [name for name in cells.classes if name.strip().casefold() in OF_MISSING]
     untrained = np.setdiff1d(np.arange(len(cells.classes)), cells.labels[split.train])
     same = 0 if copies is None else int(is_copy(copies).sum())
-    absent_genes = sorted(set(listed_genes(config.genes, "data.genes")) - set(names))
-    wanted = listed_genes(config.regulators, "data.regulators")
-    absent = sorted(set(wanted) - set(names))
+    absent_genes, wanted = sorted(set(chosen.listed) - set(names)), set(chosen.listed_regulators)
+    absent = sorted(wanted - set(names))
     used = "" if regulators is None else f", {regulators.size} of them as regulators"
     dates = [name for name in names if DATE.fullmatch(name)]
     dropped = [] if chosen.named is None else [names[j] for j in np.setdiff1d(chosen.named, chosen.positions)]
@@ -66,11 +65,12 @@ def notes_on_cells(
         f"No training cell has the type {listed([repr(cells.classes[each]) for each in untrained])}, as groups stay "
         "together in the split, and no cell will be called so; give more groups with such cells.": untrained.size,
         f"{chosen.positions.size} of {len(names)} genes are used ({listed(vocabulary, most=3)}){used}.": True,
-        f"{len(absent_genes)} genes of {config.genes} are {_absent(absent_genes, names)}.": absent_genes,
+        f"{len(absent_genes)} of {len(chosen.listed)} genes of {config.genes} are "
+        f"{_absent(absent_genes, names)}.": absent_genes,
         f"{len(dates)} gene names look like dates ({examples(dates)}), which spreadsheets make of names such as "
         "MARCH1; if that was not meant, export the data again, with the names as text.": dates,
         "Every gene may regulate.": chosen.named is None,
-        f"{0 if chosen.named is None else chosen.named.size} of {len(set(wanted))} regulators were found"
+        f"{0 if chosen.named is None else chosen.named.size} of {len(wanted)} regulators were found"
         + (f"; {len(absent)} are {_absent(absent, names)}." if absent else "."): chosen.named is not None,
         f"{len(dropped)} regulators are in the data but not used, as {reason}: {listed(dropped)}.": dropped,
         f"{len(constant)} regulators do not vary between the training cells and have no edges: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -100,7 +100,11 @@ def command(
         print_table("Each cell type against its own edges", columns, printed_type_rows(found.types), to)
     if output is None:
         return
-    options = {"regulators": regulators, "genes": found.genes if found.genes != "list" else genes, "data": data}
+    options: dict[str, Any] = {
+        "regulators": regulators,
+        "genes": found.genes if found.genes != "list" else genes,
+        "data": data,
+    }
     options |= {"cell_type": cell_type, "key": KEY, "permutations": permutations, "seed": SEED}
     about = {"network": str(network), "reference": str(reference), "options": options}
     curves = {name: evaluation.curve for name, evaluation in found.evaluations.items()}

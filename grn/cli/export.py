@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.options import Debug, Quiet
-
 
 class Sign(StrEnum):
     up = "up"
@@ -53,8 +51,6 @@ def command(
     top_k: Annotated[
         int | None, typer.Option("--top-k", min=1, help="Most regulators of each target, the strongest ones.")
     ] = None,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Write a network as a file for another program: all edges, or a choice of them."""
     from grn.cli.console import console
@@ -72,5 +68,5 @@ def command(
         min_confidence=min_confidence,
         max_q_value=max_q_value,
         top_k=top_k,
-        quiet=quiet or console().quiet,
+        quiet=console().quiet,
     )

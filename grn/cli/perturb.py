@@ -66,8 +66,15 @@ def command(
         table = screen(run, cell_type, towards, steps=steps, quiet=to.quiet)
         title = f"Each regulator by itself: knockout in {cell_type}, share of the way towards {towards}"
     else:
-        genes = {"knockout": knockout or (), "knockdown": knockdown or (), "overexpress": overexpress or ()}
-        cells = perturb(run, **genes, cell_type=cell_type, where=chosen, steps=steps)
+        cells = perturb(
+            run,
+            knockout=knockout or (),
+            knockdown=knockdown or (),
+            overexpress=overexpress or (),
+            cell_type=cell_type,
+            where=chosen,
+            steps=steps,
+        )
         to.print(
             f"{cells.uns['grn_perturb']['perturbation']} in {cells.n_obs} cells, {steps} "
             f"{'step' if steps == 1 else 'steps'}: mean changes of the expected multiplicities (effect: in sds of the "

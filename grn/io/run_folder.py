@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -50,11 +49,10 @@ def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
     is_model = (run / "model.safetensors").is_file()  # a model folder has a config.yaml, too
     if not missing or is_model or not all((run / name).is_file() for name in (CONFIG, LOG)):
         return
-    lost = (run / COMPLETE).is_file()
-    raise RunFolderError(
-        f"The run in {run} was {'complete' if lost else 'cut off'}, and {missing[0]} is missing",
-        advice="restore it, or train again" if lost else f"grn train --resume {run} continues it",
-    )
+    problem, advice = f"was cut off, as {missing[0]} is missing", f"grn train --resume {run} goes on with it"
+    if (run / COMPLETE).is_file():
+        problem, advice = f"was complete, and {missing[0]} is lost", "restore it, or train again"
+    raise RunFolderError(f"The run in {run} {problem}", advice=advice)
 
 
 def refuse_lost(run: Path) -> None:
@@ -153,7 +151,9 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) ->
         return output
     today = datetime.date.today().isoformat()
     refuse_unwritable(root / today)
-    for number in itertools.count(1):
+    number = 0
+    while True:
+        number += 1
         folder = root / f"{config_name}-{today}-{number}"
         with suppress(FileExistsError):
             folder.mkdir(parents=True)

@@ -304,7 +304,7 @@ class Model(Fusible):
 
     @property
     def classes(self) -> int:
-        """The number of cell types that are told apart; 0: none are."""
+        """The number of cell types that the model distinguishes; 0 without cell types."""
         if self.reader is not None:
             return self.reader.classes
         return self.cell_type.out_features if self.cell_type is not None else 0

@@ -53,7 +53,7 @@ class Prior:
         return self.factor if self.use == "restrict" else (self.factor - UNLISTED) / (1 - UNLISTED)
 
     def applied(self, network: Network) -> Network:
-        """The network of the candidates; a pair that is none has no weight, no confidence and the q-value 1."""
+        """The network of the candidates; other pairs have the weight 0, the confidence 0.5 and the q-value 1."""
         if self.use == "weigh":
             return network
         none = self.factor == 0

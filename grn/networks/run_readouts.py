@@ -36,7 +36,7 @@ ACTIVATIONS = 2**26  # most numbers of one layer in one batch of bags without sc
 class Networks:
     """chosen: network of the chosen read-out.   attention: of the regulation layer, None without one.
     layers: attention of each block [N, R], the mean of |w|; sparse where only the strongest were kept.
-    mean: of the blocks before weights were left out; None: none were, and pooled() computes it.
+    mean: of the blocks, before weights were left out; None: pooled() computes it from all weights.
     """
 
     chosen: Network

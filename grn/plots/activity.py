@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -71,7 +71,7 @@ def regulator_activity(
             if abs(y - middle[1]) > 0.75 * LABEL_HEIGHT * size[1]:  # a line leads to the cells that it left
                 axes.plot([x, middle[0]], [y, middle[1]], color=INK, linewidth=0.7, zorder=2.5)
                 axes.plot(*middle, marker="o", markersize=3, color=INK, zorder=2.5)
-            box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
+            box: dict[str, Any] = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
             axes.text(x, y, short(name, 26), ha="center", va="center", fontsize=7.5, fontweight="bold", bbox=box)
     axes.set_xticks([])
     axes.set_yticks([])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,8 +40,8 @@ def clustered_heatmap(
     weights, whose = weights_of(found, cell_type)
     edges = edge_list(weights, found.genes)
     strongest = list(dict.fromkeys(edges["source"]))
-    rows = strongest[:regulators] if isinstance(regulators, Integral) else genes_of(found, regulators)
-    columns = _targets(edges, rows, targets) if isinstance(targets, Integral) else genes_of(found, targets)
+    rows = strongest[:regulators] if isinstance(regulators, int) else genes_of(found, regulators)
+    columns = _targets(edges, rows, targets) if isinstance(targets, int) else genes_of(found, targets)
     if not rows or not columns:
         return shown(note(canvas(ax, 6, 2), "The network has no edges between these genes."), ax, show)
     axes = canvas(ax, 1.9 + 0.21 * len(columns), 1.9 + 0.21 * len(rows))

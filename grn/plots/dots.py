@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -79,12 +79,12 @@ def regulator_dots(
     plain(axes, "Top regulators of each cell type")
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    place_of_bar = {"shrink": 0.45, "aspect": 13, "pad": 0.02, "anchor": (0, 0.25)}
+    place_of_bar: dict[str, Any] = {"shrink": 0.45, "aspect": 13, "pad": 0.02, "anchor": (0, 0.25)}
     colour_bar(whole(axes), dots, "weight: red lowers, blue raises", ax=axes, extend="both", **place_of_bar)
     if known:
-        look = {"marker": "o", "linestyle": "", "color": "#999999"}
+        look: dict[str, Any] = {"marker": "o", "linestyle": "", "color": "#999999"}
         marks = [Line2D([], [], markersize=_area(value) ** 0.5, label=f"{value:g}", **look) for value in SIZES]
-        at = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+        at: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
         axes.legend(handles=marks, title="confidence", frameon=False, fontsize=8, title_fontsize=8.5, **at)
     return shown(axes, ax, show)
 

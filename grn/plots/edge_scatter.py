@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import DataError, UserError
+from grn.errors import DataError
 from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges, as_network, unknown, weights_of
 from grn.plots.style import INK, LINES, canvas, colour_bar, note, plain, short, shown, whole
@@ -64,7 +64,7 @@ def network_difference(
         part = strong[chosen]
         if len(part):
             label = f"stronger in {short(name, 20)}"
-            look = {"s": 22, "color": colour, "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
+            look: dict[str, Any] = {"s": 22, "color": colour, "edgecolors": "white", "linewidths": 0.4, "zorder": 3}
             axes.scatter(part["first"], part["second"], label=label, **look)
     names = edges.iloc[order[:named]][["first", "second", "source", "target"]]
     name_edges(axes, names.itertuples(index=False), apart=(0.32 * limit, 0.06 * limit), turn=0.45 * limit)
@@ -121,12 +121,8 @@ def within_and_between(
     against what their own cells say.   ax, show: as in grn.plots.
     """
     table = as_edges(edges)
-    if not isinstance(edges, pd.DataFrame) and "within" not in table:
-        raise UserError(
-            "The weights of this network count differences between states, too, so that those within states are not in "
-            "it; give the run, or its table (run.edges)."
-        )
-    table = columns_of(table, "a table of edges (run.edges)", gaps=("within", "between"))
+    wanted = "edges told apart (run, run.edges, or a network whose weights are those within states)"
+    table = columns_of(table, wanted, gaps=("within", "between"))
     axes = canvas(ax, 6.4, 5.0)
     known = table[table["within"].notna() & table["between"].notna()].head(count)
     if known.empty or not (known["between"] != 0).any():
@@ -135,9 +131,16 @@ def within_and_between(
     order = np.argsort(confidence, kind="stable")  # the most confident on top
     axes.axhline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
     axes.axvline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
-    look = {"s": 20, "cmap": "viridis_r", "vmin": 0.5, "vmax": 1.0, "edgecolors": "white", "linewidths": 0.3}
-    places = (known[name].to_numpy()[order] for name in ("between", "within"))
-    dots = axes.scatter(*places, c=confidence[order], zorder=2, **look)
+    look: dict[str, Any] = {
+        "s": 20,
+        "cmap": "viridis_r",
+        "vmin": 0.5,
+        "vmax": 1.0,
+        "edgecolors": "white",
+        "linewidths": 0.3,
+    }
+    x, y = (known[name].to_numpy()[order] for name in ("between", "within"))
+    dots = axes.scatter(x, y, c=confidence[order], zorder=2, **look)
     axes.set_xlim(-1.08, 1.08)
     height = 1.15 * float(known["within"].abs().max()) or 1.0
     axes.set_ylim(-height, height)
@@ -169,10 +172,11 @@ def name_edges(
             continue
         taken.append((x, y))
         left = x > turn
+        look: dict[str, Any] = {"xytext": (-6 if left else 6, 0), "ha": "right" if left else "left", "zorder": 4}
+        look |= {"textcoords": "offset points", "va": "center", "fontsize": 7.5, "fontstyle": "italic", "color": INK}
         axes.annotate(
             f"{short(source, 10)} → {short(target, 10)}",
             (x, y),
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
-            **{"xytext": (-6 if left else 6, 0), "ha": "right" if left else "left", "va": "center", "zorder": 4},
-            **{"textcoords": "offset points", "fontsize": 7.5, "fontstyle": "italic", "color": INK},
+            **look,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -72,8 +72,12 @@ def network_graph(
     regulators = set(table["source"])
     for name, (x, y) in place.items():
         focus = name in chosen
-        font = {"fontsize": 10 if focus else 8.5, "fontweight": "bold" if focus else "normal", "fontstyle": "italic"}
-        box = {"boxstyle": "round,pad=0.35", "facecolor": REGULATOR if name in regulators else TARGET}
+        font: dict[str, Any] = {
+            "fontsize": 10 if focus else 8.5,
+            "fontweight": "bold" if focus else "normal",
+            "fontstyle": "italic",
+        }
+        box: dict[str, Any] = {"boxstyle": "round,pad=0.35", "facecolor": REGULATOR if name in regulators else TARGET}
         box |= {"edgecolor": INK if focus else "#bbbbbb", "linewidth": 1.2 if focus else 0.6}
         axes.text(x, y, short(name, 12), ha="center", va="center", color=INK, zorder=3, bbox=box, **font)
     axes.set_xlim(-1.18, 1.18)

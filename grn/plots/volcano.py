@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -55,8 +55,8 @@ def perturbation_volcano(
         if not certain[place] or any(abs(x - a) < 0.16 * limit and abs(y - b) < 0.028 * top for a, b in taken):
             continue
         taken.append((x, y))
-        side = {"xytext": (5 if x > 0 else -5, 0), "ha": "left" if x > 0 else "right", "va": "center"}
-        look = {"textcoords": "offset points", "fontsize": 8, "fontstyle": "italic", "color": INK}
+        side: dict[str, Any] = {"xytext": (5 if x > 0 else -5, 0), "ha": "left" if x > 0 else "right", "va": "center"}
+        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "fontstyle": "italic", "color": INK}
         axes.annotate(short(table["gene"].iloc[place], 14), (x, height[place]), **side, **look)
     axes.set_xlim(-limit, limit)
     axes.set_yscale("function", functions=(np.sqrt, np.square))  # most genes are near the floor

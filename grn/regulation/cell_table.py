@@ -40,8 +40,8 @@ class TrainingCells:
     multiplicity: CSR float32 [C, N].   basal [C]: multiplicity of each cell's basal gene, which carries its sequencing
     depth.   rows: positions of the cells that are fitted; the others are never read.   regulators: vocabulary positions
     [R].   mean, sd [N]: of every gene, the unit of the targets.   groups [C]: number of each cell's donor or batch,
-    whose cells are held out together; None: none are tied.   states: float32 [C, K], how much each cell belongs to each
-    state, which sums to 1; None: all cells have one state.
+    whose cells are held out together; None: each by itself.   states: float32 [C, K], how much each cell belongs to
+    each state, which sums to 1; None: all cells have one state.
     """
 
     multiplicity: sp.csr_matrix
@@ -63,7 +63,7 @@ class TrainingCells:
         return cls(cells.multiplicity, cells.basal, rows, regulators, mean, sd, cells.groups, states)
 
     def memberships(self) -> np.ndarray:
-        """The states, float32 [C, K]; one for all cells where there are none."""
+        """The states, float32 [C, K]; without states, one for all cells."""
         return np.ones((len(self.basal), 1), np.float32) if self.states is None else self.states
 
     def only_fitted(self) -> TrainingCells:
@@ -168,7 +168,7 @@ class Targets:
         return self._standardised(self.table[rows.cpu().numpy()]) if self.dense is None else self.dense[rows]
 
     def columns(self, rows: Tensor, like: Tensor) -> Columns:
-        """Those of some rows, in the dtype and on the device of `like`: some of them at a time are dense."""
+        """The targets of some rows, in the dtype and on the device of `like`; some columns at a time are dense."""
         if self.dense is not None and self.dense.is_cuda:
             return Columns.of(self.dense[rows].to(like))
         every = len(rows) == self.table.shape[0] and bool((rows[1:] > rows[:-1]).all())

@@ -55,7 +55,7 @@ class FittedLayer:
 
 @dataclass(frozen=True)
 class ChosenPenalties:
-    """Those of the pooled layer and of that of the states (None without one): of multiplicities and of ranks."""
+    """Penalties of the pooled and per-state layers (None without states), for multiplicities and for ranks."""
 
     pooled: tuple[Penalties, Penalties]
     by_state: tuple[Penalties, Penalties] | None

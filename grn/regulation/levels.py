@@ -35,7 +35,7 @@ class StateMoments:
 
     @classmethod
     def of(cls, cells: TrainingCells, device: torch.device | str) -> StateMoments:
-        """Those of the fitted cells."""
+        """The sums over the fitted cells."""
         fitted = cells.only_fitted()
         kind = torch.float64 if len(cells.regulators) <= LARGE // 4 else torch.float32
         states = torch.as_tensor(fitted.memberships(), dtype=kind, device=device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from grn.errors import DataError
 from grn.messages import silent
@@ -93,7 +93,7 @@ def activity(
             "its targets are high, whether it raises or lowers them."
         )
     cells = checked_anndata(adata)
-    options = {"method": method, "targets": targets, "min_targets": min_targets, "layer": layer}
+    options: dict[str, Any] = {"method": method, "targets": targets, "min_targets": min_targets, "layer": layer}
     scores, p = regulon_activity(cells, found.edges, **options, say=say)
     cells = cells.copy() if copy else cells
     with writing_into_views():

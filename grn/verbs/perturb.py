@@ -99,7 +99,7 @@ def perturb(
     from grn.analysis.perturb_plan import Plan
 
     groups = ((genes,) if isinstance(genes, str) else tuple(genes) for genes in (knockout, knockdown, overexpress))
-    plan = Plan(*groups, remaining=remaining, quantile=quantile)
+    plan = Plan(*groups, remaining, quantile)  # type: ignore[arg-type]
     subject = _subject(run, data)
     found = perturb_cells(subject, plan, subject.rows(cell_type, where), steps)
     return perturbed_anndata(subject, plan, found, steps, basis)

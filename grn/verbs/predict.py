@@ -95,8 +95,8 @@ def predict(
 
     refuse_key(key_added)
     trained, config = model_for(run, adata, counts=counts, gene_key=gene_key, orientation=orientation)
-    cells = checked_anndata(adata if is_anndata(adata) else open_source(config))
-    if copy and cells is adata:
+    cells: AnnData = checked_anndata(adata if is_anndata(adata) else open_source(config))
+    if copy and is_anndata(adata):
         cells = cells.to_memory() if cells.isbacked else cells.copy()
     with writing_into_views():
         say = silent if quiet else print
@@ -178,8 +178,8 @@ def annotate(
     from grn.analysis.labels import given_labels, merged, read_map, refuse_unused, score_labels
     from grn.analysis.predict import READ, UNASSIGNED, add_predictions, pieces_of, predict_pieces
 
-    for field, given in (("error", error), ("map", names), ("labels", labels)):
-        if given is not None and not trained.classes:
+    for field, value in (("error", error), ("map", names), ("labels", labels)):
+        if value is not None and not trained.classes:
             raise ConfigError("{field} is about cell types, and the model was trained without labels.", field=field)
     reader = trained.model.reader
     if error is not None and (reader is None or not len(reader.confidence)):

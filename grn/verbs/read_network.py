@@ -126,7 +126,9 @@ def predicted_network(
         return open_network_file(network._there(), key)
     if isinstance(network, pd.DataFrame):
         if key != "grn":
-            raise DataError("{field} " + f"{key!r} is of varp, and a table has none; give a run", field="key")
+            raise DataError(
+                "{field} " + f"{key!r} is a key of varp, which a table does not have; give a run", field="key"
+            )
         return network_of_table(network, "The network")
     if is_anndata(network):
         return network_of_anndata(network, "The AnnData", key)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from grn.analysis.report import write_report
-from grn.analysis.report_edges import strongest_of_targets
-from grn.analysis.summary import tells_apart
+from grn.analysis.summary import strongest_of_targets, tells_apart
 from grn.config.schema import Config
 from grn.io.tables import table_of_run
 from grn.networks.signed_network import SignedNetwork, heatmap_blocks
@@ -37,7 +37,7 @@ def write_run_report(
 
     metrics, history, confusion, edges: as in grn.Run.   title: of the page; None: the folder's name.
     """
-    drawn = {
+    drawn: dict[str, Any] = {
         "training": training_curves(history),
         "edges": strongest_regulations(edges, signed=network.signed, show=False),
         "heatmaps": network_heatmaps(heatmap_blocks(network), signed=network.signed),

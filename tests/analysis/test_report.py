@@ -14,8 +14,15 @@ import pytest
 from scipy import sparse
 
 from grn.analysis.report import CONFIDENCE, READOUT, write_report
-from grn.analysis.report_edges import edges_json, strongest_of_targets
-from grn.analysis.summary import class_rows, edge_columns, edge_rows, is_composition, score_rows
+from grn.analysis.summary import (
+    class_rows,
+    edge_columns,
+    edge_rows,
+    edges_json,
+    is_composition,
+    score_rows,
+    strongest_of_targets,
+)
 from grn.config.schema import Config, NetworkConfig
 from grn.networks.file_formats import network_anndata, write_network
 from grn.networks.run_readouts import Networks
@@ -225,7 +232,7 @@ def test_every_target_keeps_its_strongest_edges_of_each_sign():
 
 
 def test_the_edges_that_are_left_out_are_those_that_a_target_has_stronger_ones_than(monkeypatch):
-    monkeypatch.setattr("grn.analysis.report_edges.MOST", 3)
+    monkeypatch.setattr("grn.analysis.summary.MOST", 3)
     edges = pd.DataFrame(
         {"source": ["A", "B", "A", "B"], "target": ["x", "x", "y", "z"], "weight": [0.9, 0.8, 0.2, 0.1]}
     )

@@ -46,6 +46,7 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from test_h5ad import some_cells
 from grn.errors import RunFolderError
+from grn.io.h5ad import write_anndata
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 adata = some_cells()
 for size in (0, 10, 3000, 50_000, 200_000, 240_000):

@@ -294,10 +294,9 @@ def test_an_infinite_learning_rate_is_refused_at_the_second_step(make_config, tm
     config = make_config()
     # Past the checks of the configuration, which would refuse it: any step may make the loss infinite.
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"learning_rate": float("inf")})})
-    with pytest.raises(
-        TrainingDiverged, match=r"The loss is not finite at step 1 .*Lower trainer\.learning_rate \(inf\)"
-    ):
+    with pytest.raises(TrainingDiverged, match="The loss is not finite at step 1 ") as caught:
         train(config, tmp_path / "run", say=quiet)
+    assert caught.value.field == "trainer.learning_rate"
 
 
 def test_mean_and_sd_are_those_of_the_dense_matrix(csr_cells):

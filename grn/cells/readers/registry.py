@@ -80,13 +80,12 @@ def _find(config: DataConfig) -> partial[AnnData]:
     else:
         path = Path(config.path)
         reader = _reader(path)
-        sources = (
-            f"{', '.join(READERS)}, a 10x folder, {', '.join(f'scanpy:{name}' for name in DATASETS)} or simulated:"
-        )
-        if not path.exists() or reader is None:
-            problem = does_not_exist(path, f"give {sources}") if not path.exists() else f"{path} has another format"
-            advice = None if not path.exists() else f"grn reads {sources}: convert it"
-            raise DataError(problem, field="data.path", advice=advice)
+        sources = f"{', '.join(f'scanpy:{name}' for name in DATASETS)} or simulated:"
+        if not path.exists():
+            raise DataError(does_not_exist(path, f"set {{field}} to a file or to {sources}"), field="data.path")
+        if reader is None:
+            advice = f"grn reads {', '.join(READERS)}, 10x folders, {sources}; convert it"
+            raise DataError(f"{path} has another format", field="data.path", advice=advice)
         read = partial(reader, path, config)
     if config.orientation is not None and read.func is not read_text:
         problem = f"{{field}} is {config.orientation}, but {config.path} is not a text file and needs none"

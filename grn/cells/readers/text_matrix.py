@@ -21,7 +21,7 @@ from scipy import sparse
 
 from grn.cells.genes import ENSEMBL_ID, OF_CELLS, first_of_most, listed_genes
 from grn.cells.readers import reading
-from grn.config.schema import DataConfig, Orientation
+from grn.config.schema import DataConfig
 from grn.errors import DataError
 from grn.io.tables import unpacked
 
@@ -44,17 +44,13 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
     with reading(path, "a matrix of text in UTF-8"):
         with unpacked(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
             rows, columns, values = _read(text)
-        _check_names(rows, columns)
-    by_cells = config.orientation == "cells_by_genes"
-    cells, genes = (rows, columns) if by_cells else (columns, rows)
+        by_cells = config.orientation == "cells_by_genes"
+        cells, genes = (rows, columns) if by_cells else (columns, rows)
+        _check_names(rows, columns, cells)
     if found := _is_transposed(cells, genes, known):
-        other: Orientation = "genes_by_cells" if by_cells else "cells_by_genes"
         problem = f"{path} is read as {config.orientation}, but {found}"
+        other = "genes_by_cells" if by_cells else "cells_by_genes"
         raise DataError(problem, field="data.orientation", advice=f"set {{field}} to {other}")
-    twice, times = Counter(cells).most_common(1)[0]
-    if times > 1:
-        problem = f"{path} has {times} cells called {twice!r}"
-        raise DataError(problem, field="data.path", advice="give each cell a name of its own")
     adata = AnnData(values if by_cells else values.T.tocsr())
     adata.obs = pd.DataFrame(index=pd.Index(cells, dtype=object))
     adata.var = pd.DataFrame(index=pd.Index(genes, dtype=object))
@@ -125,8 +121,8 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _check_names(rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Raises ValueError for a table without rows, and for numbers, or nothing, in the place of names.
+def _check_names(rows: Sequence[str], columns: Sequence[str], cells: Sequence[str]) -> None:
+    """Raises ValueError for a table without rows, two cells of one name, and numbers, or nothing, in place of names.
 
     Numbers that are names (Entrez ids, rows counted from 0) are whole and all different.
     """
@@ -138,8 +134,9 @@ def _check_names(rows: Sequence[str], columns: Sequence[str]) -> None:
             problem = problem or f"name {names.index('') + 1} in {place} is empty"
         elif all(map(math.isfinite, numbers)) and not whole:
             problem = problem or f"it has numbers in {place} ({', '.join(names[:3])}), where names belong"
-    if problem:
-        raise ValueError(problem)
+    twice, times = Counter(cells).most_common(1)[0] if cells else ("", 0)
+    if problem or times > 1:
+        raise ValueError(problem or f"it has {times} cells called {twice!r}")
 
 
 def _is_transposed(cells: Sequence[str], genes: Sequence[str], known_genes: Collection[str]) -> str:

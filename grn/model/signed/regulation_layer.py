@@ -171,7 +171,7 @@ class RegulationLayer(nn.Module):
         for name, buffer in self.named_buffers():
             of_members = name in ("reads_depth", "predicts_ranks", "penalty")
             setattr(one, name, of_genes(name, buffer[own], genes) if of_members else buffer)
-        one.regulators = self.regulators - first  # those of other genes are none of these
+        one.regulators = self.regulators - first  # outside of this part: negative or too large
         return one
 
     @property
@@ -234,7 +234,7 @@ class RegulationLayer(nn.Module):
 
     def squared_slopes(self, factor: Tensor | None = None) -> Tensor:
         """What the penalty weighs, for each member and target [P, N]: the sum of the squared slopes that all states
-        share and of the squared deviations, over the squared ratio. Those of the depth are left out.
+        share and of the squared deviations, over the squared ratio. The slopes of the depth are left out.
 
         factor [N, R]: what each pair's slopes are divided by, where a prior gives pairs penalties of their own."""
         divided = 1.0 if factor is None else 1 / factor

@@ -1,4 +1,4 @@
-"""Direct effects: what of an association goes through other regulators is told apart from it, and taken out.
+"""Direct effects: the part of an association that goes through other regulators is estimated and taken out.
 
 A regulator's count says with noise how much of it there is, and the other regulators know some of the rest. So A keeps
 an effect on C in a chain A -> B -> C although B is read beside it: A tells what the count of B missed. Two signed
