@@ -140,23 +140,6 @@ def test_a_program_without_standard_output_ends_well(monkeypatch):
     assert ended.value.code == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "output"),
-    [(["evaluate", "edges.csv", "truth.csv"], "x"), (["predict", "run", "cells.h5ad"], "x.h5ad")],
-)
-@pytest.mark.parametrize("between", [(), ("deep", "deeper")])
-def test_an_output_below_a_file_is_refused_before_anything_is_read(
-    command, output, between, tmp_path, monkeypatch, capsys
-):
-    """Neither the network nor the cells exist, so nothing tried to read them."""
-    monkeypatch.chdir(tmp_path)
-    Path("FILE").touch()
-    path = Path("FILE", *between, output)
-    assert cli.main([*command, "--output", str(path)]) == 2
-    sentence = f"error: {path} cannot be made, because {tmp_path / 'FILE'} is a file; choose another output.\n"
-    assert capsys.readouterr().err == sentence
-
-
 @pytest.mark.parametrize("arguments", [["simulated:"], ["simulated:", "--config", "tiny.yaml"], ["tiny.yaml"]])
 def test_cells_alone_are_trained_on_with_the_defaults_or_a_configuration(arguments, make_config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
