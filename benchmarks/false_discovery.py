@@ -54,13 +54,8 @@ STRATA, SMALLEST = 20, 20  # of depth in each cell type, where each has at least
 
 
 def shuffled(values: np.ndarray, basal: np.ndarray, cell_types: np.ndarray, generator: np.random.Generator):
-<<<<<<< HEAD
-    """values [C, R], whole rows permuted among cells of one type [C] and of nearly the same depth: only these relate
-    a knock-off to a target, so that a small q-value means association with a true regulator."""
-=======
     """values [C, R] with whole rows permuted among cells of one type [C] and of nearly the same depth: only these
     relate a knock-off to a target, so that a small q-value means association with a true regulator."""
->>>>>>> refs/heads/docs
     moved = values.copy()
     for cell_type in np.unique(cell_types):
         cells = np.flatnonzero(cell_types == cell_type)

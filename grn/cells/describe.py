@@ -13,8 +13,10 @@ from grn.cells.readers.registry import source_in_file
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
-LABELS = ("cell_type", "celltype", "cell_types", "cell.type", "bulk_labels", "labels", "label", "annotation", "louvain")
-LABELS += ("seurat_annotations", "leiden", "clusters", "cluster", "seurat_clusters")
+LABELS = (
+    *("cell_type", "celltype", "cell_types", "cell.type", "bulk_labels", "labels", "label", "annotation", "louvain"),
+    *("seurat_annotations", "leiden", "clusters", "cluster", "seurat_clusters"),
+)
 PARTS = ("celltype", "cell_type", "cell.type", "annot")  # of the names of others, as celltype_l1 and author_cell_type
 SYMBOLS = ("gene_name", "gene_names", "gene_symbol", "gene_symbols", "feature_name", "symbol", "symbols")
 MOST_TYPES = 200

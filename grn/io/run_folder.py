@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -152,7 +151,9 @@ def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) ->
         return output
     today = datetime.date.today().isoformat()
     refuse_unwritable(root / today)
-    for number in itertools.count(1):
+    number = 0
+    while True:
+        number += 1
         folder = root / f"{config_name}-{today}-{number}"
         with suppress(FileExistsError):
             folder.mkdir(parents=True)

@@ -96,7 +96,7 @@ def test_a_damaged_gz_is_refused_in_one_sentence(how, rows, tmp_path):
     text = "\n".join(["TF,target,importance", *(f"R{row},G{row},{weight}" for row, weight in enumerate(numbers))])
     path = tmp_path / "adjacencies.csv.gz"
     path.write_bytes(damaged(gzip.compress(text.encode()))[how])
-    with pytest.raises(DataError, match=r"\.csv\.gz is damaged or truncated") as caught:
+    with pytest.raises(DataError, match="damaged") as caught:
         open_network_file(path)
     assert "\n" not in str(caught.value)
 

@@ -119,7 +119,6 @@ def test_a_screen_finds_the_regulator_in_which_two_types_differ(run, cells):
         {"knockout": "R1, R2"},
         {"knockout": "R1a"},
         {"knockout": "G1"},
-        {"knockout": ["R1", "R2"], "knockdown": "R1"},
         {"knockout": "R1", "cell_type": "lo"},
         {"knockout": "R1", "where": {"half": "c"}},
         {"knockout": "R1", "where": {"halves": "a"}},

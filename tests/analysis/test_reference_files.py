@@ -104,7 +104,6 @@ def test_the_truth_of_simulated_types(tmp_path):
         "source,target,weight\nA,B,high\n",
         "source,target,sign\nA,B,0.5\n",
         "Gene1,Gene2\nR1,G17,+\n",
-        "Gene1,Gene2,Type\nA,A,+\n",
     ],
 )
 def test_a_file_without_a_reference_is_refused_in_one_sentence(text, tmp_path):

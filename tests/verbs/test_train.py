@@ -307,7 +307,7 @@ WRONG = {
         lambda adata: adata,
         {"label_key": "cell_types"},
         DataError,
-        r"label_key is 'cell_types'.*did you mean 'cell_type'\?",
+        r"label_key=? is 'cell_types'.*did you mean 'cell_type'\?",
     ),
     "negative counts": (negative, {}, DataError, r"it has -1 for gene G2 in cell cell4, which is negative"),
     "log values": (
@@ -333,7 +333,7 @@ WRONG = {
         lambda adata: adata,
         {"regulators": ["SPI1"]},
         DataError,
-        r"regulators \('SPI1'\)",
+        r"regulators=? \('SPI1'\)",
     ),
     "no such field": (
         lambda adata: adata,

@@ -40,7 +40,7 @@ def copies_of(values: sparse.csr_matrix, kind: str = "counts") -> np.ndarray | N
     _, place, times = np.unique(total + 1j * size, return_inverse=True, return_counts=True)
     first: dict[bytes, int] = {}
     found = np.arange(len(size))
-    for row in np.flatnonzero((times[place] > 1) & (size > 0)):
+    for row in np.flatnonzero((times[place] > 1) & (size > 0)).tolist():
         own = slice(values.indptr[row], values.indptr[row + 1])
         digest = hashlib.blake2b(np.ascontiguousarray(values.indices[own]).data, digest_size=16)
         digest.update(np.ascontiguousarray(values.data[own]).data)
@@ -85,13 +85,13 @@ def split_cells(
             field="data.test_fraction",
             advice="their sum must stay below 1",
         )
-    if groups is not None:
-        groups = joined(groups, copies)
-        count, wanted = np.unique(groups).size, 1 + (validation_fraction > 0) + (test_fraction > 0)
+    together = None if groups is None else joined(groups, copies)
+    if together is not None:
+        count, wanted = np.unique(together).size, 1 + (validation_fraction > 0) + (test_fraction > 0)
         if count < wanted:
             problem = f"The number of groups in the column of {{field}} is {count}, but the split needs {wanted}"
             raise DataError(problem, field="data.group_key", advice="set {field} to null, or data.test_fraction to 0")
-        split = _grouped(groups, validation_fraction, test_fraction, seed)
+        split = _grouped(together, validation_fraction, test_fraction, seed)
     elif copies is not None:
         rows, number = np.unique(copies, return_inverse=True)
         once = _stratified(labels[rows], validation_fraction, test_fraction, seed)
