@@ -117,9 +117,9 @@ def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple
         active["masked_multiplicity"] = config.masked_multiplicity.weight, masked_multiplicity
     if config.property.weight and model.property is not None:
         active["property"] = config.property.weight, obs_property
-    for name, loss in (("gene_identity", gene_identity), ("composition", composition)):
+    for name, over_genes in (("gene_identity", gene_identity), ("composition", composition)):
         if name in model.over_genes and OVER_GENES[name]:
-            active[name] = OVER_GENES[name], loss
+            active[name] = OVER_GENES[name], over_genes
     return active
 
 

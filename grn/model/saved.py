@@ -142,11 +142,13 @@ def _shapes(regulation: Regulation | None) -> dict[str, Any] | None:
 def _regulation(card: dict[str, Any] | None, tensors: Mapping[str, torch.Tensor]) -> Regulation | None:
     if card is None:
         return None
-    known = {"genes": len(tensors["is_regulator"]), "regulators": tensors["is_regulator"].nonzero()[:, 0]}
-    pooled, by_state = (
-        None if shape is None else RegulationLayer(**known, **shape) for shape in (card["pooled"], card["by_state"])
-    )
-    return Regulation(pooled, by_state, card["level_error"]).requires_grad_(False)
+    is_regulator = tensors["is_regulator"]
+
+    def layer(shape: dict[str, Any]) -> RegulationLayer:
+        return RegulationLayer(genes=len(is_regulator), regulators=is_regulator.nonzero()[:, 0], **shape)
+
+    by_state = None if card["by_state"] is None else layer(card["by_state"])
+    return Regulation(layer(card["pooled"]), by_state, card["level_error"]).requires_grad_(False)
 
 
 def _tensors(trained: TrainedModel) -> dict[str, torch.Tensor]:
