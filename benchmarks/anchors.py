@@ -4,7 +4,8 @@
     PYTHONPATH=.:kernels python benchmarks/anchors.py --only values floors
 
 values: attention with values narrower than keys, beside values as wide (arithmetic: (E + V) / 2 E of it).
-floors: moments at 41 472 genes x 128 beside the time in which their bytes are copied, the stream beside cuDNN's softmax.
+floors: moments at 41 472 genes x 128 beside the time in which their bytes are copied, the stream beside cuDNN's
+softmax.
 entropies: linear cross entropy beside torch's, in one piece and in pieces of rows, and beside Liger's and
 cut-cross-entropy's where they are installed.
 Times are medians of 100 replays of a CUDA graph after 100 others (of the slowest 20 after 5), in milliseconds. A peer
