@@ -53,11 +53,7 @@ def test_what_runs_for_q_in_float16_with_3000_genes():
         (shape(4096), {"dtype": HALF, "method": "stream", "device": A100}, "triton_stream"),
         (shape(4096), {"dtype": HALF, "method": "stream", "values": 16}, "triton_stream"),
         (shape(100, 64), {"dtype": HALF, "values": 1}, "triton_small_bags"),
-        (
-            shape(4096),
-            {"dtype": HALF, "method": "stream", "device": Device("cuda", (9, 0), "3.7.1")},
-            "triton_stream",
-        ),
+        (shape(4096), {"dtype": HALF, "method": "stream", "device": Device("cuda", (9, 0), "3.7.1")}, "triton_stream"),
         # Packed bags count by their mean, small bags by the largest.
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3}, "triton_small_bags"),
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3, "largest": (129, 100)}, "triton_stream"),

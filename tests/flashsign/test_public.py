@@ -100,8 +100,9 @@ def test_it_builds_as_a_wheel_of_its_own_that_needs_torch_alone(tmp_path):
     assert names == {path.relative_to(source).as_posix() for path in source.rglob("flashsign/**/*.py")} | {
         "flashsign/py.typed"
     }
+    archive.extractall(tmp_path / "site")
     metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA"))
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     assert required == ["Requires-Dist: torch>=2.11"]
     code = "import flashsign, torch; q = torch.ones(1, 1, 3, 4); flashsign.spherical_attention(q, q, q)"
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(wheel)})
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(tmp_path / "site")})
