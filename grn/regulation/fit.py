@@ -71,8 +71,10 @@ class FittedRegulation:
 
     @property
     def penalties(self) -> ChosenPenalties:
-        pooled, by_state = (each and (each.values, each.ranks) for each in (self.pooled, self.by_state))
-        return ChosenPenalties(pooled, by_state)
+        pooled, by_state = self.pooled, self.by_state
+        return ChosenPenalties(
+            (pooled.values, pooled.ranks), None if by_state is None else (by_state.values, by_state.ranks)
+        )
 
 
 def fit_ensemble(
