@@ -127,7 +127,8 @@ def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_
 
 def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config, tmp_path, monkeypatch):
     """Folds that choose penalties, members of the metrics and those of the network; of both layers."""
-    config, found, held_out_cells = make_config(max_steps=2), [], fitting.held_out_cells
+    config, found, chosen = make_config(max_steps=2), [], []
+    held_out_cells, validation_folds = fitting.held_out_cells, fitting.validation_folds
     simulated = config.data.simulated.model_copy(update={"cell_types": 8})
     data = config.data.model_copy(update={"simulated": simulated, "group_key": "cell_type"})
     config = config.model_copy(update={"data": data})
@@ -137,9 +138,17 @@ def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config
         found.append((groups, *parts))
         return parts
 
+    def choosing(count, groups, *others):
+        folds = validation_folds(count, groups, *others)
+        chosen.append((groups, folds.numpy()))
+        return folds
+
     monkeypatch.setattr(fitting, "held_out_cells", recorded)
+    monkeypatch.setattr(fitting, "validation_folds", choosing)
     train(config, tmp_path / "run", say=quiet)
-    assert len(found) == 6
+    assert len(found) == 4 and len(chosen) == 2  # the fits of the network have the penalties of the first ones
+    for donor, fold in chosen:
+        assert all(len(np.unique(fold[donor == one])) == 1 for one in np.unique(donor))
     for donor, training, held_out in found:
         assert len(np.unique(donor)) >= 5
         for fitted, others in zip(training, held_out, strict=True):
