@@ -67,6 +67,7 @@ from grn.cells.load import load_cells
 from grn.cells.preprocessing.moments import mean_and_sd
 from grn.messages import silent
 from grn.regulation.fit import fit_regulation
+from grn.regulation.members import RegulationSettings
 from grn.regulation.states import states_of
 from grn.training.held_out import held_out_errors
 from anndata import AnnData
@@ -90,7 +91,7 @@ def run(count, genes, density):
 
 config = Config.model_validate(dict(
     data=dict(path="memory:", genes="all", label_key="type", regulators=list(map(str, range(10)))),
-    regulation=dict(members=2, steps=2, width=8, penalties=[30, 100]),
+    regulation=RegulationSettings(members=2, steps=2, width=8, penalties=[30, 100]),
     trainer=dict(accelerator="cpu", batch_size=1),  # the transformer is not trained here
 ))
 run(100, 20, 0.5)  # what is imported late
