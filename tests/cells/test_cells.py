@@ -106,8 +106,7 @@ def test_what_training_does_not_need_is_not_read(adata, write):
 
 
 @pytest.mark.parametrize("name", ["csr", "csc", "10x", "mtx"])
-@pytest.mark.parametrize("backed", [False, True])
-def test_entries_that_are_stored_twice_are_summed(name, backed, tmp_path):
+def test_entries_that_are_stored_twice_are_summed(name, tmp_path):
     """As every reader does it: cell 0 has 1 and 2 counts of gene 1, stored apart."""
     entries = (np.array([1.0, 2, 5, 4]), np.array([1, 1, 0, 1]), np.array([0, 3, 4]))
     twice = (sparse.csc_matrix if name == "csc" else sparse.csr_matrix)(entries, shape=(2, 2))
@@ -129,7 +128,7 @@ def test_entries_that_are_stored_twice_are_summed(name, backed, tmp_path):
             file["matrix/features/feature_type"] = np.array(["Gene Expression"] * 2, "S")
     else:
         AnnData(twice).write_h5ad(path)
-    config = DataConfig(path=str(path), multiplicity="counts", genes="all", backed=backed and path.suffix == ".h5ad")
+    config = DataConfig(path=str(path), multiplicity="counts", genes="all")
     adata = open_source(config)
     found = cells_for_vocabulary(adata, config, list(adata.var_names)).multiplicity
     np.testing.assert_array_equal(found.toarray(), [[5, 0], [3, 4]] if name == "csc" else [[5, 3], [0, 4]])
