@@ -32,16 +32,10 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
     """A text file, plain or .gz, separated by tabs, commas, semicolons or spaces, as cells by genes.
 
     The header may lack the corner, as R writes it. Genes may repeat, cells may not. Names that are listed in
-    data.regulators and data.genes count as genes. Raises DataError, also where data.orientation is missing or wrong.
+    data.regulators and data.genes count as genes. Raises DataError, also where data.orientation is wrong.
     """
-    if config.orientation is None:
-        raise DataError(
-            f"{path} is a text file, which does not say what its rows are",
-            field="data.orientation",
-            advice="set {field} to cells_by_genes (a row per cell) or genes_by_cells (a row per gene)",
-        )
     known = {*listed_genes(config.regulators, "data.regulators"), *listed_genes(config.genes, "data.genes")}
-    with reading(path, "a matrix of text in UTF-8"):
+    with reading(f"{path} cannot be read as a matrix of text in UTF-8"):
         with unpacked(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
             rows, columns, values = _read(text)
         by_cells = config.orientation == "cells_by_genes"
@@ -67,8 +61,6 @@ def _read(file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix]:
     for line, fields in lines:
         if not names and len(fields) >= len(header):  # a header without its corner has one field less than the rows
             columns = [name.strip() for name in header[len(header) + 1 - len(fields) :]]
-        if len(fields) != len(columns) + 1 or len(fields) < 2:
-            raise ValueError(f"line {line} has {len(fields)} fields where {len(columns) + 1} are expected")
         names.append(fields[0].strip())
         values = _numbers(line, fields[1:], columns)
         stored = np.flatnonzero(values)
@@ -108,10 +100,14 @@ def _numbers(line: int, fields: Sequence[str], columns: Sequence[str]) -> np.nda
         values = np.array([_number(field) for field in fields])
     with np.errstate(over="ignore"):
         finite = np.isfinite(values.astype(np.float32))
-    if not finite.all():
+    fits = len(fields) == len(columns) > 0
+    if fits and finite.all():
+        return values
+    problem = f"line {line} has {len(fields) + 1} fields where {len(columns) + 1} are expected"
+    if fits:
         first = int(finite.argmin())
-        raise ValueError(f"line {line}: column {columns[first]!r} is {fields[first]!r}, which is not a finite number")
-    return values
+        problem = f"line {line}: column {columns[first]!r} is {fields[first]!r}, which is not a finite number"
+    raise ValueError(problem)
 
 
 def _number(text: str) -> float:
