@@ -88,7 +88,9 @@ def _of_features(path: Path, counts: sparse.csr_matrix, barcodes: np.ndarray, fe
     if not kept.any():
         raise ValueError(f"it holds no features of type {GENES} ({others})")
     adata = adata[:, kept].copy()
-    adata.uns[LEFT_OUT] = f"{(~kept).sum()} of {len(kept)} features of {path} are not genes and are left out ({others})."
+    adata.uns[LEFT_OUT] = (
+        f"{(~kept).sum()} of {len(kept)} features of {path} are not genes and are left out ({others})."
+    )
     return adata
 
 

@@ -11,6 +11,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
@@ -45,10 +46,8 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
         problem = f"{path} is read as {config.orientation}, but {found}"
         other = "genes_by_cells" if by_cells else "cells_by_genes"
         raise DataError(problem, field="data.orientation", advice=f"set {{field}} to {other}")
-    adata = AnnData(values if by_cells else values.T.tocsr())
-    adata.obs = pd.DataFrame(index=pd.Index(cells, dtype=object))
-    adata.var = pd.DataFrame(index=pd.Index(genes, dtype=object))
-    return adata
+    obs, var = (pd.DataFrame(index=pd.Index(names, dtype=object)) for names in (cells, genes))
+    return AnnData(values if by_cells else values.T.tocsr(), obs=obs, var=var)
 
 
 def _read(file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix]:
@@ -79,24 +78,18 @@ def _lines(file: TextIO) -> Iterator[tuple[int, list[str]]]:
     above, first = next(((number, line) for number, line in enumerate(file, 1) if line.strip()), (1, ""))
     separator = "\t" if "\t" in first else max(",; ", key=first.count)
     above -= 1
-    reader = csv.reader(_again(first, file), delimiter=separator, skipinitialspace=True, strict=True)
+    reader = csv.reader(chain([first], file), delimiter=separator, skipinitialspace=True, strict=True)
     for fields in reader:
         if fields and fields != [""]:
             yield above + reader.line_num, fields
 
 
-def _again(first: str, file: TextIO) -> Iterator[str]:
-    yield first
-    yield from file
-
-
 def _numbers(line: int, fields: Sequence[str], columns: Sequence[str]) -> np.ndarray:
     """A row as finite float64. Raises ValueError."""
+    read = _number if "_" in "".join(fields) else float  # Python reads 1_0 as 10
     try:
-        values = np.fromiter(map(float, fields), np.float64, len(fields))
+        values = np.fromiter(map(read, fields), np.float64, len(fields))
     except ValueError:
-        values = np.array([_number(field) for field in fields])
-    if "_" in "".join(fields):  # Python reads 1_0 as 10
         values = np.array([_number(field) for field in fields])
     with np.errstate(over="ignore"):
         finite = np.isfinite(values.astype(np.float32))

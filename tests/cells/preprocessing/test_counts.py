@@ -8,7 +8,7 @@ from scipy import sparse
 from grn.cells.notes import _of_scale
 from grn.cells.preprocessing.counts import choices_that_hold, read_expression
 from grn.config.schema import DataConfig
-from grn.errors import ConfigError, DataError
+from grn.errors import DataError
 
 
 def config(**fields) -> DataConfig:
@@ -94,16 +94,10 @@ def test_log_values_alone_offer_to_recover_and_other_values_expression(adata):
     assert "expression" not in refused(adata).advice, "it would be refused, too"
 
 
-@pytest.mark.parametrize("counts", ["raw", "layer:ump"])
+@pytest.mark.parametrize("counts", ["raw", "layer:ump", "umi"])
 def test_a_missing_matrix_names_those_that_exist(adata, counts):
     adata.layers["umi"] = adata.X
     assert "X or layer:umi" in refused(adata, counts=counts).advice
-
-
-@pytest.mark.parametrize("fields", [{"counts": "umi"}, {"counts": "recover", "values": "expression"}])
-def test_a_choice_that_cannot_be_is_an_error_of_the_configuration(adata, fields):
-    with pytest.raises(ConfigError):
-        read_expression(adata, config(**fields))
 
 
 def test_counts_that_need_no_recovery_are_named(adata):
