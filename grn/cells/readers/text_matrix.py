@@ -46,8 +46,10 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
         problem = f"{path} is read as {config.orientation}, but {found}"
         other = "genes_by_cells" if by_cells else "cells_by_genes"
         raise DataError(problem, field="data.orientation", advice=f"set {{field}} to {other}")
-    obs, var = (pd.DataFrame(index=pd.Index(names, dtype=object)) for names in (cells, genes))
-    return AnnData(values if by_cells else values.T.tocsr(), obs=obs, var=var)
+    adata = AnnData(values if by_cells else values.T.tocsr())
+    # Afterwards, as AnnData would warn of genes that repeat.
+    adata.obs, adata.var = (pd.DataFrame(index=pd.Index(names, dtype=object)) for names in (cells, genes))
+    return adata
 
 
 def _read(file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix]:

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from grn.cells.load import load_cells
 from grn.cells.readers import matrix
-from grn.cells.readers.matrix import locate, to_csr
+from grn.cells.readers.matrix import to_csr
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
@@ -34,20 +34,6 @@ def test_every_format_gives_the_same_cells(adata, write, monkeypatch, form, coun
     np.testing.assert_array_equal(found.labels, expected.labels)
     assert found.vocabulary == expected.vocabulary
     assert found.target_total == expected.target_total
-
-
-def test_duplicate_entries_add_and_stored_zeros_go():
-    twice = sparse.csr_matrix(([1.0, 2.0, 0.0, 4.0], [2, 2, 0, 1], [0, 3, 4]), shape=(2, 3))
-    clean = to_csr(twice, "X")
-    np.testing.assert_array_equal(clean.toarray(), [[0, 0, 3], [0, 4, 0]])
-    assert clean.nnz == 2
-    assert twice.nnz == 4, "the caller's matrix stays as it was"
-
-
-def test_locate_skips_cells_without_values():
-    values = sparse.csr_matrix(np.array([[0, 0, 0], [0, 0, 5], [0, 0, 0], [7, 0, 0]]))
-    assert locate(values, 0) == (1, 2)
-    assert locate(values, 1) == (3, 0)
 
 
 @pytest.mark.parametrize("form", ["csr", "csc"])
