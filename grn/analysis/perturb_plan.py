@@ -45,7 +45,8 @@ class Plan:
     @classmethod
     def of_one(cls, kind: str, gene: str) -> Plan:
         """One perturbation of one gene."""
-        return cls(*((gene,) if kind == each else () for each in KINDS))
+        knockout, knockdown, overexpress = ((gene,) if kind == each else () for each in KINDS)
+        return cls(knockout, knockdown, overexpress)
 
     @property
     def genes(self) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Interval
 
 from grn.messages import silent
-from grn.verbs.cells import cells_of_caller
 from grn.verbs.checked import Share, checked
+from grn.verbs.given_cells import cells_of_caller
 from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:
@@ -98,8 +98,10 @@ def perturb(
     from grn.analysis.perturb import perturb_cells, perturbed_anndata
     from grn.analysis.perturb_plan import Plan
 
-    groups = ((genes,) if isinstance(genes, str) else tuple(genes) for genes in (knockout, knockdown, overexpress))
-    plan = Plan(*groups, remaining, quantile)  # type: ignore[arg-type]
+    out, down, over = (
+        (genes,) if isinstance(genes, str) else tuple(genes) for genes in (knockout, knockdown, overexpress)
+    )
+    plan = Plan(out, down, over, remaining, quantile)
     subject = _subject(run, data)
     found = perturb_cells(subject, plan, subject.rows(cell_type, where), steps)
     return perturbed_anndata(subject, plan, found, steps, basis)

@@ -72,7 +72,7 @@ def whole_model_network(
     means: dict[int, PairMean] = {}
     for sample in samples:
         bags = masked_bags(model, multiplicity, basal, sample, regulators)
-        mean = means.setdefault(sample.cell_type, PairMean(len(bags.genes), len(regulators)))
+        of_type = means.setdefault(sample.cell_type, PairMean(len(bags.genes), len(regulators)))
         hidden = np.ones(bags.multiplicity.shape, dtype=bool)
         hidden[:, regulators] = sample.masked
         step = max(1, widest // (bags.multiplicity.numel() * model.config.hidden))
@@ -80,7 +80,7 @@ def whole_model_network(
             columns = slice(start, min(start + step, len(regulators)))
             values = effect(model, bags, torch.as_tensor(regulators[columns]))
             readable = hidden[:, :, None] & ~sample.masked[:, None, columns]
-            mean.add(values.permute(1, 2, 0).cpu().numpy(), readable, columns)
+            of_type.add(values.permute(1, 2, 0).cpu().numpy(), readable, columns)
     return average(means, cells, unit, regulators)
 
 
