@@ -99,7 +99,7 @@ def _checked(fits: Iterable[_Fit], rounding: float, cells, name: str) -> Recover
     elif chances > 0.5 * values:
         problem = f"{name} is rounded so coarsely that any numbers could be log1p of counts"
     if problem:
-        raise DataError(problem, field="data.counts")
+        raise DataError(problem)
     return Recovery(rounding, largest)
 
 
@@ -120,8 +120,7 @@ def _rounding(pieces: Iterable[sparse.csr_matrix], name: str) -> float:
         rests = [float(np.abs(piece.data - np.round(piece.data, each)).max(initial=0)) for each in decimals]
         off = np.maximum(off, rests)
     if not fits or not 0 <= largest <= 50:
-        problem = f"{name} is not log1p of counts, which lie between 0 and 50, are finite and not all 0"
-        raise DataError(problem, field="data.counts")
+        raise DataError(f"{name} is not log1p of counts, which lie between 0 and 50, are finite and not all 0")
     loss = 4 * eps * max(largest, 1)
     for each, rest in zip(decimals, off, strict=True):
         if rest <= loss:
