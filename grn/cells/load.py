@@ -247,7 +247,8 @@ def _advice(
     columns = {"null": var.index.to_series(), **{str(key): var[key] for key in var}}
     overlap = {key: int(column.astype(str).isin(set(vocabulary)).sum()) for key, column in columns.items()}
     best = max(overlap, key=lambda key: overlap[key])
-    looks = f"its names look like {'Ensembl ids, ' if first_of_most(names, ENSEMBL_ID) else ''}{', '.join(map(repr, names[:1]))}"
+    ids = "Ensembl ids, " if first_of_most(names, ENSEMBL_ID) else ""
+    looks = f"its names look like {ids}{', '.join(map(repr, names[:1]))}"
     if overlap[best] > shared:
         return f"{looks}: set {{field}} to {best}"
     if obs_names.astype(str).isin(vocabulary).sum() > shared:
