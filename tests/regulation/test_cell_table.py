@@ -46,15 +46,6 @@ def test_ranks_are_those_of_all_cells_up_to_a_constant_of_each_gene(seed, cells,
     assert found.dtype == np.float32
 
 
-def test_ranks_are_the_same_for_every_order_of_cells_and_every_increasing_scale():
-    multiplicity = training_cells().multiplicity
-    found = cell_ranks(multiplicity).toarray()
-    order = np.random.default_rng(1).permutation(12)
-    np.testing.assert_array_equal(cell_ranks(multiplicity[order]).toarray(), found[order])
-    np.testing.assert_array_equal(cell_ranks(multiplicity.power(3)).toarray(), found)
-    assert not np.allclose(found, multiplicity.toarray())
-
-
 @pytest.mark.parametrize("dense", [module.KEPT, 0])
 def test_a_batch_has_the_members_own_cells_and_kinds(monkeypatch, dense):
     """Standardised multiplicities for members that predict these, and standardised ranks for the others; the table may
@@ -139,17 +130,3 @@ def test_cells_that_are_not_fitted_are_not_read():
     for found, known in zip(table.batch(rows, kinds), expected.batch(rows, kinds), strict=True):
         assert torch.equal(found, known)
     assert torch.equal(layer.centre, expected_layer.centre) and torch.equal(layer.unit, expected_layer.unit)
-
-
-@pytest.mark.parametrize("kept", [module.KEPT, 0])
-def test_columns_are_those_of_the_rows(monkeypatch, kept):
-    monkeypatch.setattr(module, "KEPT", kept)
-    table, rows = table_of(training_cells())[1], torch.tensor([5, 0, 3])
-    like = torch.zeros(1, dtype=torch.float64)
-    for targets in (table.values, table.ranks):
-        found = targets.columns(rows, like)
-        assert found.shape == (3, 6)
-        for some in (slice(1, 4), torch.tensor([4, 0])):
-            read = found.read(some)
-            assert read.dtype == torch.float64
-            torch.testing.assert_close(read.float(), targets(rows)[:, some])

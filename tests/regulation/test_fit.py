@@ -13,14 +13,13 @@ from grn.cells.cells import Cells
 from grn.cells.load import load_cells
 from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.schema import Config, RegulationConfig
-from grn.errors import ConfigError, TrainingDiverged
+from grn.errors import TrainingDiverged
 from grn.model.signed.regulation import Regulation
 from grn.networks.readouts.effect import effect_network
 from grn.regulation import cell_table
 from grn.regulation import fit as fitting
 from grn.regulation.cell_table import TrainingCells
 from grn.regulation.fit import FittedLayer, fit_ensemble, fit_regulation
-from grn.regulation.linear import Penalties
 from grn.regulation.members import RegulationSettings
 from grn.regulation.states import states_of
 
@@ -113,15 +112,6 @@ def test_independent_genes_are_neither_predicted_nor_ranked():
         shares.append(edges.mean())
     assert np.mean(errors) > 0.97
     assert np.mean(precisions) < np.mean(shares) + 0.1
-
-
-def test_given_penalties_are_used_without_a_trial(monkeypatch):
-    """Those of multiplicities and of ranks, by the members that predict these."""
-    monkeypatch.setattr(fitting, "choose", None)
-    values, ranks = (Penalties(torch.full((GENES,), size), 0.0, 1.0) for size in (3.0, 70.0))
-    found = fit(planted()[0], QUICK.model_copy(update={"steps": 2}), members=3, penalties=(values, ranks))
-    assert found.values is values and found.ranks is ranks
-    assert found.layer.penalty.tolist() == [[3.0] * GENES, [70.0] * GENES, [3.0] * GENES]
 
 
 def test_targets_that_are_not_kept_on_the_device_give_the_same_fit(monkeypatch):
@@ -224,16 +214,6 @@ def test_what_the_depth_explains_is_credited_to_no_regulator_by_members_that_rea
     assert (slopes[0, :, -1] == 0).all() and slopes[0, :, :-1].mean() > 2 * slopes[2, :, :-1].abs().mean()
 
 
-def test_two_of_five_members_read_the_depth_where_there_is_one():
-    """One of each kind."""
-    values, _ = planted()
-    basal = np.random.default_rng(0).uniform(0.5, 1.5, CELLS).astype(np.float32)
-    config = QUICK.model_copy(update={"steps": 0})
-    layer = fit(values, config, members=8, basal=basal).layer
-    assert layer.reads_depth.tolist() == [0, 0, 1, 1, 0, 0, 0, 1]
-    assert fit(values, config, members=5).layer.reads_depth.tolist() == [0] * 5
-
-
 def of_two_states(noise: float = 0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cells, regulated with opposite signs in the second state; one-hot states [C, 2]; the truth of the first."""
     values, truth = planted(noise=noise)
@@ -271,12 +251,6 @@ def test_levels_of_states_are_no_regulation():
     assert found.layer.bias[:, 1].mean() > found.layer.bias[:, 0].mean() + 1
 
 
-@pytest.mark.parametrize("cells", [2, 3, 7, 11])
-def test_few_cells_are_enough_to_begin_with(cells):
-    found = fit(planted()[0][:cells], QUICK.model_copy(update={"steps": 3}), members=4)
-    assert found.error.isfinite().all()
-
-
 def test_a_fit_that_is_not_finite_is_refused():
     values, _ = planted()
     given = dict(zip(("mean", "sd"), mean_and_sd(sp.csr_matrix(values)), strict=True))
@@ -309,21 +283,6 @@ def test_a_run_has_a_pooled_layer_and_one_that_knows_the_states(simulated):
     again = of_run(config, cells, np.arange(80), penalties=found.penalties)
     assert again.pooled.values is found.pooled.values and again.by_state.ranks is found.by_state.ranks
     assert not same(again.pooled, found.pooled)
-
-
-def test_a_run_without_states_has_the_pooled_layer_alone(simulated):
-    config, cells = simulated
-    said: list[str] = []
-    found = of_run(config, replace(cells, labels=np.full(80, -1)), np.arange(60), said.append)
-    assert found.by_state is None and found.within is found.pooled and found.regulation.level_error is None
-    assert len(said) == 1
-
-
-def test_more_scores_than_fit_are_refused_before_the_fit(simulated, monkeypatch):
-    config, cells = simulated
-    monkeypatch.setattr(fitting, "MOST_SCORES", 100)
-    with pytest.raises(ConfigError, match=r"4 regulators of 16 genes in .* give more scores .* list the regulators"):
-        of_run(config, cells, np.arange(60))
 
 
 def test_training_is_cut_where_there_are_many_scores_and_left_out_where_it_would_be_short(simulated, monkeypatch):

@@ -43,13 +43,6 @@ def test_no_group_is_both_trained_on_and_held_out(seed, folds):
         assert not set(groups[training - 100]) & set(groups[held_out - 100])
 
 
-def test_members_beyond_the_last_fold_begin_again_with_the_first():
-    groups = np.arange(len(ROWS)) % 3
-    training, held_out = held_out_cells(ROWS, groups, range(5), 10, generator())
-    assert len({*held_out[0].tolist(), *held_out[1].tolist(), *held_out[2].tolist()}) == len(ROWS)
-    assert torch.equal(held_out[3], held_out[0]) and torch.equal(training[4], training[1])
-
-
 @pytest.mark.parametrize("cells", [2, 7, 40])
 def test_without_groups_every_member_trains_on_as_many_cells_and_holds_out_its_own(cells):
     training, held_out = held_out_cells(ROWS[:cells], None, range(10), 10, generator())

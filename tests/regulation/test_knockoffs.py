@@ -14,7 +14,7 @@ from grn.networks.evidence.false_discovery import edge_evidence
 from grn.regulation import knockoffs
 from grn.regulation.cell_table import TrainingCells
 from grn.regulation.knockoffs import KnockoffFit, fit_with_knockoffs, independent_shares
-from grn.regulation.linear import LinearFit, Penalties
+from grn.regulation.linear import Penalties
 
 CELLS, GENES, STATES = 600, 24, 3
 FITTED = np.arange(CELLS - 60)
@@ -119,14 +119,6 @@ def test_planted_edges_have_small_q_and_the_others_large():
         assert each.confidence[edges].min() > np.median(each.confidence[~edges])
 
 
-def test_planted_slopes_have_their_signs_in_every_state():
-    fit = fitted(True)
-    assert fit.slopes.shape == fit.null_slopes.shape == (STATES, GENES, len(REGULATORS))
-    for target, (regulator, sign) in PLANTED.items():
-        slopes = sign * fit.slopes[:, target, np.searchsorted(REGULATORS, regulator)]
-        assert (slopes > 0.3).all() and (slopes > 2 * fit.null_slopes[:, target].abs().amax(1)).all()
-
-
 def test_without_regulation_nothing_is_found():
     others = np.setdiff1d(np.arange(GENES), REGULATORS)  # the regulators still correlate with each other
     fit = fitted(False)
@@ -184,25 +176,6 @@ def test_knockoffs_change_no_target_and_no_regulator(monkeypatch):
     assert np.abs(real - knockoff).mean() > 0.3
 
 
-def test_slopes_are_the_mean_of_those_of_multiplicities_and_ranks(monkeypatch):
-    """Shared ones with each state's deviation, in the order regulators, knock-offs, depth."""
-    count, wide = len(REGULATORS), 2 * len(REGULATORS) + 1
-    calls = iter([1.0, 3.0])
-
-    def fit(x, y, states, depth, own, penalties, *, copies):
-        size = next(calls)
-        slopes = size * torch.arange(wide).double().expand(GENES, wide)
-        deviations = torch.arange(STATES).double()[:, None, None].expand(STATES, GENES, wide)
-        yield slice(1), LinearFit(slopes[:1], deviations[:, :1], y.read(slice(1))[:STATES])
-        yield slice(1, GENES), LinearFit(slopes[1:], deviations[:, 1:], y.read(slice(1, GENES))[:STATES])
-
-    monkeypatch.setattr(knockoffs, "fits_of_blocks", fit)
-    found = fitted(True)
-    for state in range(STATES):
-        both = torch.cat([found.slopes[state], found.null_slopes[state]], 1)
-        torch.testing.assert_close(both, (2 * torch.arange(2 * count).double() + state).expand(GENES, -1))
-
-
 def test_shares_and_sds_are_those_of_the_states():
     known, fit = known_cells(True), fitted(True)
     states = known.states[FITTED]
@@ -217,12 +190,6 @@ def test_shares_and_sds_are_those_of_the_states():
 def sds_within(values: np.ndarray, states: np.ndarray) -> np.ndarray:
     """[R]: of values [C, R] around the means of their states [C, K], the units of regulators."""
     return (values - states @ ((states.T @ values) / states.sum(0)[:, None])).std(0)
-
-
-def test_without_states_there_is_one_network():
-    fit = fitted(True, states=False)
-    assert fit.slopes.shape == (1, GENES, len(REGULATORS)) and fit.share.tolist() == [1]
-    assert edge_evidence(fit, REGULATORS)[1] == []
 
 
 def test_cells_that_are_not_fitted_are_not_read():

@@ -156,29 +156,6 @@ def test_the_held_out_error_counts_every_held_out_cell_once():
     assert (found > 0.1).all()
 
 
-def test_training_ends_where_no_member_gets_better(monkeypatch):
-    layer, table = started()
-    seen, real = [], held_out_errors
-    monkeypatch.setattr(module, "held_out_errors", lambda *given: seen.append(1) or 0 * real(*given) + 1)
-    trained(layer, table, steps=320)
-    assert len(seen) == 1 + module.PATIENCE
-
-
-def test_a_stronger_penalty_leaves_smaller_slopes(monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", module.VALIDATIONS)
-    sizes = []
-    for penalty in (1.0, 3000.0):
-        layer, table = table_and_layer()
-        layer.penalty.fill_(penalty)
-        for member, rows in enumerate(parts()[0]):
-            start(layer, member, table, rows, Penalties(torch.full((GENES,), 100.0), 0.7, 1.0))
-        # The penalty alone tells the two apart: every step counts, whatever it does to the error.
-        config = CONFIG.model_copy(update={"steps": 320})
-        train_members(layer, table, config, training=parts()[0], held_out=parts()[0], seed=0)
-        sizes.append(layer.squared_slopes().detach().sum(1))
-    assert (sizes[1] < 0.98 * sizes[0]).all()
-
-
 @pytest.mark.parametrize("deviates", [False, True])
 def test_training_with_few_genes_at_a_time_is_training_with_all_at_once(monkeypatch, deviates):
     """Only the order of a few sums differs."""

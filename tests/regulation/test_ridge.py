@@ -60,13 +60,6 @@ def test_they_are_so_for_every_number_of_cells_states_and_copies(seed, cells, st
 
 
 @pytest.mark.parametrize("cells", [6, 60])
-def test_many_regulators_are_left_out_some_at_a_time(monkeypatch, cells):
-    features, y = problem(cells)
-    monkeypatch.setattr(module, "TOGETHER", 3)
-    torch.testing.assert_close(solved(features, y).coefficients(PENALTY), direct(features, y, PENALTY), **close)
-
-
-@pytest.mark.parametrize("cells", [6, 60])
 @pytest.mark.parametrize("copies", [1, 2])
 def test_no_gene_is_predicted_from_itself_nor_from_its_copy(cells, copies):
     """Exactly 0, in every state; and nothing else is."""

@@ -71,13 +71,6 @@ def test_a_restored_stopping_rule_continues_its_count(tmp_path):
     assert step(tmp_path / "best.ckpt") == 10
 
 
-def test_the_sanity_check_is_ignored(tmp_path):
-    trainer = CountingTrainer()
-    trainer.sanity_checking = True
-    Checkpoints(tmp_path, patience=1).on_validation_end(trainer, None)
-    assert list(tmp_path.iterdir()) == []
-
-
 def full_disk(path, state):
     path.write_bytes(b"half")
     raise OSError(28, "No space left on device")
@@ -107,11 +100,3 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_previous_one(tmp_path, w
     assert "\n" not in str(caught.value)
     assert step(path) == 7
     assert [each.name for each in tmp_path.iterdir()] == ["best.ckpt"]
-
-
-def test_other_processes_take_part_and_write_nothing_of_their_own(tmp_path):
-    written = []
-    trainer = CountingTrainer(write=lambda path, state: written.append(path))
-    trainer.is_global_zero = False
-    save_checkpoint(trainer, tmp_path / "best.ckpt")
-    assert len(written) == 1 and list(tmp_path.iterdir()) == []

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 
 from grn.cells.load import load_cells
 from grn.cells.preprocessing.moments import mean_and_sd
 from grn.messages import silent
 from grn.networks import baselines
-from grn.networks.baselines import ridge, ridge_predictions
+from grn.networks.baselines import ridge
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
 from grn.training import held_out
@@ -54,17 +53,6 @@ def test_errors_are_in_variances_of_the_genes_over_all_test_cells(fitted, monkey
         errors = held_out_errors(found.regulation, states, cells, split, mean, sd)
         assert errors == pytest.approx(expected, rel=1e-4)
     assert len(set(errors.values())) == 3
-
-
-def test_predictions_come_in_blocks_of_genes_and_are_those_of_all(monkeypatch):
-    generator = np.random.default_rng(0)
-    cells = sp.csr_matrix(generator.poisson(1.0, (40, 11)).astype(np.float32))
-    regulators = np.array([2, 7, 10])
-    whole = dict(enumerate(ridge_predictions(cells[:30], cells[30:], regulators)))
-    monkeypatch.setattr(baselines, "TOGETHER", 4)
-    blocks = list(ridge_predictions(cells[:30], cells[30:], regulators))
-    assert [some for some, _ in blocks] == [slice(0, 4), slice(4, 8), slice(8, 11)]
-    np.testing.assert_allclose(np.concatenate([each for _, each in blocks], 1), whole[0][1])
 
 
 CELLS, GENES = 4000, 2500

@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 import torch
 
-from grn.config.files import change_config
 from grn.config.schema import Config
 from grn.errors import ConfigError
 
@@ -124,16 +123,6 @@ def test_one_process_writes_the_whole_run(runs, bags):
     assert {path.name for path in (runs / bags).iterdir()} == {path.name for path in (runs / f"{bags}-alone").iterdir()}
     alone, shared = (pd.read_parquet(runs / name / "edges.parquet") for name in (f"{bags}-alone", bags))
     pd.testing.assert_frame_equal(alone, shared, check_exact=False, rtol=1e-3)
-
-
-def test_genes_need_as_many_processes_as_share_them(make_config):
-    with pytest.raises(ValueError, match=r"gene_parallel 2 does not divide .* = 3; set devices to a multiple"):
-        make_config(devices=3, gene_parallel=2)
-    with pytest.raises(ValueError, match=r"strategy 'fsdp' may divide; set strategy to ddp"):
-        make_config(devices=2, gene_parallel=2, strategy="fsdp")
-    with pytest.raises(ConfigError, match=r"attention: softmax cannot share the genes .* trainer.gene_parallel to 1"):
-        change_config(make_config(devices=2, gene_parallel=2), {"model.attention": "softmax"})
-    make_config(devices=2, num_nodes=2, gene_parallel=4, strategy="ddp_find_unused_parameters_true")
 
 
 def test_automatic_devices_are_counted_before_there_is_a_run_folder(make_config, tmp_path):

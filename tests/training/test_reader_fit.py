@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from anndata import AnnData
 from scipy import sparse
 
 import grn
@@ -27,11 +26,10 @@ from grn.training.reader_fit import (
     fit_reader,
     folds_of,
     kind_importance,
-    member_folds,
     train_members,
 )
 from grn.training.run import train
-from grn.training.thinning import Thinning, shares
+from grn.training.thinning import Thinning
 
 
 def test_folds_are_stratified_and_leave_out_cells_without_label_and_single_ones():
@@ -50,11 +48,6 @@ def test_cells_of_a_group_are_in_one_fold():
     for group in range(10):
         assert len(np.unique(folds[(groups == group) & (folds >= 0)])) == 1
     assert (folds == -1).sum() == 20
-
-
-def test_members_of_both_kinds_hold_out_the_same_folds():
-    kind, held_out = member_folds(8)
-    assert kind.tolist() == [0, 1] * 4 and held_out.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_member_that_judges_cells_has_seen_neither_their_labels_nor_their_genes(make_config):
@@ -164,14 +157,6 @@ def test_a_folder_of_the_format_before_the_reader_is_still_read(make_config, tmp
         grn.predict(simulate(make_config().data.simulated), folder, error=0.1, quiet=True)
 
 
-def test_without_types_there_is_no_reader(make_config, tmp_path):
-    adata = AnnData(np.random.default_rng(0).poisson(2.0, (60, 12)).astype("float32"))
-    config = make_config().model_dump()
-    config["data"] |= {"label_key": None, "regulators": "all"}
-    trained = train(Config.model_validate(config), tmp_path / "run", adata=adata, say=lambda line: None).trained
-    assert trained.model.reader is None and trained.classes == ()
-
-
 CELLS, GENES, TARGET = 40, 200, 500.0
 
 
@@ -201,9 +186,3 @@ def test_a_thinned_cell_is_what_its_fewer_counts_give(transform):
     assert torch.allclose(found, found.round().to(found.dtype), atol=1e-3) and (found <= all_counts + 1e-3).all()
     assert float(found.sum() / all_counts.sum()) == pytest.approx(0.5, abs=0.02)
     assert torch.allclose(lower[1:], torch.from_numpy(basal_multiplicity(total[1:] / 2, scale)), atol=0.01)
-
-
-def test_shares_are_between_the_least_and_all():
-    found = shares(4000, 0.1, 0.25, torch.Generator().manual_seed(0))
-    assert (found == 1).float().mean() == pytest.approx(0.25, abs=0.03) and found.min() >= 0.1
-    assert found[found < 1].log().mean() == pytest.approx(np.log(0.1) / 2, abs=0.05)

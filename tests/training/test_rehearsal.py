@@ -25,10 +25,6 @@ def test_the_steps_that_were_not_rehearsed_take_as_long_as_those_after_the_first
     assert found.seconds == pytest.approx(10 + 103 + 7)
 
 
-def test_epochs_limit_the_steps(make_config):
-    assert estimate(clock(50, 100), make_config(max_steps=1000, max_epochs=5), 0.0, 40.0, 5, None).steps == 305
-
-
 def test_a_run_that_is_as_short_as_its_rehearsal_takes_as_long(make_config):
     found = estimate(clock(50), make_config(max_steps=50), 0.0, 20.0, 1, None)
     assert found.seconds == 20.0 and found.per_step == pytest.approx(7 / 50)

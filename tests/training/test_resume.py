@@ -82,10 +82,6 @@ def configured(make_config, **trainer) -> Config:
     return found
 
 
-OTHER = {asked_to_stop: power_fails, power_fails: asked_to_stop}
-ONCE = [(step, asked_to_stop if step % 2 else power_fails) for step in range(1, STEPS + 1)]
-
-
 @pytest.fixture(scope="module")
 def whole(make_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
@@ -93,8 +89,12 @@ def whole(make_config, tmp_path_factory):
     return folder
 
 
-# Every step once, and both ways around an epoch's end, a validation and the last step.
-@pytest.mark.parametrize("step, how", ONCE + [(step, OTHER[how]) for step, how in ONCE if step in (3, 7, 8, STEPS)])
+# Both ways around an epoch's end, a validation and the last step; others in one.
+CUTS = [(step, how) for step in (3, 7, 8, STEPS) for how in (asked_to_stop, power_fails)]
+CUTS += [(1, asked_to_stop), (4, power_fails), (11, asked_to_stop), (14, power_fails)]
+
+
+@pytest.mark.parametrize("step, how", CUTS)
 def test_a_run_interrupted_in_any_step_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, step):
     cut(monkeypatch, "training_step", step, how)
     with pytest.raises((Cut, Interrupted)):
@@ -220,8 +220,6 @@ def test_cells_and_lists_that_are_lost_or_replaced_are_named_as_what_the_run_was
     ("section", "field", "value"),
     [
         ("trainer", "learning_rate", 0.5),
-        ("model", "width", 32),
-        ("data", "multiplicity", "log1p"),
         ("trainer", "devices", 2),
     ],
 )
@@ -244,7 +242,7 @@ def test_the_machine_that_computes_a_run_may_change(cut_off):
 
 
 @pytest.mark.parametrize("name", ["last", "best"])
-@pytest.mark.parametrize("damage", [None, b"", b"PK\x03\x04 and then nothing", b"not a checkpoint"])
+@pytest.mark.parametrize("damage", [None, b"PK\x03\x04 and then nothing"])
 def test_a_missing_or_damaged_checkpoint_is_refused_before_training(cut_off, name, damage):
     path = cut_off / "checkpoints" / f"{name}.ckpt"
     path.unlink() if damage is None else path.write_bytes(damage)
@@ -294,7 +292,7 @@ def test_a_checkpoint_without_an_origin_is_refused(cut_off):
         find_start(cut_off)
 
 
-@pytest.mark.parametrize("name", ["log.txt", "checkpoints", "metrics.csv", "model", ".model-12345678"])
+@pytest.mark.parametrize("name", ["log.txt", "metrics.csv", ".model-12345678"])
 def test_a_link_in_the_folder_never_leads_a_resumed_run_out_of_it(cut_off, tmp_path, name):
     elsewhere = tmp_path / "elsewhere"
     if (cut_off / name).exists():
@@ -312,7 +310,7 @@ def test_a_link_in_the_folder_never_leads_a_resumed_run_out_of_it(cut_off, tmp_p
     assert state(elsewhere) == before
 
 
-@pytest.mark.parametrize("damage", ["", "step,train/loss\n,1\n", "nothing\nof that\n", "\0\0"])
+@pytest.mark.parametrize("damage", ["", "step,train/loss\n,1\n"])
 def test_damaged_metrics_are_refused(cut_off, damage):
     (cut_off / "metrics.csv").write_text(damage)
     with pytest.raises(RunFolderError, match=r"metrics\.csv is damaged"):
@@ -331,15 +329,6 @@ def test_a_locked_run_is_left_alone(cut_off):
         resumed(cut_off)
     assert state(cut_off) == before
     assert resumed(cut_off).folder == cut_off
-
-
-def test_a_folder_of_the_user_is_no_run(cells_file, tmp_path):
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "config.yaml").write_text("# mine\n" + dump_config(cells_file[0]))
-    before = state(tmp_path)
-    with pytest.raises(RunFolderError, match=r"is not a run folder: it has no log\.txt"):
-        resumed(tmp_path / "project")
-    assert state(tmp_path) == before
 
 
 def test_a_resumed_run_keeps_the_comments_of_its_configuration_and_removes_half_written_files(cut_off):
@@ -385,12 +374,3 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tm
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("The run in run is complete; there is nothing to resume.\n", "")
     assert state(cut_off) == before
-    for arguments, message in (
-        (["--resume", "nowhere"], "error: nowhere does not exist; give a run folder.\n"),
-        (["--resume", "run/model"], "error: run/model is not a run folder: it has no log.txt"),
-        (["--resume", "run", "--set", "trainer.max_steps=9"], "leave out everything else."),
-        (["--resume", "run", "--config", "pbmc.yaml"], "leave out everything else."),
-    ):
-        assert main(["train", *arguments]) == 2
-        printed = capsys.readouterr()
-        assert message in printed.err and len(printed.err.splitlines()) == 1 and printed.out == ""

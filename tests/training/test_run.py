@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
-import warnings
 from dataclasses import replace
 
 import anndata
@@ -14,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 
-from grn.bags import Batch
 from grn.cells.load import load_cells
 from grn.cells.loading.order import EpochOrder
 from grn.cells.preprocessing.moments import mean_and_sd
@@ -23,8 +20,7 @@ from grn.errors import ConfigError, TrainingDiverged
 from grn.model.saved import TrainedModel
 from grn.networks.build import read_again
 from grn.regulation import fit as fitting
-from grn.training import machine, run
-from grn.training.metrics import Evaluation
+from grn.training import run
 from grn.training.run import best_weights, train
 from grn.training.task import Task
 
@@ -90,11 +86,6 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_run, make_config, tmp
     pd.testing.assert_frame_equal(again.edges, pd.read_parquet(tiny_run / "edges.parquet"), check_exact=True)
 
 
-def test_another_seed_gives_another_run(tiny_run, make_config, tmp_path):
-    other = train(make_config(seed=1), tmp_path / "other", say=quiet)
-    assert other.trained.hash != TrainedModel.load(tiny_run).hash
-
-
 def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_config, tmp_path):
     """They are about effects alone; those of a run do not prevent another read-out of it."""
     config = make_config(max_steps=2)
@@ -134,26 +125,10 @@ def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_
         assert torch.equal(layer.query, fitted.layer.query)
 
 
-def test_metrics_are_of_batches_on_the_device_of_the_model(make_config, tmp_path, monkeypatch):
-    """On a GPU, model and metrics see the batch that was moved there, and never the one on the processor."""
-    moved, seen = [], []
-    to, evaluated, update = Batch.to, Task.evaluated, Evaluation.update
-
-    def recorded(batch, device):
-        moved.append(to(batch, device))
-        return moved[-1]
-
-    monkeypatch.setattr(Batch, "to", recorded)
-    monkeypatch.setattr(Task, "evaluated", lambda task, batch, *a: seen.append(batch) or evaluated(task, batch, *a))
-    monkeypatch.setattr(Evaluation, "update", lambda self, *a: seen.append(a[1]) or update(self, *a))
-    train(make_config(max_steps=2), tmp_path / "run", say=quiet)
-    of_test = seen[-2:]
-    assert of_test[0] is of_test[1] is moved[-1]
-
-
 def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config, tmp_path, monkeypatch):
     """Folds that choose penalties, members of the metrics and those of the network; of both layers."""
-    config, found, held_out_cells = make_config(max_steps=2), [], fitting.held_out_cells
+    config, found, chosen = make_config(max_steps=2), [], []
+    held_out_cells, validation_folds = fitting.held_out_cells, fitting.validation_folds
     simulated = config.data.simulated.model_copy(update={"cell_types": 8})
     data = config.data.model_copy(update={"simulated": simulated, "group_key": "cell_type"})
     config = config.model_copy(update={"data": data})
@@ -163,9 +138,17 @@ def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config
         found.append((groups, *parts))
         return parts
 
+    def choosing(count, groups, *others):
+        folds = validation_folds(count, groups, *others)
+        chosen.append((groups, folds.numpy()))
+        return folds
+
     monkeypatch.setattr(fitting, "held_out_cells", recorded)
+    monkeypatch.setattr(fitting, "validation_folds", choosing)
     train(config, tmp_path / "run", say=quiet)
-    assert len(found) == 6
+    assert len(found) == 4 and len(chosen) == 2  # the fits of the network have the penalties of the first ones
+    for donor, fold in chosen:
+        assert all(len(np.unique(fold[donor == one])) == 1 for one in np.unique(donor))
     for donor, training, held_out in found:
         assert len(np.unique(donor)) >= 5
         for fitted, others in zip(training, held_out, strict=True):
@@ -225,21 +208,6 @@ def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monk
     assert torch.equal(trained.model.embedding.weight, best["embedding.weight"])
 
 
-def test_without_averaging_checkpoints_hold_the_weights(make_config, tmp_path):
-    train(make_config(averaging=0.0, max_steps=2), tmp_path / "run", say=quiet)
-    assert "current_model_state" not in checkpoint(tmp_path / "run")
-
-
-def test_patience_ends_a_run(make_config, tmp_path):
-    """With a learning rate that overshoots, the loss soon stops improving."""
-    lines = []
-    config = make_config(max_steps=40, validate_every=1, patience=2, learning_rate=5.0, averaging=0.0)
-    train(config, tmp_path / "run", say=lines.append)
-    [line] = [line for line in lines if "stopped:" in line]
-    assert "the validation loss has not improved on" in line and "in 2 validations" in line
-    assert checkpoint(tmp_path / "run", "last")["global_step"] < 40
-
-
 def with_a_nan(config, batch: int):
     """The cells of `config` with a NaN in one cell that the training batch number `batch` holds; the cell."""
     cells, split = load_cells(config.data, seed=config.trainer.seed)
@@ -288,40 +256,6 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_take_it(make_con
         train(make_config(), tmp_path / "run", say=quiet)
     assert all(parameter.isfinite().all() for parameter in kept["model"].parameters())
     assert checkpoint(tmp_path / "run")["global_step"] == 2
-
-
-def test_an_infinite_learning_rate_is_refused_at_the_second_step(make_config, tmp_path):
-    config = make_config()
-    # Past the checks of the configuration, which would refuse it: any step may make the loss infinite.
-    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"learning_rate": float("inf")})})
-    with pytest.raises(TrainingDiverged, match="The loss is not finite at step 1 ") as caught:
-        train(config, tmp_path / "run", say=quiet)
-    assert caught.value.field == "trainer.learning_rate"
-
-
-def test_mean_and_sd_are_those_of_the_dense_matrix(csr_cells):
-    multiplicity, _ = csr_cells
-    multiplicity = multiplicity.tolil()
-    multiplicity[:, 4] = 0
-    multiplicity[:, 5] = 3
-    mean, sd = mean_and_sd(multiplicity.tocsr())
-    dense = multiplicity.toarray()
-    np.testing.assert_allclose(mean, dense.mean(0), rtol=1e-6)
-    varying = [gene for gene in range(12) if gene not in (4, 5)]
-    np.testing.assert_allclose(sd[varying], dense.std(0)[varying], rtol=1e-5)
-    assert sd[4] == sd[5] == 1, "a gene that never varies has no unit of its own"
-
-
-def test_only_known_noise_is_silenced_and_lightnings_log_gets_its_level_back():
-    known = "The 'train_dataloader' does not have many workers which may be a bottleneck."
-    logger = logging.getLogger("lightning.pytorch")
-    before = logger.level
-    with pytest.warns(UserWarning, match="the disk is nearly full") as caught, pytest.raises(KeyError), machine.quiet():
-        warnings.warn(known, stacklevel=1)
-        warnings.warn("the disk is nearly full", stacklevel=1)
-        assert not logger.isEnabledFor(logging.INFO) and logger.isEnabledFor(logging.WARNING)
-        raise KeyError
-    assert len(caught) == 1 and logger.level == before
 
 
 def test_a_whole_run_prints_our_lines_only(tmp_path):

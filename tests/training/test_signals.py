@@ -9,11 +9,11 @@ import torch
 from grn.cli.exit_codes import exit_code_of
 from grn.errors import Interrupted
 from grn.training.callbacks import Signals
-from grn.training.checkpoints import Checkpoints
 from grn.training.run import train
 from grn.training.task import Task
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 143}
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 EVERY = pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 
 
@@ -44,7 +44,7 @@ def handlers():
 
 
 @pytest.fixture
-def run(make_config, tmp_path, capsys):
+def run(make_config, tmp_path, capsys, handlers):
     """Trains as the command does; returns exit code, stderr and the steps of the checkpoints."""
 
     def call(**trainer):
@@ -55,6 +55,7 @@ def run(make_config, tmp_path, capsys):
             code = exit_code_of(command)
         except SystemExit as left:  # what a command would end with
             code = left.code
+        assert {number: signal.getsignal(number) for number in CODES} == handlers, "a run restores the handlers"
         saved = {path.stem: step(path) for path in (tmp_path / "run" / "checkpoints").glob("*.ckpt")}
         return code, capsys.readouterr().err, saved
 
@@ -83,7 +84,7 @@ def test_a_signal_during_a_validation_ends_it_and_saves(run, monkeypatch, number
     assert stderr.startswith(f"error: stopped by {number.name}: saved step 2 in ")
 
 
-@EVERY
+@BOTH
 def test_a_signal_during_the_last_validation_stops_the_run(run, monkeypatch, number, tmp_path):
     send(monkeypatch, "validation_step", 1, number)
     code, _, saved = run(max_steps=2)
@@ -91,19 +92,7 @@ def test_a_signal_during_the_last_validation_stops_the_run(run, monkeypatch, num
     assert not (tmp_path / "run" / "model").exists(), "nothing is done after it"
 
 
-@EVERY
-def test_a_signal_during_the_validation_that_ends_the_patience_stops_the_run(run, monkeypatch, number, tmp_path):
-    monkeypatch.setattr(Checkpoints, "on_validation_end", lambda self, trainer, task: stop(trainer))
-    send(monkeypatch, "validation_step", 1, number)
-    assert run()[0] == CODES[number]
-    assert not (tmp_path / "run" / "model").exists()
-
-
-def stop(trainer) -> None:
-    trainer.should_stop = True
-
-
-@EVERY
+@BOTH
 def test_a_signal_after_the_last_validation_stops_the_run(run, monkeypatch, number, tmp_path):
     monkeypatch.setattr(Task, "on_validation_end", lambda task: os.kill(os.getpid(), number))  # callbacks come first
     code, stderr, saved = run(max_steps=2)
@@ -120,25 +109,12 @@ def test_a_second_ctrl_c_ends_at_once_with_130(run, monkeypatch, first):
     assert stderr.startswith("error: stopped by SIGINT: at once; ") and len(stderr.splitlines()) == 1
 
 
-@EVERY
+@BOTH
 def test_a_signal_before_the_first_step_ends_at_once(run, monkeypatch, number):
     send(monkeypatch, "configure_optimizers", 1, number)
     code, stderr, saved = run()
     assert (code, saved) == (CODES[number], {})
     assert stderr.startswith(f"error: stopped by {number.name}") and len(stderr.splitlines()) == 1
-
-
-@EVERY
-@pytest.mark.parametrize("hook", ["configure_optimizers", "training_step", "validation_step"])
-def test_a_stopped_run_restores_the_handlers(run, handlers, monkeypatch, number, hook):
-    send(monkeypatch, hook, 1, number)
-    run()
-    assert {number: signal.getsignal(number) for number in CODES} == handlers
-
-
-def test_a_whole_run_restores_the_handlers(run, handlers):
-    assert run()[0] == 0
-    assert {number: signal.getsignal(number) for number in CODES} == handlers
 
 
 def test_lightning_s_own_exit_by_sigterm_is_an_interruption(make_config, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch.utils.data import DataLoader
 
-from grn.training.finite import FiniteCheck, skip_unless_finite
+from grn.training.finite import skip_unless_finite
 from grn.training.task import MovingAverage, as_fused_here
 
 
@@ -38,9 +38,6 @@ def test_the_moving_average_is_that_of_lightning_to_the_last_bit():
     assert kept[0]["steps"] == 7
 
 
-CELLS = torch.tensor([3, 1])
-
-
 def trained(bad: bool) -> torch.Tensor:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], fused=True)
@@ -54,17 +51,6 @@ def trained(bad: bool) -> torch.Tensor:
 def test_a_fused_optimiser_leaves_a_bad_step_out():
     good, skipped = trained(bad=False), trained(bad=True)
     assert skipped.isfinite().all() and (good < skipped).all() and (skipped < 1).all()
-
-
-@pytest.mark.parametrize(
-    ("loss", "norm", "problem"), [(1.0, 2.0, None), (1.0, torch.inf, "gradient norm"), (torch.nan, torch.nan, "loss")]
-)
-def test_on_a_cpu_a_step_is_checked_at_once(loss, norm, problem):
-    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
-    check = FiniteCheck()
-    step = check.next(4, CELLS, torch.tensor(loss), torch.tensor(norm), optimizer)
-    assert (step.number, step.problem()) == (4, problem) and step.cells is CELLS
-    assert check.last() is None
 
 
 @pytest.mark.parametrize("fused", [None, True])

@@ -88,30 +88,6 @@ def test_no_gene_reads_itself(make_regulation):
         assert (change[:, [other for other in range(12) if other != gene]] != 0).all()
 
 
-def test_a_regulator_at_its_mean_in_every_cell_contributes_nothing(make_regulation):
-    """Neither its amount nor its sign can be seen: it only takes part in the norm."""
-    layer, (cells, basal) = make_regulation(), some_cells()
-    cells[:, 1] = layer.centre[0, 1] * layer.unit[1]
-    before = layer(cells, basal)
-    layer.raw_amount[..., 1] += 2
-    layer.key[..., 1, :].neg_()
-    torch.testing.assert_close(layer(cells, basal), before, **close)
-    assert not torch.allclose(layer(2 * cells, basal), make_regulation()(2 * cells, basal))
-
-
-def test_the_average_cell_of_a_state_has_the_states_bias(make_regulation):
-    layer = make_regulation(states=STATES)
-    mean = layer.centre * layer.unit
-    states = torch.eye(STATES, dtype=torch.float64)
-    torch.testing.assert_close(layer(mean[:, :3], mean[:, 3], states), layer.bias.mean(0), **close)
-    assert not torch.allclose(layer(mean[:, :3], mean[:, 3], states.roll(1, 0)), layer.bias.mean(0))
-
-
-def test_a_fresh_layer_predicts_the_mean_whatever_it_reads():
-    layer, (cells, basal) = RegulationLayer(3, 12, torch.tensor(REGULATORS), 2, 4), some_cells()
-    assert (layer(cells, basal) == 0).all()
-
-
 @given(st.integers(0, 2**31), st.floats(0.01, 30), st.floats(0.01, 30), st.integers(0, 2))
 def test_the_sign_of_a_slope_is_that_of_the_score(seed, size, others, state):
     """Amounts, gains and the basal gene's score are positive for every value of their parameters. This holds in each
@@ -140,14 +116,6 @@ def test_flipping_query_and_key_changes_nothing(make_regulation, states):
         parameter[1, 0].neg_()
     assert torch.equal(layer(cells, basal, known), before)
     assert all(torch.equal(*pair) for pair in zip(exported(layer), networks, strict=True))
-
-
-def test_half_of_that_flip_changes_predictions(make_regulation):
-    layer, (cells, basal) = make_regulation(states=STATES), some_cells()
-    before = layer(cells, basal, soft_states())
-    layer.query[1, 0].neg_()
-    layer.key[1, 0].neg_()  # without the deviations
-    assert (layer(cells, basal, soft_states()) - before).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("states", [1, STATES])
