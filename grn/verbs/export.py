@@ -72,7 +72,7 @@ def export(
         A(-)  genes that A lowers in all cells  C
     """
     from grn.networks.choose import Filters, choose, gene_names
-    from grn.networks.file_formats import read_edges
+    from grn.networks.run_files import read_edges
     from grn.networks.formats import refuse_output, write_file
 
     path, say = Path(output), silent if quiet else print

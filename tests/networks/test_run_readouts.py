@@ -9,7 +9,7 @@ from scipy import sparse
 
 from grn.cells.cells import Cells
 from grn.networks import run_readouts
-from grn.networks.file_formats import edge_table, square_matrix
+from grn.networks.run_files import edge_table, square_matrix
 from grn.networks.readouts import block_attention
 from grn.networks.run_readouts import read_networks, with_progress
 from grn.regulation.states import states_of

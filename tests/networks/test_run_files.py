@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from grn.networks import weights as network_weights
-from grn.networks.file_formats import (
+from grn.networks.run_files import (
     RESERVED,
     edge_table,
     edges_by_type,
