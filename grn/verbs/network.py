@@ -155,8 +155,8 @@ def _of_cells(
     from grn.cells.preprocessing.moments import mean_and_sd
     from grn.messages import silent
     from grn.networks.build import edges_of_regulation, fit_layers
-    from grn.networks.run_files import refuse_unknown_type
     from grn.networks.prior import prior_of
+    from grn.networks.run_files import refuse_unknown_type
     from grn.regulation.states import states_of
 
     if settings.network.readout != "effect":
