@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -88,16 +88,3 @@ def nearest(name: object, known: Iterable[object], likeness: float = 0.6) -> str
     of_folded = {str(each).casefold(): str(each) for each in known}
     near = difflib.get_close_matches(str(name).casefold(), list(of_folded), n=1, cutoff=likeness)
     return of_folded[near[0]] if near else None
-
-
-@contextmanager
-def reworded(replacements: Mapping[str, str]) -> Iterator[None]:
-    """Going: rewords a UserError by its text. `called` does it by the field."""
-    try:
-        yield
-    except UserError as error:
-        sentence = str(error)
-        for field, option in replacements.items():
-            sentence = sentence.replace(field, option)
-        error.problem, error.advice, error.args = sentence, None, (sentence,)
-        raise

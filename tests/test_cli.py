@@ -58,9 +58,9 @@ def commands(program=None, name: str = "grn"):
         yield name, program
 
 
-def test_all_commands_together_have_few_parameters_and_name_what_stands_everywhere():
+def test_all_commands_together_have_at_most_seventy_parameters_and_name_what_stands_everywhere():
     found = {name: sum(not each.hidden for each in command.params) for name, command in commands()}
-    assert sum(found.values()) <= 92, found
+    assert sum(found.values()) <= 70, found
     assert all("--quiet" in command.epilog and "--debug" in command.epilog for _, command in commands())
 
 
@@ -138,23 +138,6 @@ def test_a_program_without_standard_output_ends_well(monkeypatch):
     with pytest.raises(SystemExit) as ended:
         exit_with(0)
     assert ended.value.code == 0
-
-
-@pytest.mark.parametrize(
-    ("command", "output"),
-    [(["evaluate", "edges.csv", "truth.csv"], "x"), (["predict", "run", "cells.h5ad"], "x.h5ad")],
-)
-@pytest.mark.parametrize("between", [(), ("deep", "deeper")])
-def test_an_output_below_a_file_is_refused_before_anything_is_read(
-    command, output, between, tmp_path, monkeypatch, capsys
-):
-    """Neither the network nor the cells exist, so nothing tried to read them."""
-    monkeypatch.chdir(tmp_path)
-    Path("FILE").touch()
-    path = Path("FILE", *between, output)
-    assert cli.main([*command, "--output", str(path)]) == 2
-    sentence = f"error: {path} cannot be made, because {tmp_path / 'FILE'} is a file; choose another output.\n"
-    assert capsys.readouterr().err == sentence
 
 
 @pytest.mark.parametrize("arguments", [["simulated:"], ["simulated:", "--config", "tiny.yaml"], ["tiny.yaml"]])

@@ -169,3 +169,15 @@ def test_libraries_stay_where_they_belong():
         for module in imports_of(path):
             places = KEPT_TO.get(module.split(".")[0], ("",))
             assert name.startswith(places), f"{name} imports {module}, which belongs to {' or '.join(places)}"
+
+
+# Names of files that occur twice in grn although they are not a command and its verb: what is computed, or drawn.
+SHARED_NAMES = {"activity", "evaluate", "explain", "perturb", "predict", "report", "run", "tables"}
+
+
+def test_two_files_share_a_name_only_as_a_command_and_its_verb():
+    places: dict[str, list[str]] = {}
+    for path in (ROOT / "grn").rglob("*.py"):
+        places.setdefault(path.stem, []).append(path.parent.relative_to(ROOT / "grn").as_posix())
+    twice = {name for name, folders in places.items() if len(folders) > 1 and sorted(folders) != ["cli", "verbs"]}
+    assert len(SHARED_NAMES) <= 8 and twice - {"__init__"} <= SHARED_NAMES

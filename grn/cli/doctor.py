@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from grn.cli.train import Label, Overrides, Regulators, loaded_config
+from grn.cli.train import Overrides, loaded_config
 
 LIBRARIES = ("torch", "triton", "lightning", "anndata", "scanpy", "numpy", "scipy", "pandas", "pyarrow")
 OPTIONAL = {"decoupler": "grn.activity", "tensorboard": "trainer.tensorboard"}
@@ -20,15 +20,12 @@ def command(
             metavar="CONFIG|CELLS", help="A run to rehearse: what grn train would be given.", show_default=False
         ),
     ] = None,
-    label_key: Label = None,
-    regulators: Regulators = None,
     overrides: Overrides = None,
 ) -> None:
     """Print what is installed, which kernels run here and why, and test them; of a run, estimate time and memory."""
     from grn.cli.console import console, plain
 
-    given = path, None, label_key, regulators, overrides
-    config = loaded_config(*given) if any(given) else None
+    config = loaded_config(path, None, None, None, overrides) if path or overrides else None
     if config is not None:
         from grn.training.machine import refuse_impossible_training
         from grn.training.run import checked_cells

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
-
-import typer
 
 
 class Orientation(StrEnum):
@@ -14,7 +11,3 @@ class Orientation(StrEnum):
 
 
 EVERYWHERE = "Everywhere: [bold]--quiet[/] prints nothing but errors, [bold]--debug[/] the traceback of an error."
-
-# Going: main.py takes both out of the arguments before a command is parsed, and console() knows whether to be quiet.
-Debug = Annotated[bool, typer.Option("--debug", hidden=True)]
-Quiet = Annotated[bool, typer.Option("--quiet", hidden=True)]

@@ -1,7 +1,4 @@
-"""Files and folders that are written completely or not at all, and outputs that are refused before work starts.
-
-Writing goes to a temporary name in the same folder, is flushed to the disk, and then takes its final name.
-"""
+"""Files and folders that are written completely or not at all, and outputs that are refused before work starts."""
 
 from __future__ import annotations
 
@@ -29,10 +26,7 @@ def refuse_used_folder(output: Path | None) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Raises RunFolderError where nothing can be made at `path`: a folder above it is a file, or cannot be written to.
-
-    Called before anything is computed.
-    """
+    """Raises RunFolderError where nothing can be made at `path`. Called before anything is computed."""
     above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     try:
         tempfile.TemporaryFile(dir=above).close()
@@ -66,10 +60,9 @@ def replacing_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yields an empty folder beside `path`; at the end it replaces `path`, whose old content is removed last.
+    """Yields an empty folder beside `path`; at the end it replaces `path` (a symbolic link itself, not its target).
 
-    Where `path` is a symbolic link, the link is replaced, and what it leads to is left alone. Raises RunFolderError
-    where the disk is full.
+    Raises RunFolderError where the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
@@ -82,10 +75,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
                 os.replace(path, old)
             try:
                 os.replace(beside, path)
-            except BaseException:
-                if os.path.lexists(old):
+            finally:
+                if os.path.lexists(old) and not os.path.lexists(path):
                     os.replace(old, path)
-                raise
     finally:
         remove(beside)
         remove(old)
@@ -108,7 +100,6 @@ def remove(path: Path) -> None:
 def remove_leftovers(folder: Path, names: Collection[str]) -> None:
     """Removes temporary files and folders, at any depth, that a killed process left beside files of these names."""
     left = re.compile(rf"\.({'|'.join(map(re.escape, names))})-\w{{8}}(-old|\.\w+)?")
-    # os.walk does not follow symbolic links.
     for above, folders, files in os.walk(folder):
         for name in filter(left.fullmatch, [*folders, *files]):
             remove(Path(above) / name)

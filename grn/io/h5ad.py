@@ -41,7 +41,6 @@ def read_anndata(path: Path, *, backed: bool = False) -> AnnData:
 
 
 def damaged_h5ad(path: Path, problem: Exception) -> DataError:
-    """The error for a damaged file, on which HDF5, NumPy, pandas or AnnData fail with exceptions of their own."""
     import h5py
 
     with suppress(OSError, RuntimeError), h5py.File(path, "r") as file:
@@ -54,10 +53,7 @@ def damaged_h5ad(path: Path, problem: Exception) -> DataError:
 
 
 def write_anndata(path: Path, adata: AnnData) -> None:
-    """Writes `adata` as the .h5ad file `path`, completely or not at all. Raises RunFolderError on a full disk.
-
-    Matrices that are in another file are copied a piece at a time.
-    """
+    """Writes `adata` as the .h5ad file `path`, completely or not at all. Raises RunFolderError on a full disk."""
     import anndata
     import h5py
     from anndata.experimental import write_dispatched
@@ -79,7 +75,7 @@ def write_anndata(path: Path, adata: AnnData) -> None:
 
 
 def _write_part(write: Any, store: Any, key: str, part: Any, dataset_kwargs: Any, iospec: Any) -> None:
-    """AnnData calls this for every part of an AnnData. It would read the matrices of another file whole."""
+    """Writes a part of an AnnData; matrices in another file, which AnnData would read whole, are copied in pieces."""
     import h5py
     from anndata.abc import CSCDataset, CSRDataset
 
@@ -95,7 +91,6 @@ def _write_part(write: Any, store: Any, key: str, part: Any, dataset_kwargs: Any
 
 
 def _copy(store: Any, key: str, source: Any) -> None:
-    """A dataset of HDF5, in pieces of COPIED bytes, all of which are read, so that damage does not travel."""
     copy = store.create_dataset(key, source.shape, source.dtype)
     copy.attrs.update(source.attrs)
     step = max(1, COPIED * len(source) // max(source.nbytes, 1)) if len(source) else 1
@@ -129,6 +124,5 @@ class RememberingFile(io.FileIO):
         return size or 0
 
     def raise_problem(self) -> None:
-        """Raises the first error of a write."""
         if self.problem is not None:
             raise self.problem

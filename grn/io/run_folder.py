@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -21,8 +22,8 @@ WRITTEN = ("config", "truth", "metrics", "last", "best", "model", "network", "ed
 
 
 def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
-    """The configuration file in a run folder. Raises RunFolderError where a `needed` file is missing, and for a folder
-    with parts of different runs."""
+    """The configuration file in a run folder. Raises RunFolderError where a `needed` file is missing or of another
+    run."""
     if missing := [name for name in needed if not (run / name).is_file()]:
         raise RunFolderError(
             f"{run} is not a run folder: it has no {missing[0]}; give a folder that grn train made."
@@ -34,17 +35,14 @@ def config_of(run: Path, needed: tuple[str, ...] = (LOG, CONFIG)) -> Path:
 
 
 def no_such_run(run: Path, otherwise: str) -> str:
-    """The sentence about the folder of a run that does not exist, and what to do: a run of that name in `runs`, the
-    nearest folder, or `otherwise`."""
+    """The sentence about a run folder that does not exist, with a run of that name in `runs`, the nearest or
+    `otherwise`."""
     inside = RUNS / run
     return does_not_exist(run, f"did you mean {inside}?" if inside.is_dir() else otherwise)
 
 
 def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
-    """Raises RunFolderError where a run has not written a `needed` file or folder yet, or where that is lost.
-
-    For a folder that is not a run, its reader has the sentence.
-    """
+    """Raises RunFolderError where a run has not written a `needed` file or folder yet, or has lost it."""
     missing = [name for name in needed if not (run / name).exists()]
     is_model = (run / "model.safetensors").is_file()  # a model folder has a config.yaml, too
     if not missing or is_model or not all((run / name).is_file() for name in (CONFIG, LOG)):
@@ -56,7 +54,7 @@ def refuse_cut_off(run: Path, needed: Iterable[str]) -> None:
 
 
 def refuse_lost(run: Path) -> None:
-    """Raises RunFolderError where a complete run has lost what every run writes, which resuming cannot bring back."""
+    """Raises RunFolderError where a complete run has lost what resuming cannot bring back."""
     if (run / COMPLETE).is_file():
         refuse_cut_off(run, ("model", "network.h5ad", "edges.parquet"))
 
@@ -75,9 +73,9 @@ def refuse_links(run: Path) -> None:
 
 
 def refuse_mixed_parts(run: Path) -> None:
-    """Raises RunFolderError where files of a run's folder are of different runs, by the model's hash that each holds.
+    """Raises RunFolderError where files of a run's folder hold different hashes of the model.
 
-    For a file that is missing, damaged or of an older version, its reader has the sentence.
+    Files that cannot be read are left to their readers.
     """
     hashes = {}
     for name, hash_in in HASHES.items():
@@ -122,10 +120,7 @@ HASHES: dict[str, Callable[[Path], str]] = {
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Locks a run folder; the lock also ends with this process, however that ends.
-
-    Raises RunFolderError where another process has locked it.
-    """
+    """Locks a run folder until the end, also a kill, of this process. Raises RunFolderError where it is locked."""
     with (run / LOG).open("a") as log:
         with suppress(ImportError):  # Windows has no such locks
             import fcntl
@@ -140,24 +135,19 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def make_run_folder(output: Path | None, config_name: str, root: Path = RUNS) -> Path:
-    """Makes the folder `output`, or the next free `root/<config_name>-<date>-<n>`, and returns it.
-
-    A run calls this after reading its cells, so that a wrong path or field leaves nothing behind. Raises
-    RunFolderError.
-    """
+    """Makes and returns the folder `output`, or the next free `root/<config_name>-<date>-<n>`."""
     if output is not None:
         refuse_used_folder(output)
         output.mkdir(parents=True, exist_ok=True)
         return output
     today = datetime.date.today().isoformat()
     refuse_unwritable(root / today)
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count(1):
         folder = root / f"{config_name}-{today}-{number}"
         with suppress(FileExistsError):
             folder.mkdir(parents=True)
-            return folder
+            break
+    return folder
 
 
 def remove_run(folder: Path, *, keep_folder: bool) -> None:

@@ -26,7 +26,7 @@ def does_not_exist(path: Path, otherwise: str) -> str:
 
 
 def nearest_file(path: Path) -> Path | None:
-    """The file or folder beside `path` whose name is most like that of `path`; None where no name is like it."""
+    """The file or folder beside `path` with the most similar name, if any."""
     shown = path.parent.iterdir() if path.parent.is_dir() else ()
     # A common ending does not make two names alike.
     names = [each.name for each in shown if each.suffix != path.suffix or nearest(path.stem, [each.stem])]
@@ -36,10 +36,7 @@ def nearest_file(path: Path) -> Path | None:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[IO[bytes]]:
-    """`path` opened for reading, decompressed where its name ends in .gz.
-
-    Raises DataError for a folder and a damaged .gz file; some damage is found only at the end of the file.
-    """
+    """`path` opened for reading, decompressed where its name ends in .gz. Raises DataError, perhaps only at its end."""
     try:
         with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
             yield cast(IO[bytes], file)
@@ -81,10 +78,7 @@ def read_edge_table(path: Path, **options: Any) -> pd.DataFrame:
 
 
 def spreadsheet_safe(frame: pd.DataFrame) -> pd.DataFrame:
-    """A table for a csv whose names no spreadsheet runs as formulas: an apostrophe stands before a first =, +, - or @.
-
-    That is so for texts in columns, in the index and in the names of columns; numbers stay as they are.
-    """
+    """A table for a csv with an apostrophe before texts that a spreadsheet would run as formulas (=, +, -, @)."""
 
     def safe(value: object) -> object:
         return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value

@@ -121,7 +121,6 @@ class CellReader(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Sets every initial value; logits start at equal odds."""
         for attention in (self.present, self.different):
             for parameter in attention.parameters():
                 nn.init.normal_(parameter)

@@ -1,7 +1,7 @@
-"""Parts of a model that torch.compile may fuse, so that many small passes over every gene become few.
+"""Methods of a model that torch.compile may fuse, so that many small passes over every gene become few.
 
-A part is a method that neither synchronises with the GPU nor contains attention, whose kernels are fused already. One
-compilation serves every layer and every number of genes.
+Such a method neither synchronises with the GPU nor contains attention, whose kernels are fused already. One compilation
+serves every layer and every number of genes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fusible(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fuse(model: nn.Module, fused: bool) -> None:
-    """From now on, the fusible parts of the model are compiled, or not."""
+    """Switches the compilation of the model's fusible methods on or off."""
     for part in model.modules():
         if isinstance(part, Fusible):
             part.fused = fused
@@ -44,7 +44,7 @@ def fuse(model: nn.Module, fused: bool) -> None:
 
 @contextmanager
 def fusing(model: nn.Module, wanted: bool = True) -> Iterator[None]:
-    """While the context lasts, the fusible parts of the model are compiled (if wanted)."""
+    """Within it, the model's fusible methods are compiled, if wanted."""
     fuse(model, wanted)
     try:
         yield

@@ -1,7 +1,4 @@
-"""The files of a model folder: what they are called, what the card says, and the hash over all of them.
-
-Nothing here needs torch, so that names and labels are read, and checked, in no time.
-"""
+"""The files of a model folder and the hash over all of them, without torch, which takes seconds to import."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +26,7 @@ FILES = (CARD, *CONTENT)
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model folder whose hash is right: the content of its files, parsed as far as that needs no torch.
-
-    card: what TrainedModel holds beside its tensors and names, in the same words, and the hash of all files.
-    """
+    """The content of a model folder whose hash is right. card: the fields of TrainedModel that no other file has."""
 
     card: dict[str, Any]
     config: ModelConfig
@@ -54,39 +49,34 @@ def read_model_folder(folder: Path) -> ModelFiles:
             else no_such_run(folder, "give a run folder or its model/.")
         )
     content = {name: (folder / name).read_bytes() for name in FILES}
-    try:
+    error = damaged_model(folder)
+    with suppress(ValueError, TypeError, KeyError, ConfigError):
         card = json.loads(content.pop(CARD))
         if card["format"] not in READABLE:
-            raise RunFolderError(
+            error = RunFolderError(
                 f"{folder} has format {card['format']!r}, and this version reads {FORMAT}",
                 advice="train again, or use the version that wrote it",
             )
-        if card["hash"] != hash_of(card, content):
-            raise ValueError("another hash")
-        values, _ = parse_yaml(content["config.yaml"].decode(), "config.yaml")
-        return ModelFiles(
-            card=card,
-            config=ModelConfig(**without_removed(dict(values), "model.")),
-            vocabulary=names_in(content["vocabulary.txt"]),
-            classes=tuple(json.loads(content["labels.json"])),
-            tensors=content["model.safetensors"],
-        )
-    except (ValueError, TypeError, KeyError, ConfigError) as damage:
-        raise damaged_model(folder) from damage
+        elif card["hash"] == hash_of(card, content):
+            values, _ = parse_yaml(content["config.yaml"].decode(), "config.yaml")
+            return ModelFiles(
+                card=card,
+                config=ModelConfig(**without_removed(dict(values), "model.")),
+                vocabulary=names_in(content["vocabulary.txt"]),
+                classes=tuple(json.loads(content["labels.json"])),
+                tensors=content["model.safetensors"],
+            )
+    raise error
 
 
 def damaged_model(folder: Path) -> RunFolderError:
-    """The error for a model folder whose files do not belong together, or hold what no run writes."""
     return RunFolderError(
         f"{folder} is damaged: its files are not as they were written", advice="restore it, or train again"
     )
 
 
 def hash_of(card: Mapping[str, Any], content: Mapping[str, bytes]) -> str:
-    """First 16 hex digits of the SHA-256 over the card, without its hash, and every other file, each with its length.
-
-    card: the entries of card.json.   content: bytes of the files named in CONTENT.
-    """
+    """First 16 hex digits of the SHA-256 over the card, without its hash, and the files in CONTENT, with lengths."""
     entries = {name: value for name, value in card.items() if name != "hash"}
     found = hashlib.sha256()
     for part in (json.dumps(entries, sort_keys=True).encode(), *(content[name] for name in CONTENT)):
@@ -102,8 +92,7 @@ def lines_of(names: Sequence[str]) -> bytes:
 
 def names_in(lines: bytes) -> tuple[str, ...]:
     """The names that `lines_of` wrote."""
-    # Bytes, because text mode turns every kind of line end into "\n"; not splitlines, which splits at even more
-    # characters. Names may contain all of these, as those of a list with Windows' line ends do.
+    # Names may contain other line ends, at which text mode or splitlines would split, too.
     return tuple(
         re.sub(r"\\(.)", lambda escaped: "\n" if escaped[1] == "n" else escaped[1], line)
         for line in lines.decode().split("\n")[:-1]

@@ -1,7 +1,4 @@
-"""Which path the attention of a model takes on this machine, and whether every path that runs here computes rightly.
-
-Letters as in flashsign.attention.
-"""
+"""Which path the attention of a model takes on this machine, and whether every path that runs here computes rightly."""
 
 from __future__ import annotations
 
@@ -17,9 +14,8 @@ from grn.config.schema import ModelConfig
 
 SHAPE = (2, 4, 2, 192, 32)  # C, H, K, N = M, E of the self-test: small, as CPUs may interpret the kernels
 CPU_SHAPE = (2, 2, 1, 40, 16)
+# Largest difference from the definition, relative to its root mean square: a wrong kernel's is about 1.
 ALLOWED = {torch.float32: 2e-2, torch.float16: 1e-1}
-"""Largest difference from the definition in float64, relative to its root mean square: far above rounding, far below a
-wrong kernel's, which is about 1."""
 SINGLE = ("triton_gene_parallel", "torch_gene_parallel")  # need several processes
 
 

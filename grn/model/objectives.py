@@ -10,23 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from flashsign import weighted_cross_entropy
 from grn.bags import Batch
 from grn.config.schema import ObjectivesConfig
 from grn.model.transformer import Model, Prediction
 
 LABEL_SMOOTHING = 0.1  # probability spread over the other classes: labels of single cells are never certain
-# Weights of predicting genes from the summary: they train the summary only, and not the network, so that they are off.
-OVER_GENES = {"gene_identity": 0.0, "composition": 0.0}
+# Objectives that are validated and tested on cells with nothing hidden, which is what `grn predict` reads.
 OF_WHOLE_CELLS = frozenset({"cell_type", "property"})
-"""Objectives that are validated and tested on cells with nothing hidden, which is what `grn predict` reads. The others
-are about genes that the masks hide."""
 
 
 @dataclass(frozen=True)
@@ -65,36 +60,6 @@ def obs_property(prediction: Prediction, batch: Batch, model: Model) -> Loss:
     return Loss((error.square() * known).sum(), known.sum())
 
 
-def gene_identity(prediction: Prediction, batch: Batch, model: Model) -> Loss:
-    """Cross entropy over the vocabulary for every expressed gene that was masked: which one was it?
-
-    All of a cell are predicted from its summary, so they are classes with weight one of a single row.
-    """
-    dropped = (batch.masked & (batch.multiplicity > 0)).to(batch.multiplicity.dtype)
-    return _over_genes("gene_identity", dropped, prediction, batch, model)
-
-
-def composition(prediction: Prediction, batch: Batch, model: Model) -> Loss:
-    """Cross entropy of the cell's distribution over genes: its multiplicities before masking, as shares of their sum.
-
-    Every unit of multiplicity counts once, so that cells count by their sum.
-    """
-    return _over_genes("composition", batch.multiplicity, prediction, batch, model)
-
-
-def _over_genes(name: str, weights: Tensor, prediction: Prediction, batch: Batch, model: Model) -> Loss:
-    """Cross entropy of the summary's prediction over the vocabulary; weights: of genes, shaped like multiplicities.
-
-    Logits [C, V] are never all in memory. They start at the shares of genes in the training cells.
-    """
-    head, genes, offsets = model.over_genes[name], batch.bags.genes, batch.bags.offsets
-    assert isinstance(head, nn.Linear)
-    means = model.mean.clamp(min=1e-6)
-    bias = head.bias + (means / means.sum()).log()
-    options: dict[str, Any] = {"offsets": offsets, "reduction": "sum"}
-    return Loss(weighted_cross_entropy(prediction.cell, head.weight, genes, weights, bias, **options), weights.sum())
-
-
 def hidden_genes(batch: Batch, model: Model) -> Tensor:
     """Weight of each gene that the model cannot read where it predicts it, else 0; shaped like batch.multiplicity."""
     hidden = batch.masked | ~model.is_regulator[batch.bags.genes]
@@ -117,9 +82,6 @@ def active_objectives(config: ObjectivesConfig, model: Model) -> dict[str, tuple
         active["masked_multiplicity"] = config.masked_multiplicity.weight, masked_multiplicity
     if config.property.weight and model.property is not None:
         active["property"] = config.property.weight, obs_property
-    for name, over_genes in (("gene_identity", gene_identity), ("composition", composition)):
-        if name in model.over_genes and OVER_GENES[name]:
-            active[name] = OVER_GENES[name], over_genes
     return active
 
 

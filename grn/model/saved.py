@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,11 @@ MEASURES, SHARE = "measures_depth", "depth_share"
 class TrainedModel:
     """A model with all that is needed to read new cells with it.
 
-    vocabulary: gene of each embedding row.   classes: cell type of each logit.
-    values: counts | expression.   multiplicity: the transform from counts to multiplicities, with `target_total`
-    (None: not normalised).   depth: mean and sd of the training cells' log totals, the scale of the basal gene's
-    multiplicity (None: it is always 1).   measures_depth: bool [V], the genes that these totals are over.
-    depth_share [V]: the part of the totals in each gene.   property_key: obs column that the property head predicts, or
-    None.   cells: digest of the cells that it was trained on (grn/cells/cells.py), None where that is not known.
+    vocabulary: gene of each embedding row.   classes: cell type of each logit.   values, multiplicity: see DataConfig.
+    target_total: to which counts are scaled (None: they are not).   depth: mean and sd of the training cells' log
+    totals, the scale of the basal gene's multiplicity (None: it is always 1).   measures_depth: bool [V], the genes
+    that these totals are over.   depth_share [V]: the part of the totals in each gene.   property_key: obs column that
+    the property head predicts, or None.   cells: digest of the training cells (grn/cells/cells.py), or None.
     """
 
     model: Model
@@ -50,12 +50,12 @@ class TrainedModel:
 
     @property
     def regulators(self) -> np.ndarray:
-        """Vocabulary positions of the genes that other genes read."""
+        """Vocabulary positions of the regulators."""
         return np.flatnonzero(self.model.is_regulator.cpu().numpy())
 
     @property
     def hash(self) -> str:
-        """First 16 hex digits of a SHA-256 over all that the model folder holds: tensors, names and card."""
+        """Of all that the model folder holds; see `hash_of`."""
         return self._card_and_content()[0]["hash"]
 
     def save(self, folder: Path) -> None:
@@ -79,11 +79,13 @@ class TrainedModel:
             "property_key": self.property_key,
             "cells": self.cells,
         }
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
+        measures, share = torch.as_tensor(self.measures_depth), torch.as_tensor(self.depth_share)
         content = {
             "config.yaml": yaml.safe_dump(self.model.config.model_dump(), sort_keys=False).encode(),
             "vocabulary.txt": lines_of(self.vocabulary),
             "labels.json": json.dumps(self.classes, ensure_ascii=False, indent=1).encode(),
-            "model.safetensors": save(_tensors(self)),
+            "model.safetensors": save(tensors | {MEASURES: measures, SHARE: share}),
         }
         return card | {"hash": hash_of(card, content)}, content
 
@@ -95,7 +97,7 @@ class TrainedModel:
         """
         files = read_model_folder(folder)
         card = files.card
-        try:
+        with suppress(RuntimeError, KeyError, TypeError, ValueError, SafetensorError):
             tensors = load(files.tensors)
             if not all(tensor.isfinite().all() for tensor in tensors.values()):
                 raise ValueError("a weight is not finite")
@@ -109,9 +111,7 @@ class TrainedModel:
                 classes=classes if reader is None else 0,
                 property=card["property_key"] is not None,
                 regulation=_regulation(card["regulation"], tensors),
-                reader=None
-                if shape is None
-                else CellReader(genes, classes, ReaderShape(**shape)).requires_grad_(False),
+                reader=reader,
             )
             model.load_state_dict(tensors)
             return TrainedModel(
@@ -123,12 +123,10 @@ class TrainedModel:
                 depth=None if card["depth"] is None else tuple(card["depth"]),
                 **{name: card[name] for name in ("values", "multiplicity", "target_total", "property_key", "cells")},
             )
-        except (RuntimeError, KeyError, TypeError, ValueError, SafetensorError) as damage:
-            raise damaged_model(folder) from damage
+        raise damaged_model(folder)
 
 
 def _shapes(regulation: Regulation | None) -> dict[str, Any] | None:
-    """What the card says of the regulation layers."""
     if regulation is None:
         return None
     names = ("members", "heads", "width", "states", "deviates")
@@ -149,11 +147,3 @@ def _regulation(card: dict[str, Any] | None, tensors: Mapping[str, torch.Tensor]
 
     by_state = None if card["by_state"] is None else layer(card["by_state"])
     return Regulation(layer(card["pooled"]), by_state, card["level_error"]).requires_grad_(False)
-
-
-def _tensors(trained: TrainedModel) -> dict[str, torch.Tensor]:
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in trained.model.state_dict().items()}
-    return tensors | {
-        MEASURES: torch.as_tensor(trained.measures_depth),
-        SHARE: torch.as_tensor(trained.depth_share),
-    }

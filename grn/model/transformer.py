@@ -11,20 +11,18 @@ E head width, R regulators.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
-from flashsign import mlp, normalised_attention, spherical_attention
+from flashsign import normalised_attention, spherical_attention
 from grn.bags import Bags
 from grn.config.schema import ModelConfig
-from grn.errors import ConfigError
 from grn.model.cell_reader import CellReader
 from grn.model.compile import Fusible, fusible
 from grn.model.layout import Layout
@@ -32,8 +30,6 @@ from grn.model.signed.regulation import Regulation
 
 QKV = tuple[Tensor, Tensor, Tensor]
 EPS = 1e-6  # added under the root of the L2 normaliser, relative to its largest value: scores may all be near zero
-# A loop over slices with a backward of its own, of which torch.compile could make nothing faster.
-_folded_mlp = torch.compiler.disable(mlp)
 # Called once a layer with (layer, q, k, v, multiplicity) of the gene queries: this is how read-outs see the attention.
 Observer = Callable[[int, Tensor, Tensor, Tensor, Tensor], None]
 
@@ -74,10 +70,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.query_heads * head, config.width, bias=False)
 
     def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[QKV, QKV]:
-        """(q, k, v) of the gene queries and (q, k, v) of the summary, each [.., heads * E].
-
-        keys: positions of the tokens that gene queries read (None: all).
-        """
+        """(q, k, v) of the gene queries and of the summary, each [.., heads * E]. keys: see Layout."""
         k, v = self.key(tokens), self.value(tokens)
         of_keys = (k, v) if keys is None else (k.index_select(-2, keys), v.index_select(-2, keys))
         return (self.query(tokens), *of_keys), (self.query(summary), k, v)
@@ -93,10 +86,7 @@ class Attention(nn.Module):
         return to_genes, to_summary
 
     def attend(self, q, k, v, multiplicity, query_offsets, key_offsets, group, observe=None) -> Tensor:
-        """Attention of queries q [.., H * E] to keys k and values v [.., key heads * E] -> [.., H * E].
-
-        multiplicity: of each key.   query_offsets, key_offsets: where each bag starts; None for dense bags.
-        """
+        """Queries q [.., H * E], keys k and values v [.., key heads * E] -> [.., H * E]. multiplicity: of each key."""
         packed = key_offsets is not None
         q = _split_heads(q, self.query_heads, packed)
         k, v = (_split_heads(x, self.key_heads, packed) for x in (k, v))
@@ -107,12 +97,9 @@ class Attention(nn.Module):
         packing = {"offsets": key_offsets, "query_offsets": query_offsets}
         if self.normaliser == "spherical":
             out = spherical_attention(q, k, v, multiplicity, **packing, eps=self.eps, group=group)
-        elif group is None:
-            out = normalised_attention(q, k, v, multiplicity, **packing, normaliser=self.normaliser)
         else:
-            raise ConfigError(
-                f"model.attention {self.normaliser} cannot share the genes of a cell; set it to spherical."
-            )
+            assert group is None, "Config refuses other normalisers with trainer.gene_parallel"
+            out = normalised_attention(q, k, v, multiplicity, **packing, normaliser=self.normaliser)
         return (out if packed else out.transpose(1, 2)).flatten(-2)
 
 
@@ -130,12 +117,7 @@ class MessageDropout(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """One map h -> h + f(norm(h)), applied `iterations` times with the same weights.
-
-    implementation: "plain", or "fold", which computes the same without its hidden layer in memory (flashsign.mlp).
-    """
-
-    implementation: Literal["plain", "fold"] = "plain"
+    """One map h -> h + f(norm(h)), applied `iterations` times with the same weights."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -147,14 +129,8 @@ class FeedForward(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         for _ in range(self.iterations):
-            h = h + self.dropout(self.update(self.norm(h)))
+            h = h + self.dropout(self.down(F.gelu(self.up(self.norm(h)))))
         return h
-
-    def update(self, x: Tensor) -> Tensor:
-        """f(x) of tokens [.., D]."""
-        if self.implementation == "fold":
-            return _folded_mlp(x, self.up.weight, self.down.weight, self.up.bias, self.down.bias)
-        return self.down(F.gelu(self.up(x)))
 
 
 class Block(Fusible):
@@ -174,12 +150,10 @@ class Block(Fusible):
 
     @fusible
     def project(self, tokens: Tensor, summary: Tensor, keys: Tensor | None) -> tuple[QKV, QKV]:
-        """Attention.project of the normalised tokens and summaries."""
         return self.attention.project(self.norm(tokens), self.norm(summary), keys)
 
     @fusible
     def combine(self, tokens: Tensor, to_genes: Tensor, summary: Tensor, to_summary: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds the messages to their tokens and applies the feed-forward map."""
         output = self.attention.output
         tokens = self.feed_forward(tokens + self.dropout(output(to_genes)))
         summary = self.feed_forward(summary + self.dropout(output(to_summary)))
@@ -188,12 +162,8 @@ class Block(Fusible):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model predicts for a batch of bags.
-
-    multiplicity: expected multiplicity of every gene of the bags, shaped like bags.multiplicity, float32.
-    cell [C, D]: the summary of each cell.   logits [C, classes]: of the cell types, or None.   property [C]: in the
-    unit of its obs column, or None.
-    """
+    """multiplicity: expected, of every gene of the bags, shaped like bags.multiplicity, float32.   cell [C, D]: the
+    summary of each cell.   logits [C, classes]: or None.   property [C]: in the unit of its obs column, or None."""
 
     multiplicity: Tensor
     cell: Tensor
@@ -208,16 +178,10 @@ class Model(Fusible):
     that reads every gene, it becomes the summary, the only path from a cell to its class logits. The summary is never
     a key: a gene's prediction depends on the regulators alone, so that no path goes around the regulatory network.
 
-    over_genes: names of the objectives that predict genes from the summary. Only training needs their heads.
-
-    regulation: the regulation layers, already trained, or None. The pooled one predicts what the regulators do on
-    average, and the blocks learn the rest.
-
-    reader: the cell reader, already trained, or None. It then tells the cell types and represents the cells, outside of
-    training; the summary of the blocks serves the other objectives.
-
-    group: the processes of gene parallelism, each with a part of each bag's genes (Bags.part_of_genes), which make the
-    same calls. They exchange data in attention alone: each process predicts its own genes and has the whole summary.
+    regulation: the trained regulation layers, or None. The blocks learn what the pooled one does not predict.
+    reader: the trained cell reader, or None. Outside of training it tells the cell types and represents the cells.
+    group: the processes of gene parallelism, each with a part of each bag's genes (Bags.part_of_genes). They exchange
+    data in attention alone: each process predicts its own genes and has the whole summary.
     """
 
     group: ProcessGroup | None = None
@@ -235,7 +199,6 @@ class Model(Fusible):
         regulators: Tensor | None = None,
         classes: int = 0,
         property: bool = False,
-        over_genes: Sequence[str] = (),
         regulation: Regulation | None = None,
         reader: CellReader | None = None,
     ):
@@ -250,7 +213,6 @@ class Model(Fusible):
         self.multiplicity_bias = nn.Parameter(torch.empty(genes))
         self.cell_type = nn.Linear(config.width, classes) if classes else None
         self.property = nn.Linear(config.width, 1) if property else None
-        self.over_genes = nn.ModuleDict({name: nn.Linear(config.width, genes) for name in over_genes})
 
         is_regulator = torch.ones(genes, dtype=torch.bool)
         if regulators is not None:
@@ -262,7 +224,6 @@ class Model(Fusible):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Sets every initial value."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=1 / math.sqrt(module.in_features))
@@ -272,12 +233,12 @@ class Model(Fusible):
         # Predictions start at each gene's mean, logits at equal odds.
         nn.init.zeros_(self.multiplicity)
         nn.init.zeros_(self.multiplicity_bias)
-        for head in (self.cell_type, self.property, *self.over_genes.values()):
-            if isinstance(head, nn.Linear):
+        for head in (self.cell_type, self.property):
+            if head is not None:
                 nn.init.zeros_(head.weight)
 
     def forward(self, bags: Bags, observe: Observer | None = None) -> Prediction:
-        """The prediction for dense or packed bags. observe: see `encode`."""
+        """observe: is called with the attention's inputs in every layer."""
         layout = Layout.of(bags, self.is_regulator, self.group)
         tokens, summary = self.encode(bags, layout, observe)
         cell = self.norm(summary if bags.packed else summary[:, 0])
@@ -288,10 +249,7 @@ class Model(Fusible):
         return Prediction(self.expected_multiplicity(tokens, layout, bags), cell, logits, expected_property)
 
     def encode(self, bags: Bags, layout: Layout, observe: Observer | None = None) -> tuple[Tensor, Tensor]:
-        """The vectors of the tokens and of the summaries after the last block, before the last norm.
-
-        observe: is called with the attention's inputs in every layer.
-        """
+        """The vectors of the tokens and of the summaries after the last block, before the last norm."""
         tokens, summary = self.embedding(layout.embedding_rows), self.embedding.basal(bags.cells)
         if bags.packed:
             summary = summary[:, 0]
@@ -347,7 +305,6 @@ class Model(Fusible):
         return all_genes.index_put((bags.bag_of_gene(), bags.genes), bags.multiplicity)
 
     def expected_property(self, cell: Tensor) -> Tensor | None:
-        """Summaries [C, D] -> the expected property [C], in the unit of its obs column."""
         if self.property is None:
             return None
         mean, sd = self.property_scale

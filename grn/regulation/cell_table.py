@@ -35,14 +35,10 @@ SORTED, SORTED_ON_GPU = 2**17, 2**26  # values whose ranks are computed at the s
 
 @dataclass(frozen=True)
 class TrainingCells:
-    """C cells over N genes, R of them regulators.
-
-    multiplicity: CSR float32 [C, N].   basal [C]: multiplicity of each cell's basal gene, which carries its sequencing
-    depth.   rows: positions of the cells that are fitted; the others are never read.   regulators: vocabulary positions
-    [R].   mean, sd [N]: of every gene, the unit of the targets.   groups [C]: number of each cell's donor or batch,
-    whose cells are held out together; None: each by itself.   states: float32 [C, K], how much each cell belongs to
-    each state, which sums to 1; None: all cells have one state.
-    """
+    """multiplicity: CSR float32 [C, N].   basal [C]: multiplicity of each cell's basal gene, its sequencing depth.
+    rows: positions of the cells that are fitted; the others are never read.   regulators: vocabulary positions [R].
+    mean, sd [N]: of every gene, the unit of the targets.   groups [C]: each cell's donor or batch, whose cells are held
+    out together; None: each by itself.   states: see States.membership; None: all cells have one state."""
 
     multiplicity: sp.csr_matrix
     basal: np.ndarray
@@ -63,11 +59,9 @@ class TrainingCells:
         return cls(cells.multiplicity, cells.basal, rows, regulators, mean, sd, cells.groups, states)
 
     def memberships(self) -> np.ndarray:
-        """The states, float32 [C, K]; without states, one for all cells."""
         return np.ones((len(self.basal), 1), np.float32) if self.states is None else self.states
 
     def only_fitted(self) -> TrainingCells:
-        """The same without the cells that are not in `rows`."""
         every = np.array_equal(self.rows, np.arange(len(self.basal)))
         return replace(
             self,
@@ -87,10 +81,7 @@ class TrainingCells:
 
 
 class CellTable:
-    """inputs [C, R + 1] in units, states [C, K] and standardised targets of the fitted cells, all within LIMIT.
-
-    targets: those of an earlier table of the same cells; None: they are computed.
-    """
+    """inputs [C, R + 1] in units, states [C, K] and standardised targets of the fitted cells, all within LIMIT."""
 
     def __init__(self, layer: RegulationLayer, cells: TrainingCells, targets: BothTargets | None = None):
         device = layer.unit.device
@@ -105,8 +96,7 @@ class CellTable:
         return len(self.inputs)
 
     def batch(self, rows: Tensor, predicts_ranks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """rows [P, B] -> inputs [P, B, R + 1], states [P, B, K], targets [P, B, N] of members that predict ranks
-        [P] or not."""
+        """rows [P, B] -> inputs [P, B, R + 1], states [P, B, K], targets [P, B, N]; predicts_ranks [P]."""
         kinds = [self.ranks if of_ranks else self.values for of_ranks in predicts_ranks.tolist()]
         targets = torch.stack([kind(part) for kind, part in zip(kinds, rows, strict=True)])
         return self.inputs[rows], self.states[rows], targets
@@ -123,11 +113,8 @@ def set_units(layer: RegulationLayer, cells: TrainingCells) -> None:
 
 
 def sds_within(fitted: sp.csr_matrix, basal: np.ndarray, states: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """[R + 1], float32: of the regulators [C, R] and, last, of the basal gene [C] around their means [K, R + 1].
-
-    1 where they do not vary. A unit that held the differences between states, too, would let the penalty weigh more on
-    the regulators that differ most between states.
-    """
+    """[R + 1], float32: of the regulators [C, R] and, last, the basal gene [C] around their means [K, R + 1]; 1 where
+    they do not vary. With differences between states in it, the penalty would weigh more on regulators that differ."""
     size = states.sum(0) / states.sum()
     square = np.append(np.asarray(fitted.multiply(fitted).mean(0)).ravel(), np.square(basal).mean())
     variance = square - size @ np.square(mean)
@@ -181,7 +168,7 @@ class Targets:
         return Columns(table.shape, read)
 
     def _dense(self, table: sp.csr_matrix) -> Tensor:
-        """All of it, a part of the cells after the other, so that the processor's memory holds no dense table."""
+        """All of it, some cells after the other, so that the processor's memory holds no dense table."""
         dense = self.mean.new_empty(table.shape)
         size = max(1, KEPT // table.shape[1])
         for first in range(0, len(dense), size):
@@ -197,7 +184,6 @@ BothTargets = tuple[Targets, Targets]  # of multiplicities and of ranks
 
 
 def both_targets(cells: TrainingCells, device: torch.device) -> BothTargets:
-    """Multiplicities and ranks of the fitted cells."""
     fitted = cells.only_fitted().multiplicity
     ranks = cell_ranks(fitted, device)
     return Targets(fitted, cells.mean, cells.sd, device), Targets(ranks, *mean_and_sd(ranks), device)
@@ -215,7 +201,6 @@ def dense(table: sp.csr_matrix | sp.csc_matrix, device: torch.device) -> Tensor:
 
 
 def most_kept(device: torch.device) -> int:
-    """How many numbers of a dense table of targets are kept on the device."""
     if device.type != "cuda":
         return KEPT
     return int(SHARE_OF_GPU * torch.cuda.mem_get_info(device)[0] / 4)
@@ -224,8 +209,7 @@ def most_kept(device: torch.device) -> int:
 def cell_ranks(multiplicity: sp.csr_matrix, device: torch.device | str = "cpu") -> sp.csr_matrix:
     """The rank of each cell among all cells, by each gene, as a share of the cells: CSR float32 [C, N].
 
-    multiplicity: not negative. Equal multiplicities share their mean rank. The rank of multiplicity 0 is subtracted, so
-    that zeros stay zeros. device: that sorts.
+    Equal multiplicities share their mean rank. The rank of multiplicity 0 is subtracted, so that zeros stay zeros.
     """
     together = SORTED_ON_GPU if torch.device(device).type == "cuda" else SORTED
     columns = multiplicity.tocsc(copy=True)
@@ -245,10 +229,7 @@ def cell_ranks(multiplicity: sp.csr_matrix, device: torch.device | str = "cpu") 
 
 
 def ranks_in_rows(values: Tensor, sizes: Tensor) -> Tensor:
-    """Rank of each value among those of its row, from 1, float64 [T]; equal values share their mean rank.
-
-    values: positive, float32 [T], row after row.   sizes: of each row, int64 [n].
-    """
+    """Rank in its row, from 1, of each value, float64 [T]. values: positive, float32 [T], by row.   sizes: of rows."""
     row = torch.arange(len(sizes), device=values.device).repeat_interleave(sizes)
     # The bits of positive floats are ordered as the floats are.
     order = (row << 32 | values.view(torch.int32)).sort()

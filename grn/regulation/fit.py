@@ -42,10 +42,8 @@ WITH_DEPTH = (2, 3)  # of every five members, those that read the depth: one of 
 
 @dataclass(frozen=True)
 class FittedLayer:
-    """layer: the trained members.   values, ranks: the penalties of members that predict multiplicities and of those
-    that predict ranks.   error [P]: held-out squared error of each member, in variances of the genes: predicting each
-    gene's mean (with states: each state's mean) has the error 1.
-    """
+    """layer: the trained members.   values, ranks: the penalties of members that predict multiplicities, and ranks.
+    error [P]: held-out squared error of each member, in variances of the genes (with states: around their means)."""
 
     layer: RegulationLayer
     values: Penalties
@@ -55,7 +53,7 @@ class FittedLayer:
 
 @dataclass(frozen=True)
 class ChosenPenalties:
-    """Penalties of the pooled and per-state layers (None without states), for multiplicities and for ranks."""
+    """Of the pooled layer and that of the states, if any: for multiplicities and for ranks."""
 
     pooled: tuple[Penalties, Penalties]
     by_state: tuple[Penalties, Penalties] | None
@@ -63,8 +61,6 @@ class ChosenPenalties:
 
 @dataclass(frozen=True)
 class FittedRegulation:
-    """regulation: the trained layers.   pooled, by_state: how each was fitted."""
-
     regulation: Regulation
     pooled: FittedLayer
     by_state: FittedLayer | None
@@ -95,10 +91,9 @@ def fit_ensemble(
 ) -> FittedLayer:
     """The ensemble members of a regulation layer, trained on the fitted rows of the cells.
 
-    members: how many; None: config.members.   penalties: those of multiplicities and of ranks; None: held-out
-    prediction chooses.   prior [N, R]: strength of the pairs that a prior network lists, 0 for others; held-out
-    prediction chooses how much it counts.   targets: of an earlier fit to the same cells on the same device; None: they
-    are computed. Raises TrainingDiverged.
+    members: None: config.members.   penalties: of multiplicities and of ranks; None: held-out prediction chooses.
+    prior [N, R]: see `fit_regulation`.   targets: of an earlier fit to the same cells on the same device.
+    Raises TrainingDiverged.
     """
     settings = RegulationSettings.of(config)
     members = settings.members if members is None else members
@@ -154,7 +149,7 @@ def fit_ensemble(
 
 
 def affordable_steps(layer: RegulationLayer) -> int:
-    """How many steps the work allows; 0 where these are too few to be of use."""
+    """How many steps WORK allows; 0 where these are too few to be of use."""
     scores = layer.centre.numel() * layer.members * layer.heads * layer.genes
     steps = (WORK_ON_GPU if layer.unit.is_cuda else WORK) // scores
     return steps if steps >= FEWEST_STEPS else 0
@@ -168,8 +163,7 @@ def choose(
     seed: int,
     prior: np.ndarray | None = None,
 ) -> tuple[Penalties, Penalties]:
-    """The penalties of multiplicities and of ranks; the ratio, and what a prior counts, are those of the multiplicities
-    for both."""
+    """The penalties of multiplicities and of ranks; multiplicities choose the ratio and what a prior counts."""
     rows = sampled(layer, table, torch.arange(len(table)), seed)
     groups = cells.fitted_groups()
     groups = None if groups is None else groups[rows.numpy()]
@@ -199,10 +193,9 @@ def fit_regulation(
 ) -> FittedRegulation:
     """The regulation of a run, fitted on the cells `rows` and moved to the CPU.
 
-    mean, sd [N]: of every gene.
-    penalties: those of an earlier fit, which are used again; None: held-out prediction chooses.   prior [N, R]:
-    strength of the pairs that a prior network lists, from 0 to 1, which are penalised less where that helps. Raises
-    ConfigError where the scores would take too much memory, and TrainingDiverged.
+    mean, sd [N]: of every gene.   penalties: of an earlier fit; None: held-out prediction chooses.   prior [N, R]:
+    strength of the pairs that a prior network lists, from 0 to 1, which are penalised less where that helps.
+    Raises ConfigError where the scores would take too much memory, and TrainingDiverged.
     """
     several = len(states) > 1
     with_states = TrainingCells.of(cells, rows, mean, sd, states.membership if several else None)
@@ -235,7 +228,6 @@ def fit_regulation(
 
 
 def summary(found: FittedRegulation, cells: int, seconds: float) -> list[str]:
-    """What the fit found, in a few sentences."""
     members = found.pooled.layer.members
     lines = [
         f"Fitted the regulation layers on {cells} cells in {seconds:.0f} s: {members} "
@@ -263,7 +255,6 @@ def summary(found: FittedRegulation, cells: int, seconds: float) -> list[str]:
 
 
 def prior_sentence(found: PriorError) -> str:
-    """Whether a prior network helped."""
     errors = f"held-out error {found.with_prior:.4f} with it and {found.without:.4f} without"
     if found.unlisted == 1:
         return f"The prior does not help to predict held-out cells by more than chance ({errors}), so it is not used."

@@ -14,8 +14,7 @@ def cell_folds(
 ) -> tuple[Tensor, Tensor, int]:
     """A random order of the cells, the fold of each cell in this order, both int64 [count], and the number of folds.
 
-    groups: of each cell, at least two different ones, which stay together; None: every cell is a group of its own. With
-    fewer groups than `folds` there are as many folds as groups.
+    groups: of each cell, at least two, which stay together and of which no fold is empty; None: each cell by itself.
     """
     order = torch.randperm(count, generator=generator)
     if groups is None:
@@ -26,10 +25,7 @@ def cell_folds(
 
 
 def validation_folds(count: int, groups: np.ndarray | None, folds: int, generator: torch.Generator) -> Tensor:
-    """The fold of each cell, int64 [count]; cells by which the folds would differ in size are in the last one.
-
-    groups: as for `cell_folds`.
-    """
+    """The fold of each cell, int64 [count]; surplus cells are in the last one. groups: see `cell_folds`."""
     order, fold, folds = cell_folds(count, groups, folds, generator)
     if groups is None:
         fold[count - count % folds :] = folds - 1
@@ -39,10 +35,7 @@ def validation_folds(count: int, groups: np.ndarray | None, folds: int, generato
 def held_out_cells(
     rows: np.ndarray, groups: np.ndarray | None, held_out: Sequence[int], folds: int, generator: torch.Generator
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """The rows that each member trains on, and the rows that it holds out: member p holds out fold `held_out[p]`.
-
-    groups: as for `cell_folds`. Fold numbers past the last begin again with the first.
-    """
+    """The rows that each member trains on, and those that it holds out: fold `held_out[p]`, modulo their number."""
     order, fold, folds = cell_folds(len(rows), groups, folds, generator)
     shuffled, most = torch.as_tensor(rows)[order], (len(rows), len(rows))
     if groups is None:  # all members learn from the same number of cells
@@ -54,9 +47,8 @@ def held_out_cells(
 def group_folds(groups: np.ndarray, folds: int) -> np.ndarray:
     """The fold of each cell [C], 0 to folds - 1, the same for all of a group [C]; no fold is empty.
 
-    Groups are placed from the largest to the smallest, each in the fold that has the fewest cells so far. Fold 0 is the
-    one whose size is nearest to the mean. Penalties are chosen on it, where a very large donor would leave few cells to
-    train on and a very small one few cells to validate on.
+    Groups are placed from the largest to the smallest, each in the fold that has the fewest cells so far. Fold 0, on
+    which penalties may be chosen alone, is the one whose size is nearest to the mean.
     """
     _, group_of, size = np.unique(groups, return_inverse=True, return_counts=True)
     cells = np.zeros(folds, dtype=np.int64)
@@ -70,10 +62,7 @@ def group_folds(groups: np.ndarray, folds: int) -> np.ndarray:
 
 
 def padded(parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Lists of rows of different lengths as one table [P, V], and which of its entries count, bool [P, V].
-
-    A shorter list is padded with its own last row, so that no cell of another member is read, whatever it holds.
-    """
+    """Lists of rows as one table [P, V], padded with their own last rows, and which entries count, bool [P, V]."""
     position = torch.arange(max(map(len, parts)))
     rows = torch.stack([part[position.clamp(max=len(part) - 1)] for part in parts])
     return rows, torch.stack([position < len(part) for part in parts])

@@ -37,12 +37,9 @@ MakeKnockoffs = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generato
 
 @dataclass(frozen=True)
 class KnockoffFit:
-    """slopes [K, N, R] in each state and those of the knock-offs, null_slopes [K, N, R]: for one unit of the regulator,
-    in sds of the target, the mean of a fit to multiplicities and one to ranks.
-
-    share [K]: of the cells in each state.   sds [K, R]: of the regulators in each state, in units.   usual [R]: over
-    all states.
-    """
+    """slopes [K, N, R] in each state and null_slopes [K, N, R] of the knock-offs: for one unit of the regulator, in sds
+    of the target, the mean of a fit to multiplicities and one to ranks.   share [K]: of the cells in each state.
+    sds [K, R]: of the regulators in each state, in units.   usual [R]: over all states."""
 
     slopes: Tensor
     null_slopes: Tensor
@@ -62,8 +59,7 @@ def fit_with_knockoffs(
 ) -> KnockoffFit:
     """Linear fits with every regulator and its knock-off side by side.
 
-    cells: with their states; without them, differences between states pass for regulation.   values, ranks: the
-    penalties of `choose_penalties` for multiplicities and for ranks.   make: another way to make knock-offs.
+    values, ranks: penalties for multiplicities and for ranks.   make: another way to make knock-offs.
     """
     cells = cells.only_fitted()  # knock-offs are made for the fitted cells only
     real = cells.multiplicity[:, cells.regulators].toarray()
@@ -93,11 +89,7 @@ def fit_with_knockoffs(
 
 
 def own_generator(seed: int) -> np.random.Generator:
-    """Random numbers that belong to knock-offs alone.
-
-    Simulated cells are often drawn with default_rng(0). Knock-offs drawn from the same numbers would be copies of the
-    regulators, and no edge would stand out from them.
-    """
+    """Random numbers of knock-offs alone: drawn from those of simulated cells, they would be copies of regulators."""
     return np.random.default_rng([seed, *b"knock-offs"])
 
 
@@ -148,10 +140,9 @@ def in_order_of(drawn: np.ndarray, values: np.ndarray, cell_types: np.ndarray) -
 def independent_shares(correlation: np.ndarray) -> np.ndarray:
     """s [R], 0 to 1: the share of its variance that each knock-off does not have in common with its regulator.
 
-    correlation S [R, R]: positive definite. s minimises tr((2 S - diag s)^-1) + sum 1 / s, so that as little of
-    a regulator as possible can be reconstructed from the others and the knock-offs. The gradient is 0 where s_j^-2 is
-    the j-th diagonal element of (2 S - diag s)^-2. This is iterated, with shorter steps where a whole one would
-    increase the loss or leave the cone of valid s. Source: Spector and Janson 2022.
+    correlation S [R, R]: positive definite. s minimises tr((2 S - diag s)^-1) + sum 1 / s. The gradient is 0 where
+    s_j^-2 is the j-th diagonal element of (2 S - diag s)^-2. This is iterated, with shorter steps where a whole one
+    would increase the loss or leave the cone of valid s. Source: Spector and Janson 2022.
     """
     # Thousands of regulators take minutes on a processor and seconds on a GPU.
     device = "cuda" if len(correlation) > MANY and torch.cuda.is_available() else "cpu"

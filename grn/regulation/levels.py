@@ -9,8 +9,6 @@ Letters: C cells, N genes, R regulators, K states.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -21,62 +19,51 @@ from grn.regulation.ridge import Ridge
 GENES = 256  # whose multiplicities are held as a dense table at a time
 
 
-@dataclass(frozen=True)
-class StateMoments:
-    """Sums over the cells of each state, in sds from the genes' means, weighted by memberships.
+def moments_of(cells: TrainingCells, device: torch.device | str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sums over the fitted cells of each state, in sds from the genes' means, weighted by memberships.
 
-    size [K].   total [K, N].   gram [K, R, R]: products of two regulators.   cross [K, R, N]: of regulator and gene.
+    Number of cells [K], genes [K, N], products of two regulators [K, R, R] and of regulator and gene [K, R, N].
     """
+    fitted = cells.only_fitted()
+    kind = torch.float64 if len(cells.regulators) <= LARGE // 4 else torch.float32
+    states = torch.as_tensor(fitted.memberships(), dtype=kind, device=device)
+    mean, sd = cells.mean.to(device, kind), cells.sd.to(device, kind)
+    columns = fitted.multiplicity.tocsc()
 
-    size: Tensor
-    total: Tensor
-    gram: Tensor
-    cross: Tensor
+    def standardised(genes) -> Tensor:
+        return (torch.as_tensor(columns[:, genes].toarray(), dtype=kind, device=device) - mean[genes]) / sd[genes]
 
-    @classmethod
-    def of(cls, cells: TrainingCells, device: torch.device | str) -> StateMoments:
-        """The sums over the fitted cells."""
-        fitted = cells.only_fitted()
-        kind = torch.float64 if len(cells.regulators) <= LARGE // 4 else torch.float32
-        states = torch.as_tensor(fitted.memberships(), dtype=kind, device=device)
-        mean, sd = cells.mean.to(device, kind), cells.sd.to(device, kind)
-        columns = fitted.multiplicity.tocsc()
-
-        def standardised(genes) -> Tensor:
-            return (torch.as_tensor(columns[:, genes].toarray(), dtype=kind, device=device) - mean[genes]) / sd[genes]
-
-        x = standardised(cells.regulators)
-        weighted = [x * p[:, None] for p in states.mT]
-        total, cross = [], []
-        for first in range(0, len(mean), GENES):
-            y = standardised(slice(first, first + GENES))
-            total.append(states.mT @ y)
-            cross.append(torch.stack([each.mT @ y for each in weighted]))
-        gram = torch.stack([each.mT @ x for each in weighted])
-        return cls(states.sum(0), torch.cat(total, 1), gram, torch.cat(cross, 2))
+    x = standardised(cells.regulators)
+    weighted = [x * p[:, None] for p in states.mT]
+    total, cross = [], []
+    for first in range(0, len(mean), GENES):
+        y = standardised(slice(first, first + GENES))
+        total.append(states.mT @ y)
+        cross.append(torch.stack([each.mT @ y for each in weighted]))
+    gram = torch.stack([each.mT @ x for each in weighted])
+    return states.sum(0), torch.cat(total, 1), gram, torch.cat(cross, 2)
 
 
 def level_error(cells: TrainingCells, penalties: Penalties, *, device: torch.device | str = "cpu") -> float:
-    """Squared error of the levels of states that were left out, in variances of the levels.
+    """Squared error of the levels of states that were left out, in variances of the levels; 1: of no difference.
 
-    Each state in turn is left out. Slopes are fitted to the others (pooled: their levels have a part in them), and
-    predict the difference between this state's mean multiplicities and those of the others from the same differences of
-    the regulators. 1 is the error of predicting no difference. penalties: of the pooled fit.
+    Slopes that are fitted to all other states (pooled: their levels have a part in them) predict the difference between
+    the state's means and those of the others from the regulators' differences. penalties: of the pooled fit.
     """
     own = torch.as_tensor(cells.regulators, device=device)
-    moments = StateMoments.of(cells, device)
-    everything = float(moments.size.sum())
+    sizes, total, gram, cross = moments_of(cells, device)
+    everything = float(sizes.sum())
     error, variance = 0.0, 0.0
-    for state, size in enumerate(moments.size.tolist()):
+    for state, size in enumerate(sizes.tolist()):
         if not 0 < size < everything - 1:
             continue
         # The memberships of a cell sum to 1: what does not count in this state counts in the others.
-        kept = torch.arange(len(moments.size), device=device) != state
-        others = moments.total[kept].sum(0) / (everything - size)
-        gram = moments.gram[kept].sum(0) - (everything - size) * torch.outer(others[own], others[own])
-        cross = moments.cross[kept].sum(0) - (everything - size) * torch.outer(others[own], others)
-        slopes = Ridge.of_moments(gram, cross, own).coefficients(penalties.penalty.to(gram))  # [R, N]
-        difference = moments.total[state] / size - others
+        kept = torch.arange(len(sizes), device=device) != state
+        others = total[kept].sum(0) / (everything - size)
+        of_regulators = gram[kept].sum(0) - (everything - size) * torch.outer(others[own], others[own])
+        of_genes = cross[kept].sum(0) - (everything - size) * torch.outer(others[own], others)
+        slopes = Ridge.of_moments(of_regulators, of_genes, own).coefficients(penalties.penalty.to(gram))  # [R, N]
+        difference = total[state] / size - others
         error += size * float((difference - difference[own] @ slopes).square().sum())
         variance += size * float(difference.square().sum())
     return error / variance if variance else 1.0

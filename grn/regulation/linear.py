@@ -42,9 +42,9 @@ LARGE = 4096  # features or cells, from which on float32 must do and one fold ch
 
 @dataclass(frozen=True)
 class Penalties:
-    """penalty [N]: lambda of each target.   ratio: rho.   error: held-out squared error with them, the mean over
-    targets in variances of what the states' levels leave.   factor [N, R]: of a prior, each pair has the penalty
-    lambda_i / factor_ij^2; None: all pairs of a target have the same.   prior: what held-out cells say of it."""
+    """penalty [N]: lambda of each target.   ratio: rho.   error: held-out squared error, the mean over targets in
+    variances of what the states' levels leave.   factor [N, R]: of a prior; each pair has the penalty
+    lambda_i / factor_ij^2 (None: lambda_i).   prior: what held-out cells say of it."""
 
     penalty: Tensor
     ratio: float
@@ -59,10 +59,8 @@ class Penalties:
 
 @dataclass(frozen=True)
 class PriorError:
-    """Held-out squared error over the judging targets, in variances, without a prior and with it.
-
-    unlisted: the factor of pairs that it does not list, with which it helps most; 1: it does not help, and is not used.
-    """
+    """Held-out squared error over the judging targets, in variances, without a prior and with it.   unlisted: the best
+    factor of pairs that it does not list; 1: it does not help, and is not used."""
 
     without: float
     with_prior: float
@@ -71,8 +69,7 @@ class PriorError:
 
 @dataclass(frozen=True)
 class LinearFit:
-    """slopes [N, R + 1], the last column that of the depth.   deviations [K, N, R + 1].   bias [K, N]: the states'
-    levels of the targets."""
+    """slopes [N, R + 1], the last of the depth.   deviations [K, N, R + 1].   bias [K, N]: the states' levels."""
 
     slopes: Tensor
     deviations: Tensor
@@ -91,9 +88,8 @@ def choose_penalties(
 ) -> Penalties:
     """The penalties and the ratio with which held-out cells are predicted best.
 
-    x [C, R]: regulators.   y [C, N]: targets.   states [C, K].   covariates [C, G]: what is taken out of both first.
-    own [R]: the gene that each regulator is.   folds [C].   penalties: the grid to begin with; a single one is taken.
-    ratios: those that are tried.
+    x [C, R]: regulators.   y [C, N]: targets.   covariates [C, G]: what is taken out of both first.   own [R]: the gene
+    that each regulator is.   folds [C].   penalties: the grid to begin with; a single one is taken.
     """
     rest = without(covariates)
     x, y = rest(x), Columns.of(y).each(rest)
@@ -113,8 +109,7 @@ def choose_penalties(
 def _ratio_of_some(
     x: Tensor, y: Columns, states: Tensor, own: Tensor, folds: Tensor, grid: list[float], ratios: Sequence[float]
 ) -> Penalties:
-    """The same at less cost: SOME targets on one fold choose the ratio, and by how much it changes the penalties that
-    all targets have without deviations."""
+    """The same at less cost: SOME targets on one fold choose the ratio, and a factor of the penalties without it."""
     every, _ = _penalty_of_targets(Features(x, states, 0.0, own), y, folds, grid)
     some = torch.linspace(0, y.shape[1] - 1, min(SOME, y.shape[1]), device=x.device).round().long()
     one_fold = torch.where(folds == 0, 0, -1)
@@ -131,8 +126,7 @@ def _ratio_of_some(
 
 
 def _best(tried: list[tuple[Penalties, Tensor]]) -> Penalties:
-    """The penalties with the least error; of ratios that are about as good, the largest. tried: by ratio, with the
-    error of each target."""
+    """Of the ratios that are about as good as the best, the largest. tried: by ratio, with each target's error."""
     least = min(tried, key=lambda found: found[0].error)[1]
     # The error is nearly level around its least value, and the largest ratio lets the states speak for themselves.
     as_good = [float((error - least).mean()) <= TOLERANCE * standard_error(error - least) for _, error in tried]
@@ -149,8 +143,7 @@ def weigh_by_prior(
 ) -> Penalties:
     """The penalties with the factors that a prior gives the pairs, if they lower the held-out error of some targets.
 
-    strength [N, R]: 0 for a pair that the prior does not list, up to 1.   The other arguments: as in choose_penalties.
-    Without deviations of states, which are weighed in the same way.
+    strength [N, R]: 0 for a pair that the prior does not list, up to 1. Other arguments: as in choose_penalties.
     """
     rest = without(covariates)
     y, x = Columns.of(y), rest(x)
@@ -229,8 +222,7 @@ def fit_linear(
 ) -> LinearFit:
     """The slopes on the regulators x [C, R] and, if given, on the depth [C], and the levels of the states.
 
-    x and the depth: centred in each state, so that the levels are the states' means of y [C, N].
-    copies: see Features.
+    x and depth are centred in each state, so that the levels are the states' means of y [C, N].   copies: see Features.
     """
     genes, count = y.shape[1], states.shape[1]
     slopes, deviations = x.new_empty(genes, x.shape[1] + 1), x.new_empty(count, genes, x.shape[1] + 1)
@@ -250,7 +242,7 @@ def fits_of_blocks(
     *,
     copies: int = 1,
 ) -> Iterator[tuple[slice, LinearFit]]:
-    """`fit_linear` for some targets after the other: which ones, and their fit. That of all can be a large table."""
+    """`fit_linear` for some targets after the other, as the fit of all can be a large table."""
     covariates = states if depth is None else torch.cat([states, depth[:, None]], 1)
     rest, y, inverse = without(covariates), Columns.of(y), torch.linalg.pinv(covariates)
     count = states.shape[1]

@@ -35,8 +35,7 @@ TOGETHER, TOGETHER_ON_GPU = 2**20, 2**28
 class RegulationSettings(RegulationConfig):
     """Sizes of the regulation layer and of its fit, which a configuration does not set; tests and benchmarks may.
 
-    heads: with a second one, weak edges of a target are found, too.   width: of a head; at least the number of
-    regulators tells all of them apart.   batch_size: cells per step and member.   learning_rate: the highest one.
+    heads: with a second one, weak edges of a target are found, too.   width: of a head.   batch_size: per member.
     """
 
     heads: int = 2
@@ -68,8 +67,7 @@ def train_members(
 ) -> Tensor:
     """Trains the members in place; returns the lowest held-out error of each, [P], with which its weights are kept.
 
-    table: of the layer and the cells.   training, held_out: rows of the table for each member.   say: gets a
-    line of progress now and then.   factor [N, R]: that of a prior, which divides the slopes that are penalised.
+    training, held_out: rows of the table for each member.   factor [N, R]: see Penalties.
     """
     device = layer.unit.device
     # Random numbers come from the CPU: the same cells in the same order on every device.
@@ -152,8 +150,7 @@ def genes_at_once(layer: RegulationLayer) -> list[slice]:
 
 
 def add_gradients(loss: Tensor, part: RegulationLayer, genes: slice, member: RegulationLayer) -> None:
-    """Writes the gradients of the loss of a member's part into the member's; those that all genes share are added to
-    what earlier parts had. genes: of the part, whose gradients replace what was there."""
+    """Writes the gradients of the genes of a member's part into the member's; those that all genes share are summed."""
     names, parameters = zip(*part.named_parameters(), strict=True)
     for name, found in zip(names, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
         parameter = member.get_parameter(name)
@@ -168,7 +165,7 @@ def add_gradients(loss: Tensor, part: RegulationLayer, genes: slice, member: Reg
 
 
 def _exchange(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Each has the other's content then; a member at a time, so that no copy of all is needed."""
+    """A member at a time, so that no copy of all is needed."""
     for parameter, value in zip(parameters, values, strict=True):
         for one, other in zip(parameter, value, strict=True):
             kept = one.clone()

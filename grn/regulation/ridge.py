@@ -50,7 +50,7 @@ class Columns:
         return Columns(self.shape, lambda some: change(self.read(some)))
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Which columns, and these: all of them, COLUMNS at a time."""
+        """All columns, COLUMNS at a time: which, and their values."""
         for first in range(0, self.shape[1], COLUMNS):
             some = slice(first, min(first + COLUMNS, self.shape[1]))
             yield some, self.read(some)
@@ -110,10 +110,7 @@ class Features:
 
 
 class Ridge:
-    """The solutions for all penalties. features [C, F], targets [C, N]: both with mean 0, own: see Features.
-
-    of_regulators: see Features.of_regulators; a row for each of own.
-    """
+    """The solutions for all penalties. features [C, F], targets [C, N]: with mean 0.   The others: see Features."""
 
     def __init__(self, features: Tensor, targets: Tensor, own: Tensor, of_regulators: Tensor):
         self.features, self.dual = features, features.shape[1] > len(features)
@@ -122,9 +119,8 @@ class Ridge:
 
     @classmethod
     def of_moments(cls, gram: Tensor, cross: Tensor, own: Tensor) -> Ridge:
-        """The same from the products of the features [F, F] and of features and targets [F, N], for `coefficients`.
-
-        Each feature is a regulator, or `with_targets` says what it is."""
+        """From the products of the features [F, F] (the regulators, unless `with_targets` says otherwise) and with the
+        targets [F, N]."""
         ridge = cls.__new__(cls)
         ridge.dual = False
         ridge._solve(gram, cross, own, torch.arange(len(own), device=gram.device)[:, None])
@@ -132,7 +128,7 @@ class Ridge:
 
     @classmethod
     def without_targets(cls, features: Features, cells: Tensor | None = None) -> Ridge:
-        """That of the features of some cells (None: all), whose targets come `with_targets`."""
+        """Of the features of some cells (None: all); targets come `with_targets`."""
         count, none = len(features.x) if cells is None else len(cells), features.own[:0]
         if features.width > count:
             matrix = features.matrix(slice(None) if cells is None else cells)
@@ -162,8 +158,7 @@ class Ridge:
     def weighed(self, penalty: Tensor, factor: Tensor) -> Tensor:
         """As `coefficients`, each penalised by penalty_i / factor_fi^2: [F, N]. factor [F, N]: above 0.
 
-        Conjugate gradients with the plain solution as preconditioner: rounds grow with the largest 1 / factor alone,
-        whatever the features' condition is.
+        Conjugate gradients with the plain solution as preconditioner: rounds grow with the largest 1 / factor alone.
         """
         kept = torch.ones_like(factor)
         kept[self.of_regulators.mT, self.own] = 0
@@ -220,8 +215,7 @@ class Ridge:
         return found
 
     def _without(self, found: Tensor, columns: Tensor, penalty: Tensor) -> Tensor:
-        """Solutions [.., n] without the features columns [n, blocks] of each, by the inverse of a matrix that lacks
-        these rows and columns."""
+        """Solutions [.., n] without the features columns [n, blocks] of each: the inverse without these rows."""
         shrunk = 1 / (self.values + penalty[:, None])  # [n, values]
         if self.dual:
             own = self.features[:, columns].permute(1, 2, 0)  # [n, blocks, C]
@@ -238,9 +232,8 @@ class Ridge:
 class HeldOutError:
     """The squared error on cells that were held out, for any penalties: a ridge regression for every fold.
 
-    features: of all cells.   targets [C, N].   folds [C]: number of each cell's fold; a cell with a negative one is
-    never held out.   own, regulated: which of the targets are regulators, int64 [n], and the numbers of these
-    regulators, int64 [n].
+    targets [C, N].   folds [C]: negative for cells that are never held out.   own, regulated [n]: the targets that are
+    regulators, and the numbers of these regulators.
     """
 
     def __init__(self, features: Features, targets: Tensor | Columns, folds: Tensor, own: Tensor, regulated: Tensor):

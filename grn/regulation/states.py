@@ -37,7 +37,6 @@ class States:
         return len(self.names)
 
     def summary(self) -> str:
-        """Where the states come from, in a sentence."""
         alone = "".join(f" {name!r} has one cell, and so no network of its own." for name in self.alone)
         several = f"{len(self)} states: {', '.join(self.names[:8])}{', ...' if len(self) > 8 else ''}"
         return {
@@ -75,10 +74,7 @@ def _of_labels(cells: Cells) -> States | None:
 
 
 def _of_numbers(values: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Memberships [C, K] of cells by a numeric column [C], which change linearly between its quantiles KNOTS.
-
-    A cell without a number belongs to all states in equal parts.
-    """
+    """Memberships [C, K] that change linearly between the quantiles KNOTS of values [C]; equal where one is missing."""
     known = np.isfinite(values)
     knots = np.unique(np.quantile(values[known], KNOTS))
     membership = np.stack([np.interp(values, knots, row) for row in np.eye(len(knots))], 1)
@@ -87,11 +83,8 @@ def _of_numbers(values: np.ndarray, name: str) -> tuple[np.ndarray, tuple[str, .
 
 
 def found_states(multiplicity: sp.csr_matrix, seed: int) -> States:
-    """Groups of cells: a mixture of normal distributions in the leading principal components of the genes.
-
-    Components count that explain more than those of genes that are shuffled over the cells; the number of groups is the
-    one with the lowest Bayesian information criterion. multiplicity: CSR [C, N].
-    """
+    """A mixture of normal distributions in the `leading_components` of multiplicity, CSR [C, N], with the number of
+    groups that has the lowest Bayesian information criterion."""
     from sklearn.mixture import GaussianMixture
 
     cells, genes = multiplicity.shape
@@ -122,10 +115,7 @@ def found_states(multiplicity: sp.csr_matrix, seed: int) -> States:
 
 
 def leading_components(values: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Principal directions [d, N] of standardised genes that explain more than shuffled genes do; means and sds [N].
-
-    values [C, N].
-    """
+    """Principal directions [d, N] of values [C, N] that explain more than shuffled genes do; means and sds [N]."""
     from sklearn.utils.extmath import randomized_svd
 
     mean, sd = values.mean(0), values.std(0)

@@ -13,13 +13,10 @@ from grn.cells.preprocessing.split import Split
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError
 from grn.model.cell_reader import CellReader
-from grn.model.objectives import OVER_GENES
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
 from grn.regulation.fit import FittedRegulation
 from grn.training.machine import processes
-
-"""Objectives that predict genes from the summary, with a head that only training needs."""
 
 
 def trained_classes(config: Config, cells: Cells) -> tuple[str, ...]:
@@ -46,7 +43,6 @@ def build_model(
         regulators=regulators,
         classes=0 if reader is not None else len(trained_classes(config, cells)),
         property=bool(objectives.property.weight),
-        over_genes=[name for name, weight in OVER_GENES.items() if weight],
         regulation=None if fitted is None else fitted.regulation,
         reader=reader,
     )
@@ -64,14 +60,13 @@ def build_model(
 def has_other_objectives(config: Config) -> bool:
     """Whether anything but cell types is to be learned."""
     objectives = config.objectives
-    return any((objectives.masked_multiplicity.weight, objectives.property.weight, *OVER_GENES.values()))
+    return bool(objectives.masked_multiplicity.weight or objectives.property.weight)
 
 
 def wants_reader(config: Config, cells: Cells, split: Split) -> bool:
-    """Whether a cell reader tells the cell types; otherwise the transformer's summary does, where there are types.
+    """Whether a cell reader tells the cell types, and not the transformer's summary.
 
-    The summary does where cell types are all that is learned, so that the transformer has a task, and with gene
-    parallelism, where no process has all genes of a cell.
+    The summary does where cell types are its only task, and where no process has all genes of a cell.
     """
     return bool(
         config.cell_reader.members
@@ -98,11 +93,7 @@ def data_module(config: Config, cells: Cells, split: Split, *, with_regulators: 
 
 
 def trained_model(config: Config, cells: Cells, model: Model) -> TrainedModel:
-    """The model with everything that the model folder needs for reading new cells.
-
-    Heads that training alone needs are taken out of `model` itself.
-    """
-    model.over_genes.clear()
+    """The model with everything that the model folder needs for reading new cells."""
     return TrainedModel(
         model=model,
         vocabulary=cells.vocabulary,

@@ -56,28 +56,26 @@ class Signals(L.Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs, batch, index) -> None:
         # A validation that is due comes first: a run that resumes from here would skip it.
-        if not validation_is_due(trainer) and self.asked_to_stop(trainer):
-            save_checkpoint(trainer, self.folder / "last.ckpt")
-            raise self.interrupted(trainer)
+        if not validation_is_due(trainer):
+            self.stop_if_asked(trainer, save=True)
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        if self.asked_to_stop(trainer):  # Checkpoints has saved this step
-            raise self.interrupted(trainer)
+        self.stop_if_asked(trainer)  # Checkpoints has saved this step
 
     def on_train_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
-        if self.asked_to_stop(trainer):
-            # The model already holds the average of its weights, so that no checkpoint can be saved here.
-            raise Interrupted(
-                self.received or signal.SIGTERM, f"after the last step; the checkpoints are in {self.folder}"
-            )
+        # The model already holds the average of its weights, so that no checkpoint can be saved here.
+        self.stop_if_asked(trainer, f"after the last step; the checkpoints are in {self.folder}")
 
-    def asked_to_stop(self, trainer: L.Trainer) -> bool:
-        """Whether any process received a signal; a collective, which every process has to call at the same time."""
+    def stop_if_asked(self, trainer: L.Trainer, how: str | None = None, *, save: bool = False) -> None:
+        """Raises Interrupted where any process received a signal; a collective that every process has to call."""
         stop = self.received is not None
-        return trainer.strategy.reduce_boolean_decision(stop, all=False) if trainer.world_size > 1 else stop
-
-    def interrupted(self, trainer: L.Trainer) -> Interrupted:
-        return Interrupted(self.received or signal.SIGTERM, f"saved step {trainer.global_step} in {self.folder}")
+        if trainer.world_size > 1:
+            stop = trainer.strategy.reduce_boolean_decision(stop, all=False)
+        if stop:
+            if save:
+                save_checkpoint(trainer, self.folder / "last.ckpt")
+            how = how or f"saved step {trainer.global_step} in {self.folder}"
+            raise Interrupted(self.received or signal.SIGTERM, how)
 
     def on_exception(self, trainer: L.Trainer, task: L.LightningModule, exception: BaseException) -> None:
         self.restore()
@@ -98,18 +96,16 @@ def exits_are_interruptions() -> Iterator[None]:
     try:
         yield
     except SystemExit as left:
-        if isinstance(left, SIGTERMException):
-            number = signal.SIGTERM
-        elif isinstance(left.__context__, KeyboardInterrupt):
-            number = signal.SIGINT
-            signal.signal(number, ctrl_c)  # Lightning leaves Ctrl-C ignored
-        else:
+        by_ctrl_c = isinstance(left.__context__, KeyboardInterrupt)
+        if by_ctrl_c:
+            signal.signal(signal.SIGINT, ctrl_c)  # Lightning leaves Ctrl-C ignored
+        elif not isinstance(left, SIGTERMException):
             raise
+        number = signal.SIGINT if by_ctrl_c else signal.SIGTERM
         raise Interrupted(number, "as training began; nothing was saved") from None
 
 
 def validation_is_due(trainer: L.Trainer) -> bool:
-    """Whether a validation follows the current step."""
     every = trainer.val_check_batch
     return every is not None and trainer.global_step > 0 and trainer.global_step % every == 0
 

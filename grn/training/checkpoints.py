@@ -1,7 +1,6 @@
 """Checkpoints: written beside their final name, read back, and checked whenever they are read.
 
-A checkpoint of torch is a zip file with a checksum of each of its parts, which torch itself does not check: it reads
-damaged numbers without complaint.
+A checkpoint is a zip file with a checksum of each of its parts. torch does not check them.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(trainer: L.Trainer, path: Path) -> None:
-    """Writes a checkpoint beside `path`, reads it back and moves it to `path`, where it is complete at every moment.
-
-    Raises RunFolderError where it cannot be written.
-    """
+    """Writes a checkpoint beside `path`, reads it back and moves it to `path`. Raises RunFolderError."""
     if not trainer.is_global_zero:
         trainer.save_checkpoint(path)  # takes part in the collectives; only the first process writes
         return

@@ -1,8 +1,7 @@
 """Whether the loss and the gradient of each step are finite, checked without making the host wait for a GPU.
 
-Reading a number from a GPU waits for everything that the GPU still has to do, and leaves it idle until new work
-arrives. The two numbers of a step are therefore read during the next step, and a fused optimiser is told on the device
-to leave the parameters alone where they are not finite. On a CPU they are read at once.
+The numbers of a step are read during the next one. A fused optimiser learns on the GPU that they are not finite, and
+leaves the parameters alone. On a CPU they are read at once.
 """
 
 from __future__ import annotations

@@ -20,12 +20,10 @@ def held_out_errors(
     regulation: Regulation, states: States, cells: Cells, split: Split, mean: Tensor, sd: Tensor
 ) -> dict[str, float]:
     """`regulation_error`, `pooled_error` and `ridge_error`: mean squared error over genes and test cells, in variances
-    of the genes.
+    of the genes; empty where ridge would take too much time.
 
-    Genes are predicted from the regulators of the cell, none from itself; the layer of the states, if its states are
-    given (labels, a numeric column), is told the cell's state, too. States that were found are not used: they were
-    found in the very genes that are predicted. 1 is the error of the genes' means. Empty where ridge would take too
-    much time.   mean, sd [N]: of every gene.
+    Genes are predicted from the cell's regulators, none from itself, and from its state where states are given (labels,
+    a numeric column); found states come from the very genes that are predicted.   mean, sd [N]: of every gene.
     """
     positions = regulation.regulators.numpy()
     genes = cells.multiplicity.shape[1]

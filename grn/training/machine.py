@@ -7,11 +7,11 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from grn.cells.loading.order import ParallelRank
@@ -19,10 +19,10 @@ from grn.config.schema import TrainerConfig
 from grn.devices import uses_gpu
 from grn.errors import ConfigError, one_line
 
-# Variables with which launchers tell a process about the other machines: torchrun, srun, mpirun, LSF, or by hand.
+# Variables of torchrun, srun, mpirun, LSF and manual starts about the other machines.
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "LSB_JOBID", "MASTER_ADDR", "NODE_RANK")
 
-# The start of each message of Lightning that our users can ignore, and why.
+# Messages of Lightning that our users can ignore, and why.
 NOISE = (
     r".*does not have many workers",  # batches are slices of a matrix in memory
     r"Experiment logs directory .* exists and is not empty",  # the run folder is ours and was made for this run
@@ -53,12 +53,6 @@ def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
 
 def refuse_impossible_training(settings: TrainerConfig) -> None:
     """Raises ConfigError for what this machine or Lightning cannot do."""
-    if settings.tensorboard and not any(find_spec(name) for name in ("tensorboard", "tensorboardX")):
-        raise ConfigError(
-            "{field} is true, but tensorboard is not installed",
-            field="trainer.tensorboard",
-            advice='run pip install "grn[tensorboard]", or set it to false',
-        )
     started = int(os.environ.get("WORLD_SIZE") or 1)
     if "TORCHELASTIC_RUN_ID" in os.environ and started != processes(settings):
         raise ConfigError(
@@ -77,12 +71,14 @@ def refuse_impossible_training(settings: TrainerConfig) -> None:
     try:
         with quiet(), warnings.catch_warnings(action="ignore"):  # the Trainer that trains will warn
             L.Trainer(**lightning_options(settings), logger=False, enable_checkpointing=False)
+            if settings.tensorboard:
+                TensorBoardLogger(".")  # ImportError where tensorboard is missing
     except (ValueError, RuntimeError, MisconfigurationException, ImportError) as error:
         raise ConfigError(
             f"Lightning refuses the trainer section on this machine ({one_line(error)})",
             field="trainer",
-            advice="set trainer.accelerator, strategy, precision and devices to auto; under SLURM, start as many "
-            "tasks as trainer.devices x trainer.num_nodes",
+            advice="set trainer.accelerator, strategy, precision and devices to auto, trainer.tensorboard to false; "
+            "under SLURM, start as many tasks as trainer.devices x trainer.num_nodes",
         ) from error
 
 

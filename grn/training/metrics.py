@@ -47,15 +47,14 @@ class MetricDict(nn.ModuleDict):
 class Evaluation(nn.Module):
     """Call `update` for each batch, `compute` once, `reset` before the next pass.
 
-    alone: this process has all the cells, and the others (if any) take no part. The loss then decides nothing, and it
-    may be NaN because no cell counts for it. Otherwise the loss decides when training stops.
+    alone: this process has all the cells, and the loss decides nothing: it is NaN where no cell counts for it.
+    Otherwise the loss decides when training stops.
     """
 
     def __init__(self, objectives: list[str], weights: dict[str, float], classes: int, *, alone: bool = False):
         super().__init__()
         self.weights, self.classes, self.alone = weights, classes, alone
-        # NaN stays NaN: a validation loss that is not finite must stop the run. ("disable" would have this effect too,
-        # but in torchmetrics 1.9 it also drops the weights of means.)
+        # NaN stays NaN and stops the run. "disable" would drop the weights of means, too (torchmetrics 1.9).
         kept: dict[str, Any] = {"nan_strategy": math.nan, "sync_on_compute": not alone}
         total, mean = partial(SumMetric, **kept), partial(MeanMetric, **kept)
         # Sums and counts, as in training: a mean that was never updated is NaN, and so is one that diverged.
@@ -94,8 +93,8 @@ class Evaluation(nn.Module):
     def compute(self) -> dict[str, Tensor]:
         """Scalars `loss`, `<objective>_loss`, `accuracy`, `macro_f1`, `auroc`, `r2`; `f1_per_class`, `confusion`.
 
-        Losses and metrics that no cell counts for are left out, also of the sum `loss`, which is NaN where all are.
-        Raises DataError in that case unless `alone`, as nothing would decide when training stops.
+        Losses and metrics that no cell counts for are left out, also of the sum `loss`. Raises DataError where all are,
+        unless `alone`.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torchmetrics warns of what was never updated and of classes without cells
@@ -121,10 +120,7 @@ class Evaluation(nn.Module):
         return {name: metric.compute() / counts[name] for name, metric in self.sums.items() if counts[name] > 0}
 
     def _cell_types(self) -> dict[str, Tensor]:
-        """macro_f1 is the mean over the classes with cells, auroc over those that do not have all the cells either.
-
-        The means of torchmetrics would count every other class as 0.
-        """
+        """macro_f1: mean over the classes with cells; auroc: over those without all cells. torchmetrics counts 0s."""
         if not len(self.cell_type):
             return {}
         auroc = self.cell_type["auroc"]
@@ -153,11 +149,7 @@ def scalars(found: dict[str, Tensor], stage: str) -> dict[str, float]:
 
 
 class MetricsFile(Logger):
-    """Writes metrics.csv, replacing it as a whole each time.
-
-    Lightning's CSVLogger removes an existing file and rewrites it in place, but a resumed run needs its earlier rows.
-    rows: of the run until now; new ones follow them.
-    """
+    """Replaces metrics.csv as a whole each time; Lightning's CSVLogger would lose the rows of a resumed run."""
 
     def __init__(self, path: Path, rows: Rows):
         super().__init__()
@@ -185,10 +177,7 @@ class MetricsFile(Logger):
 
 
 def rows_before(step: int, path: Path) -> Rows:
-    """The rows of a metrics.csv for steps before `step`, as they were written; none where there is no file.
-
-    Rows with metrics of the test cells are left out: they belong after the last step. Raises RunFolderError.
-    """
+    """The rows of a metrics.csv for steps before `step`, without those of the test cells. Raises RunFolderError."""
     if not path.exists():
         return []
     try:

@@ -46,11 +46,10 @@ MOST_AXES, MOST_HELD_OUT = 4096, 10_000  # cells that the embedding's directions
 class ReaderSettings(CellReaderConfig):
     """Sizes of the cell reader and of its fit, which a configuration does not set; tests and benchmarks may.
 
-    heads: so many read multiplicities and as many the differences from the mean, as labels differ in which they follow;
-    twice as many of twice the width were no better.   rank: of the linear map beside the heads.   summary: width of a
-    member's.   gene_weights: of predicting all genes of a cell, for every other member and for the rest.   dropped: in
-    each step a cell hides a share of its genes, from 0 to this.   thinned: in each step half of the cells keep a share
-    of their counts, from this to 1, so that cells of other depths are told better; smaller shares cost accuracy.
+    heads: of each kind; twice as many of twice the width were no better.   rank: of the linear map beside the heads.
+    summary: width of a member's.   gene_weights: of predicting all genes of a cell, for every other member and for the
+    rest.   dropped: in each step a cell hides a share of its genes, from 0 to this.   thinned: in each step half of the
+    cells keep a share of their counts, from this to 1; smaller shares cost accuracy.
     """
 
     heads: int = 2
@@ -101,15 +100,8 @@ def fit_reader(
         torch.from_numpy(folds_of(cells.labels[rows], None if cells.groups is None else cells.groups[rows], seed)),
         Thinning.of(cells, rows, config.data.multiplicity) if settings.thinned < 1 else None,
     )
-    shape = ReaderShape(
-        members=settings.members,
-        heads=settings.heads,
-        width=settings.width,
-        rank=settings.rank,
-        summary=settings.summary,
-        hidden=settings.hidden,
-        embedding=min(config.model.width, settings.members * settings.summary),
-    )
+    sizes = settings.model_dump(include={"members", "heads", "width", "rank", "summary", "hidden"})
+    shape = ReaderShape(**sizes, embedding=min(config.model.width, settings.members * settings.summary))
     torch.manual_seed(seed)
     reader = CellReader(len(cells.vocabulary), classes, shape)
     reader.mean.copy_(mean)
@@ -132,9 +124,9 @@ def fit_reader(
 
 
 def folds_of(labels: np.ndarray, groups: np.ndarray | None, seed: int) -> np.ndarray:
-    """The fold of each cell, int64 [C], or -1: cells without a label, and the only cell of a type.
+    """The fold of each cell, int64 [C], stratified by type or, with groups [C], whole groups in one fold.
 
-    Stratified by type or, with groups [C], whole groups in one fold.
+    -1: cells without a label, and the only cell of a type.
     """
     generator = np.random.default_rng(seed)
     folds = np.full(len(labels), -1)
@@ -163,8 +155,7 @@ def train_members(
 ) -> tuple[CellReader, nn.Parameter]:
     """Trains the members in place, and `predict` [P, S, N], with which their summaries predict the genes.
 
-    rate: the highest learning rate. Returns the moving average of the reader's weights, and `predict`. Raises
-    TrainingDiverged.
+    rate: the highest. Returns the moving average of the reader's weights, and `predict`. Raises TrainingDiverged.
     """
     settings = ReaderSettings.of(config.cell_reader)
     device, genes = reader.mean.device, reader.genes
@@ -194,7 +185,7 @@ def train_members(
         summaries = reader.summaries(multiplicity * kept, standardised * kept, basal)
 
         labels = read.labels[rows]
-        # Not even its genes: a member that had learned to predict them would be surer of the cell than of a new one.
+        # Without its genes, too: a member that had learned them would be surer of the cell than of a new one.
         own = read.fold[rows] != held_out[:, None]  # [P, B]
         seen = own & (labels >= 0)
         logits = summaries @ reader.head + reader.head_bias
@@ -246,8 +237,7 @@ class _Order:
 def weigh_members(reader: CellReader, read: ReaderCells, seed: int) -> tuple[int, float]:
     """Sets what the members count and the held-out confidences of a trained reader.
 
-    Each cell of the first folds was held out from one member of each kind; these judge. Returns how many cells judged
-    and the accuracy on them.
+    A cell judges where a member of each kind held it out. Returns how many cells judged and the accuracy on them.
     """
     kind, held_out = member_folds(reader.shape.members)
     generator = np.random.default_rng(seed)
@@ -307,7 +297,7 @@ def kind_importance(log_odds: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def set_axes(reader: CellReader, read: ReaderCells, seed: int) -> None:
-    """The embedding is the projection to the leading directions of the members' summaries, of some cells together."""
+    """Sets the embedding: the projection of the members' summaries to their leading directions in some cells."""
     sampled = np.sort(np.random.default_rng(seed).permutation(len(read.basal))[:MOST_AXES])
     parts = []
     for first in range(0, len(sampled), CHUNK):

@@ -1,8 +1,4 @@
-"""What a run will take in time and memory: a rehearsal of it, with few steps of training.
-
-All but the steps of training takes as long as in the run, so that it is measured; the steps are counted up from those
-that were rehearsed. Nothing is assumed about sizes, devices or libraries.
-"""
+"""What a run will take in time and memory, from a rehearsal with few steps of training."""
 
 from __future__ import annotations
 
@@ -32,9 +28,8 @@ BLOCKS = 4  # validations that are rehearsed; the first block of steps is slower
 class Estimate:
     """What a run takes at most: training may end before its last step (trainer.patience).
 
-    before, training, after: seconds until training begins (cells, regulation layers), of all its steps, and after them
-    (metrics, the network).   steps: of training.   per_step: seconds, validations included.   memory: the most bytes
-    that the process held.   gpu_memory: bytes, None without a GPU.   rehearsed: seconds that this took.
+    before, training, after: seconds until training begins, of all its steps, and after them.   per_step: seconds,
+    validations included.   memory, gpu_memory: the most bytes that the process held.   rehearsed: seconds.
     """
 
     before: float
@@ -85,7 +80,7 @@ def rehearse(config: Config, say: Say) -> Estimate:
             found = answers.recv()
         except EOFError:
             process.join()
-            raise UserError(f"The rehearsal ended with exit code {process.exitcode}.") from None
+            found = UserError(f"The rehearsal ended with exit code {process.exitcode}.")
         finally:
             process.terminate()
             process.join()

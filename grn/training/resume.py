@@ -1,9 +1,8 @@
 """Resuming a run that was interrupted: what it has saved, and whether it is still the same run.
 
 A checkpoint holds all that training has changed. The rest (cells, split, masks, dropout's draws, the regulation layer)
-follows from the configuration, the seed and the cells. These have to be those of the first start, which every
-checkpoint records as its Origin. On the same CPU, a resumed run ends as it would have without the interruption, to the
-last bit.
+follows from the configuration, the seed and the cells, which every checkpoint records as its Origin. On the same CPU, a
+resumed run ends as it would have without the interruption, to the last bit.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from grn.training.checkpoints import INSTEAD, load_checkpoint
 from grn.training.machine import processes
 from grn.training.metrics import METRICS, Rows, rows_before
 
-# Fields that may change between start and resumption: where the run is computed and logged, and what the digest of the
-# cells checks anyway.
+# Fields that may change: where the run is computed and logged, and what the digest of the cells checks anyway.
 ENVIRONMENT = ("accelerator", "devices", "num_nodes", "strategy", "workers", "compile", "tensorboard")
 CELLS = ("path", "backed", "genes", "regulators")
 MAY_CHANGE = {*(f"trainer.{name}" for name in ENVIRONMENT), *(f"data.{name}" for name in CELLS)}
@@ -69,7 +67,7 @@ class Start:
 
 
 class Origin(L.Callback):
-    """Records in every checkpoint what the run was started with: configuration, digest of its cells, processes."""
+    """Records in every checkpoint what the run was started with."""
 
     def __init__(self, config: Config, cells: Cells):
         self.config, self.cells = config, cells.digest
@@ -98,10 +96,7 @@ def find_start(folder: Path) -> Start:
 
 
 def read_checkpoint(path: Path) -> tuple[int, int, dict[str, Any]]:
-    """The step of a checkpoint, the step of the best checkpoint so far, and the origin.
-
-    Raises RunFolderError where it is damaged or of another version.
-    """
+    """Its step, the step of the best one so far, and its origin. RunFolderError: damaged, or of another version."""
     saved = load_checkpoint(path)
     callbacks = saved.get("callbacks", {})
     origin = callbacks.get("Origin", {"version": "another program"})

@@ -71,11 +71,8 @@ from grn.training.task import MovingAverage, Task
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The results of a run.
-
-    metrics: of the test cells, by name.   per_class: columns class, f1, cells.   confusion: cells by true (rows) and
-    predicted (columns) type.   edges: see edge_table.
-    """
+    """metrics: of the test cells, by name.   per_class: columns class, f1, cells.   confusion: cells by true (rows) and
+    predicted (columns) type.   edges: see edge_table."""
 
     folder: Path
     metrics: dict[str, float]
@@ -152,10 +149,7 @@ def train(
 
 
 def checked_cells(config: Config, adata: AnnData | None = None) -> tuple[Cells, Split]:
-    """The cells of a run and their split. `adata` as for `train`.
-
-    Raises UserError for whatever can be known before anything is trained or written.
-    """
+    """The cells of a run and their split. Raises UserError for what can be known before anything is trained."""
     cells, split = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
     refuse_nothing_to_learn(config, cells, split)
     if config.network.prior is not None:
@@ -281,14 +275,7 @@ def fit_model(
     # The average comes first: checkpoints, which follow it, save it, and validation uses it.
     averaging = [MovingAverage(settings.averaging)] if settings.averaging else []
     lines = RichProgressBar(leave=False) if terminal else ProgressLines(say, total)
-    callbacks: list[L.Callback] = [
-        *averaging,
-        checkpoints,
-        Signals(checkpoints.folder),
-        lines,
-        origin,
-        *watch,
-    ]
+    callbacks: list[L.Callback] = [*averaging, checkpoints, Signals(checkpoints.folder), lines, origin, *watch]
     loggers: list[Logger] = []
     if process_rank() == 0:
         loggers = [MetricsFile(start.folder / METRICS, start.rows)]

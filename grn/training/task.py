@@ -44,9 +44,8 @@ class Task(L.LightningModule):
     def setup(self, stage: str) -> None:
         """Sets the group of gene parallelism: not earlier, as the moving average copies the model before this.
 
-        Losses are sums and counts over all processes: losses of genes are summed over the parts, and losses of cells,
-        which each process of a group computes for the whole cell, are counted as often as they are summed. DDP's mean
-        of the gradients over all processes is then the gradient of one process that has every gene.
+        Losses are sums and counts over all processes; each process of a group counts a cell's losses as often as it
+        sums them. DDP's mean of the gradients is then the gradient of one process that has every gene.
         """
         parts = self.settings.gene_parallel
         if parts > 1:
@@ -68,10 +67,7 @@ class Task(L.LightningModule):
         return prediction, {name: loss(prediction, batch, self.model) for name, loss in wanted.items()}
 
     def evaluated(self, batch: Batch, names: Collection[str] | None = None) -> tuple[Prediction, dict[str, Loss]]:
-        """Prediction and losses for the metrics: OF_WHOLE_CELLS with nothing hidden, other objectives with the masks.
-
-        That takes two passes over the batch, unless all objectives are of one kind. names: of objectives (None: all).
-        """
+        """The same, OF_WHOLE_CELLS with nothing hidden, other objectives with the masks: up to two passes."""
         wanted = set(self.objectives if names is None else names)
         whole = wanted & OF_WHOLE_CELLS
         masked = wanted - whole
@@ -83,10 +79,7 @@ class Task(L.LightningModule):
         return prediction, losses
 
     def on_train_batch_start(self, batch: Batch, index: int) -> None:
-        """Seeds dropout by the step, so that a resumed run draws what it would have drawn without the interruption.
-
-        Each process has its own seed: those that share the genes of a cell draw for different genes.
-        """
+        """Seeds dropout by step and process: a resumed run draws what it would have drawn without the interruption."""
         draws = cell_states(self.settings.seed, DROPOUT, self.global_rank, np.array([self.global_step]))
         torch.manual_seed(int(draws[0]))
 
@@ -170,8 +163,7 @@ def as_fused_here(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]
 class MovingAverage(WeightAveraging):
     """average <- decay * average + (1 - decay) * weights after every step; validation and checkpoints hold the average.
 
-    The result equals that of Lightning's EMAWeightAveraging to the last bit. That callback launches four kernels per
-    weight, and it synchronises with the GPU in every step to count the steps.
+    Equals Lightning's EMAWeightAveraging, which synchronises with the GPU in every step, to the last bit.
     """
 
     def __init__(self, decay: float):

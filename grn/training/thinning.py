@@ -31,10 +31,7 @@ class Thinning:
 
     @classmethod
     def of(cls, cells: Cells, rows: np.ndarray, multiplicity: str) -> Thinning | None:
-        """That of the rows of cells; None where the multiplicities do not come from counts.
-
-        multiplicity: as in DataConfig.
-        """
+        """Of these rows of the cells; None where there are no counts. multiplicity: as in DataConfig."""
         if cells.counting is None:
             return None
         unit = cells.counting.unit
@@ -47,11 +44,8 @@ class Thinning:
     def thinned(
         self, multiplicity: Tensor, basal: Tensor, rows: Tensor, share: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Multiplicities [B, N] and basal multiplicities [B] of cells that keep a share [B] of their counts.
-
-        multiplicity, basal: of the cells before it.   rows [B]: which of the cells. A cell with the share 1 is as it
-        was; otherwise each of its counts stays with this probability.
-        """
+        """Multiplicities [B, N] and basal multiplicities [B] of the cells `rows` [B] that keep a share [B] of their
+        counts, each count with this probability; a cell with the share 1 is as it was."""
         unit = torch.ones(len(rows)) if self.unit is None else self.unit[rows]
         found = multiplicity.nonzero(as_tuple=True)
         cell = found[0]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grn.errors import DataError
 from grn.messages import silent
-from grn.verbs.cells import checked_anndata, writing_into_views
 from grn.verbs.checked import Positive, checked
+from grn.verbs.given_cells import checked_anndata, writing_into_views
 from grn.verbs.predict import refuse_key
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from grn.errors import ConfigError, DataError
 from grn.io.run_folder import CONFIG
-from grn.verbs.cells import is_anndata
 from grn.verbs.checked import Seed, checked
 from grn.verbs.evaluate import chosen_regulators, expression_of, reference_of
+from grn.verbs.given_cells import is_anndata
 from grn.verbs.network import network
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run, load

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from grn.errors import ConfigError
-from grn.verbs.cells import cells_of_caller
 from grn.verbs.checked import Positive, Seed, checked
+from grn.verbs.given_cells import cells_of_caller
 from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:

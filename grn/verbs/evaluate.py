@@ -11,8 +11,8 @@ from annotated_types import Interval
 
 from grn.errors import DataError, UserError
 from grn.messages import Say
-from grn.verbs.cells import checked_anndata, is_anndata
 from grn.verbs.checked import Seed, checked
+from grn.verbs.given_cells import checked_anndata, is_anndata
 from grn.verbs.read_network import predicted_network
 from grn.verbs.run import Run
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from grn.verbs.cells import checked_anndata, is_anndata
 from grn.verbs.checked import Positive, checked
+from grn.verbs.given_cells import checked_anndata, is_anndata
 from grn.verbs.predict import model_for
 from grn.verbs.run import Run
 

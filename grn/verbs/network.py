@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from grn.errors import ConfigError, DataError, nearest
 from grn.io.run_folder import CONFIG
-from grn.verbs.cells import cells_of_caller
 from grn.verbs.checked import Positive, Seed, checked
+from grn.verbs.given_cells import cells_of_caller
 from grn.verbs.run import Run, as_run
 from grn.verbs.train import changed_fields, random_states_kept, run_settings
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Interval
 
 from grn.messages import silent
-from grn.verbs.cells import cells_of_caller
 from grn.verbs.checked import Share, checked
+from grn.verbs.given_cells import cells_of_caller
 from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:

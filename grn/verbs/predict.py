@@ -12,8 +12,8 @@ from annotated_types import Interval
 
 from grn.errors import ConfigError, RunFolderError
 from grn.messages import Say, silent
-from grn.verbs.cells import checked_anndata, is_anndata, writing_into_views
 from grn.verbs.checked import checked
+from grn.verbs.given_cells import checked_anndata, is_anndata, writing_into_views
 from grn.verbs.run import Run, as_run
 
 if TYPE_CHECKING:

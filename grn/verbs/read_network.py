@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from grn.errors import ConfigError, DataError
-from grn.verbs.cells import cells_of_caller, is_anndata
 from grn.verbs.checked import Positive, Whole, checked
+from grn.verbs.given_cells import cells_of_caller, is_anndata
 from grn.verbs.run import Run
 
 if TYPE_CHECKING:

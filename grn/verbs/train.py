@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grn.errors import ConfigError, Interrupted
 from grn.messages import Say, silent
-from grn.verbs.cells import checked_anndata, is_anndata
 from grn.verbs.checked import Positive, Seed, checked
+from grn.verbs.given_cells import checked_anndata, is_anndata
 from grn.verbs.run import Run
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ Dense calls have C' = C bags. Packed calls have C' = 1, all bags one after the o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -118,7 +119,7 @@ class AttentionCall:
         dm = torch.empty(self.k.shape[:3], device=self.k.device, dtype=torch.float32)
         return torch.empty_like(self.q), torch.empty_like(self.k), torch.empty_like(self.v), dm
 
-    def with_(self, **tensors: Tensor) -> AttentionCall:
+    def with_(self, **tensors: Any) -> AttentionCall:
         """The call with other tensors."""
         return replace(self, **tensors)
 

@@ -91,7 +91,6 @@ SENTENCES = {
     # Runs and networks
     "train --resume mine": "mine",
     "report cells.h5ad": "cells.h5ad",
-    "export RUN/model --output out --format csv": "model",
     "evaluate other.csv RUN/truth.csv": "same kind of names",
     "evaluate zero.csv RUN/truth.csv": "zero.csv",
     "evaluate nowhere.csv RUN/truth.csv": "nowhere.csv does not exist",

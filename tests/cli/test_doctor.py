@@ -52,7 +52,7 @@ def test_an_estimate_is_printed_for_a_run(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--label", "type"], "No cells are given"),
+        (["--set", "data.label_key=type"], "No cells are given"),
         (["none.yaml"], "none.yaml"),
         (["simulated.yaml", "--set", "trainer.max_step=6"], "max_steps"),
     ],
@@ -68,6 +68,6 @@ def test_wrong_cells_are_said_before_the_kernels_are_tested(tmp_path, monkeypatc
 
     anndata.AnnData(np.ones((8, 4), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
     monkeypatch.setattr(kernel_check, "self_test", lambda: pytest.fail("the kernels were tested first"))
-    assert main(["doctor", str(tmp_path / "cells.h5ad"), "--label", "type"]) == 2
+    assert main(["doctor", str(tmp_path / "cells.h5ad"), "--set", "data.label_key=type"]) == 2
     printed = capsys.readouterr()
     assert "which is not a column of obs" in printed.err and not printed.out

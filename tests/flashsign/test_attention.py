@@ -69,13 +69,6 @@ def test_any_positive_scale_of_queries_and_multiplicities_is_invisible(bag, meth
     close(spherical_attention(3.3 * q, k, v, 0.7 * m, method=method), spherical_attention(q, k, v, m, method=method))
 
 
-def test_scaling_all_multiplicities_but_one_is_visible(bag, method):
-    q, k, v, m = bag.leaves
-    scaled = torch.cat((m[:, :-1] / 8, m[:, -1:]), 1)
-    output = spherical_attention(q, k, v, m, method=method)
-    assert (spherical_attention(q, k, v, scaled, method=method) - output).abs().max() > 0.1
-
-
 @pytest.mark.parametrize("unit", [2.0**-110, 2.0**110])
 def test_multiplicities_far_from_one_neither_overflow_nor_vanish(draw, method, unit):
     q, k, v, m = draw(dtype=torch.float32).leaves
@@ -244,16 +237,6 @@ def test_packed_bags_are_dense_bags_with_their_gradients(draw, method, per_head)
     )
 
 
-def test_packed_queries_share_the_keys_offsets_by_default(draw, method):
-    call = draw(queries=9, keys=9)
-    sizes = [4, 9]
-    tensors = pack(call.q, sizes), pack(call.k, sizes), pack(call.v, sizes)
-    offsets = offsets_of(sizes)
-    found = spherical_attention(*tensors, offsets=offsets, method=method)
-    expected = spherical_attention(*tensors, offsets=offsets, query_offsets=offsets, method=method)
-    assert torch.equal(found, expected)
-
-
 def zero_gradients(output, leaves):
     return torch.autograd.grad(output.sum(), leaves, allow_unused=True, materialize_grads=True)
 
@@ -397,13 +380,6 @@ def test_multiplicities_below_the_smallest_normal_number_are_as_good_as_any():
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
-
-
-def test_unknown_options_are_refused(bag):
-    with pytest.raises(ValueError, match="auto, stream or moments, not 'fast'"):
-        spherical_attention(*bag.leaves, method="fast")
-    with pytest.raises(ValueError, match="auto, triton or torch, not 'cuda'"):
-        spherical_attention(*bag.leaves, backend="cuda")
 
 
 def test_a_backend_that_is_not_there_is_refused(bag):

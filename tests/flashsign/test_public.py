@@ -3,10 +3,13 @@
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import subprocess
 import sys
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -83,3 +86,23 @@ def test_the_algebra_is_beside_the_attention():
     for name in ("fold", "Monoid", "SOFTMAX"):
         module = {"Monoid": "monoid", "SOFTMAX": "rows.attention"}.get(name, name)
         assert getattr(flashsign, name) is getattr(importlib.import_module(f"flashsign.algebra.{module}"), name)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not all(map(find_spec, ("build", "hatchling"))), reason="build and hatchling are not installed")
+def test_it_builds_as_a_wheel_of_its_own_that_needs_torch_alone(tmp_path):
+    source = Path(flashsign.__file__).parents[1]
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, source]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("flashsign-*.whl")
+    archive = zipfile.ZipFile(wheel)
+    names = {name for name in archive.namelist() if name.startswith("flashsign/")}
+    assert names == {path.relative_to(source).as_posix() for path in source.rglob("flashsign/**/*.py")} | {
+        "flashsign/py.typed"
+    }
+    archive.extractall(tmp_path / "site")
+    metadata = next(archive.read(name).decode() for name in archive.namelist() if name.endswith("METADATA"))
+    required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
+    assert required == ["Requires-Dist: torch>=2.11"]
+    code = "import flashsign, torch; q = torch.ones(1, 1, 3, 4); flashsign.spherical_attention(q, q, q)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": str(tmp_path / "site")})

@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 
 from grn.bags import Bags, Batch
 from grn.config.schema import ObjectivesConfig
-from grn.model import objectives
 from grn.model.objectives import (
     Loss,
     active_objectives,
     cell_type,
-    composition,
-    gene_identity,
     hidden_genes,
     masked_multiplicity,
     mean_losses,
@@ -168,83 +165,3 @@ def test_the_mean_over_processes_is_the_mean_of_the_whole_batch(parts):
     torch.testing.assert_close(torch.stack(totals).mean(), total_loss(mean_losses(whole), weights))
     expected = sum(weights[name] * loss.sum / loss.count for name, loss in whole.items() if loss.count)
     assert float(total_loss(mean_losses(whole), weights)) == pytest.approx(float(expected))
-
-
-OVER_GENES = {"gene_identity": gene_identity, "composition": composition}
-
-
-def with_heads(model, genes=12):
-    """The model with heads over the vocabulary, drawn at random."""
-    random = torch.Generator().manual_seed(5)
-    for name in OVER_GENES:
-        head = torch.nn.Linear(16, genes).double()
-        for parameter in head.parameters():
-            parameter.data = torch.randn(parameter.shape, generator=random, dtype=torch.float64)
-        model.over_genes[name] = head
-    return model
-
-
-def packed(batch):
-    of_genes = batch.bags.pack(), batch.multiplicity.flatten(), batch.masked.flatten()
-    return Batch(*of_genes, batch.cells, batch.labels, batch.property)
-
-
-def logits_over_genes(model, name, cell):
-    """[C, V] in memory: the head's, from the shares of genes on."""
-    return model.over_genes[name](cell) + (model.mean / model.mean.sum()).log()
-
-
-def test_gene_identity_is_the_cross_entropy_of_every_expressed_gene_that_was_masked(make_model, batch):
-    batch = replace(batch, masked=batch.masked | (torch.rand(5, 12, generator=torch.Generator().manual_seed(0)) < 0.4))
-    batch = replace(batch, multiplicity=torch.where(torch.arange(12) == 7, 0.0, batch.multiplicity))
-    model = with_heads(make_model())
-    prediction = model(batch.bags)
-    logits = logits_over_genes(model, "gene_identity", prediction.cell)
-    cells, genes = (batch.masked & (batch.multiplicity > 0)).nonzero().unbind(1)
-    assert 7 not in genes.tolist() and len(genes) > 10
-    found = gene_identity(prediction, batch, model)
-    assert int(found.count) == len(genes)
-    torch.testing.assert_close(found.sum, torch.nn.functional.cross_entropy(logits[cells], genes, reduction="sum"))
-    leaves = list(model.over_genes["gene_identity"].parameters())
-    plain = torch.nn.functional.cross_entropy(logits[cells], genes, reduction="sum")
-    torch.testing.assert_close(*(torch.autograd.grad(loss, leaves, retain_graph=True) for loss in (found.sum, plain)))
-
-
-def test_composition_is_the_cross_entropy_of_the_cells_shares_of_genes(make_model, batch):
-    model = with_heads(make_model())
-    prediction = model(batch.bags)
-    found = composition(prediction, batch, model)
-    shares = batch.multiplicity / batch.multiplicity.sum(1, keepdim=True)
-    logits = logits_over_genes(model, "composition", prediction.cell)
-    losses = torch.nn.functional.cross_entropy(logits, shares, reduction="none")
-    torch.testing.assert_close(found.sum, (losses * batch.multiplicity.sum(1)).sum())
-    torch.testing.assert_close(found.count, batch.multiplicity.sum())
-
-
-@pytest.mark.parametrize("name", OVER_GENES)
-def test_losses_over_genes_of_packed_bags_and_of_parts_of_them_are_the_same(make_model, batch, name):
-    model, loss = with_heads(make_model()), OVER_GENES[name]
-    prediction = model(batch.bags)
-    whole = loss(prediction, batch, model)
-    for form in (batch, packed(batch)):
-        parts = [loss(prediction, form.part_of_genes(part, 3), model) for part in range(3)]
-        torch.testing.assert_close(sum(part.sum for part in parts), whole.sum)
-        torch.testing.assert_close(sum(part.count for part in parts), whole.count)
-
-
-def test_compositions_start_at_the_shares_of_genes_in_the_training_cells(make_model, batch):
-    """A head of zeros predicts what every cell has on average: training starts at the unigram baseline."""
-    model = with_heads(make_model())
-    for parameter in model.over_genes["composition"].parameters():
-        parameter.data.zero_()
-    found = composition(model(batch.bags), batch, model)
-    unigram = -(batch.multiplicity * (model.mean / model.mean.sum()).log()).sum()
-    torch.testing.assert_close(found.sum, unigram)
-
-
-def test_objectives_over_genes_need_their_weight_and_their_head(make_model, monkeypatch):
-    assert not OVER_GENES.keys() & active_objectives(ObjectivesConfig(), with_heads(make_model())).keys()
-    monkeypatch.setattr(objectives, "OVER_GENES", {"gene_identity": 1.0, "composition": 2.0})
-    assert not OVER_GENES.keys() & active_objectives(ObjectivesConfig(), make_model()).keys()
-    found = active_objectives(ObjectivesConfig(), with_heads(make_model()))
-    assert (found["gene_identity"], found["composition"]) == ((1.0, gene_identity), (2.0, composition))

@@ -81,27 +81,6 @@ def test_numbers_of_any_dtype_are_numbers(kind):
     assert grn.read_network(table)["weight"].tolist() == [1.0, -2.0, 0.0]
 
 
-@pytest.mark.parametrize("values", [[True, False, True], [1j, 2j, 3j], pd.to_datetime(["2020-01-01"] * 3)])
-@pytest.mark.parametrize("column", ["weight", "confidence"])
-def test_columns_of_other_kinds_are_no_numbers(values, column):
-    with warnings.catch_warnings(), pytest.raises(DataError, match=column):
-        warnings.simplefilter("error")
-        grn.evaluate(EDGES.assign(**{column: values}), EDGES, quiet=True)
-
-
-@pytest.mark.parametrize("name", [("a", "b"), b"R1", True])
-def test_what_is_no_name_is_no_gene(name):
-    with pytest.raises(DataError, match="source"):
-        grn.read_network(EDGES.assign(source=pd.Series([name] * 3, dtype=object)))
-
-
-@pytest.mark.parametrize("index", [["source"], ["source", "target"]])
-def test_columns_in_the_index_are_found_there(index, tiny_run):
-    edges = grn.load(tiny_run).edges[["source", "target", "weight"]].set_index(index)
-    with pytest.raises(DataError, match="index"):
-        grn.read_network(edges)
-
-
 def test_a_dense_network_is_one(tiny_run):
     run = grn.load(tiny_run)
     network, table = run.network.copy(), run.network.copy()
@@ -110,12 +89,6 @@ def test_a_dense_network_is_one(tiny_run):
     expected = grn.read_network(run.network)
     for each in (network, table):
         pd.testing.assert_frame_equal(grn.read_network(each), expected)
-
-
-def test_the_table_of_types_beside_a_network_knows_its_types(tiny_run):
-    run = grn.load(tiny_run)
-    found = grn.read_network(tiny_run / "edges_by_type.parquet", cell_type=run.cell_types[0])
-    pd.testing.assert_frame_equal(found, grn.read_network(run, cell_type=run.cell_types[0]))
 
 
 def test_a_list_of_edges_is_no_matrix_of_cells(tmp_path):
@@ -130,7 +103,6 @@ def test_a_list_of_edges_is_no_matrix_of_cells(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda obs: obs.assign(cell_type=[["a"]] * len(obs)),
         lambda obs: obs.assign(cell_type=["a\0", "b"] * (len(obs) // 2)),
         lambda obs: obs.assign(cell_type=None),
         lambda obs: obs.drop(columns="cell_type"),

@@ -8,7 +8,7 @@ import pytest
 
 import grn
 from grn.cells.simulated import simulate
-from grn.errors import ConfigError, DataError, RunFolderError
+from grn.errors import DataError
 
 FEW = {"regulation.steps": 2, "regulation.members": 1}
 
@@ -28,14 +28,6 @@ def unlabelled(cells):
     return grn.train(cells, max_steps=2, set=FEW, quiet=True)
 
 
-def test_one_name_for_all_types_leaves_nothing_to_explain(cells, labelled):
-    names = dict.fromkeys(labelled.cell_types, "cell")
-    with pytest.raises(
-        ConfigError, match=r"^map calls every cell type of the model 'cell', which leaves no other type"
-    ):
-        grn.explain(cells, labelled, map=names, quiet=True)
-
-
 def test_confidences_of_merged_types_are_at_most_one(cells, labelled):
     names = dict.fromkeys(labelled.cell_types, "cell")
     predicted = grn.predict(cells, labelled, map=names, copy=True, quiet=True)
@@ -43,38 +35,25 @@ def test_confidences_of_merged_types_are_at_most_one(cells, labelled):
 
 
 @pytest.mark.parametrize(
-    ("embedding", "sentence"),
+    "embedding",
     [
-        (lambda n, names: pd.DataFrame({"a": ["x"] * n}, index=names), r"obsm\['X_mine'\] holds no numbers"),
-        (lambda n, names: np.zeros((n, 2, 2)), r"obsm\['X_mine'\] has 3 axes, and an embedding has 2"),
-        (lambda n, names: np.full((n, 2), np.nan), r"obsm\['X_mine'\] has values that are not finite"),
+        lambda n, names: pd.DataFrame({"a": ["x"] * n}, index=names),
+        lambda n, names: np.full((n, 2), np.nan),
     ],
 )
-def test_what_is_no_embedding_is_said(embedding, sentence, cells, labelled):
+def test_what_is_no_embedding_is_said(embedding, cells, labelled):
     given = cells.copy()
     given.obsm["X_mine"] = embedding(len(given), given.obs_names)
     regulator = labelled.edges["source"][0]
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError, match="X_mine"):
         grn.perturb(labelled, knockout=regulator, basis="X_mine", data=given)
 
 
 def test_what_is_not_there_can_be_left_out(cells, labelled, unlabelled):
-    with pytest.raises(DataError, match=r"they have none, so leave it out, or compute one with scanpy before\.$"):
+    with pytest.raises(DataError, match="X_umap"):
         grn.perturb(labelled, knockout=labelled.edges["source"][0], basis="X_umap", data=cells)
-    with pytest.raises(DataError, match=r"it has none, so leave cell_type= out\.$"):
+    with pytest.raises(DataError, match="no cell type 'T'"):
         grn.read_network(unlabelled, cell_type="T")
-
-
-@pytest.mark.parametrize("index", [["source"], ["source", "target"]])
-def test_columns_in_the_index_are_found_there(index, labelled):
-    edges = labelled.edges[["source", "target", "weight"]].set_index(index)
-    sentence = f"{' and '.join(index)} in its index; make columns of it: table.reset_index()."
-    with pytest.raises(DataError, match=f"^The network has {sentence}"):
-        grn.read_network(edges)
-    with pytest.raises(DataError, match=f"^The reference has {sentence}"):
-        grn.evaluate(labelled, edges, quiet=True)
-    with pytest.raises(DataError, match=r"^The table has source in its index"):
-        grn.plots.strongest_regulations(edges)
 
 
 def test_edges_in_parquet_are_no_cells(tmp_path, labelled):
@@ -83,18 +62,6 @@ def test_edges_in_parquet_are_no_cells(tmp_path, labelled):
     for call in (grn.network, grn.train, lambda given: grn.predict(given, labelled)):
         with pytest.raises(DataError, match=r"edges\.parquet has another format; grn reads"):
             call(path)
-
-
-def test_a_lost_network_is_called_lost(labelled, tmp_path):
-    folder = labelled.save(tmp_path / "run")
-    (folder / "network.h5ad").unlink()
-    with pytest.raises(RunFolderError, match=r"was complete, and network\.h5ad is lost; restore it, or train again"):
-        grn.read_network(folder, cell_type=labelled.cell_types[0])
-
-
-def test_an_ending_is_not_given_twice(labelled, tmp_path):
-    with pytest.raises(ConfigError, match=r"give output= .*x\.csv\.$"):
-        grn.export(labelled, tmp_path / "x.csv.gz", format="csv")
 
 
 def test_activity_by_a_network_without_signs_says_so(cells, labelled, capsys):

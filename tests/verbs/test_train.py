@@ -262,11 +262,9 @@ def test_after_ctrl_c_a_run_with_output_goes_on_where_its_cells_are_written(
     assert same(grn.load("kept"), tiny_run)
 
 
-@pytest.mark.parametrize("command", ["export", "train"])
-def test_what_needs_the_cells_of_such_a_run_again_says_that_they_were_in_memory(command, adata, config, capsys):
+def test_training_again_on_cells_that_were_in_memory_says_so(adata, config, capsys):
     train(adata, config, output="kept")
-    arguments = {"export": ["kept", "--output", "again"], "train": ["--config", "kept/config.yaml"]}[command]
-    assert main([command, *arguments]) == 2
+    assert main(["train", "--config", "kept/config.yaml"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "an AnnData in memory" in error and "set data.path to FILE in config.yaml" in error
@@ -307,7 +305,7 @@ WRONG = {
         lambda adata: adata,
         {"label_key": "cell_types"},
         DataError,
-        r"label_key=? is 'cell_types'.*did you mean 'cell_type'\?",
+        r"label_key= is 'cell_types'.*did you mean 'cell_type'\?",
     ),
     "negative counts": (negative, {}, DataError, r"it has -1 for gene G2 in cell cell4, which is negative"),
     "log values": (
@@ -333,7 +331,7 @@ WRONG = {
         lambda adata: adata,
         {"regulators": ["SPI1"]},
         DataError,
-        r"regulators=? \('SPI1'\)",
+        r"regulators= \('SPI1'\)",
     ),
     "no such field": (
         lambda adata: adata,
@@ -416,12 +414,3 @@ def test_the_temporary_folder_goes_with_its_process_and_with_no_other(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert not Path(done.stdout.strip()).parent.exists()
-
-
-def test_a_backed_anndata_whose_file_is_gone_is_refused(tmp_path):
-    anndata.AnnData(np.ones((5, 3), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
-    cells = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
-    cells.file.close()
-    (tmp_path / "cells.h5ad").unlink()
-    with pytest.raises(DataError, match=r"cells\.h5ad, does not exist any more; read it again"):
-        grn.train(cells)

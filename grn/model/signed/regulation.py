@@ -32,8 +32,7 @@ class Regulation(nn.Module):
         self.level_error = level_error
 
     def __deepcopy__(self, memo: dict) -> Regulation:
-        """Itself: the layers, which may be large, are fitted and never trained again, so that a copy of a model (the
-        moving average of its weights) shares them."""
+        """Itself: the layers, which may be large, are never trained again, so that copies of a model share them."""
         return self
 
     @property

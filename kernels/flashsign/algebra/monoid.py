@@ -207,6 +207,6 @@ def reduce_lifted(monoid: Monoid, lifted: Total, axes: int = 0) -> Total:
         if count % 2:
             total = monoid.combined(tuple(part[-1] for part in lifted), total, axes)
         even = count - count % 2
-        halves = (tuple(part[start:even:2] for part in lifted) for start in (0, 1))
-        lifted = monoid.combined(*halves, axes + 1)
+        first, second = (tuple(part[start:even:2] for part in lifted) for start in (0, 1))
+        lifted = monoid.combined(first, second, axes + 1)
     return monoid.combined(tuple(part[0] for part in lifted), total, axes) if count else total

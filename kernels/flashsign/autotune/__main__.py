@@ -42,7 +42,7 @@ def described(blocks: AnyBlockSizes) -> str:
     return ", ".join(f"{name} {number}" for name, number in vars(blocks).items())
 
 
-def tune_into(path: Path, bags: Bags, method: str, device: torch.device, clock: Clock) -> bool:
+def tune_into(path: Path, bags: Bags, method: Literal["stream", "moments"], device: torch.device, clock: Clock) -> bool:
     """Tunes all kernels of a method; prints and writes to the file, kernel by kernel, what was found.
 
     Returns whether every kernel has block sizes that run and are right.

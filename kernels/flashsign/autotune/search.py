@@ -33,6 +33,7 @@ BACKWARD = {
 EPS = 1e-6
 
 AnyBlockSizes = BlockSizes | RowBlockSizes
+Method = Literal["stream", "moments"]
 Clock = Callable[[Callable[[], object]], float]
 """A function from a call to its time in milliseconds."""
 T = TypeVar("T")
@@ -86,12 +87,7 @@ class Search:
     """
 
     def __init__(
-        self,
-        bags: Bags,
-        method: Literal["stream", "moments"],
-        device: torch.device,
-        clock: Clock,
-        sizes: Sequence[int] = SIZES[1:],
+        self, bags: Bags, method: Method, device: torch.device, clock: Clock, sizes: Sequence[int] = SIZES[1:]
     ) -> None:
         self.method, self.device, self.clock = method, device, clock
         self.problem = ""
@@ -163,21 +159,19 @@ class Search:
         return all(verdict.good for trial in trials for verdict in verdicts(self.method, name, *trial, tiles))
 
 
-def plan_of(method: Literal["stream", "moments"], dq_by_moments: bool = True) -> Plan:
+def plan_of(method: Method, dq_by_moments: bool = True) -> Plan:
     """The plan whose block sizes are tuned."""
     return Plan("triton_moments" if method == "moments" else "triton_stream", "", dq_by_moments)
 
 
-def verdicts(
-    method: Literal["stream", "moments"], name: str, bag: Bag, packed: bool, tiles: Tiles
-) -> Iterator[Verdict]:
+def verdicts(method: Method, name: str, bag: Bag, packed: bool, tiles: Tiles) -> Iterator[Verdict]:
     """Verdicts on all results of the launches that kernel `name` is a part of; packed: the bag's two cells packed."""
     rows, offsets = [bag.q, bag.k, bag.v, bag.m[:, None], bag.grad], None
     if packed:
         rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
         offsets = torch.arange(3, device=bag.q.device) * bag.genes
-    *tensors, grad = rows
-    call = AttentionCall(*tensors, offsets, offsets, EPS)
+    q, k, v, m, grad = rows
+    call = AttentionCall(q, k, v, m, offsets, offsets, EPS)
 
     def judged(names: Sequence[str], found: Sequence[Tensor]) -> Iterator[Verdict]:
         if packed:

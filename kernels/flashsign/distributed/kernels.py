@@ -57,7 +57,8 @@ class _GeneParallelKernels(torch.autograd.Function):
         from flashsign.triton.common.layout import aligned_call
         from flashsign.triton.moments.calls import Passes
 
-        call = AttentionCall(*tensors, eps)
+        q, k, v, m, offsets, query_offsets = tensors
+        call = AttentionCall(q, k, v, m, offsets, query_offsets, eps)
         passes = Passes(aligned_call(call))
         o, inverse, lists = torch.empty_like(call.q), call.empty_rows(), passes.empty_lists()
         moments = all_keys(passes, passes.sum_keys(lists), lists, group)
@@ -76,8 +77,8 @@ class _GeneParallelKernels(torch.autograd.Function):
         if torch.is_grad_enabled() or in_batches(grad):
             raise NotImplementedError(ONE_DERIVATIVE)
         refuse_transforms()
-        *tensors, o, inverse, sums, totals = ctx.saved_tensors
-        call = AttentionCall(*tensors, ctx.eps)
+        q, k, v, m, offsets, query_offsets, o, inverse, sums, totals = ctx.saved_tensors
+        call = AttentionCall(q, k, v, m, offsets, query_offsets, ctx.eps)
         passes, grad, moments = Passes(aligned_call(call)), aligned(grad), MatrixPair(sums, totals)
         dq, dk, dv, dm = call.empty_gradients()
         lists, delta = passes.empty_lists(), torch.empty_like(inverse)
@@ -93,7 +94,7 @@ class _GeneParallelKernels(torch.autograd.Function):
 def all_keys(passes: Passes, own: MatrixPair, lists: IllConditionedRows, group: distributed.ProcessGroup) -> MatrixPair:
     """A and G of all ranks' keys. Each rank's own sums are in a unit of their own, which is taken out first."""
     scale, width = own.totals[:, 0, :1, None].double(), passes.call.width
-    a, g = own.sums.unflatten(1, (2, width, width)).unbind(1)
+    a, g = own.sums.reshape(-1, 2, width, width).unbind(1)
     sums = torch.cat((a / scale, g / scale**2), -1)
     distributed.all_reduce(sums, group=group)
     unit, total = in_a_unit(sums)

@@ -15,15 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from flashsign.distributed.local_sums import (
-    Part,
-    Rows,
-    attend,
-    in_a_unit,
-    key_gradients,
-    key_sums,
-    query_gradients,
-)
+from flashsign.distributed.local_sums import Part, Rows, attend, in_a_unit, key_gradients, key_sums, query_gradients
 from flashsign.eager.moments import Moments
 from flashsign.eager.packing import groups_of_bags, unpad_in_order
 from flashsign.eager.transforms import in_batches, transformed

@@ -63,11 +63,7 @@ class Group(NamedTuple):
 
 
 def groups_of_bags(
-    offsets: Tensor,
-    query_offsets: Tensor,
-    keys: int,
-    queries: int,
-    at_once: Callable[[int, int], int] | None = None,
+    offsets: Tensor, query_offsets: Tensor, keys: int, queries: int, at_once: Callable[[int, int], int] | None = None
 ) -> Iterator[Group]:
     """Groups of bags of similar size, in which every bag is once.
 

@@ -22,7 +22,7 @@ from flashsign.algebra.rows.cross_entropies import (
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.transforms import as_autocast
 from flashsign.errors import ShapeMismatch
-from flashsign.operators.folds import class_losses, distribution_losses, weighted_losses
+from flashsign.operators.fold_kernels import class_losses, distribution_losses, weighted_losses
 from flashsign.validation import check_cut, check_layer, check_offsets, is_whole, largest_bag_size
 
 Reduction = Literal["none", "sum", "mean"]

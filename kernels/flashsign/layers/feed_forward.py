@@ -14,7 +14,7 @@ from flashsign.algebra.rows.mlp import Activation, mlp_monoid
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.transforms import as_autocast, without_autocast
 from flashsign.errors import ShapeMismatch
-from flashsign.operators.folds import hidden_layer
+from flashsign.operators.fold_kernels import hidden_layer
 from flashsign.validation import check_layer
 
 CHUNK = 512

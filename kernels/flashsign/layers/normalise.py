@@ -15,7 +15,7 @@ from torch import Tensor
 from flashsign.dispatch import FoldBackend, choose_fold
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
 from flashsign.errors import ShapeMismatch
-from flashsign.operators.folds import around_kernels
+from flashsign.operators.fold_kernels import around_kernels
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: FoldBackend = "auto") -> Tensor:

@@ -19,7 +19,7 @@ from flashsign.eager.dense import zero_nonfinite_absent_keys
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import as_autocast
 from flashsign.errors import ShapeMismatch
-from flashsign.operators.folds import attention
+from flashsign.operators.fold_kernels import attention
 from flashsign.reference import Normaliser, edge_weights, weights_of_products
 from flashsign.validation import check_packing, check_tensors
 

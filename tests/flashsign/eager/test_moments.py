@@ -1,9 +1,15 @@
+"""What moments, packed bags and the stream have of their own in torch; laws of all: test_attention.py."""
+
 import pytest
 import torch
 
 from flashsign import spherical_attention
+from flashsign.algebra.fold import fold
+from flashsign.algebra.rows.attention import spherical_monoid
+from flashsign.eager import streaming
 from flashsign.eager.moments import Moments, moment_attention
-from flashsign.eager.streaming import stream_attention
+from flashsign.eager.packing import Slots, similar_bags
+from flashsign.eager.streaming import inverse_norm, stream_attention
 from flashsign.reference import reference_spherical_attention
 from flashsign.tuning.accuracy import TENSORS, Case, table
 
@@ -131,3 +137,70 @@ def test_moments_of_long_bags_match_the_stream():
     q, k, v = (x[:, None] for x in tensors(bags=1, queries=300, keys=3000, width=16, dtype=torch.float32))
     moments, stream = (spherical_attention(q, k, v, method=method) for method in ("moments", "stream"))
     assert relative(moments, stream.double()) < 1e-5
+
+
+def test_padding_and_unpadding_give_the_rows_back():
+    rows = torch.randn(9, 2)
+    slots = Slots.of(torch.tensor([5, 0, 3]), torch.tensor([4, 3, 0]))
+    padded = slots.pad(rows)
+    assert padded.shape == (3, 4, 2)
+    assert not padded[1, 3].any()
+    assert not padded[2].any()
+    torch.testing.assert_close(slots.unpad(padded), torch.cat((rows[5:9], rows[0:3])))
+
+
+def test_what_lies_in_other_bags_never_enters_the_padding():
+    rows = torch.full((3, 1), torch.nan)
+    rows[1:] = 1
+    assert Slots.of(torch.tensor([1]), torch.tensor([1])).pad(rows).tolist() == [[[1.0]]]
+    assert Slots.of(torch.tensor([1, 1]), torch.tensor([1, 2])).pad(rows)[0].flatten().tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_similar_bags_hold_every_bag_once_and_pad_by_less_than_half(seed):
+    random = torch.Generator().manual_seed(seed)
+    sizes, query_sizes = (torch.randint(0, 3000, (40,), generator=random) for _ in range(2))
+    groups = list(similar_bags(sizes, query_sizes))
+    assert sorted(torch.cat(groups).tolist()) == list(range(40))
+    for group in groups:
+        for of_group in (sizes[group], query_sizes[group]):
+            assert of_group.max() + 1 <= 2**0.5 * (of_group.min() + 1)
+
+
+def one_bag(draw, **sizes):
+    call = draw(cells=1, heads=1, key_heads=1, **sizes)
+    return call, call.q[:, 0], call.m[:, None].mT * call.k[:, 0], call.v[:, 0]
+
+
+@pytest.mark.parametrize("scores", [1, 20, 50])
+def test_a_stream_in_chunks_of_keys_is_the_stream_in_one_go(draw, monkeypatch, scores):
+    call, q, k, v = one_bag(draw)
+    whole = stream_attention(q, k, v, 0.1)
+    expected = call.gradients(whole, call.grad[:, 0])
+    monkeypatch.setattr(streaming, "CHUNK_SCORES", scores)
+    assert len(list(streaming.key_chunks(7, 9))) > 1
+    chunked = stream_attention(q, k, v, 0.1)
+    torch.testing.assert_close(chunked, whole)
+    torch.testing.assert_close(call.gradients(chunked, call.grad[:, 0]), expected)
+
+
+@pytest.mark.parametrize("eps", [1e-6, 0.3])
+def test_the_stream_is_the_fold_of_its_monoid_with_its_gradients(draw, eps):
+    call, q, k, v = one_bag(draw)
+    monoid = spherical_monoid(eps)
+    items, shared = (call.k[0, 0], call.v[0, 0], call.m[0]), (call.q[0, 0],)
+    folded = monoid.finish(fold(monoid, items, shared, chunk=4), shared)
+    streamed = stream_attention(q, k, v, eps)[0]
+    torch.testing.assert_close(streamed, folded)
+    torch.testing.assert_close(call.gradients(streamed, call.grad[0, 0]), call.gradients(folded, call.grad[0, 0]))
+
+
+def test_chunks_of_keys_cover_every_key_once():
+    for keys in (0, 1, 5, 12):
+        covered = [key for chunk in streaming.key_chunks(3_000_000, keys) for key in range(keys)[chunk]]
+        assert covered == list(range(keys))
+
+
+def test_a_row_without_a_norm_has_no_weight():
+    z = torch.tensor([0.0, 4.0])
+    assert inverse_norm(z, torch.zeros(2)).tolist() == [0.0, 0.5]

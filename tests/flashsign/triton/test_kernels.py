@@ -19,7 +19,7 @@ from kernel_cases import (
     with_gradients,
 )
 
-from flashsign import BackendUnavailable, ShapeMismatch, dispatch, spherical_attention
+from flashsign import ShapeMismatch, dispatch, spherical_attention
 from flashsign.call import AttentionCall
 from flashsign.tuning.accuracy import TENSORS
 
@@ -239,31 +239,6 @@ def test_second_derivatives_are_those_of_torch(kernels):
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"dtype": torch.float64}, "no kernel for torch.float64"),
-        ({"width": 320}, "at most 256 wide, and q's are 320"),
-    ],
-)
-@streamed
-def test_calls_that_no_kernel_can_take_are_refused_with_the_reason(change, words, kernels):
-    dtype = change.pop("dtype", torch.float32)
-    *tensors, _ = draw(**change)
-    with pytest.raises(BackendUnavailable, match=words):
-        kernels(*(x.to(dtype) for x in tensors))
-
-
-@streamed
-def test_offsets_that_do_not_cut_the_rows_are_named(kernels):
-    (q, k, v, m), *_ = packed(*draw(cells=1))
-    offsets = torch.tensor([0, 39], device=DEVICE)
-    with pytest.raises(ShapeMismatch, match="rise from 0 to the 40 packed rows; found 0 to 39"):
-        kernels(q, k, v, m, offsets=offsets, query_offsets=torch.tensor([0, 30], device=DEVICE))
-    with pytest.raises(ShapeMismatch, match="30 packed rows and k 40, which the same offsets cannot cut: pass query_"):
-        kernels(q, k, v, m, offsets=offsets)
-
-
 def test_bags_of_zeros_give_zeros_forward_and_backward(kernels):
     q, k, v, m, grad = draw()
     for tensors in ((q, k, v, m * 0), (q * 0, k, v, m), (q, k * 0, v, m)):
@@ -341,10 +316,3 @@ def test_offsets_may_be_a_column_of_a_table(kernels):
     torch.testing.assert_close(kernels(*rows, offsets=table[:, 0]), kernels(*rows, offsets=offsets))
     with pytest.raises(ShapeMismatch, match="must rise from 0 to the 40"):
         kernels(*rows, offsets=offsets[:1])
-
-
-def test_more_bags_than_a_grid_takes_are_refused_with_a_sentence():
-    one = torch.ones(1, 1, 1, 16, device=DEVICE)
-    many = one.expand(65536, -1, -1, -1)
-    with pytest.raises(BackendUnavailable, match="65535 bags times key heads, and there are 65536"):
-        spherical_attention(many, many, many, backend="triton")

@@ -1,11 +1,17 @@
-"""Which block sizes a launch takes, on GPUs that are not here."""
+"""Block sizes of a launch, on GPUs that are not here; measured times against the choice; the tile file's digest."""
 
+import shutil
+from pathlib import Path
+
+import pandas as pd
 import pytest
 import torch
 
 from flashsign.tuning import choose, tables
 from flashsign.tuning.block_sizes import TUNABLE, in_range
 from flashsign.tuning.choose import choose_block_sizes
+from flashsign.tuning.costs import faster
+from flashsign.tuning.tile_file import KERNELS, kernel_digest, kernel_sources
 
 H200, A100, RTX = (132, 232448), (108, 166912), (128, 101376)  # multiprocessors, bytes of shared memory for a program
 
@@ -65,3 +71,43 @@ def test_the_device_of_the_measurements_takes_every_measured_row():
     for name, table in tables.TABLES.items():
         for (size, width), row in table.items():
             assert all(sizes.shared(tables.KEPT[name], width * size, size) <= H200[1] for sizes in row)
+
+
+MEASURED = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "crossing.csv"
+
+
+def test_the_choice_is_within_a_tenth_or_five_microseconds_of_the_faster_one_at_every_measured_point():
+    table = pd.read_csv(MEASURED)
+    assert len(table) > 100
+    for row in table.itertuples():
+        size = {"float16": 2, "float32": 4}[row.dtype]
+        gradients = row.direction == "both"
+        sizes = (row.bags, row.heads, row.key_heads, row.genes, row.genes)
+        choice = faster(size, row.width, *sizes, gradients, row.packed)
+        taken, best = getattr(row, f"{choice}_us"), min(row.stream_us, row.moments_us)
+        assert taken <= max(1.1 * best, best + 5), row
+
+
+def test_the_digest_covers_every_file_below_the_kernels_folder():
+    below = sorted(path for path in KERNELS.glob("**/*") if path.suffix == ".py")
+    assert kernel_sources() == below
+    named = {path.relative_to(KERNELS).as_posix() for path in below}
+    assert named >= {"streaming/forward.py", "moments/calls.py", "small_bags.py", "common/launch.py"}
+
+
+@pytest.mark.parametrize("name", [path.relative_to(KERNELS).as_posix() for path in kernel_sources()])
+def test_one_changed_byte_of_any_file_changes_the_digest(tmp_path, name):
+    folder = tmp_path / "triton"
+    shutil.copytree(KERNELS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    before = kernel_digest(folder)
+    assert before == kernel_digest()
+    path = folder / name
+    source = bytearray(path.read_bytes())
+    source[len(source) // 2] ^= 1
+    path.write_bytes(source)
+    assert kernel_digest(folder) != before
+
+
+def test_a_folder_without_source_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no kernel source below"):
+        kernel_digest(tmp_path)

@@ -126,11 +126,7 @@ def pull(outputs: Total, grads: Total, inputs: Total) -> Gradients:
         return tuple(torch.zeros_like(x) if x.requires_grad else None for x in inputs)
     found = iter(
         torch.autograd.grad(
-            [out for out, _ in graded],
-            wanted,
-            [grad for _, grad in graded],
-            allow_unused=True,
-            materialize_grads=True,
+            [out for out, _ in graded], wanted, [grad for _, grad in graded], allow_unused=True, materialize_grads=True
         )
     )
     return tuple(next(found) if x.requires_grad else None for x in inputs)
