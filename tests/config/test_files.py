@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def test_own_data_shows_every_field_with_its_default():
     shown = yaml.safe_load((shipped_configs() / "own_data.yaml").read_text())
     defaults = Config(data=DataConfig(path=shown["data"]["path"])).model_dump()
     assert shown == defaults
+    assert len(all_fields()) <= 70
+
+
+def test_own_data_gives_every_field_a_reason():
+    """A comment stands above each field, or its section's comment covers it in `simulated`, the seeds and the sizes."""
+    lines = (shipped_configs() / "own_data.yaml").read_text().splitlines()
+    bare = {"genes", "regulators", "seed", "weight"}  # explained by the section's comment or by the line above
+    for above, line in pairwise(lines):
+        key = line.split(":")[0].strip()
+        if line.startswith("  ") and not line.strip().startswith("#") and not line.endswith(":") and key not in bare:
+            assert above.strip().startswith("#"), f"no reason above {line.strip()!r}"
 
 
 # Reading
