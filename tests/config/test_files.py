@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from grn.config.files import REMOVED, change_config, dump_config, load_config, shipped_configs
+from grn.config.mistakes import all_fields
 from grn.config.schema import Config, DataConfig, ModelConfig
 from grn.errors import ConfigError
 from grn.training.resume import fields
