@@ -27,8 +27,6 @@ from grn.networks.edge_tables import (
     names,
     numbers,
     read_table,
-    refuse_twin_columns,
-    shares,
     unknown_columns,
 )
 from grn.networks.signed_network import edge_list, read_sign, sign_has_meaning, signed_network, weights_in
@@ -57,7 +55,7 @@ class PredictedNetwork:
 
     genes: all genes that the network names.
 
-    sign: the meaning of the weights' signs, from network.h5ad (see grn.networks.file_formats); "" where it is unknown.
+    sign: the meaning of the weights' signs, from network.h5ad (see grn.networks.run_files); "" where it is unknown.
     of_run: whether it is the network of a run; its genes are then those of the run's cells.
     read_types: reads the edges (source, target, weight) of each cell type, by label; by default there are none. They
     are read only where they are needed, as they may be many times as large.
@@ -123,7 +121,6 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
 
     With a column cell_type, a pair may be listed once for each type; the strongest of them is its weight over all.
     """
-    refuse_twin_columns(where, table)
     table = table.rename(columns=str)
     columns = find_columns(table, (*WEIGHTED, BARE))
     if columns is None and find_columns(table, SIGNED):
@@ -135,9 +132,11 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
     edges = pd.DataFrame(ends | {"weight": numbers(where, table[weight])})
     for name in BESIDE:
         found = find_columns(table, [(name,)])
-        # Where a read-out does not tell within from between, our tables have columns without numbers.
-        if found and table[found[0]].notna().any():
-            edges[name] = (shares if name in SHARES else numbers)(where, table[found[0]])
+        if found and table[found[0]].notna().any():  # some read-outs do not tell within from between
+            share = name in SHARES  # other programs mean something else by these, as DoRothEA's confidences A to E
+            values = numbers(where, table[found[0]], *((0, 1) if share else ()), unknown=not share)
+            if np.isfinite(values).any():
+                edges[name] = values
     if not ((edges["source"] != edges["target"]) & (edges["weight"] != 0)).any():
         raise DataError(f"{where} has no edge between two genes whose weight is not 0; give a network with such edges.")
     genes = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]])))
@@ -226,7 +225,6 @@ def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwo
     A pair that is listed with both signs has sign 0; with one sign and as unknown, it has that sign. A column cell_type
     gives each label edges of its own. Raises DataError.
     """
-    refuse_twin_columns(where, table)
     table = table.rename(columns=str)
     found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
     name, columns = next((each for each in found if each[1]), ("", None))

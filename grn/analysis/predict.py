@@ -63,7 +63,6 @@ def data_config(
         "regulators": list(trained.vocabulary),  # known gene names, by which a transposed text file is found
         "label_key": None,
         "group_key": None,
-        "backed": False,  # of an .h5ad file, more than X stays in it (source_in_file)
     }
     return config.model_copy(update=changes)
 

@@ -30,7 +30,7 @@ from grn.analysis.summary import (
 from grn.config.files import dump_config
 from grn.config.schema import Config
 from grn.io.atomic import write_text
-from grn.networks.file_formats import strongest_edges
+from grn.networks.run_files import strongest_edges
 from grn.networks.signed_network import SignedNetwork
 
 READOUT = {

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from grn.errors import DataError, one_line
+from grn.cells.readers import reading
+from grn.errors import DataError
 from grn.io.atomic import write_text
 
 TIMEOUT_S = 30
@@ -48,42 +49,31 @@ SCENIC = "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1
 ITS_PAGE = "that of its publisher: see its page; cite the paper"
 
 HUMAN = GeneList(
-    "human_tfs",
-    "human",
-    "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665",
-    ITS_PAGE,
-    "https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt",
-    "HGNC symbols",
+    *("human_tfs", "human", "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665", ITS_PAGE),
+    *("https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt", "HGNC symbols"),
     digest="ddc47f22ec27f0df5613449b9b3d2d5860f50eb8f8f1bf9dcbf8dc5c94e9592b",
-)
-ZEBRAFISH = GeneList(
-    "zebrafish_tfs",
-    "zebrafish (Danio rerio)",
-    "AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)",
-    ITS_PAGE,
-    f"{ANIMAL}/Danio_rerio_TF",
-    "ZFIN symbols",
-    column="Symbol",
-)
-YEASTRACT = GeneList(
-    "yeast_tfs",
-    "yeast (Saccharomyces cerevisiae)",
-    "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, Bioinformatics 38, 2519)",
-    "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
-    f"{YEAST}/data/yeast/tf_names_yeastract.txt",
-    "systematic names, as YAL051W",
 )
 MOUSE = GeneList("mouse_tfs", "mouse", SCENIC, ITS_PAGE, f"{AERTS}/allTFs_mm.txt", "MGI symbols")
 FLY = GeneList(
-    "fly_tfs", "fly (Drosophila melanogaster)", SCENIC, ITS_PAGE, f"{AERTS}/allTFs_dmel.txt", "FlyBase symbols"
+    *("fly_tfs", "fly (Drosophila melanogaster)", SCENIC, ITS_PAGE, f"{AERTS}/allTFs_dmel.txt", "FlyBase symbols")
+)
+ZEBRAFISH = GeneList(
+    *("zebrafish_tfs", "zebrafish (Danio rerio)"),
+    *("AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)", ITS_PAGE),
+    *(f"{ANIMAL}/Danio_rerio_TF", "ZFIN symbols", "Symbol"),
+)
+YEASTRACT = GeneList(
+    *("yeast_tfs", "yeast (Saccharomyces cerevisiae)"),
+    "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, Bioinformatics 38, 2519)",
+    "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
+    *(f"{YEAST}/data/yeast/tf_names_yeastract.txt", "systematic names, as YAL051W"),
 )
 LISTS = {each.name: each for each in (HUMAN, MOUSE, FLY, ZEBRAFISH, YEASTRACT)}
 
 
 def cache_folder() -> Path:
     """Where lists are kept: $GRN_CACHE, else grn in the user's cache ($XDG_CACHE_HOME, ~/.cache)."""
-    chosen = os.environ.get("GRN_CACHE")
-    if chosen:
+    if chosen := os.environ.get("GRN_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grn"
 
@@ -118,45 +108,34 @@ def read_list(name: str) -> list[str]:
 def get_list(name: str, file: Path | None = None, download: Callable[[str], bytes] | None = None) -> list[str]:
     """Keeps a list in the cache and returns its names: from `file`, a copy of what its address offers, or downloaded.
 
-    download: the function that is given the address; None: over the network. Raises DataError where the list cannot be
-    had, holds no names, or other names than it should.
+    download: the function that is given the address; None: over the network. Raises DataError.
     """
     wanted, path = known(name), path_of(name)
     where = wanted.url if file is None else str(file)
-    try:
+    with reading(f"{where} cannot be read", f"download {wanted.url} elsewhere and give it with --file FILE", None):
         content = (download or _downloaded)(wanted.url) if file is None else file.read_bytes()
-    except (OSError, ValueError) as problem:
-        advice = f"download {wanted.url} elsewhere and give it with --file FILE"
-        raise DataError(f"{where} cannot be read ({one_line(problem)})", advice=advice) from None
-    names = names_in(content, wanted, where)
-    expected = wanted.digest or (_record(path)["digest"] if path.is_file() else None)
-    found = digest(names)
-    if expected is not None and found != expected:
-        by = "grn knows" if wanted.digest else "was got before"
-        raise DataError(
-            f"The {len(names)} names of {where} are not those of the {name} that {by} (SHA-256 {found[:12]} and not "
-            f"{expected[:12]})",
-            advice="to use this file, name it itself: data.regulators: FILE, one gene a line",
-        )
+    names = names_in(content, wanted)
+    found, expected = digest(names), wanted.digest or (_record(path)["digest"] if path.is_file() else None)
+    if not names or expected not in (None, found):
+        problem = f"{where} is not a list of genes, one a line"
+        if names:
+            by = "grn knows" if wanted.digest else "was got before"
+            problem = f"The {len(names)} names of {where} are not those of the {name} that {by} (by their SHA-256)"
+        raise DataError(problem, advice=f"give --file a copy of {wanted.url}, or set data.regulators to your own file")
     write_text(path, "".join(f"{each}\n" for each in names))
     write_text(_record_path(path), json.dumps({"digest": found, "from": where, "genes": len(names)}, indent=1) + "\n")
     return names
 
 
-def names_in(content: bytes, wanted: GeneList, where: str) -> list[str]:
-    """The names in a published file, each once, in its order. Raises DataError for anything else."""
+def names_in(content: bytes, wanted: GeneList) -> list[str]:
+    """The names in a published file, each once, in its order; none where it holds anything else, as an error page."""
     text = content.decode("utf-8-sig", errors="replace")
     found = [line.strip().strip('"') for line in text.splitlines()]
     if wanted.column is not None:
         rows = csv.DictReader(io.StringIO(text), delimiter="\t")
         found = [(row.get(wanted.column) or "").strip() for row in rows]
     names = list(dict.fromkeys(name for name in found if name and name != "-" and not name.startswith("#")))
-    # A page that says that there is no such file is text, too.
-    odd = next((name for name in names if len(name) > 40 or any(mark in name for mark in " <>{}\t,;\ufffd")), None)
-    if not names or odd is not None:
-        problem = f"{where} {'lists no genes' if odd is None else f'has a line {odd[:30]!r}, which is no gene'}"
-        raise DataError(problem, advice=f"give --file a copy of {wanted.url}")
-    return names
+    return [] if any(len(name) > 40 or set(name) & set(" <>{}\t,;\ufffd") for name in names) else names
 
 
 def _downloaded(url: str) -> bytes:

@@ -22,17 +22,14 @@ from grn.cells.gene_lists import LISTS, read_list
 from grn.cells.obs import CONTROL, column_of
 from grn.cells.preprocessing.moments import residual_variance, variance
 from grn.config.schema import DataConfig
-from grn.errors import ConfigError, DataError, nearest
+from grn.errors import DataError, nearest
 from grn.io.tables import unpacked
 
-OF_CELLS = re.compile(
-    r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.IGNORECASE
-)  # barcodes (R writes a dot), numbered cells
+OF_CELLS = re.compile(r"[ACGT]{8,}([-.]\d+)?|cell[ _.-]?\d+", re.I)  # barcodes (R writes a dot), numbered cells
 QUOTED = re.compile(r'"([^"]*)"')  # as R writes names
 SEPARATED = re.compile(r"[,;\t]")
-DATE = re.compile(
-    r"\d{1,2}-(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)|(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)-\d{1,2}|\d{4}-\d\d-\d\d.*", re.I
-)
+MONTH = "(?:Mar|Sep|Dec|Oct|Nov|Apr|Feb)"
+DATE = re.compile(rf"\d{{1,2}}-{MONTH}|{MONTH}-\d{{1,2}}|\d{{4}}-\d\d-\d\d.*", re.I)
 ENSEMBL_ID = re.compile(r"ENS[A-Z]*G\d{6,}(\.\d+)?")
 
 
@@ -73,33 +70,27 @@ def without_name(var: pd.DataFrame, gene_key: str | None) -> np.ndarray:
 
 def refuse_control_characters(names: Sequence[str]) -> None:
     """Raises DataError for a name that tables, lists with one name a line, or XML could not hold, or that is empty."""
-    for place, name in enumerate(names):
-        if not name.strip() or CONTROL.search(name):
-            raise DataError(
-                f"Gene {place + 1} of {len(names)}, {name!r}, has no name that a table can hold; rename it."
-            )
+    odd = next((place for place, name in enumerate(names) if not name.strip() or CONTROL.search(name)), None)
+    if odd is not None:
+        raise DataError(f"Gene {odd + 1} of {len(names)} has a name that no table can hold ({names[odd]!r}); rename it")
 
 
 def once_each(names: Sequence[str], config: DataConfig) -> tuple[list[str], np.ndarray]:
     """The names of the genes, each once, and to which of them each column of the data belongs, int64.
 
-    Raises DataError where a name occurs more than once and data.duplicates is refuse.
+    Raises DataError where a name occurs more than once and data.duplicates is refuse, or where that adds logarithms.
     """
     refuse_control_characters(names)
     position = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    if config.duplicates == "sum" and config.values == "expression":
-        problem = "{field} is sum, which adds counts, but data.values is expression"
-        raise ConfigError(problem, field="data.duplicates", advice="set {field} to refuse")
-    if config.duplicates == "refuse" and len(position) < len(names):
-        repeated = [name for name, times in Counter(names).items() if times > 1]
-        dates = [name for name in repeated if DATE.fullmatch(name)]
-        raise DataError(
-            f"Some gene names occur more than once ({len(repeated)}: {examples(repeated)})",
-            field="data.duplicates",
-            advice="they look like dates, which spreadsheets make of names such as MARCH1: export them as text"
-            if dates
-            else "set {field} to sum to add their counts, or data.gene_key to a column of var with unique names",
-        )
+    summed, repeated = config.duplicates == "sum", [name for name, times in Counter(names).items() if times > 1]
+    if (summed and config.values == "expression") or (repeated and not summed):
+        problem = f"Some gene names occur more than once ({len(repeated)}: {examples(repeated)})"
+        advice = "set {field} to sum to add their counts, or data.gene_key to a column of var with unique names"
+        if summed:
+            problem, advice = "{field} is sum, but data.values is expression", "set {field} to refuse: counts alone add"
+        elif any(map(DATE.fullmatch, repeated)):
+            advice = "they look like dates, which spreadsheets make of names such as MARCH1: export them as text"
+        raise DataError(problem, field="data.duplicates", advice=advice)
     return list(position), np.array([position[name] for name in names], np.int64)
 
 
@@ -119,27 +110,24 @@ def choose(training: sparse.csr_matrix, names: Sequence[str], config: DataConfig
     """
     named = choose_regulators(names, config.regulators)
     positions = choose_genes(training, names, config.genes, named, config.values)
-    regulators = None if named is None else np.flatnonzero(np.isin(positions, named)).astype(np.int64)
-    if regulators is not None and regulators.size == 0:
-        problem = "None of the regulators ({field}) is among the chosen genes"
-        raise DataError(problem, field="data.regulators", advice="choose more genes (data.genes)")
     listed, wanted = listed_genes(config.genes, "data.genes"), listed_genes(config.regulators, "data.regulators")
+    vocabulary = [names[position] for position in positions]
+    regulators = None if named is None else _found(wanted, vocabulary, "data.regulators", "among the chosen genes")
     return Chosen(positions, regulators, named, listed, wanted)
 
 
 def choose_genes(
     counts: sparse.csr_matrix, names: Sequence[str], choice: int | str, keep: np.ndarray | None, values: str
 ) -> np.ndarray:
-    """Positions of the chosen genes, in the order of the data.
+    """Positions of the chosen genes, in the order of the data. Raises DataError where no listed gene is found.
 
     counts: CSR [C, N] of the training cells.   choice: `data.genes`.   values: `data.values`.
-    keep: positions of the regulators that were named; those that a training cell expresses are kept in addition to the
-    most variable genes. Raises DataError where no listed gene is found.
+    keep: positions of the named regulators; the expressed ones are kept in addition to the most variable genes.
     """
     if choice == "all" or (isinstance(choice, int) and choice >= len(names)):
         return np.arange(len(names))
     if isinstance(choice, str):
-        return _found(read_gene_list(choice, "data.genes"), names, "data.genes")
+        return _found(listed_genes(choice, "data.genes"), names, "data.genes")
     scores = variance(counts) if values == "expression" else residual_variance(counts)
     chosen = np.argsort(-scores, kind="stable")[:choice]
     if keep is not None:
@@ -160,20 +148,19 @@ def listed_genes(choice: int | str | list[str], field: str) -> list[str]:
     return read_gene_list(choice, field) if isinstance(choice, str) else [str(name) for name in choice]
 
 
-def _found(listed: Sequence[str], names: Sequence[str], field: str) -> np.ndarray:
-    found = np.flatnonzero(np.isin(names, listed))
+def _found(listed: Sequence[str], names: Sequence[str], field: str, where: str = "in the data") -> np.ndarray:
+    """Positions of the listed genes among the names, int64."""
+    found = np.flatnonzero(np.isin(names, listed)).astype(np.int64)
     if found.size == 0:
-        problem = f"None of the genes of {{field}} ({examples(listed)}) is in the data ({examples(names)})"
-        near = near_miss(listed, names)
-        raise DataError(problem, field=field, advice=near or "set data.gene_key to a column of var with such names")
+        problem = f"None of the genes of {{field}} ({examples(listed)}) is {where} ({examples(names)})"
+        advice = near_miss(listed, names) or "use other genes, or set data.gene_key to a column of var with such names"
+        raise DataError(problem, field=field, advice=advice)
     return found
 
 
 def refuse_cells_as_genes(names: Sequence[str], cells: Sequence[str], where: str) -> None:
-    """Raises DataError where most names of genes look like those of cells, and those of the cells do not.
-
-    Both do where the genes are short sequences. where: the data, for messages.
-    """
+    """Raises DataError where most names of genes look like those of cells, and those of the cells do not (both do where
+    the genes are short sequences). where: the data, for messages."""
     if (example := first_of_most(names, OF_CELLS)) and not first_of_most(cells, OF_CELLS):
         problem = f"The genes of {where} are named like cells ({example!r})"
         raise DataError(problem, field="data.path", advice="transpose it, so that a row is a cell (adata.T)")
@@ -193,17 +180,19 @@ def read_gene_list(name: str, field: str) -> list[str]:
     path = Path(name)
     if name in LISTS and not path.is_file():
         return read_list(name)
-    if not path.is_file():
-        near = nearest(name, ["all", *LISTS], likeness=0.7)
-        advice = f"did you mean {near}?" if near else "give a file with one gene a line, or names of genes as [A, B]"
-        raise DataError(f"{{field}} is {name[:80]!r}, but there is no such file", field=field, advice=advice)
-    with unpacked(path) as file:
-        lines = [line.strip() for line in file.read().decode("utf-8-sig", errors="replace").splitlines()]
-    genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))
-    odd = [line for line in genes if SEPARATED.search(line) or line.startswith("<")]
+    genes, odd, advice = [], [], "give a file with one gene a line, or names of genes as [A, B]"
+    if path.is_file():
+        with unpacked(path) as file:
+            lines = [line.strip() for line in file.read().decode("utf-8-sig", errors="replace").splitlines()]
+        genes = list(dict.fromkeys(QUOTED.sub(r"\1", line) for line in lines if line and not line.startswith("#")))
+        odd = [line for line in genes if SEPARATED.search(line) or line.startswith("<")]
+        problem = f"{path} {f'has {odd[0][:40]!r} on a line' if odd else 'lists no genes'}"
+    else:
+        problem = f"{{field}} is {name[:80]!r}, but there is no such file"
+        if near := nearest(name, ["all", *LISTS], likeness=0.7):
+            advice = f"did you mean {near}?"
     if not genes or 2 * len(odd) > len(genes):
-        found = f"has {odd[0][:40]!r} on a line" if odd else "lists no genes"
-        raise DataError(f"{path} {found}", field=field, advice="write one gene a line, and nothing beside it")
+        raise DataError(problem, field=field, advice=advice)
     return genes
 
 

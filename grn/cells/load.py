@@ -20,12 +20,12 @@ from grn.cells.genes import (
     ENSEMBL_ID,
     Chosen,
     choose,
+    first_of_most,
     gene_names,
     merge_duplicates,
     near_miss,
     once_each,
     refuse_cells_as_genes,
-    without_name,
 )
 from grn.cells.notes import notes_on_cells, notes_on_new_cells
 from grn.cells.obs import MISSING, column_of, read_groups, read_labels, read_numbers, read_state
@@ -58,7 +58,7 @@ def load_cells(
 
     property_key: the numeric column of obs that becomes Cells.property.   seed: of the split.
     adata: cells in memory, which are used instead of `data.path`; it is not changed.
-    Raises DataError, ConfigError.
+    Raises UserError.
     """
     source = _read(config, property_key, adata)
     copies = copies_of(source.values, config.values)
@@ -112,7 +112,7 @@ def cells_in_pieces(
     the model's classes are missing.
     rows: cells of a piece; None: all. All values are checked before the first piece is made, as in training, and their
     totals are compared with those of the training cells.
-    Raises VocabularyMismatch where the data have fewer than half of the genes, DataError, ConfigError.
+    Raises VocabularyMismatch where the data have fewer than half of the genes, and DataError.
     """
     var = genes_of(adata, config.counts)
     to_vocabulary, shared = _to_vocabulary(var, adata.obs_names, config, vocabulary)
@@ -125,12 +125,11 @@ def cells_in_pieces(
     position_of = {label: position for position, label in enumerate(classes)}
     translate = np.array([position_of.get(label, MISSING) for label in label_names] + [MISSING], np.int64)
     obs_names, no_property = adata.obs_names.to_numpy(str), read_numbers(adata.obs, None, "")
-    transform, counted = _transform(config), config.values == "counts"
+    counted = config.values == "counts"
+    transform = config.multiplicity if counted else "counts"
     usual = target_total if target_total is not None else None if depth is None else float(np.expm1(depth[0]))
-    unnamed = int(without_name(var, config.gene_key).sum())
-    notes = notes_on_new_cells(
-        adata.uns.get(LEFT_OUT, ""), (unnamed, len(var), config.gene_key), shared, 1 - there, expression.scale, usual
-    )
+    left_out = adata.uns.get(LEFT_OUT, "")
+    notes = notes_on_new_cells(left_out, var, config.gene_key, shared, 1 - there, expression.scale, usual)
 
     def pieces() -> Iterator[Cells]:
         first = 0
@@ -161,7 +160,7 @@ def cells_in_pieces(
 
 
 def _read(config: DataConfig, property_key: str | None, adata: AnnData | None) -> Source:
-    """What training needs of the source, checked, each gene once. Raises DataError, ConfigError."""
+    """What training needs of the source, checked, each gene once."""
     with source_in_file(config, everything=False) if adata is None else nullcontext(adata) as opened:
         labels, classes = read_labels(opened.obs, config.label_key)
         groups, state = read_groups(opened.obs, config.group_key), read_state(opened.obs, config.state_key)
@@ -186,7 +185,8 @@ def _cells(
     config: DataConfig,
 ) -> Cells:
     """The cells over the chosen genes, whose values CSR [C, N] become multiplicities."""
-    counted, transform = config.values == "counts", _transform(config)
+    counted = config.values == "counts"
+    transform = config.multiplicity if counted else "counts"  # expression is used as it is
     counts = values if counted else detected(values)  # depth is measured in counts, or in detected genes
     training = counts[split.train]
     measures = measures_depth(training, chosen.regulators)
@@ -220,16 +220,11 @@ def _cells(
     )
 
 
-def _transform(config: DataConfig) -> str:
-    return "counts" if config.values == "expression" else config.multiplicity  # expression is used as it is
-
-
 def _to_vocabulary(
     var: pd.DataFrame, obs_names: pd.Index, config: DataConfig, vocabulary: Sequence[str]
 ) -> tuple[sparse.csr_matrix, np.ndarray]:
-    """What takes values with the genes of `var` to those of the vocabulary, CSR float32 [M, N], and which of the
-    latter are there, bool [N]. Raises VocabularyMismatch, DataError, ConfigError.
-    """
+    """What takes values with the genes of `var` to those of the vocabulary, CSR float32 [M, N], and which of the latter
+    are there, bool [N]."""
     names, column = once_each(gene_names(var, config.gene_key), config)
     position = {name: place for place, name in enumerate(names)}
     shared = np.array([gene in position for gene in vocabulary])
@@ -249,10 +244,11 @@ def _advice(
     var: pd.DataFrame, obs_names: pd.Index, names: Sequence[str], vocabulary: Sequence[str], shared: int
 ) -> str:
     """What the names of genes that a model does not know look like, and the column of var that fits better, if any."""
-    overlap = {str(key): int(var[key].astype(str).isin(set(vocabulary)).sum()) for key in var}
-    overlap["null"] = int(var.index.astype(str).isin(set(vocabulary)).sum())
+    columns = {"null": var.index.to_series(), **{str(key): var[key] for key in var}}
+    overlap = {key: int(column.astype(str).isin(set(vocabulary)).sum()) for key, column in columns.items()}
     best = max(overlap, key=lambda key: overlap[key])
-    looks = f"its names look like {'Ensembl ids, ' if ENSEMBL_ID.fullmatch(names[0]) else ''}{names[0]!r}"
+    ids = "Ensembl ids, " if first_of_most(names, ENSEMBL_ID) else ""
+    looks = f"its names look like {ids}{', '.join(map(repr, names[:1]))}"
     if overlap[best] > shared:
         return f"{looks}: set {{field}} to {best}"
     if obs_names.astype(str).isin(vocabulary).sum() > shared:

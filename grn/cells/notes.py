@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 from grn.cells.cells import Cells, Source
 from grn.cells.genes import DATE, Chosen, examples, near_miss, without_name
@@ -50,7 +51,7 @@ def notes_on_cells(
     constant = [] if regulators is None else [vocabulary[j] for j in regulators[~varying(training[:, regulators])]]
     found = {  # sentence -> whether it is true
         source.left_out: bool(source.left_out),
-        **_unnamed(int(without_name(var, config.gene_key).sum()), len(var), config.gene_key),
+        **_unnamed(var, config.gene_key),
         f"{empty} of {len(cells)} cells hold none of the genes; nothing is learned from them.": empty,
         **dict.fromkeys(_of_scale(source.expression.scale), True),
         f"{same} of {len(cells)} cells are exact copies of another cell. Copies stay together in the split and in "
@@ -81,22 +82,23 @@ def notes_on_cells(
 
 def notes_on_new_cells(
     left_out: str,
-    unnamed: tuple[int, int, str | None],
+    var: pd.DataFrame,
+    key: str | None,
     shared: np.ndarray,
     lost: float,
     scale: Scale | None,
-    usual_total: float | None,
+    usual: float | None,
 ) -> tuple[str, ...]:
     """Sentences about cells that a trained model is given.
 
-    unnamed: genes without a name in a column of var, all genes, the column.   shared [N]: bool, the model's genes that
-    the data have.   lost: share of the training cells' depth in the others.   usual_total: of a training cell.
+    key: data.gene_key.   shared [N]: bool, the model's genes that the data have.   lost: share of the training cells'
+    depth in the others.   usual: total of a training cell.
     """
     note = f"{shared.sum()} of the model's {len(shared)} genes are in the data; the others count as absent."
     if lost > 0:
         note += f" They held {lost:.0%} of the training cells' depth; the depth of each cell is corrected for that."
-    notes = [*([left_out] if left_out else []), *(each for each, true in _unnamed(*unnamed).items() if true), note]
-    return (*notes, *_of_scale(scale, usual_total))
+    found = {left_out: bool(left_out), **_unnamed(var, key), note: True}
+    return (*(sentence for sentence, true in found.items() if true), *_of_scale(scale, usual))
 
 
 def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str]:
@@ -128,8 +130,9 @@ def _of_scale(scale: Scale | None, usual_total: float | None = None) -> list[str
     return notes
 
 
-def _unnamed(absent: int, genes: int, key: str | None) -> dict[str, bool]:
-    sentence = f"{absent} of {genes} genes have no name in the column {key!r} of var (data.gene_key)"
+def _unnamed(var: pd.DataFrame, key: str | None) -> dict[str, bool]:
+    absent = int(without_name(var, key).sum())
+    sentence = f"{absent} of {len(var)} genes have no name in the column {key!r} of var (data.gene_key)"
     return {f"{sentence}; they keep those of its index.": absent > 0}
 
 

@@ -28,13 +28,18 @@ def column_of(frame: pd.DataFrame, key: str, field: str, table: str) -> pd.Serie
     raise DataError(f"{{field}} is {key!r}, which is not a column of {table}", field=field, advice=advice)
 
 
+def _refuse(found: str, key: str, field: str, advice: str = "set {field} to another column, or to null") -> None:
+    """Raises DataError about what was found in a column of obs, unless that is nothing."""
+    if found:
+        raise DataError(f"Column {key!r} of obs {found}", field=field, advice=advice)
+
+
 def read_labels(
     obs: pd.DataFrame, key: str | None, advice: str = "set {field} to another column, or to null"
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Position of each cell's label among the sorted classes, int64 [C], and the classes; -1: NaN, None or empty.
 
-    key: `data.label_key`, or another column.   advice: what to do where it holds no label. Raises DataError where obs
-    has no such column or the column no label.
+    key: `data.label_key`, or another column.   advice: what to do where it holds no label. Raises DataError.
     """
     labels = np.full(len(obs), MISSING, np.int64)
     if key is None:
@@ -42,12 +47,9 @@ def read_labels(
     column = column_of(obs, key, "data.label_key", "obs")
     text = column.astype(object).map(str)
     missing = (column.isna() | (text.str.strip() == "")).to_numpy()
-    classes, positions = np.unique(text.to_numpy(str)[~missing], return_inverse=True)
-    odd = [name for name in text[~missing].unique() if CONTROL.search(name)]
-    if classes.size == 0 or odd:
-        found = f"has a character that files cannot hold in {odd[0]!a}" if odd else "holds no labels"
-        raise DataError(f"Column {key!r} of obs {found}", field="data.label_key", advice=advice)
-    labels[~missing] = positions
+    classes, labels[~missing] = np.unique(text.to_numpy(str)[~missing], return_inverse=True)
+    odd = next((f"has a character that files cannot hold in {name!a}" for name in classes if CONTROL.search(name)), "")
+    _refuse(odd if classes.size else "holds no labels", key, "data.label_key", advice)
     return labels, tuple(map(str, classes))
 
 
@@ -58,10 +60,9 @@ def read_groups(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     column = column_of(obs, key, "data.group_key", "obs").astype(object)
     column = column.where(column.astype(str).str.strip() != "", None)  # an empty text names no group
     groups = pd.factorize(column, use_na_sentinel=True)[0]
-    if (groups < 0).all() or (len(groups) >= MANY and np.unique(groups).size == len(groups)):
-        found = "no value for any cell" if (groups < 0).all() else "another value for each cell"
-        advice = "set {field} to the column of the donor or batch, or to null"
-        raise DataError(f"The column {key!r} of obs ({{field}}) has {found}", field="data.group_key", advice=advice)
+    own = len(groups) >= MANY and np.unique(groups).size == len(groups)
+    found = "has no value for any cell" if (groups < 0).all() else "has another value for each cell" if own else ""
+    _refuse(found, key, "data.group_key", "set {field} to the column of the donor or batch, or to null")
     return groups
 
 
@@ -70,11 +71,8 @@ def read_state(obs: pd.DataFrame, key: str | None) -> np.ndarray | None:
     if key is None:
         return None
     values = read_numbers(obs, key, "data.state_key")
-    known = values[~np.isnan(values)]
-    if not known.size or (known == known[0]).all():
-        found = f"is {known[0]:g} in every cell that has a number" if known.size else "holds no numbers"
-        problem = f"Column {key!r} of obs {found} (in single precision), so no cell is further along than another"
-        raise DataError(problem, field="data.state_key", advice="set {field} to another column, or to null")
+    if np.unique(values[~np.isnan(values)]).size < 2:
+        _refuse("holds less than two numbers that differ in single precision", key, "data.state_key")
     return values
 
 
@@ -86,8 +84,7 @@ def read_numbers(obs: pd.DataFrame, key: str | None, field: str) -> np.ndarray:
     try:
         values = pd.to_numeric(column.astype(object)).to_numpy(np.float32)
     except (ValueError, TypeError):
-        problem = f"Column {key!r} of obs is not numeric"
-        raise DataError(problem, field=field, advice="set {field} to a numeric column") from None
+        _refuse("is not numeric", key, field, "set {field} to a numeric column")
     return np.where(np.isfinite(values), values, np.float32(np.nan))
 
 

@@ -27,21 +27,13 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.cells.simulated_network import COMPOSITION, STATE, PlantedNetwork, Regulation, masters, own_generator, plant
-from grn.config.schema import DataConfig, SimulatedConfig, Simulation
-from grn.errors import DataError
+from grn.config.schema import SimulatedConfig, Simulation
 
 TRUTH = "truth"  # key in uns of the planted edges: see PlantedNetwork.table
 STEEPNESS = 2.0  # Hill coefficient
 MASTER_SD = 0.8  # sd of the log levels of a master over cell types
 MEAN_SD = 0.5  # sd of the log mean expression over genes
 BLOCK = 2**21  # numbers that are held densely at a time
-
-
-def open_simulated(name: str, config: DataConfig) -> AnnData:
-    """The source `simulated:` of data.path. Raises DataError where a name follows the colon."""
-    if name:
-        raise DataError(f"simulated:{name} is not known; write `simulated:` and set the fields of data.simulated.")
-    return simulate(config.simulated)
 
 
 def simulate(config: SimulatedConfig) -> AnnData:

@@ -16,37 +16,25 @@ def command(
     cell_type: Annotated[
         str | None, typer.Option(metavar="LABEL", help="Explain this type alone. Default: every type.")
     ] = None,
-    cell: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Explain the call of this one cell, by its name in obs.")
-    ] = None,
-    counts: Annotated[
-        str | None, typer.Option(help="Where the counts are: X, raw, layer:NAME, recover. Default: as in training.")
-    ] = None,
-    gene_key: Annotated[
-        str | None, typer.Option(help="Column of var with the gene names. Default: as in training.")
-    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="The table of all genes (.csv, .parquet), or with --cell-type or --cell a picture (.png)."),
+        typer.Option(help="The table of all genes (.csv, .parquet), or with --cell-type a picture (.png)."),
     ] = None,
 ) -> None:
     """Tell which genes speak for the cell types that cells are called, and which against."""
     from grn.cli.tables import refuse_output, write
 
-    refuse_output(output, (".csv", ".parquet", ".png") if cell_type or cell else (".csv", ".parquet"))
+    refuse_output(output, (".csv", ".parquet", ".png") if cell_type else (".csv", ".parquet"))
 
     from grn.cli.console import console, plain, print_table
     from grn.verbs.explain import explain
 
     to = console()
     say = plain(to)
-    table = explain(data, run, cell_type=cell_type, cell=cell, counts=counts, gene_key=gene_key, quiet=to.quiet)
+    table = explain(data, run, cell_type=cell_type, quiet=to.quiet)
     for name, own in table.groupby("cell_type", sort=False):
         read = own["cells"].iloc[0]
-        whose = f"{read} {'cell' if read == 1 else 'cells'} called so"
-        if cell is not None and cell_type is not None:  # the cell may be called something else
-            whose = f"the cell {cell}, whatever it is called"
-        say(f"{name} ({whose}), change of its log odds:")
+        say(f"{name} ({read} {'cell' if read == 1 else 'cells'} called so), change of its log odds:")
         ends = {"for": own.head(TOP), "against": own.tail(TOP).iloc[::-1]}
         shown = [
             (side, row.gene, f"{row.effect:+.3f}", f"{row.agreement:.2f}", f"{row.expressed:.2f}")

@@ -43,10 +43,6 @@ def command(
     sign: Annotated[
         Sign | None, typer.Option("--sign", help="The edges that raise their target, or those that lower it.")
     ] = None,
-    min_weight: Annotated[float | None, typer.Option("--min-weight", min=0, help="Least size of a weight.")] = None,
-    min_confidence: Annotated[
-        float | None, typer.Option("--min-confidence", min=0, max=1, help="Least confidence.")
-    ] = None,
     max_q_value: Annotated[float | None, typer.Option("--max-q-value", min=0, max=1, help="Largest q-value.")] = None,
     top_k: Annotated[
         int | None, typer.Option("--top-k", min=1, help="Most regulators of each target, the strongest ones.")
@@ -64,8 +60,6 @@ def command(
         regulators=regulators,
         targets=targets,
         sign=sign.value if sign else None,
-        min_weight=min_weight,
-        min_confidence=min_confidence,
         max_q_value=max_q_value,
         top_k=top_k,
         quiet=console().quiet,

@@ -137,7 +137,7 @@ def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> No
     empty table."""
     from grn.analysis.summary import class_rows, edge_columns, edge_rows, edge_titles, found_rows, score_rows
     from grn.cli.console import print_table
-    from grn.networks.file_formats import strongest_edges
+    from grn.networks.run_files import strongest_edges
 
     strongest = strongest_edges(result.edges, EDGES)
     tables: list[tuple[str, list[str], list]] = [

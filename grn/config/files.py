@@ -16,6 +16,7 @@ from grn.errors import ConfigError, nearest
 
 REMOVED: dict[str, Any] = {
     "data.absent_fraction": 0.1,
+    "data.backed": False,
     "data.simulated.regulators_per_target": 3,
     "data.simulated.repression": 0.35,
     "data.simulated.cascades": 0,
@@ -46,6 +47,7 @@ REMOVED: dict[str, Any] = {
     "regulation.learning_rate": 5e-2,
 }
 """Fields of earlier versions: runs that have them at these values, which are constants today, are still read."""
+WITHOUT_EFFECT = ("data.backed",)  # of these, at any value: no result depends on them
 
 
 def shipped_configs() -> Path:
@@ -134,7 +136,7 @@ def without_removed(values: Mapping[str, Any], prefix: str = "") -> dict[str, An
     for name, value in values.items():
         field = f"{prefix}{name}"
         inner = without_removed(value, f"{field}.") if isinstance(value, Mapping) else value
-        if (field in REMOVED and value == REMOVED[field]) or (inner == {} and value):
+        if field in WITHOUT_EFFECT or (field in REMOVED and value == REMOVED[field]) or (inner == {} and value):
             continue
         kept[name] = inner
     return kept

@@ -105,7 +105,6 @@ class DataConfig(Section):
         "counts", description="counts: UMI counts; expression: continuous or log values, taken as they are"
     )
     counts: str = Field("X", description="where the counts are: X | raw | layer:NAME | recover (from log1p values)")
-    backed: bool = Field(False, description="read the file piece by piece instead of loading it whole")
     bags: Literal["dense", "packed", "auto"] = Field(
         "auto", description="dense: each cell over all genes; packed: over those it has; auto: packed above 4096 genes"
     )

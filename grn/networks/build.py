@@ -26,12 +26,12 @@ from grn.io.run_folder import CONFIG, config_of, refuse_cut_off
 from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.networks.cells_of_run import cells_of_run, states_of_run
-from grn.networks.file_formats import edge_table, edges_by_type, network_anndata, refuse_unknown_type, write_network
 from grn.networks.in_context import network_in_context, summary
 from grn.networks.prior import Prior, held_out, prior_of
 from grn.networks.prior import summary as prior_summary
 from grn.networks.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
 from grn.networks.readouts.sampling import even_rows
+from grn.networks.run_files import edge_table, edges_by_type, network_anndata, refuse_unknown_type, write_network
 from grn.networks.run_readouts import WHOLE_MODEL, read_networks, whole_bags
 from grn.networks.weights import Network
 from grn.process_memory import give_back

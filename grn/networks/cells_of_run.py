@@ -25,13 +25,9 @@ def cells_of_run(run: Path, config: Config, trained: TrainedModel, adata: AnnDat
         refuse_lost_cells(run, config)
     cells, _ = load_cells(config.data, config.objectives.property.key, config.trainer.seed, adata)
     where = config.data.path if adata is None else "the AnnData"
-    if cells.vocabulary != trained.vocabulary:
-        raise VocabularyMismatch(
-            f"The cells of {where} do not have the {len(trained.vocabulary)} genes that {run} was trained on, in their "
-            "order; restore the data, or train again."
-        )
-    if trained.cells is not None and trained.cells != cells.digest:
-        raise DataError(
+    other_genes = cells.vocabulary != trained.vocabulary
+    if other_genes or trained.cells not in (None, cells.digest):
+        raise (VocabularyMismatch if other_genes else DataError)(
             f"The cells of {where}, or the settings in {run / 'config.yaml'} by which they are read, are not those "
             f"that {run} was trained on, so its network would be another; restore them, or train again."
         )

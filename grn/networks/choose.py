@@ -83,10 +83,7 @@ def gene_names(choice: Sequence[str] | str | os.PathLike[str] | None, field: str
         if re.search(r"[/\\]|\.(txt|csv|tsv|gz|list)$", text):  # a file, and no name
             raise DataError(does_not_exist(Path(text), "give {field} names, or a file with one a line."), field=field)
         choice = re.split("[,;]", text)
-    names = [str(name).strip() for name in choice if str(name).strip()]
-    if not names:
-        raise DataError("{field} names no gene", field=field)
-    return names
+    return [str(name).strip() for name in choice if str(name).strip()]
 
 
 def choose(
@@ -97,32 +94,32 @@ def choose(
     Raises DataError where none passes, where a column is needed that the network lacks, and where a sign is asked for
     that means nothing.
     """
-    known = ["source", "target", *(name for name in NUMBERS if name in edges and edges[name].notna().any())]
-    chosen = edges.loc[edges["weight"] != 0, known]
+    columns = ["source", "target", *(name for name in NUMBERS if name in edges and edges[name].notna().any())]
+    chosen = edges.loc[edges["weight"] != 0, columns]
     refuse_control_characters(pd.unique(pd.concat([chosen["source"], chosen["target"]])).tolist())
-    if filters.sign is not None and not sign_has_meaning(str(about.get("sign", ""))):
-        raise DataError(
-            "{field} is " + f"{filters.sign}, but the signs of these weights mean nothing",
-            field="sign",
-            advice="leave it out",
-        )
     for field, column in COLUMN.items():
         value = getattr(filters, field)
         if value is None:
             continue
-        if column not in chosen:
-            raise DataError(
-                "{field} is " + f"{value}, but this network has no column {column}", field=field, advice="leave it out"
-            )
-        left = chosen[_passes(field, chosen[column], value)]
+        signs = field != "sign" or sign_has_meaning(str(about.get("sign", "")))
+        if column not in chosen or not signs:
+            lacking = f"this network has no column {column}" if signs else "the signs of these weights mean nothing"
+            raise DataError("{field} is " + f"{value}, but {lacking}", field=field, advice="leave it out")
+        found = chosen[column]
+        if column in ("source", "target"):
+            passes = found.isin(list(value))
+        elif field == "sign":
+            passes = found > 0 if value == "up" else found < 0
+        else:
+            passes = found <= value if field == "max_q_value" else found.abs() >= value
+        left = chosen[passes]
         if left.empty:
             hint = None
             if column in ("source", "target"):
-                found = [str(name) for name in pd.unique(chosen[column])]
-                hint = near_miss([str(name) for name in value], found) or f"names are like {', '.join(found[:3])}"
+                known = [str(name) for name in pd.unique(found)]
+                hint = near_miss([str(name) for name in value], known) or f"names are like {', '.join(known[:3])}"
             elif field != "sign":
-                sizes = chosen[column].abs()
-                hint = f"their sizes are {sizes.min():.6g} to {sizes.max():.6g}"
+                hint = f"their sizes are {found.abs().min():.6g} to {found.abs().max():.6g}"
             raise DataError(f"None of the {len(chosen)} edges passes {{field}} {value}", field=field, advice=hint)
         chosen = left
     chosen = chosen.iloc[np.argsort(-chosen["weight"].abs().to_numpy(), kind="stable")]
@@ -133,11 +130,3 @@ def choose(
         for field in ("regulators", "targets")
     }
     return ChosenEdges(chosen.reset_index(drop=True), tuple(map(str, genes)), about, cells, absent)
-
-
-def _passes(field: str, found: pd.Series, value) -> pd.Series:
-    if field in ("regulators", "targets"):
-        return found.isin(list(value))
-    if field == "sign":
-        return found > 0 if value == "up" else found < 0
-    return found <= value if field == "max_q_value" else found.abs() >= value

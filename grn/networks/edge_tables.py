@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from grn.errors import DataError, UserError, one_line
+from grn.errors import DataError, one_line
 from grn.io.tables import does_not_exist, number_advice, unpacked
 
 # Columns of the formats that are read.
@@ -32,40 +32,18 @@ def read_table(path: Path) -> pd.DataFrame:
     """
     check_exists(path)
     try:
-        parquet = path.name.lower().endswith((".parquet", ".pq"))
-        table = pd.read_parquet(path) if parquet else _read_text(path)
-    except (UserError, PermissionError):
+        return pd.read_parquet(path) if path.name.lower().endswith((".parquet", ".pq")) else _read_text(path)
+    except PermissionError:
         raise
     except (OSError, ValueError) as problem:
         raise DataError(
             f"{path} cannot be read as a table of edges ({one_line(problem)})", advice="give a csv, tsv or parquet file"
         ) from problem
-    if table.empty:
-        raise DataError(f"{path} has no rows", advice="give a table with edges")
-    return table
 
 
 def check_exists(path: Path) -> None:
     if not path.exists():
         raise DataError(does_not_exist(path, "give a path that exists."))
-
-
-def is_edge(row: Sequence[str]) -> bool:
-    """Whether a line is an edge (regulator, target and a number or a word of TRRUST) and not a header."""
-    if _is_counting(row) or (_is_counting(row[1:]) and not row[0]):
-        return False
-    return len(row) >= 3 and (_is_number(row[2]) or row[2] in {"Activation", "Repression", "Unknown"})
-
-
-def _is_counting(row: Sequence[str]) -> bool:
-    """Whether a line is 0, 1, 2, ..., which pandas writes for columns without names."""
-    return list(row) == [str(number) for number in range(len(row))]
-
-
-def refuse_twin_columns(where: Path | str, table: pd.DataFrame) -> None:
-    """Raises DataError where a table from Python has two columns of one name; text files keep the first."""
-    if (twice := table.columns.duplicated()).any():
-        raise DataError(f"{where} has two columns called {str(table.columns[twice][0])!r}", advice="keep one of them")
 
 
 def find_columns(table: pd.DataFrame, accepted: Iterable[Columns]) -> Columns | None:
@@ -91,31 +69,37 @@ def names(where: Path | str, column: pd.Series) -> np.ndarray:
 
     Raises DataError for an empty name.
     """
-    _refuse_empty(where, column)
-    return column.astype(str).str.replace(r"^'(?=[=+\-@])", "", regex=True).to_numpy(dtype=object)
+    return _labels(where, column).str.replace(r"^'(?=[=+\-@])", "", regex=True).to_numpy(dtype=object)
 
 
 def cell_types(where: Path | str, table: pd.DataFrame) -> np.ndarray | None:
     """The labels of the rows in the column cell_type; None without one. Raises DataError for an empty label."""
     columns = find_columns(table, [("cell_type",)])
-    if columns is None:
-        return None
-    _refuse_empty(where, table[columns[0]])
-    return table[columns[0]].astype(str).to_numpy(dtype=object)
+    return None if columns is None else _labels(where, table[columns[0]]).to_numpy(dtype=object)
 
 
-def _refuse_empty(where: Path | str, column: pd.Series) -> None:
-    missing = column.isna().to_numpy() | (column.astype(str).str.strip() == "").to_numpy()
-    if missing.any():
-        raise DataError(
-            f"{where}, row {int(missing.argmax()) + 1}: {column.name} is empty", advice="name it, or remove the row"
-        )
+def _labels(where: Path | str, column: pd.Series) -> pd.Series:
+    if (missing := _is_empty(column)).any():
+        row = int(missing.argmax()) + 1
+        raise DataError(f"{where}, row {row}: {column.name} is empty", advice="name it, or remove the row")
+    return column.astype(str)
 
 
-def numbers(where: Path | str, column: pd.Series, least: float = -np.inf, most: float = np.inf) -> np.ndarray:
-    """A column as finite float64 from `least` to `most`. Raises DataError with the first value that is not one."""
+def _is_empty(column: pd.Series) -> np.ndarray:
+    return column.isna().to_numpy() | (column.astype(str).str.strip() == "").to_numpy()
+
+
+def numbers(
+    where: Path | str, column: pd.Series, least: float = -np.inf, most: float = np.inf, *, unknown: bool = False
+) -> np.ndarray:
+    """A column as finite float64 from `least` to `most`; unknown: an empty cell is NaN.
+
+    Raises DataError with the first other value.
+    """
     values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     bad = ~(np.isfinite(values) & (values >= least) & (values <= most))
+    if unknown:
+        bad[bad] = ~_is_empty(column[bad])
     if bad.any():
         first = int(bad.argmax())
         found = str(column.iloc[first])
@@ -128,12 +112,6 @@ def numbers(where: Path | str, column: pd.Series, least: float = -np.inf, most: 
     return values
 
 
-def shares(where: Path | str, column: pd.Series) -> np.ndarray:
-    """A column as float64 from 0 to 1. Other programs give columns of these names another meaning, as DoRothEA its
-    confidences A to E. Raises DataError."""
-    return numbers(where, column, 0, 1)
-
-
 def _read_text(path: Path) -> pd.DataFrame:
     with unpacked(path) as file:
         text = file.read().decode("utf-8-sig")  # all of it: a damaged .gz may fail only at the end
@@ -141,10 +119,6 @@ def _read_text(path: Path) -> pd.DataFrame:
         raise ValueError("null characters")
     line = next((line for line in text.splitlines() if line.strip()), "")
     separator = max("\t,;", key=line.count)
-    if separator not in line:
-        raise DataError(
-            f"{path} has a single column, {line[:60]!r}", advice="separate regulator and target by tabs or commas"
-        )
     fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True))
     first = [field.strip() for field in fields]
     rows = pd.read_csv(
@@ -157,7 +131,7 @@ def _read_text(path: Path) -> pd.DataFrame:
         na_filter=False,
         skipinitialspace=True,
     )
-    bare = is_edge(first)
+    bare = _is_edge(first)
     header = [str(place) for place in range(len(first))] if bare else first
     rows = rows if bare else rows.iloc[1:]
     longer = rows[len(first)] != ""
@@ -176,6 +150,14 @@ def _read_text(path: Path) -> pd.DataFrame:
         elif name.casefold() in READ and (rows[place] != rows[kept[name]]).any():
             raise DataError(f"{path} has two columns called {name!r}, and they differ", advice="keep one of them")
     return rows[list(kept.values())].set_axis(list(kept), axis=1).reset_index(drop=True)
+
+
+def _is_edge(row: list[str]) -> bool:
+    """Whether a line is an edge (regulator, target and a number or a word of TRRUST) and not a header."""
+    counting = [str(number) for number in range(len(row))]  # pandas writes 0, 1, 2, ... for columns without names
+    if row == counting or ["", *counting[:-1]] == row:
+        return False
+    return len(row) >= 3 and (_is_number(row[2]) or row[2] in {"Activation", "Repression", "Unknown"})
 
 
 def _are_row_names(first: pd.Series, second: pd.Series) -> bool:

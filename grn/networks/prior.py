@@ -22,7 +22,6 @@ from grn.cells.cells import Cells
 from grn.cells.genes import near_miss
 from grn.config.schema import NetworkConfig
 from grn.errors import DataError
-from grn.io.tables import does_not_exist
 from grn.networks.edge_tables import find_columns, names, numbers, read_table, unknown_columns
 from grn.networks.weights import Network
 
@@ -91,9 +90,6 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarr
 
     regulators [R]: positions among `genes`. Raises DataError where it cannot be read, or no pair is among the genes.
     """
-    where, field = f"{path} ({{field}})", "network.prior"
-    if not Path(path).is_file():
-        raise DataError(does_not_exist(Path(path), "give {field} a table of source and target."), field=field)
     table = read_table(Path(path))
     columns = find_columns(table, COLUMNS)
     if columns is None:
@@ -107,8 +103,8 @@ def read_prior(path: str, use: Use, genes: tuple[str, ...], regulators: np.ndarr
     here = (row >= 0) & (column >= 0) & (regulators[np.maximum(column, 0)] != row) & (size > 0)
     if not here.any():
         raise DataError(
-            f"None of the {len(table)} edges of {where} is from a regulator to another gene of these cells",
-            field=field,
+            f"None of the {len(table)} edges of {path} ({{field}}) is from a regulator to another gene of these cells",
+            field="network.prior",
             advice=near_miss([*source, *target], genes)
             or f"its sources must be named like the regulators, such as {genes[regulators[0]]!r}",
         )
@@ -140,9 +136,7 @@ def held_out(prior: Prior, cells: Cells, regulators: np.ndarray, seed: int) -> d
     test = np.isin(groups, order[: max(1, len(order) // 5)])
     if test.all():  # one donor alone
         test = generator.random(len(cells)) < 0.2
-    count = len(regulators)
-    most = int(np.clip(WORK / (len(PENALTIES) * (2 + SHUFFLES) * count**3), 20, TARGETS))
-    most = min(most, prior.factor.shape[0])
+    most = int(np.clip(WORK / (len(PENALTIES) * (2 + SHUFFLES) * len(regulators) ** 3), 20, TARGETS))
     targets = np.sort(generator.permutation(prior.factor.shape[0])[:most])
     every = np.union1d(targets, regulators)
     values = cells.multiplicity[:, every].toarray().astype(np.float64)

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from grn.networks.file_formats import strongest_edges
+from grn.networks.run_files import strongest_edges
 from grn.networks.signed_network import SignedNetwork
 from grn.plots.given import RunLike, as_edges
 from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, canvas, note, paler, plain, short, shown

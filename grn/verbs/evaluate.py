@@ -180,7 +180,7 @@ def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network
         return expression_of_run(data.folder, data.config)
     if not is_anndata(data):
         return read_expression(data)
-    changes: dict[str, object] = {"data.path": MEMORY, "data.orientation": None, "data.backed": False}
+    changes: dict[str, object] = {"data.path": MEMORY, "data.orientation": None}
     base = network.config if isinstance(network, Run) else None
     changes |= {} if base else {"data.genes": "all"}
     return read_expression(change_config(base, changes), checked_anndata(data))

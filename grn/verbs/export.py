@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge
 
@@ -72,28 +72,31 @@ def export(
         A(-)  genes that A lowers in all cells  C
     """
     from grn.networks.choose import Filters, choose, gene_names
-    from grn.networks.file_formats import read_edges
     from grn.networks.formats import refuse_output, write_file
+    from grn.networks.run_files import read_edges
 
     path, say = Path(output), silent if quiet else print
-    choice: dict[str, Any] = {
-        "sign": sign,
-        "min_weight": min_weight,
-        "min_confidence": min_confidence,
-        "max_q_value": max_q_value,
-        "top_k": top_k,
-    }
     if format == "huggingface":
         from grn.analysis.model_card import export_model
 
-        options = {"cell_type": cell_type, "regulators": regulators, "targets": targets, **choice}
-        if given := [name for name, option in options.items() if option is not None]:
+        edges_alone = {
+            "cell_type": cell_type,
+            "regulators": regulators,
+            "targets": targets,
+            "sign": sign,
+            "min_weight": min_weight,
+            "min_confidence": min_confidence,
+            "max_q_value": max_q_value,
+            "top_k": top_k,
+        }
+        if given := [name for name, option in edges_alone.items() if option is not None]:
             raise ConfigError("{field} chooses edges, and huggingface is the whole model", field=given[0])
         run = as_run(network)  # type: ignore[arg-type]
         export_model(run.folder, path, say)
         return run.edges
     refuse_output(format, path)
-    filters = Filters(gene_names(regulators, "regulators"), gene_names(targets, "targets"), **choice)
+    sources, into = gene_names(regulators, "regulators"), gene_names(targets, "targets")
+    filters = Filters(sources, into, sign, min_weight, min_confidence, max_q_value, top_k)
     folder = network.folder if isinstance(network, Run) else network
     if isinstance(folder, (str, os.PathLike)) and Path(folder).is_dir():
         edges, genes, about = read_edges(Path(folder), cell_type)

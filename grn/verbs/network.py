@@ -132,7 +132,7 @@ def _is_run_folder(source: object) -> bool:
 
 def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | None) -> pd.DataFrame:
     if cell is None:
-        from grn.networks.file_formats import read_edges
+        from grn.networks.run_files import read_edges
 
         return run.edges if cell_type is None else read_edges(run.folder, cell_type)[0]
     from grn.networks.cells_of_run import cells_of_run, states_of_run
@@ -155,8 +155,8 @@ def _of_cells(
     from grn.cells.preprocessing.moments import mean_and_sd
     from grn.messages import silent
     from grn.networks.build import edges_of_regulation, fit_layers
-    from grn.networks.file_formats import refuse_unknown_type
     from grn.networks.prior import prior_of
+    from grn.networks.run_files import refuse_unknown_type
     from grn.regulation.states import states_of
 
     if settings.network.readout != "effect":

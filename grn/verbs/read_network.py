@@ -95,8 +95,8 @@ def _read_again(
 ) -> tuple[pd.DataFrame, str]:
     """The edges of a run's read-out or of one of its layers, and what their signs mean."""
     from grn.networks.build import read_again, read_layer_again
-    from grn.networks.file_formats import refuse_unknown_type
     from grn.networks.readouts.one_layer import LayerChoice
+    from grn.networks.run_files import refuse_unknown_type
 
     changes = {} if cells is None else {"cells": cells}
     adata = cells_of_caller(data)

@@ -145,7 +145,7 @@ def run_settings(
 
     if is_anndata(data):
         # What describes a file is not for cells in memory, whatever the configuration says of its own.
-        changes = {"data.orientation": None, "data.backed": False} | changes | {"data.path": MEMORY}
+        changes = {"data.orientation": None} | changes | {"data.path": MEMORY}
         return change_config(config, changes), checked_anndata(data), "run"
     if isinstance(data, Config) or is_configuration(data):
         if config is not None:

@@ -72,8 +72,6 @@ def test_the_command_writes_a_table_and_a_picture(marked, tmp_path, capsys, monk
     command = ["explain", str(run.folder), "cells.h5ad", "--cell-type", "a"]
     assert main([*command, "--output", "table.csv"]) == 0
     assert "a (" in capsys.readouterr().out
-    assert main([*command[:3], "--cell-type", "a", "--cell", "cell1"]) == 0
-    assert "a (the cell cell1, whatever it is called), change" in capsys.readouterr().out
     assert pd.read_csv("table.csv")["gene"].head(4).isin(["g0", "g1"]).sum() == 2
     assert main([*command, "--output", "a.png"]) == 0 and (tmp_path / "a.png").stat().st_size > 1000
     assert main([*command[:3], "--cell-type", "d"]) == 2

@@ -24,7 +24,7 @@ from grn.analysis.summary import (
     strongest_of_targets,
 )
 from grn.config.schema import Config, NetworkConfig
-from grn.networks.file_formats import network_anndata, write_network
+from grn.networks.run_files import network_anndata, write_network
 from grn.networks.run_readouts import Networks
 from grn.networks.signed_network import open_network
 from grn.networks.weights import Network

@@ -47,25 +47,8 @@ def test_labels_of_any_type(column, classes, labels):
     assert found.tolist() == labels
 
 
-def test_missing_labels_come_back_from_a_file(adata, write):
-    adata.obs["label"] = pd.Categorical(adata.obs["label"]).set_categories(["B cell", "T/NK cell"])
-    cells, split = load_cells(DataConfig(path=write(adata), label_key="label"))
-    assert cells.classes == ("B cell", "T/NK cell")
-    np.testing.assert_array_equal(cells.labels == -1, adata.obs["label"].isna())
-    for part in (split.train, split.validation, split.test):
-        assert (cells.labels[part] == -1).any(), "cells without a label are a stratum too"
-
-
 def notes_of(path, *, property_key=None, **fields) -> str:
     return " ".join(load_cells(DataConfig(path=path, **fields), property_key)[0].notes)
-
-
-def test_counts_that_were_scaled_to_one_depth_are_said_to_be_so(adata, write):
-    raw = np.random.default_rng(0).poisson(30.0, adata.shape)
-    adata.X = raw.astype(np.float32)
-    assert "same total" not in notes_of(write(adata))
-    adata.X = np.round(raw / raw.sum(1, keepdims=True) * 1e4).astype(np.float32)
-    assert "All cells have nearly the same total (" in notes_of(write(adata))
 
 
 def test_copies_of_cells_are_told_and_stay_in_one_part_and_one_group(adata, write):
@@ -106,8 +89,7 @@ def test_what_training_does_not_need_is_not_read(adata, write):
 
 
 @pytest.mark.parametrize("name", ["csr", "csc", "10x", "mtx"])
-@pytest.mark.parametrize("backed", [False, True])
-def test_entries_that_are_stored_twice_are_summed(name, backed, tmp_path):
+def test_entries_that_are_stored_twice_are_summed(name, tmp_path):
     """As every reader does it: cell 0 has 1 and 2 counts of gene 1, stored apart."""
     entries = (np.array([1.0, 2, 5, 4]), np.array([1, 1, 0, 1]), np.array([0, 3, 4]))
     twice = (sparse.csc_matrix if name == "csc" else sparse.csr_matrix)(entries, shape=(2, 2))
@@ -129,23 +111,10 @@ def test_entries_that_are_stored_twice_are_summed(name, backed, tmp_path):
             file["matrix/features/feature_type"] = np.array(["Gene Expression"] * 2, "S")
     else:
         AnnData(twice).write_h5ad(path)
-    config = DataConfig(path=str(path), multiplicity="counts", genes="all", backed=backed and path.suffix == ".h5ad")
+    config = DataConfig(path=str(path), multiplicity="counts", genes="all")
     adata = open_source(config)
     found = cells_for_vocabulary(adata, config, list(adata.var_names)).multiplicity
     np.testing.assert_array_equal(found.toarray(), [[5, 0], [3, 4]] if name == "csc" else [[5, 3], [0, 4]])
-
-
-@pytest.mark.parametrize(
-    ("labels", "note"),
-    [
-        (["B", "Unknown"], "The label 'Unknown' is a text"),
-        (["NA", "unassigned"], "The label 'NA', 'unassigned' is a text"),
-    ],
-)
-def test_doubtful_labels_are_named(labels, note, adata, write):
-    adata.obs["label"] = [labels[cell % 2] for cell in range(adata.n_obs)]
-    cells, _ = load_cells(DataConfig(path=write(adata), label_key="label"))
-    assert note in " ".join(cells.notes)
 
 
 def test_the_names_of_genes_are_shown_and_doubtful_ones_named(adata, write):
@@ -195,13 +164,6 @@ def test_groups_stay_together_and_a_missing_group_is_one(adata, write):
     assert sum(map(len, owners)) == len(set.union(*owners)) == 5
     assert len(set(zip(cells.groups, map(str, donors), strict=True))) == len(set(cells.groups)) == 5
     assert load_cells(DataConfig(path=write(adata)))[0].groups is None
-
-
-def test_property_is_float_with_nan(adata, write):
-    adata.obs["age"] = np.where(np.arange(adata.n_obs) == 3, np.nan, np.arange(adata.n_obs))
-    cells, _ = load_cells(DataConfig(path=write(adata)), property_key="age")
-    assert cells.property.dtype == np.float32
-    assert np.isnan(cells.property[3]) and cells.property[4] == 4
 
 
 def test_a_state_is_read_with_nan(adata, write):
@@ -325,29 +287,3 @@ def test_var_names_are_kept_beside_symbols(adata, write):
         gene: expected[gene] for gene in cells.vocabulary
     }
     assert load_cells(DataConfig(path=write(adata), genes="all"))[0].var_names is None
-
-
-def test_cells_without_counts_and_without_a_group_are_counted(adata, write):
-    values = adata.X.toarray()
-    values[[3, 5]] = 0
-    adata.X = sparse.csr_matrix(values)
-    adata.obs["donor"] = pd.Categorical(["x", "y", "z", None] * 10)
-    notes = " ".join(load_cells(DataConfig(path=write(adata), group_key="donor"))[0].notes)
-    assert "2 of 40 cells hold none of the genes; nothing is learned from them." in notes
-    assert "10 cells have nothing in the column 'donor' of obs; they stay together as one group." in notes
-
-
-def test_what_columns_leave_out_is_said(adata, write):
-    """Donors without a name, a property without a number, and types that groups keep out of the training."""
-    adata.obs["blank"] = ["" if cell % 5 == 0 else f"D{cell % 4}" for cell in range(adata.n_obs)]
-    adata.obs["age"] = [np.inf if cell == 1 else float(cell) for cell in range(adata.n_obs)]
-    adata.obs["type"] = ["abc"[cell % 3] for cell in range(adata.n_obs)]
-    adata.obs["of_type"] = [f"donor of {label}" for label in adata.obs["type"]]
-    path = write(adata)
-    cells, _ = load_cells(DataConfig(path=path, label_key="type", group_key="blank"), "age")
-    notes = " ".join(cells.notes)
-    empty = len(range(0, adata.n_obs, 5))
-    assert f"{empty} cells have nothing in the column 'blank' of obs; they stay together as one group." in notes
-    assert "1 cells have no finite number in the column 'age' of obs (objectives.property.key)." in notes
-    cells, _ = load_cells(DataConfig(path=path, label_key="type", group_key="of_type"))
-    assert "No training cell has the type '" in " ".join(cells.notes)

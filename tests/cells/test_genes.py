@@ -8,7 +8,7 @@ from scipy import sparse
 from grn.cells.genes import choose_genes, choose_regulators, gene_names, merge_duplicates, once_each, read_gene_list
 from grn.cells.load import load_cells
 from grn.config.schema import DataConfig
-from grn.errors import ConfigError, DataError
+from grn.errors import DataError
 
 NAMES = ["A", "NA", "nan", "B"]
 
@@ -38,7 +38,7 @@ def test_duplicates_are_refused_or_summed_in_the_first_place():
     with pytest.raises(DataError, match="'A'") as caught:
         once_each(twice, DataConfig(path="x"))
     assert caught.value.field == "data.duplicates"
-    with pytest.raises(ConfigError):
+    with pytest.raises(DataError):
         once_each(twice, DataConfig(path="x", values="expression", duplicates="sum"))
     names, place = once_each(twice, DataConfig(path="x", duplicates="sum"))
     values = merge_duplicates(sparse.csr_matrix([[1.0, 2, 4], [0, 5, 6]]), place)

@@ -179,12 +179,6 @@ def test_shares_of_edges_and_the_types_in_which_they_act(types):
         assert other in ((0,) if len(set(signs.values())) == 1 else (types // 2, (types + 1) // 2))
 
 
-def test_types_share_the_edges_that_differ_evenly():
-    edges = acting(changed(DIFFERENT, genes=2000))
-    counts = [sum(f"type {number}" in signs for signs in edges.values() if len(signs) < 4) for number in range(1, 5)]
-    np.testing.assert_allclose(counts, np.mean(counts), rtol=0.15)
-
-
 def test_context_repeats_with_its_seed_alone():
     config = changed(DIFFERENT, state=0.2, composition=0.5, hubs=0.5)
     assert fingerprint(simulate(config)) == fingerprint(simulate(config))
@@ -309,7 +303,3 @@ def test_networks_that_cannot_be_are_refused(fields):
     with pytest.raises(ConfigError) as caught:
         simulate(Simulation(**fields))
     assert caught.value.field == "data.simulated"
-
-
-def test_shares_of_edges_may_add_up_to_1():
-    simulate(Simulation(cells=20, type_specific=0.6, changed_signs=0.3, state=0.1))

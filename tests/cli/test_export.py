@@ -39,7 +39,7 @@ def test_a_model_is_written_as_a_folder_with_a_card(tiny_run, tmp_path):
     ("arguments", "words"),
     [
         (["--format", "csv", "--cell-type", "typ"], "did you mean 'type"),
-        (["--format", "csv", "--min-weight", "1e9"], "passes --min-weight"),
+        (["--format", "csv", "--max-q-value", "0"], "passes --max-q-value"),
         (["--format", "gmt"], "--output"),
         (["--format", "loom"], "the formats are parquet, csv"),
         ([], "--format"),

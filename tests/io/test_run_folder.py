@@ -23,12 +23,6 @@ def test_the_same_command_works_twice_and_a_name_that_is_taken_by_a_file_is_pass
     assert all(list(folder.iterdir()) == [] for folder in folders)
 
 
-def test_an_output_is_made_with_its_parents_and_an_empty_one_is_taken(tmp_path):
-    folder = make_run_folder(tmp_path / "a" / "b", "pbmc")
-    assert folder == tmp_path / "a" / "b" and folder.is_dir()
-    assert make_run_folder(folder, "pbmc") == folder
-
-
 def test_an_output_that_holds_something_or_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     for output in (tmp_path, tmp_path / "mine.txt", tmp_path / "mine.txt" / "run"):

@@ -14,7 +14,7 @@ from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.schema import Config, Simulation
 from grn.messages import silent
 from grn.model.signed.regulation import Regulation
-from grn.networks.in_context import network_in_context, summary
+from grn.networks.in_context import network_in_context
 from grn.networks.weights import Network
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import states_of
@@ -136,16 +136,6 @@ def test_cells_of_one_state_have_one_network():
     assert found.regulation.by_state is None and not network.by_type and not network.type_q
     assert network.weight is network.within and (network.between == 0).all()
     assert (network.q <= 1).all()
-
-
-def test_the_summary_counts_edges_and_says_where_there_are_none():
-    q = np.array([[0.01, 0.2], [0.04, 1.0]])
-    network = Network(q, {}, q, q=q, type_q={"B": q, "T": q + 0.5})
-    assert summary(network) == [
-        "2 edges at a false discovery rate of 0.05 (of associations within states, not of causes).",
-        "Edges of single states at this rate: B 2, T 0.",
-    ]
-    assert "No edge stands out" in summary(Network(q, {}, q, q=q + 0.5))[-1]
 
 
 def test_the_tables_of_types_have_the_same_columns_and_pairs(tiny_run):

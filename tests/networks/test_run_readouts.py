@@ -9,9 +9,9 @@ from scipy import sparse
 
 from grn.cells.cells import Cells
 from grn.networks import run_readouts
-from grn.networks.file_formats import edge_table, square_matrix
 from grn.networks.readouts import block_attention
-from grn.networks.run_readouts import read_networks, with_progress
+from grn.networks.run_files import edge_table, square_matrix
+from grn.networks.run_readouts import read_networks
 from grn.regulation.states import states_of
 
 REGULATORS = np.array([0, 3, 5])
@@ -80,11 +80,3 @@ def test_networks_of_types_have_their_labels_and_only_effects_have_evidence(read
     assert list(found.chosen.type_q) == (["a/b", "T cell"] if effects else [])
     if readout == "attention":
         assert found.chosen is found.attention
-
-
-def test_progress_is_reported_now_and_then_and_changes_no_sample(monkeypatch):
-    lines = []
-    assert list(with_progress([1, 2], "Reading", lines.append)) == [1, 2] and lines == []
-    monkeypatch.setattr(run_readouts, "MESSAGE_EVERY_S", -1)
-    assert list(with_progress([1, 2], "Reading", lines.append)) == [1, 2]
-    assert lines == ["Reading: 50 % of the bags are read.", "Reading: 100 % of the bags are read."]

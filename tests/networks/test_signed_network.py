@@ -17,7 +17,6 @@ from grn.networks.signed_network import (
     read_sign,
     sign_has_meaning,
     signed_network,
-    similarity_order,
 )
 
 GENES = pd.Index([f"G{number}" for number in range(30)])
@@ -81,13 +80,3 @@ def test_what_signs_mean_is_read_without_the_matrices(tiny_run, tmp_path):
 def test_what_is_not_a_network_is_refused_with_where_to_find_one(other):
     with pytest.raises(DataError, match=r"holds no network.*run\.network"):
         signed_network(other)
-
-
-def test_no_edges_give_no_blocks():
-    assert heatmap_blocks(SignedNetwork(GENES, sparse.csr_matrix((30, 30)), {}, {})) == {}
-
-
-def test_similar_rows_are_neighbours():
-    order = similarity_order(np.array([[0.0, 1], [5, 5], [0, 1.1], [5, 5.2]]))
-    assert sorted(order) == [0, 1, 2, 3]
-    assert {frozenset(order[:2]), frozenset(order[2:])} == {frozenset({0, 2}), frozenset({1, 3})}

@@ -237,7 +237,6 @@ def test_another_configuration_is_refused(cut_off, section, field, value):
 def test_the_machine_that_computes_a_run_may_change(cut_off):
     found = load_config(cut_off / "config.yaml").model_dump()
     found["trainer"] |= {"workers": 1, "accelerator": "auto"}
-    found["data"]["backed"] = True
     (cut_off / "config.yaml").write_text(dump_config(Config.model_validate(found)))
     assert resumed(cut_off).folder == cut_off
 

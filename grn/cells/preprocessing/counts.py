@@ -15,11 +15,10 @@ import pandas as pd
 from anndata import AnnData
 from scipy import sparse
 
-from grn.cells.preprocessing.recover import recover_counts, recovery
+from grn.cells.preprocessing.recover import recovery
 from grn.cells.readers.matrix import csr_pieces, locate, to_csr
-from grn.cells.readers.registry import name_of
 from grn.config.schema import DataConfig
-from grn.errors import ConfigError, DataError
+from grn.errors import DataError
 
 LARGEST = 1e7  # count: more than a gene has in any cell
 ALONE, TIMES = 1e5, 1000  # a count above ALONE and above TIMES the gene's next largest is a mistake
@@ -50,8 +49,8 @@ class Scale:
 
 @dataclass(frozen=True)
 class Expression:
-    """pieces: the values, clean CSR float32 [<= rows, N] for consecutive cells.   var: the genes.   origin: a sentence
-    about where the values are from.   scale: of counts; None for expression."""
+    """pieces: the values as float32.   var: the genes.   origin: a sentence about where the values are from.
+    scale: of counts; None for expression."""
 
     pieces: Pieces
     var: pd.DataFrame
@@ -71,35 +70,13 @@ def read_expression(
     """The values that `data.counts` names, in pieces of `rows` cells (None: one piece), all of them checked.
 
     A matrix on disk is read once for the check, and again whenever its pieces are asked for.
-    weights: see Scale.measured, float64 [N]. Raises DataError, ConfigError.
+    weights: see Scale.measured, float64 [N]. Raises DataError.
     """
-    choice = config.counts
-    if not adata.n_obs or not (adata.n_vars or (adata.raw is not None and adata.raw.n_vars)):
-        raise DataError(f"{name_of(config)} holds no {'genes' if adata.n_obs else 'cells'}", field="data.path")
-    if config.values == "expression" and choice == "recover":
-        raise ConfigError(
-            "{field} is recover, which computes counts, but data.values is expression",
-            field="data.counts",
-            advice="set data.values to counts",
-        )
-    try:
-        if choice == "recover":
-            pieces, var, name, origin = _recovered(adata, rows)
-        else:
-            pieces, var, name = _matrix(adata, choice, rows)
-            origin = f"Counts are read from {name}."
-    except DataError as error:
-        advice = error.advice or _alternatives(adata, choice, config.values, rows)
-        raise DataError(error.problem, field="data.counts", advice=advice) from None
-    if config.values == "expression":
-        problem, scale = _expression_problem(pieces, adata.obs_names, var.index, name), None
-        origin = f"Expression values are read from {name} and used as they are."
-    else:
-        problem, scale = _judge_counts(pieces, adata.obs_names, var.index, name, weights)
-    if problem:
-        advice = _alternatives(adata, choice, config.values, rows)
+    problem, found = _examined(adata, config.counts, config.values, rows, weights)
+    if found is None:
+        advice = _alternatives(adata, config.counts, config.values, rows)
         raise DataError(problem, field="data.counts", advice=advice)
-    return Expression(lambda: (piece.astype(np.float32, copy=False) for piece in pieces()), var, origin, scale)
+    return found
 
 
 def genes_of(adata: AnnData, choice: str) -> pd.DataFrame:
@@ -108,27 +85,38 @@ def genes_of(adata: AnnData, choice: str) -> pd.DataFrame:
 
 
 def choices_that_hold(adata: AnnData, values: Values, rows: int | None = None) -> list[str]:
-    """The choices of `data.counts` with which `adata` gives such values; each is read to see whether it does.
-
-    rows: cells that are read at a time; None: all.
-    """
-    # AnnData 0.13 lists X among the layers, with the name None.
-    found = ["X"] * _has_x(adata) + ["raw"] * (adata.raw is not None)
-    found += [f"layer:{layer}" for layer in adata.layers if layer is not None]
-    found += ["recover"] * (values == "counts" and (_has_x(adata) or adata.raw is not None))
+    """The choices of `data.counts` with which `adata` gives such values; each is read to see whether it does."""
+    layers = [f"layer:{layer}" for layer in adata.layers if layer is not None]
+    found = ["X", "raw", *layers, *(["recover"] if values == "counts" else [])]
     return [choice for choice in found if _holds(adata, choice, values, rows)]
 
 
 def _holds(adata: AnnData, choice: str, values: Values, rows: int | None) -> bool:
+    return _examined(adata, choice, values, rows)[1] is not None
+
+
+def _examined(
+    adata: AnnData, choice: str, values: Values, rows: int | None, weights: np.ndarray | None = None
+) -> tuple[str, Expression | None]:
+    """What is wrong with a choice of `data.counts`, and its values where nothing is."""
+    scale = None
     try:
-        if choice == "recover":
-            return bool(_recovered(adata, rows))
-        pieces, var, name = _matrix(adata, choice, rows)
-        if values == "expression":
-            return _expression_problem(pieces, adata.obs_names, var.index, name) is None
-        return _judge_counts(pieces, adata.obs_names, var.index, name)[0] is None
-    except (DataError, ConfigError):
-        return False
+        if choice == "recover" and values == "counts":
+            pieces, var, name, origin = _recovered(adata, rows)
+        else:
+            pieces, var, name = _matrix(adata, choice, rows)
+            origin = f"Counts are read from {name}."
+    except DataError as error:
+        return error.problem, None
+    if values == "expression":
+        problem = _expression_problem(pieces, adata.obs_names, var.index, name)
+        origin = f"Expression values are read from {name} and used as they are."
+    else:
+        problem, scale = _judge_counts(pieces, adata.obs_names, var.index, name, weights)
+    if problem:
+        return problem, None
+    found = Expression(lambda: (piece.astype(np.float32, copy=False) for piece in pieces()), var, origin, scale)
+    return "", found
 
 
 def _alternatives(adata: AnnData, tried: str, values: Values, rows: int | None) -> str:
@@ -137,7 +125,7 @@ def _alternatives(adata: AnnData, tried: str, values: Values, rows: int | None) 
     if found:
         explained = {"recover": "recover (computes the integers from its log1p values)"}
         return f"set {{field}} to {' or '.join(explained.get(choice, choice) for choice in found)}"
-    own = "X" if tried == "recover" and adata.raw is None else "raw" if tried == "recover" else tried
+    own = tried if tried != "recover" else "X" if adata.raw is None else "raw"
     if values == "counts" and _holds(adata, own, "expression", rows):
         return "no matrix holds counts: add one, or set data.values to expression to use the values as they are"
     return f"no other matrix holds {values}; give data with {values}"
@@ -146,22 +134,19 @@ def _alternatives(adata: AnnData, tried: str, values: Values, rows: int | None) 
 def _matrix(adata: AnnData, choice: str, rows: int | None) -> tuple[Pieces, pd.DataFrame, str]:
     """The matrix that a choice of `data.counts` names, its genes, and its name in messages."""
     kind, _, layer = choice.partition(":")
-    name = {"X": "X", "raw": ".raw"}.get(choice, f"layer {layer!r}")
+    name = {"X": "X", "raw": ".raw", "layer": f"layer {layer!r}"}.get(kind, f"matrix {choice!r}")
     if choice == "X":
         found = adata.X if _has_x(adata) else None
     elif choice == "raw":
         found = None if adata.raw is None else adata.raw.X
-    elif kind == "layer" and layer:
-        found = adata.layers.get(layer)
-    else:
-        raise ConfigError(f"{{field}} is {choice!r}", field="data.counts", advice="use X, raw, layer:NAME or recover")
+    else:  # AnnData 0.13 lists X among the layers, with the name None
+        found = adata.layers.get(layer) if kind == "layer" and layer else None
     if found is None:
         raise DataError(f"The AnnData has no {name}")
-    pieces: Pieces = partial(csr_pieces, found, name, rows)
-    if rows is None:
-        whole = to_csr(found, name)
-        pieces = lambda: (whole,)  # noqa: E731
-    return pieces, genes_of(adata, choice), name
+    if rows is not None:
+        return partial(csr_pieces, found, name, rows), genes_of(adata, choice), name
+    whole = to_csr(found, name)
+    return lambda: (whole,), genes_of(adata, choice), name
 
 
 def _has_x(adata: AnnData) -> bool:
@@ -173,19 +158,15 @@ def _has_x(adata: AnnData) -> bool:
 
 def _recovered(adata: AnnData, rows: int | None) -> tuple[Pieces, pd.DataFrame, str, str]:
     pieces, var, name = _matrix(adata, "X" if adata.raw is None else "raw", rows)
-    counts: Pieces
-    if rows is None:
-        (values,) = pieces()
-        whole = recover_counts(values, adata.obs_names, name)
-        counts, error = (lambda: (whole.counts,)), whole.error
-    else:
-        how = recovery(pieces, adata.obs_names, name)
-        counts, error = (lambda: map(how.counts, pieces())), how.error
+    how = recovery(pieces, adata.obs_names, name)
     origin = (
         f"Counts are recovered from the log1p values in {name}; log1p of the counts, scaled per cell, "
-        f"gives those values back within {error:.1e}."
+        f"gives those values back within {how.error:.1e}."
     )
-    return counts, var, name, origin
+    if rows is None:
+        whole = how.counts(*pieces())
+        return lambda: (whole,), var, name, origin
+    return lambda: map(how.counts, pieces()), var, name, origin
 
 
 def _judge_counts(
@@ -229,7 +210,7 @@ def _judge_counts(
         float((np.abs(ratio - np.rint(ratio)) < 0.1).mean()) if ratio.size >= 50 else 0.0,
     )
     if stored == 0:
-        return f"{name} holds no value above 0" if len(genes) else f"{name} holds no genes", scale
+        return f"{name} holds no {'cells' if not len(cells) else 'value above 0' if len(genes) else 'genes'}", scale
     for reason in wrong:
         if reason in found:
             logged = " (it looks log-normalised)" if "whole" in reason and largest < 25 and not quarters else ""
@@ -268,7 +249,7 @@ def _expression_problem(pieces: Pieces, cells: pd.Index, genes: pd.Index, name: 
         if data.size and data.max() > largest:
             largest, most = data.max(), _named(values, int(data.argmax()), cells[first:], genes)
         first += values.shape[0]
-    for reason in (reason for reason in ("which is not finite", "which is negative") if reason in found):
+    for reason in sorted(found, reverse=True):  # not finite before negative
         return f"{name} has {found[reason]}, {reason}; multiplicities are finite and, unlike scaled data, not negative"
     if not most:
         return f"{name} holds only zeros"

@@ -19,36 +19,25 @@ from grn.errors import DataError
 
 
 @dataclass(frozen=True)
-class Recovered:
-    """counts: CSR float32 [C, N].   error: the largest |log1p(u c) - v|."""
-
-    counts: sparse.csr_matrix
-    error: float
-
-
-@dataclass(frozen=True)
 class Recovery:
-    """How the counts of a matrix are recovered, for any of its cells. rounding, error: of all its values."""
+    """How the counts of a matrix are recovered, for any of its cells.
+
+    rounding: the largest error of a stored value.   error: the largest |log1p(u c) - v|.
+    """
 
     rounding: float
     error: float
 
     def counts(self, values: sparse.csr_matrix) -> sparse.csr_matrix:
+        """Counts, CSR float32 [C, N], of the matrix or of some of its cells."""
         return _fit(values, self.rounding).counts
 
 
-def recover_counts(values: sparse.csr_matrix, cells, name: str) -> Recovered:
-    """Counts whose log1p gives `values`, CSR [C, N], within their stored precision in every cell. Raises DataError.
-
-    cells [C]: names of the cells.   name: of the matrix, for messages.
-    """
-    rounding = _rounding([values], name)
-    fit = _fit(values, rounding)
-    return Recovered(fit.counts, _checked([fit], rounding, cells, name).error)
-
-
 def recovery(pieces: Callable[[], Iterable[sparse.csr_matrix]], cells, name: str) -> Recovery:
-    """The same for a matrix in pieces of cells, which are read twice. Raises DataError."""
+    """How log1p of counts gives values, CSR [<= C, N] in pieces of cells, within their stored precision in every cell.
+
+    cells [C]: names of the cells.   name: of the matrix, for messages. Raises DataError.
+    """
     rounding = _rounding(pieces(), name)
     return _checked((_fit(piece, rounding) for piece in pieces()), rounding, cells, name)
 
@@ -101,7 +90,7 @@ def _checked(fits: Iterable[_Fit], rounding: float, cells, name: str) -> Recover
         largest = max(largest, float(fit.misses.max()))
         chances, values = chances + float(fit.chances.sum()), values + fit.chances.size
         before += len(fit.gap)
-    problem = None
+    problem = ""
     if gap > 0:
         problem = (
             f"{name} is not log1p of scaled counts: in cell {cells[worst]} a value differs from every whole multiple "
@@ -110,7 +99,7 @@ def _checked(fits: Iterable[_Fit], rounding: float, cells, name: str) -> Recover
     elif chances > 0.5 * values:
         problem = f"{name} is rounded so coarsely that any numbers could be log1p of counts"
     if problem:
-        raise DataError(problem, field="data.counts")
+        raise DataError(problem)
     return Recovery(rounding, largest)
 
 
@@ -131,8 +120,7 @@ def _rounding(pieces: Iterable[sparse.csr_matrix], name: str) -> float:
         rests = [float(np.abs(piece.data - np.round(piece.data, each)).max(initial=0)) for each in decimals]
         off = np.maximum(off, rests)
     if not fits or not 0 <= largest <= 50:
-        problem = f"{name} is not log1p of counts, which lie between 0 and 50, are finite and not all 0"
-        raise DataError(problem, field="data.counts")
+        raise DataError(f"{name} is not log1p of counts, which lie between 0 and 50, are finite and not all 0")
     loss = 4 * eps * max(largest, 1)
     for each, rest in zip(decimals, off, strict=True):
         if rest <= loss:

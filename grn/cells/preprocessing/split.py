@@ -98,17 +98,11 @@ def split_cells(
         split = Split(*(np.flatnonzero(np.isin(number, part)) for part in (once.train, once.validation, once.test)))
     else:
         split = _stratified(labels, validation_fraction, test_fraction, seed)
-    for name, part, fraction in (
-        ("validation", split.validation, validation_fraction),
-        ("test", split.test, test_fraction),
-    ):
-        if fraction > 0 and part.size == 0:
-            raise DataError(
-                f"No cell is left for {name}: {labels.size} cells with {np.unique(labels).size} labels are too few to "
-                "split, as a label with one or two cells is for training alone",
-                field="data.label_key",
-                advice="use more cells, or set {field} to a column with cell types or to null",
-            )
+    if (validation_fraction and not split.validation.size) or (test_fraction and not split.test.size):
+        problem = f"{labels.size} cells with {np.unique(labels).size} labels are too few to split, as a label with one "
+        problem += "or two cells is for training alone"
+        advice = "use more cells, or set {field} to a column with cell types or to null"
+        raise DataError(problem, field="data.label_key", advice=advice)
     return split
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from grn.errors import DataError, UserError, one_line
 
 
 @contextmanager
-def reading(path: Path, kind: str) -> Iterator[None]:
-    """Within it, what a library raises about `path` becomes a DataError with the library's message.
+def reading(what: str, advice: str = "copy or write it again", field: str | None = "data.path") -> Iterator[None]:
+    """Within it, whatever a library raises becomes a DataError, `what` with the library's message.
 
     A damaged file fails anywhere between HDF5, Zarr, NumPy, SciPy, pandas and AnnData, with errors of any type.
-    kind: what the file should be.
     """
     try:
         with warnings.catch_warnings():
@@ -24,7 +22,4 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     except Exception as problem:
         if isinstance(problem, (MemoryError, PermissionError, UserError)):  # the machine's fault, or a sentence already
             raise
-        advice = "copy or write it again"
-        raise DataError(
-            f"{path} cannot be read as {kind} ({one_line(problem)})", field="data.path", advice=advice
-        ) from problem
+        raise DataError(f"{what} ({one_line(problem)})", field=field, advice=advice) from problem

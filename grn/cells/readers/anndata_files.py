@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from grn.cells.simulated import TRUTH
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
-H5AD, ZARR = "an .h5ad file", "an AnnData .zarr folder"
 LARGE = ("/X", "/raw/X", "/layers/", "/obsm/", "/obsp/")  # what grows with the cells, and is no table
 UNREAD = ("/obsm", "/varm", "/obsp", "/varp", "/raw/varm")  # what training does not need
 
@@ -26,10 +25,14 @@ def read_h5ad(path: Path, config: DataConfig) -> AnnData:
     """All of the AnnData in an .h5ad file. Raises DataError for a damaged file."""
     import anndata
 
-    with reading(path, H5AD):
+    with _reading_h5ad(path):
         with h5py.File(path, "r") as file:
             _refuse_other(path, file)
         return anndata.read_h5ad(path)
+
+
+def _reading_h5ad(path: Path) -> AbstractContextManager[None]:
+    return reading(f"{path} cannot be read as an .h5ad file")
 
 
 @contextmanager
@@ -42,11 +45,11 @@ def h5ad_in_file(path: Path, config: DataConfig, *, everything: bool = True) -> 
     """
     from anndata.experimental import read_dispatched
 
-    with reading(path, H5AD):
+    with _reading_h5ad(path):
         path.open("rb").close()  # where reading is forbidden, this error names the file; HDF5's own does not
         file = h5py.File(path, "r")
     with file:
-        with reading(path, H5AD):
+        with _reading_h5ad(path):
             _refuse_other(path, file)
             modern = file.attrs.get("encoding-type") == "anndata"
             adata = read_dispatched(file, partial(_read_part, everything)) if modern else read_h5ad(path, config)
@@ -59,7 +62,7 @@ def read_zarr_folder(path: Path, config: DataConfig, *, everything: bool = True)
     import zarr
     from anndata.experimental import read_dispatched
 
-    with reading(path, ZARR):
+    with reading(f"{path} cannot be read as an AnnData .zarr folder"):
         store = zarr.open_group(path, mode="r")
         _refuse_other(path, store)
         _refuse_lost_chunks(store)
@@ -96,12 +99,9 @@ def _planted_edges(uns: Any) -> dict[str, Any]:
 
 def _refuse_other(path: Path, store: Any) -> None:
     """Raises DataError for a network, and for cells whose genes have no names (AnnData would number them)."""
-    problem = None
-    if "varp/grn" in store and "uns/grn/sign" in store:
-        problem = "is a network that grn wrote, and not cells"
-    elif "var" not in store:
-        problem = "has no table var, which names the genes"
-    if problem:
+    network = "varp/grn" in store and "uns/grn/sign" in store
+    if network or "var" not in store:
+        problem = "is a network that grn wrote, and not cells" if network else "has no table var, which names the genes"
         raise DataError(f"{path} {problem}", field="data.path", advice="give a file with cells")
 
 

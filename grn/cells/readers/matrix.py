@@ -9,7 +9,7 @@ import numpy as np
 from anndata.abc import CSCDataset, CSRDataset
 from scipy import sparse
 
-from grn.errors import DataError, one_line
+from grn.cells.readers import reading
 
 ROWS = 4096  # cells that are read from disk at a time
 STORED = 4_000_000  # numbers that are read from disk at a time where cells are wanted in pieces, if a piece has fewer
@@ -18,7 +18,7 @@ STORED = 4_000_000  # numbers that are read from disk at a time where cells are 
 def to_csr(values, where: str) -> sparse.csr_matrix:
     """`values` [C, N] as CSR with sorted indices, duplicate entries summed and no stored zeros. Always a copy.
 
-    where: the matrix's name in messages. Raises DataError for indices outside the matrix, as in damaged files.
+    where: its name in messages. Raises DataError for a damaged matrix.
     """
     blocks = list(csr_pieces(values, where))
     return blocks[0] if len(blocks) == 1 else sparse.vstack(blocks, format="csr")
@@ -27,20 +27,15 @@ def to_csr(values, where: str) -> sparse.csr_matrix:
 def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.csr_matrix]:
     """The same as consecutive pieces of `rows` cells, the last one shorter; None: of any size.
 
-    No more than a piece and what is read from the disk at a time is in memory, except that a column-wise matrix on disk
-    is read whole. Raises DataError, as to_csr.
+    Of a matrix on disk, a piece at a time is in memory, unless it is stored by columns.
     """
-    try:
+    with reading(f"{where} cannot be read", "make the matrix, or write it, again", field=None):
         for block in _blocks(values, rows):
             clean = _clean(block)
             if rows is None or clean.shape[0] <= rows:
                 yield clean
             else:
                 yield from (clean[start : start + rows] for start in range(0, clean.shape[0], rows))
-    except (OSError, ValueError, IndexError, KeyError, RuntimeError, TypeError) as problem:
-        raise DataError(
-            f"{where} cannot be read ({one_line(problem)})", advice="make the matrix, or write it, again"
-        ) from problem
 
 
 def locate(values: sparse.csr_matrix, entry: int) -> tuple[int, int]:
@@ -90,7 +85,7 @@ def _rows_of(values: CSRDataset, rows: int | None) -> Iterator[sparse.csr_matrix
 def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
     """The row (or column) pointers of a matrix on disk. Raises ValueError where they are impossible."""
     data, indices, indptr = (values.group[name] for name in ("data", "indices", "indptr"))
-    check_whole(indices, indptr)
+    check_kind(indices, indptr)
     ends = indptr[:]
     sizes = ends.size == values.shape[isinstance(values, CSCDataset)] + 1 and ends[-1] <= min(data.size, indices.size)
     if not sizes or ends[0] != 0 or (np.diff(ends) < 0).any():
@@ -100,21 +95,20 @@ def check_pointers(values: CSRDataset | CSCDataset) -> np.ndarray:
 
 def check_format(matrix: sparse.csr_matrix | sparse.csc_matrix) -> None:
     """Raises ValueError for positions outside a CSR or CSC matrix in memory."""
-    check_whole(matrix.indices, matrix.indptr)
+    check_kind(matrix.indices, matrix.indptr)
     matrix.check_format(full_check=True)
 
 
-def check_whole(*positions) -> None:
-    """Raises ValueError for indices or pointers that are not whole numbers."""
-    if kinds := [array.dtype for array in positions if array.dtype.kind not in "iu"]:
-        raise ValueError(f"its indices are of type {kinds[0]}, not whole numbers")  # SciPy would cut fractions off
+def check_kind(*positions, kinds: str = "iu") -> None:
+    """Raises ValueError for arrays of other kinds of numbers: SciPy would cut fractions of indices off."""
+    if odd := [array.dtype for array in positions if array.dtype.kind not in kinds]:
+        raise ValueError(f"it has values of type {odd[0]} where {'whole ' if kinds == 'iu' else ''}numbers belong")
 
 
 def _clean(block) -> sparse.csr_matrix:
     if not sparse.issparse(block):
         block = np.asarray(block)
-    if block.dtype.kind not in "fiu":
-        raise TypeError(f"it holds values of type {block.dtype}, not numbers")
+    check_kind(block, kinds="fiu")
     if sparse.issparse(block) and block.format in ("csr", "csc"):
         check_format(block)  # before a conversion uses these indices
     matrix = sparse.csr_matrix(block, copy=True, dtype=np.float64 if block.dtype.itemsize > 4 else np.float32)

@@ -1,4 +1,4 @@
-"""Which reader opens `data.path`: READERS by the ending of a file or folder, SCHEMES by the word before a colon.
+"""Which reader opens `data.path`: SOURCES by name, READERS by the ending of a file or folder.
 
 To add a file format:
 1. write grn/cells/readers/NAME.py with `read_NAME(path, config) -> AnnData`, which raises DataError for damaged files;
@@ -16,13 +16,14 @@ from typing import NoReturn
 
 from anndata import AnnData
 
+from grn.cells.readers import reading
 from grn.cells.readers.anndata_files import h5ad_in_file, read_h5ad, read_zarr_folder
 from grn.cells.readers.tenx import is_mtx_folder, read_mtx_folder, read_tenx_h5
 from grn.cells.readers.text_matrix import ENDINGS as TEXT_ENDINGS
 from grn.cells.readers.text_matrix import read_text
-from grn.cells.simulated import open_simulated
+from grn.cells.simulated import simulate
 from grn.config.schema import DataConfig
-from grn.errors import CellsNotStored, ConfigError, DataError, one_line
+from grn.errors import CellsNotStored, DataError
 from grn.io.tables import does_not_exist
 
 MEMORY = "memory:"
@@ -32,10 +33,7 @@ Reader = Callable[[Path, DataConfig], AnnData]
 
 
 def open_source(config: DataConfig) -> AnnData:
-    """The AnnData behind `data.path`, whole and in memory; its values, genes and labels are checked later.
-
-    Raises DataError, ConfigError.
-    """
+    """The AnnData behind `data.path`, whole and in memory; its contents are checked later. Raises DataError."""
     return _find(config)()
 
 
@@ -60,11 +58,8 @@ def name_of(config: DataConfig) -> str:
 
 def is_data_file(name: str) -> bool:
     """Whether a name can be that of cells: a source, the ending of a format, or a folder with a matrix."""
-    scheme, colon, _ = name.partition(":")
     reader = _reader(Path(name))
-    if reader is read_mtx_folder:
-        return is_mtx_folder(Path(name))
-    return reader is not None or bool(colon and scheme in SCHEMES)
+    return is_mtx_folder(Path(name)) if reader is read_mtx_folder else reader is not None or name in SOURCES
 
 
 def is_text(path: Path) -> bool:
@@ -73,23 +68,25 @@ def is_text(path: Path) -> bool:
 
 
 def _find(config: DataConfig) -> partial[AnnData]:
-    """What reads `data.path`. Raises DataError, ConfigError."""
-    scheme, colon, name = config.path.partition(":")
-    if colon and scheme in SCHEMES:
-        read: partial[AnnData] = partial(SCHEMES[scheme], name, config)
+    """What reads `data.path`. Raises DataError."""
+    if config.path in SOURCES:
+        read: partial[AnnData] = partial(SOURCES[config.path], config)
     else:
         path = Path(config.path)
         reader = _reader(path)
-        sources = f"{', '.join(f'scanpy:{name}' for name in DATASETS)} or simulated:"
-        if not path.exists():
-            raise DataError(does_not_exist(path, f"set {{field}} to a file or to {sources}"), field="data.path")
-        if reader is None:
-            advice = f"grn reads {', '.join(READERS)}, 10x folders, {sources}; convert it"
-            raise DataError(f"{path} has another format", field="data.path", advice=advice)
+        if reader is None or not path.exists():
+            sources = " or ".join(each for each in SOURCES if each != MEMORY)
+            problem = does_not_exist(path, f"set {{field}} to a file or to {sources}")
+            if path.exists():
+                problem = f"{path} has another format than {', '.join(READERS)}, a 10x folder, {sources}; convert it"
+            raise DataError(problem, field="data.path")
         read = partial(reader, path, config)
-    if config.orientation is not None and read.func is not read_text:
-        problem = f"{{field}} is {config.orientation}, but {config.path} is not a text file and needs none"
-        raise ConfigError(problem, field="data.orientation", advice="leave it out")
+    if (config.orientation is None) == (read.func is read_text):
+        what, advice = "is not a text file and needs none", "set {field} to null"
+        if read.func is read_text:
+            what = "is a text file, which does not say what its rows are"
+            advice = "set {field} to cells_by_genes (a row per cell) or genes_by_cells (a row per gene)"
+        raise DataError(f"{config.path} {what} ({{field}})", field="data.orientation", advice=advice)
     return read
 
 
@@ -98,8 +95,7 @@ def _reader(path: Path) -> Reader | None:
     return read_mtx_folder if path.is_dir() and found is not read_zarr_folder else found
 
 
-def _refuse_memory(name: str, config: DataConfig) -> NoReturn:
-    """Raises CellsNotStored: the cells of such a configuration are in no file that could be read again."""
+def _refuse_memory(config: DataConfig) -> NoReturn:
     raise CellsNotStored(
         f"{{field}} is {MEMORY!r}: the cells of this run were an AnnData in memory, which is not stored",
         field="data.path",
@@ -107,40 +103,25 @@ def _refuse_memory(name: str, config: DataConfig) -> NoReturn:
     )
 
 
-def _open_scanpy(name: str, config: DataConfig) -> AnnData:
-    """A data set that comes with scanpy. Raises DataError where there is none of that name, or a download fails."""
-    if name not in DATASETS:
-        known = ", ".join(f"scanpy:{each}" for each in DATASETS)
-        raise DataError(f"scanpy:{name} is not known", field="data.path", advice=f"choose one of {known}")
-    return DATASETS[name]()
-
-
-def _pbmc68k_reduced() -> AnnData:
+def _pbmc68k_reduced(config: DataConfig) -> AnnData:
     import scanpy
 
     return scanpy.datasets.pbmc68k_reduced()
 
 
-def _pbmc3k() -> AnnData:
+def _pbmc3k(config: DataConfig) -> AnnData:
     """Counts of the 2638 cells that scanpy's processed set labels, with those labels in obs["louvain"]."""
     import scanpy
 
-    try:
+    advice = "connect to the network, or use scanpy:pbmc68k_reduced, which needs no download"
+    with reading("scanpy:pbmc3k is downloaded when it is first used, and the download failed", advice):
         counts = scanpy.datasets.pbmc3k()
         labelled = scanpy.datasets.pbmc3k_processed()
-    except (OSError, ImportError) as problem:  # no network, no certificates, or a download that was cut short
-        raise DataError(
-            f"scanpy:pbmc3k is downloaded when it is first used, and the download failed ({one_line(problem)})",
-            field="data.path",
-            advice="connect to the network, or use scanpy:pbmc68k_reduced, which needs no download",
-        ) from problem
     kept = counts.obs_names[counts.obs_names.isin(labelled.obs_names)]
     cells = counts[kept].copy()
     cells.obs["louvain"] = labelled.obs["louvain"].loc[kept].to_numpy()
     return cells
 
-
-DATASETS: dict[str, Callable[[], AnnData]] = {"pbmc68k_reduced": _pbmc68k_reduced, "pbmc3k": _pbmc3k}
 
 # By the ending of the name, packed endings (.csv.gz) included. A folder with any other ending is read as a 10x folder.
 READERS: dict[str, Reader] = {
@@ -149,9 +130,10 @@ READERS: dict[str, Reader] = {
     ".zarr": read_zarr_folder,
     **dict.fromkeys(TEXT_ENDINGS, read_text),
 }
-# Sources without a file of the user's, `scheme:name`; the function takes the name.
-SCHEMES: dict[str, Callable[[str, DataConfig], AnnData]] = {
-    "memory": _refuse_memory,
-    "scanpy": _open_scanpy,
-    "simulated": open_simulated,
+# Sources without a file of the user's.
+SOURCES: dict[str, Callable[[DataConfig], AnnData]] = {
+    "scanpy:pbmc68k_reduced": _pbmc68k_reduced,
+    "scanpy:pbmc3k": _pbmc3k,
+    "simulated:": lambda config: simulate(config.simulated),
+    MEMORY: _refuse_memory,
 }

@@ -20,9 +20,8 @@ from scipy import sparse
 from scipy.io import mmread
 
 from grn.cells.readers import reading
-from grn.cells.readers.matrix import check_format, check_whole
+from grn.cells.readers.matrix import check_format, check_kind
 from grn.config.schema import DataConfig
-from grn.errors import DataError
 from grn.io.tables import unpacked
 
 NUMBERS = b"0123456789+-.eE \t\r\n"
@@ -32,15 +31,15 @@ MATRIX, BARCODES, FEATURES = ("matrix.mtx",), ("barcodes.tsv",), ("features.tsv"
 
 
 def read_tenx_h5(path: Path, config: DataConfig) -> AnnData:
-    """The genes of a feature-barcode matrix of Cell Ranger, any version, as _of_features. Raises DataError."""
-    with reading(path, "a 10x .h5 file"), h5py.File(path, "r") as file:
+    """The genes of a feature-barcode matrix of Cell Ranger, any version. Raises DataError."""
+    with reading(f"{path} cannot be read as a 10x .h5 file"), h5py.File(path, "r") as file:
         # `matrix` since Cell Ranger 3; before, one group for each genome, named after it.
         groups = [name for name, group in file.items() if {"barcodes", "indptr"} <= set(group)]
         if len(groups) != 1:
             raise ValueError(f"it holds {', '.join(file)}, and not one matrix with barcodes and indptr")
         group = file[groups[0]]
         data, indices, indptr = (group[name][:] for name in ("data", "indices", "indptr"))
-        check_whole(indices, indptr)
+        check_kind(indices, indptr)
         counts = sparse.csr_matrix((data, indices, indptr), shape=tuple(int(size) for size in group["shape"][:][::-1]))
         check_format(counts)  # before columns are chosen by these indices
         return _of_features(path, counts, _texts(group["barcodes"]), _features(group))
@@ -52,12 +51,10 @@ def is_mtx_folder(folder: Path) -> bool:
 
 
 def read_mtx_folder(folder: Path, config: DataConfig) -> AnnData:
-    """The genes of a 10x folder, as _of_features. Raises DataError."""
-    with reading(folder, "a 10x folder"):
-        barcodes = _table(_only(folder, BARCODES))
-        features = _table(_only(folder, FEATURES))
-        matrix_file = _only(folder, MATRIX)
-        with unpacked(matrix_file) as file:
+    """The genes of a 10x folder. Raises DataError."""
+    with reading(f"{folder} cannot be read as a 10x folder"):
+        barcodes, features = _table(_only(folder, BARCODES)), _table(_only(folder, FEATURES))
+        with unpacked(_only(folder, MATRIX)) as file:
             banner, _, rest = file.read().partition(b"\n")
         entries = b"\n".join(line for line in rest.split(b"\n") if not line.startswith(b"%"))
         strange = entries.translate(None, NUMBERS)  # SciPy would read 5x as 5
@@ -65,7 +62,7 @@ def read_mtx_folder(folder: Path, config: DataConfig) -> AnnData:
             rb"%%matrixmarket\s+matrix\s+coordinate\s+(integer|real)\s+general\s*", banner.lower()
         ):
             found = strange[:20] or banner[:60]
-            raise ValueError(f"{matrix_file.name} has {found!r} where a coordinate matrix of numbers has none")
+            raise ValueError(f"its matrix has {found!r} where a coordinate matrix of numbers has none")
         # Always read as real numbers: under the banner `integer`, SciPy would cut fractions off.
         matrix = sparse.coo_matrix(mmread(io.BytesIO(b"%%MatrixMarket matrix coordinate real general\n" + rest)))
         # genes.tsv has no types, a bare list only names.
@@ -79,36 +76,29 @@ def _of_features(path: Path, counts: sparse.csr_matrix, barcodes: np.ndarray, fe
     """The features that are genes, by symbol (by id where there is none), as AnnData.
 
     counts [C, F].   features: columns name, gene_ids, and where known feature_types, ...; all but the name go to var.
-    uns["grn_left_out"] has a sentence about the features that were left out. Raises DataError where none is a gene.
+    uns["grn_left_out"] has a sentence about the features that were left out. Raises ValueError where files do not fit.
     """
-    if counts.shape != (len(barcodes), len(features)):
-        raise ValueError(
-            f"its matrix has {counts.shape[1]} rows and {counts.shape[0]} columns, for {len(features)} features and "
-            f"{len(barcodes)} barcodes, so that files are mixed up or begin with a header"
-        )
     names = np.where(features["name"] == "", features["gene_ids"], features["name"])
     var = features.drop(columns="name").set_axis(pd.Index(names, dtype=object), axis=0)
-    uns = {}
-    if "feature_types" in var:
-        kept = (var["feature_types"] == GENES).to_numpy()
-        others = ", ".join(f"{kind}: {count}" for kind, count in Counter(var["feature_types"][~kept]).items())
-        if not kept.any():
-            advice = "give a matrix of gene counts"
-            raise DataError(f"{path} holds no features of type {GENES} ({others})", field="data.path", advice=advice)
-        if not kept.all():
-            left = f"{(~kept).sum()} of {len(kept)} features of {path} are not genes and are left out ({others})."
-            uns = {LEFT_OUT: left}
-            counts, var = counts[:, np.flatnonzero(kept)], var[kept]
-    return AnnData(counts, obs=pd.DataFrame(index=pd.Index(barcodes, dtype=object)), var=var, uns=uns)
+    adata = AnnData(counts, obs=pd.DataFrame(index=pd.Index(barcodes, dtype=object)), var=var)
+    kept = (var["feature_types"] == GENES).to_numpy() if "feature_types" in var else np.ones(len(var), dtype=bool)
+    if kept.all():
+        return adata
+    others = ", ".join(f"{kind}: {count}" for kind, count in Counter(var["feature_types"][~kept]).items())
+    if not kept.any():
+        raise ValueError(f"it holds no features of type {GENES} ({others})")
+    adata = adata[:, kept].copy()
+    adata.uns[LEFT_OUT] = (
+        f"{(~kept).sum()} of {len(kept)} features of {path} are not genes and are left out ({others})."
+    )
+    return adata
 
 
 def _only(folder: Path, names: tuple[str, ...]) -> Path:
     """The one file with one of these names, plain or .gz; of two, either could belong to the other files."""
     found = [path for name in names for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
     if len(found) != 1:
-        held = " and ".join(path.name for path in found) or f"no {' or '.join(names)} (or .gz)"
-        advice = "a 10x folder has one matrix.mtx, one barcodes.tsv and one features.tsv or genes.tsv"
-        raise DataError(f"{folder} holds {held}", field="data.path", advice=advice)
+        raise ValueError(f"it has {len(found)} files of the name {' or '.join(names)} (or .gz), not one")
     return found[0]
 
 
@@ -127,8 +117,7 @@ def _features(group: h5py.Group) -> pd.DataFrame:
     features = group["features"]
     ids = features["gene_id" if "gene_id" in features else "id"]  # features may be probes; gene_id is then the gene
     columns = {"name": features["name"], "gene_ids": ids, "feature_types": features["feature_type"]}
-    if "genome" in features:
-        columns["genome"] = features["genome"]
+    columns |= {"genome": features["genome"]} if "genome" in features else {}
     return pd.DataFrame({name: _texts(column) for name, column in columns.items()}, dtype=object)
 
 

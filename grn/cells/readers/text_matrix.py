@@ -11,6 +11,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TextIO
 
@@ -32,16 +33,10 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
     """A text file, plain or .gz, separated by tabs, commas, semicolons or spaces, as cells by genes.
 
     The header may lack the corner, as R writes it. Genes may repeat, cells may not. Names that are listed in
-    data.regulators and data.genes count as genes. Raises DataError, also where data.orientation is missing or wrong.
+    data.regulators and data.genes count as genes. Raises DataError, also where data.orientation is wrong.
     """
-    if config.orientation is None:
-        raise DataError(
-            f"{path} is a text file, which does not say what its rows are",
-            field="data.orientation",
-            advice="set {field} to cells_by_genes (a row per cell) or genes_by_cells (a row per gene)",
-        )
     known = {*listed_genes(config.regulators, "data.regulators"), *listed_genes(config.genes, "data.genes")}
-    with reading(path, "a matrix of text in UTF-8"):
+    with reading(f"{path} cannot be read as a matrix of text in UTF-8"):
         with unpacked(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
             rows, columns, values = _read(text)
         by_cells = config.orientation == "cells_by_genes"
@@ -52,8 +47,8 @@ def read_text(path: Path, config: DataConfig) -> AnnData:
         other = "genes_by_cells" if by_cells else "cells_by_genes"
         raise DataError(problem, field="data.orientation", advice=f"set {{field}} to {other}")
     adata = AnnData(values if by_cells else values.T.tocsr())
-    adata.obs = pd.DataFrame(index=pd.Index(cells, dtype=object))
-    adata.var = pd.DataFrame(index=pd.Index(genes, dtype=object))
+    # Afterwards, as AnnData would warn of genes that repeat.
+    adata.obs, adata.var = (pd.DataFrame(index=pd.Index(names, dtype=object)) for names in (cells, genes))
     return adata
 
 
@@ -67,8 +62,6 @@ def _read(file: TextIO) -> tuple[list[str], list[str], sparse.csr_matrix]:
     for line, fields in lines:
         if not names and len(fields) >= len(header):  # a header without its corner has one field less than the rows
             columns = [name.strip() for name in header[len(header) + 1 - len(fields) :]]
-        if len(fields) != len(columns) + 1 or len(fields) < 2:
-            raise ValueError(f"line {line} has {len(fields)} fields where {len(columns) + 1} are expected")
         names.append(fields[0].strip())
         values = _numbers(line, fields[1:], columns)
         stored = np.flatnonzero(values)
@@ -87,31 +80,29 @@ def _lines(file: TextIO) -> Iterator[tuple[int, list[str]]]:
     above, first = next(((number, line) for number, line in enumerate(file, 1) if line.strip()), (1, ""))
     separator = "\t" if "\t" in first else max(",; ", key=first.count)
     above -= 1
-    reader = csv.reader(_again(first, file), delimiter=separator, skipinitialspace=True, strict=True)
+    reader = csv.reader(chain([first], file), delimiter=separator, skipinitialspace=True, strict=True)
     for fields in reader:
         if fields and fields != [""]:
             yield above + reader.line_num, fields
 
 
-def _again(first: str, file: TextIO) -> Iterator[str]:
-    yield first
-    yield from file
-
-
 def _numbers(line: int, fields: Sequence[str], columns: Sequence[str]) -> np.ndarray:
     """A row as finite float64. Raises ValueError."""
+    read = _number if "_" in "".join(fields) else float  # Python reads 1_0 as 10
     try:
-        values = np.fromiter(map(float, fields), np.float64, len(fields))
+        values = np.fromiter(map(read, fields), np.float64, len(fields))
     except ValueError:
-        values = np.array([_number(field) for field in fields])
-    if "_" in "".join(fields):  # Python reads 1_0 as 10
         values = np.array([_number(field) for field in fields])
     with np.errstate(over="ignore"):
         finite = np.isfinite(values.astype(np.float32))
-    if not finite.all():
+    fits = len(fields) == len(columns) > 0
+    if fits and finite.all():
+        return values
+    problem = f"line {line} has {len(fields) + 1} fields where {len(columns) + 1} are expected"
+    if fits:
         first = int(finite.argmin())
-        raise ValueError(f"line {line}: column {columns[first]!r} is {fields[first]!r}, which is not a finite number")
-    return values
+        problem = f"line {line}: column {columns[first]!r} is {fields[first]!r}, which is not a finite number"
+    raise ValueError(problem)
 
 
 def _number(text: str) -> float:

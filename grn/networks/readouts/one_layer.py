@@ -55,17 +55,12 @@ class LayerChoice:
             number = getattr(self, field)
             if number is not None and not 0 <= number < count:
                 raise ConfigError("{field} is " + f"{number}, and this model has 0 to {count - 1}", field=field)
-        if self.head is None and self.value in ("score", "weight"):
+        of_one_head = self.value in ("score", "weight")  # in a mean over heads, signs mean nothing
+        if (of_one_head and self.head is None) or (self.value == "score" and self.layer):
             raise ConfigError(
-                "{field} " + f"{self.value!r} has signs, which mean nothing in a mean over heads",
+                "{field} " + f"{self.value!r} is read of one head" + " of layer 0" * (self.value == "score"),
                 field="value",
-                advice="choose a head, or the value 'absolute' or 'effect'",
-            )
-        if self.value == "score" and self.layer:
-            raise ConfigError(
-                "{field} 'score' is of layer 0, as later layers read what the cell is",
-                field="value",
-                advice="choose layer 0 or 'weight'",
+                advice="choose one, or the value 'absolute' or 'effect'",
             )
 
 

@@ -87,10 +87,6 @@ def test_every_process_has_its_own_part_of_a_replica(replicas, parts):
     assert sorted(rank for group in processes[0].ranks() for rank in group) == list(range(world))
 
 
-def test_one_process_has_all_cells_and_genes():
-    assert ParallelRank.of(0, 1, 1) == ParallelRank() and ParallelRank().ranks() == [[0]]
-
-
 def test_groups_are_whole():
     with pytest.raises(ConfigError, match=r"trainer\.gene_parallel 2 does not divide the number of processes.*, 3;"):
         ParallelRank.of(0, 3, 2)

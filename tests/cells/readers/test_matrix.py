@@ -9,17 +9,16 @@ from scipy import sparse
 
 from grn.cells.load import load_cells
 from grn.cells.readers import matrix
-from grn.cells.readers.matrix import locate, to_csr
+from grn.cells.readers.matrix import to_csr
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
 FORMATS = {"dense": lambda x: x.toarray(), "csr": sparse.csr_matrix, "csc": sparse.csc_matrix}
 
 
-@pytest.mark.parametrize("backed", [False, True])
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("counts", ["X", "raw", "layer:umi"])
-def test_every_format_gives_the_same_cells(adata, write, monkeypatch, form, backed, counts):
+def test_every_format_gives_the_same_cells(adata, write, monkeypatch, form, counts):
     monkeypatch.setattr(matrix, "ROWS", 7)  # several blocks, the last one short
     expected, _ = load_cells(DataConfig(path=write(adata, "plain.h5ad"), label_key="label"))
     stored = adata.copy()
@@ -29,7 +28,7 @@ def test_every_format_gives_the_same_cells(adata, write, monkeypatch, form, back
         stored.raw = stored
         stored.X = stored.X * 0.5
     path = write(stored)
-    found, _ = load_cells(DataConfig(path=path, counts=counts, backed=backed, label_key="label"))
+    found, _ = load_cells(DataConfig(path=path, counts=counts, label_key="label"))
     assert found.multiplicity.dtype == np.float32
     np.testing.assert_array_equal(found.multiplicity.toarray(), expected.multiplicity.toarray())
     np.testing.assert_array_equal(found.labels, expected.labels)
@@ -37,30 +36,15 @@ def test_every_format_gives_the_same_cells(adata, write, monkeypatch, form, back
     assert found.target_total == expected.target_total
 
 
-def test_duplicate_entries_add_and_stored_zeros_go():
-    twice = sparse.csr_matrix(([1.0, 2.0, 0.0, 4.0], [2, 2, 0, 1], [0, 3, 4]), shape=(2, 3))
-    clean = to_csr(twice, "X")
-    np.testing.assert_array_equal(clean.toarray(), [[0, 0, 3], [0, 4, 0]])
-    assert clean.nnz == 2
-    assert twice.nnz == 4, "the caller's matrix stays as it was"
-
-
-def test_locate_skips_cells_without_values():
-    values = sparse.csr_matrix(np.array([[0, 0, 0], [0, 0, 5], [0, 0, 0], [7, 0, 0]]))
-    assert locate(values, 0) == (1, 2)
-    assert locate(values, 1) == (3, 0)
-
-
-@pytest.mark.parametrize("backed", [False, True])
 @pytest.mark.parametrize("form", ["csr", "csc"])
 @pytest.mark.parametrize("index", [12345, -3])
-def test_an_index_outside_the_matrix_is_refused(adata, write, form, backed, index):
+def test_an_index_outside_the_matrix_is_refused(adata, write, form, index):
     adata.X = FORMATS[form](adata.X)
     path = write(adata)
     with h5py.File(path, "r+") as file:
         file["X/indices"][3] = index
     with pytest.raises(DataError, match="cannot be read"):
-        load_cells(DataConfig(path=path, backed=backed))
+        load_cells(DataConfig(path=path))
 
 
 def test_row_pointers_that_go_back_are_refused(adata, write):
@@ -71,8 +55,7 @@ def test_row_pointers_that_go_back_are_refused(adata, write):
         load_cells(DataConfig(path=path))
 
 
-@pytest.mark.parametrize("backed", [False, True])
-def test_flipped_bytes_are_refused_or_leave_counts(adata, write, tmp_path, backed):
+def test_flipped_bytes_are_refused_or_leave_counts(adata, write, tmp_path):
     path = write(adata)
     whole = Path(path).read_bytes()
     with h5py.File(path) as file:
@@ -84,7 +67,7 @@ def test_flipped_bytes_are_refused_or_leave_counts(adata, write, tmp_path, backe
         flipped[chunk.byte_offset + generator.integers(100)] ^= 1 << generator.integers(8)
         (tmp_path / "flipped.h5ad").write_bytes(flipped)
         try:
-            config = DataConfig(path=str(tmp_path / "flipped.h5ad"), multiplicity="counts", backed=backed)
+            config = DataConfig(path=str(tmp_path / "flipped.h5ad"), multiplicity="counts")
             values = load_cells(config)[0].multiplicity
         except DataError:
             refused += 1
@@ -94,17 +77,16 @@ def test_flipped_bytes_are_refused_or_leave_counts(adata, write, tmp_path, backe
     assert refused > 10
 
 
-@pytest.mark.parametrize("backed", [False, True])
 @pytest.mark.parametrize("array", ["indices", "indptr"])
 @pytest.mark.parametrize("change", [lambda x: x + 0.5, lambda x: x.astype("S4")], ids=["fractions", "texts"])
-def test_indices_that_are_no_whole_numbers_are_refused(adata, write, backed, array, change):
+def test_indices_that_are_no_whole_numbers_are_refused(adata, write, array, change):
     path = write(adata)
     with h5py.File(path, "r+") as file:
         values = file[f"X/{array}"][:]
         del file[f"X/{array}"]
         file[f"X/{array}"] = change(values)
     with pytest.raises(DataError, match="cannot be read") as refused:
-        load_cells(DataConfig(path=path, backed=backed))
+        load_cells(DataConfig(path=path))
     assert "\n" not in str(refused.value)
 
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from grn.cells.load import load_cells
-from grn.cells.readers import registry
 from grn.cells.readers.registry import open_source, source_in_file
-from grn.config.schema import DataConfig, SimulatedConfig
+from grn.config.schema import DataConfig
 from grn.errors import DataError
 
 
@@ -62,17 +61,6 @@ def test_a_file_that_may_not_be_read_is_named(adata, write):
         load_cells(DataConfig(path=str(path)))
 
 
-def test_simulated_is_seeded_by_its_own_fields():
-    one, same, other = (
-        open_source(
-            DataConfig(path="simulated:", simulated=SimulatedConfig(cells=20, genes=15, regulators=4, seed=seed))
-        )
-        for seed in (1, 1, 2)
-    )
-    assert (one.X != same.X).nnz == 0
-    assert (one.X != other.X).nnz > 0
-
-
 def test_pbmc3k_keeps_labelled_cells_in_the_order_of_the_counts(adata, monkeypatch):
     processed = adata[["cell7", "cell3", "cell20"]].copy()
     processed.obs["louvain"] = ["B", "NK", "T"]
@@ -96,12 +84,6 @@ def _stub_scanpy(monkeypatch, **datasets):
     stub = types.ModuleType("scanpy")
     stub.datasets = types.SimpleNamespace(**datasets)
     monkeypatch.setitem(sys.modules, "scanpy", stub)
-
-
-def test_a_new_format_is_one_entry(adata, monkeypatch, tmp_path):
-    monkeypatch.setitem(registry.READERS, ".mine", lambda path, config: adata)
-    (tmp_path / "cells.mine").touch()
-    assert open_source(DataConfig(path=str(tmp_path / "cells.mine"))) is adata
 
 
 @pytest.mark.parametrize("load", [open_source, load_cells])

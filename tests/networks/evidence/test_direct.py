@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -79,13 +78,6 @@ def test_the_share_of_counting_is_what_the_best_estimate_of_a_level_takes_from_t
         torch.testing.assert_close(best, expected, atol=0.01, rtol=0)
 
 
-def test_the_share_is_bounded_and_0_where_nothing_varies():
-    m = torch.zeros(5, 3)
-    m[:, 0] = torch.arange(5.0)
-    found = share_of_counting(m, torch.full((5,), 0.2), torch.tensor([100.0, 1.0, 0.0]), torch.zeros(3, 3))
-    torch.testing.assert_close(found, torch.tensor([MOST, 0.0, 0.0]))
-
-
 @given(seed=st.integers(0, 2**32 - 1))
 def test_direct_effects_lie_between_0_and_the_total(seed):
     generator = torch.Generator().manual_seed(seed)
@@ -105,14 +97,3 @@ def test_other_units_of_the_regulators_change_the_slopes_alone():
     total, paths = chain(0.3)
     factor = torch.tensor([2.0, 0.5, 3.0], dtype=torch.float64)
     torch.testing.assert_close(paths.in_units(factor).direct(total * factor), paths.direct(total) * factor)
-
-
-def test_a_table_says_how_much_of_an_edge_is_indirect():
-    total = np.array([[0.0, 0.5], [0.4, 0.0], [0.3, 0.2]], np.float32)
-    from grn.networks.readouts.effect import Effects
-
-    found = Effects(total, total * np.array([[1, 0.25], [1, 1], [0, 1]], np.float32))
-    np.testing.assert_allclose(found.indirect, [[0, 0.75], [0, 0], [1, 0]])
-    assert (
-        Effects.of(total, None).indirect is None and Effects.of(total, None).total_weight(torch.ones(2), [0, 1]) is None
-    )

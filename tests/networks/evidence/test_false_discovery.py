@@ -9,19 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from grn.networks.evidence import false_discovery
 from grn.networks.evidence.false_discovery import (
-    Evidence,
     benjamini_hochberg,
     edge_evidence,
     local_rates,
     null_share,
     p_values,
     q_values,
-    regulator_factor,
-    with_evidence,
 )
-from grn.networks.weights import Network
 from grn.regulation.knockoffs import KnockoffFit
 
 TARGETS, REGULATORS, EDGES = 100, 20, 150
@@ -118,45 +113,6 @@ def test_local_rates_are_the_share_of_false_edges_around_a_weight():
     assert rate[np.abs(weight) < 1].mean() > 0.8 and rate[np.abs(weight) > 5].max() < 0.05
 
 
-def test_a_sample_of_many_weights_gives_about_the_same_rates(monkeypatch):
-    weight, null = torch.as_tensor(np.random.default_rng(5).standard_normal((2, 20_000)))
-    weight[::5] *= 8
-    whole = local_rates(weight, null)
-    monkeypatch.setattr(false_discovery, "SMOOTHED", 5_000)
-    sampled = local_rates(weight, null)
-    assert 0 < (sampled - whole).abs().mean() < 0.05
-    assert len(local_rates(torch.zeros(0), null)) == 0
-
-
-def evidence(seed: int) -> Evidence:
-    q, confidence, factor = np.random.default_rng(seed).random((3, 6, 3))
-    return Evidence(q, 0.5 + confidence / 2, factor)
-
-
-def drawn_network(levels_follow: bool) -> Network:
-    weight, within, first, second = np.random.default_rng(0).standard_normal((4, 6, 3))
-    unknown = np.full((6, 3), 0.5)
-    return Network(weight if levels_follow else within, {"a": first, "b": second}, unknown, within)
-
-
-def test_weights_within_are_multiplied_by_their_factor():
-    network, together, of_states = drawn_network(False), evidence(1), [evidence(2), evidence(3)]
-    found = with_evidence(network, together, of_states)
-    assert found.weight is found.within, "levels do not count"
-    np.testing.assert_allclose(found.within, network.within * together.factor)
-    assert found.confidence is together.confidence and found.q is together.q
-    for (name, weight), own in zip(network.by_type.items(), of_states, strict=True):
-        np.testing.assert_allclose(found.by_type[name], weight * own.factor)
-        assert found.type_confidence[name] is own.confidence and found.type_q[name] is own.q
-
-
-def test_where_levels_follow_all_weights_are_multiplied_by_the_factor_within():
-    network, together = drawn_network(True), evidence(1)
-    found = with_evidence(network, together, [evidence(2), evidence(3)])
-    np.testing.assert_allclose(found.within, network.within * together.factor)
-    np.testing.assert_allclose(found.weight, network.weight * together.factor)
-
-
 def knockoff_fit(slopes: np.ndarray, null_slopes: np.ndarray) -> KnockoffFit:
     """Of slopes [K, N, R] in states of equal size, in which all regulators vary alike."""
     ones = torch.ones(slopes.shape[0], slopes.shape[2], dtype=torch.float64)
@@ -177,11 +133,3 @@ def test_an_edge_of_other_states_counts_for_more_than_a_pair_without_any_edge():
     np.testing.assert_allclose(first.confidence[-1], first.confidence[-1, 0])
     assert first.factor[-1, :5].min() > 3 * first.factor[-1, 5:].max()
     assert (of_states[1].factor <= of_states[1].confidence).all()
-
-
-def test_a_regulator_with_many_certain_edges_counts_for_more_and_none_for_nothing():
-    confidence = np.full((10, 3), 0.5)
-    confidence[:, 1], confidence[:5, 2] = 1.0, 1.0
-    none, half, every = regulator_factor(confidence)[[0, 2, 1]]
-    assert 0 < none < half < every == 1
-    assert regulator_factor(np.full((10, 3), 0.5)).std() == 0, "where nothing is known, all count alike"

@@ -92,15 +92,6 @@ def present(bags: Bags) -> Bags:
     return Bags(genes, bags.multiplicity[cells, genes], offsets, bags.basal)
 
 
-@pytest.mark.parametrize("regulators", [REGULATORS, None])
-def test_packed_bags_of_all_genes_are_dense_ones(make_model, make_bags, regulators):
-    model, bags = make_model(regulators=regulators), make_bags()
-    columns = np.arange(12) if regulators is None else regulators
-    whole = attention_layers(model, [bags], columns)
-    for found, expected in zip(attention_layers(model, [bags.pack()], columns), whole, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
-
-
 def test_packed_bags_average_over_the_cells_that_list_the_target(make_model, make_bags):
     """A cell's weights do not depend on which absent genes its bag lists."""
     model, bags = make_model(), make_bags()

@@ -1,14 +1,11 @@
 """The effect read-out against the predictions of the regulation layers."""
 
 import numpy as np
-import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
-from grn.networks.readouts.effect import OF_LEVELS, effect_network, level_correlation, presence
+from grn.networks.readouts.effect import OF_LEVELS, effect_network, level_correlation
 from grn.networks.weights import balanced
 
 REGULATORS = np.array([0, 3, 5])
@@ -102,23 +99,6 @@ def test_between_is_the_correlation_of_levels_over_cells(make_regulation, cells)
     off = np.ones((12, 3), bool)
     off[REGULATORS, [0, 1, 2]] = False
     assert (network.between[~off] == 0).all() and (network.between[off] != 0).all()
-
-
-@given(st.floats(0, 1e3), st.floats(0, 1e3), st.floats(1e-2, 1e2))
-def test_presence_grows_to_one_at_half_of_the_usual_sd(one, other, usual):
-    sds = torch.tensor([[0.0], [min(one, other)], [max(one, other)], [usual / 2], [usual / 4]])
-    nothing, less, more, half, quarter = presence(sds, torch.tensor([usual]))[:, 0].tolist()
-    assert nothing == 0 and half == 1 and quarter == pytest.approx(0.5, abs=1e-6)
-    assert 0 <= less <= more <= 1
-
-
-def test_a_regulator_that_a_state_never_has_does_nothing_there(make_regulation, cells):
-    values, basal = cells
-    states = torch.eye(2, dtype=torch.float64)[[1, 0, 1, 0, 1, 0, 1]]
-    values[states[:, 0] > 0, 1] = 0
-    layer = make_regulation(states=2)
-    found = effect_network(Regulation(layer, layer), values, basal, states, LEVELS)
-    assert (found.by_type["0"][:, 1] == 0).all() and np.abs(found.by_type["1"][:, 1]).max() > 0
 
 
 def test_a_regulator_that_never_varies_has_no_effect(make_regulation, cells):

@@ -9,8 +9,7 @@ import torch
 from safetensors.numpy import load_file
 
 from flashsign import edge_weights
-from grn import export, load, read_network
-from grn.errors import ConfigError, DataError
+from grn import load, read_network
 from grn.model.transformer import EPS
 from grn.networks.readouts.block_attention import attention_layers
 from grn.networks.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
@@ -85,14 +84,6 @@ def test_a_type_of_cells_has_a_mean_of_its_own(tiny_run, tmp_path):
     np.testing.assert_allclose(held[rows, columns], as_configured["weight"], rtol=1e-4)
 
 
-def test_weights_without_signs_are_written_without_them(tiny_run, tmp_path):
-    table = read_network(tiny_run, layer=0)
-    with pytest.raises(DataError, match="mean nothing"):
-        export(table, tmp_path / "x.gmt", format="gmt", quiet=True)
-    export(table, tmp_path / "x.cyjs", format="cytoscape", quiet=True)
-    assert "raises" not in (tmp_path / "x.cyjs").read_text()
-
-
 @pytest.mark.parametrize("attention", ["softmax", "squared_relu"])
 def test_normalisers_without_negative_weights_know_no_turned_signs(make_model, make_bags, attention, flip, request):
     """Turning q (with its message) or k (with its value) makes another model of them: sizes are all that there is."""
@@ -117,18 +108,3 @@ def test_the_mean_is_that_of_weights_written_out(make_model, make_bags):
     weights[REGULATORS, range(3)] = 0
     found = read_layer(model, LayerChoice(1, 2, "weight"), [bags], REGULATORS)
     np.testing.assert_allclose(found, weights, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("choice", "field"),
-    [
-        ((2, None, "absolute"), "layer"),
-        ((0, 4, "absolute"), "head"),
-        ((0, None, "weight"), "value"),
-        ((1, 0, "score"), "value"),
-    ],
-)
-def test_what_cannot_be_read_of_a_layer_is_refused(choice, field, make_model):
-    with pytest.raises(ConfigError) as caught:
-        LayerChoice(*choice).check(make_model())
-    assert caught.value.field == field

@@ -94,14 +94,6 @@ def test_the_network_is_the_mean_of_differences_over_readable_bags(make_model, c
     assert (np.delete(found.weight, REGULATORS, axis=0) != 0).all()
 
 
-@pytest.mark.parametrize("network", [jacobian_network, knockout_network])
-def test_one_regulator_alone_has_weights(make_model, csr_cells, network):
-    model, (multiplicity, labels) = make_model(regulators=(3,)), csr_cells
-    chosen = sample_cells(labels, 1, cells=24, fraction=0.1, batch=8, seed=0)
-    found = network(model, multiplicity, chosen, CELLS_OF_TYPE, np.array([3]))
-    assert (np.delete(found.weight, 3, axis=0) != 0).all() and found.weight[3] == 0
-
-
 @pytest.mark.parametrize("value", [0.0, 2.0])
 def test_a_regulator_that_never_varies_has_no_weight(make_model, csr_cells, value):
     """Neither one that no cell has nor one with the same value in all; the sd of both is 1 by convention.
@@ -217,40 +209,6 @@ def pair_mean(values, readable=None) -> PairMean:
     return mean
 
 
-def test_pair_means_leave_unreadable_values_out():
-    mean = pair_mean([[[1.0, np.nan]], [[3.0, 5.0]], [[8.0, 7.0]]], [[[1, 0]], [[1, 1]], [[0, 1]]])
-    np.testing.assert_array_equal(mean.mean(), [[2.0, 6.0]])
-    np.testing.assert_array_equal(pair_mean([[[1.0, 2.0]]], [[[True, False]]]).mean(), [[1.0, np.nan]])
-
-
-def test_columns_and_batches_add_up():
-    values = np.arange(24.0).reshape(4, 2, 3)
-    mean = PairMean(2, 3)
-    for bags in (slice(0, 1), slice(1, 4)):
-        for columns in (slice(0, 2), slice(2, 3)):
-            part = values[bags][:, :, columns]
-            mean.add(part, np.ones(part.shape, bool), columns)
-    np.testing.assert_allclose(mean.mean(), values.mean(0))
-
-
-def test_types_are_weighted_by_their_number_of_cells(unbalanced):
-    """Type 0: mean 2 of 30 cells; type 1: mean -6 of 10 cells. In units of 10."""
-    means = {0: pair_mean([[[1.0]], [[3.0]]]), 1: pair_mean([[[-6.0]], [[-6.0]]])}
-    found = average(means, {0: 30, 1: 10}, np.array([[10.0]]), NO_SELF)
-    assert found.weight.tolist() == [[0.0]]
-    found = average(means, {0: 50, 1: 10}, np.array([[10.0]]), NO_SELF)
-    np.testing.assert_allclose(found.weight, [[10 * (50 * 2 - 10 * 6) / 60]])
-    assert {label: weight.tolist() for label, weight in found.by_type.items()} == {"0": [[20.0]], "1": [[-60.0]]}
-    assert found.confidence.tolist() == [[0.5]], "two of the four bags are positive, as the mean is"
-
-
-def test_unlabelled_cells_count_without_being_a_type(unbalanced):
-    means = {-1: pair_mean([[[4.0]]]), 2: pair_mean([[[1.0]]])}
-    found = average(means, {-1: 1, 2: 2}, np.ones((1, 1)), NO_SELF)
-    np.testing.assert_allclose(found.weight, [[2.0]])
-    assert list(found.by_type) == ["2"]
-
-
 def test_a_pair_that_is_unreadable_in_a_type_takes_its_mean_over_the_others(unbalanced):
     """[target 0: readable in both; target 1: only in type 1; target 2: nowhere]."""
     first = pair_mean([[[1.0], [99.0], [99.0]]], [[[True], [False], [False]]])
@@ -259,12 +217,6 @@ def test_a_pair_that_is_unreadable_in_a_type_takes_its_mean_over_the_others(unba
     np.testing.assert_allclose(found.weight, [[2.5], [5.0], [0.0]])
     np.testing.assert_allclose(found.by_type["0"], [[1.0], [5.0], [0.0]])
     np.testing.assert_allclose(found.by_type["1"], [[3.0], [5.0], [0.0]])
-
-
-def test_self_pairs_are_no_edges(unbalanced):
-    means = {0: pair_mean(np.ones((1, 3, 2)))}
-    found = average(means, {0: 1}, np.ones((3, 2)), np.array([0, 2]))
-    assert found.weight.tolist() == found.by_type["0"].tolist() == [[0, 1], [1, 1], [1, 0]]
 
 
 def test_confidence_is_the_share_of_bags_with_the_sign_of_the_mean(unbalanced):

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from grn.networks import weights as network_weights
-from grn.networks.file_formats import (
+from grn.networks.run_files import (
     RESERVED,
     edge_table,
     edges_by_type,
@@ -73,13 +73,6 @@ def as_anndata(classes=LABELS, top_k=None, read=None, cells=4, readout="jacobian
         about={"model_hash": "abc", "version": "0"},
         var_names=var_names,
     )
-
-
-def test_other_names_of_the_genes_stand_beside_them(tmp_path):
-    assert "var_name" not in as_anndata().var
-    names = [f"ENSG{number}" for number in range(len(GENES))]
-    as_anndata(var_names=names).write_h5ad(tmp_path / "network.h5ad")
-    assert list(anndata.read_h5ad(tmp_path / "network.h5ad").var["var_name"]) == names
 
 
 @given(st.lists(st.text(max_size=8) | st.sampled_from(LABELS), unique=True))
@@ -207,14 +200,6 @@ def test_the_strongest_are_first_in_a_stable_order(weight, top_k, sorted_at_once
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(network_weights, "SORTED", sorted_at_once)
         np.testing.assert_array_equal(strongest(weight, top_k), expected)
-
-
-def test_the_edge_table_has_every_candidate_once_and_no_self_loop():
-    edges = edge_table(network(), GENES, REGULATORS, None)
-    assert list(edges.columns) == COLUMNS
-    assert len(edges) == 5 * 2 - 2
-    assert (edges["source"] != edges["target"]).all()
-    assert (np.diff(edges["weight"].abs()) <= 0).all()
 
 
 def test_every_column_of_an_edge_is_about_that_edge():

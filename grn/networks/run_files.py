@@ -15,7 +15,7 @@ from grn.config.files import load_config
 from grn.errors import DataError, RunFolderError, nearest
 from grn.io.atomic import replacing_file
 from grn.io.h5ad import write_anndata
-from grn.io.run_folder import CONFIG, MODEL_HASH, no_such_run, refuse_cut_off, refuse_mixed_parts
+from grn.io.run_folder import CONFIG, MODEL_HASH, refuse_cut_off, refuse_mixed_parts
 from grn.io.tables import read_edge_table
 from grn.networks.run_readouts import Networks
 from grn.networks.signed_network import read_about
@@ -200,8 +200,6 @@ def read_edges(folder: Path, cell_type: str | None = None) -> tuple[pd.DataFrame
 
     cell_type: of this type alone. Raises RunFolderError, DataError.
     """
-    if not folder.is_dir():
-        raise RunFolderError(no_such_run(folder, "give a run folder."))
     refuse_cut_off(folder, PARTS)
     refuse_mixed_parts(folder)
     for name in (*PARTS, BY_TYPE):
@@ -222,14 +220,8 @@ def refuse_unknown_type(name: str, known: Iterable[str]) -> None:
     known = list(map(str, known))
     if name in known:
         return
-    if not known:
-        raise DataError(
-            "{field} is " + f"{name!r}, but there is one network for all cells: they have no labels, and no states "
-            "were found",
-            field="cell_type",
-        )
     near = nearest(name, known)
-    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, known))}"
+    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, known)) or 'no types at all'}"
     raise DataError(f"There is no cell type {name!r}", field="cell_type", advice=hint)
 
 
