@@ -43,8 +43,8 @@ from grn.config.files import change_config
 from grn.config.schema import Config
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Attention
-from grn.networks.run_files import edge_table
 from grn.networks.readouts.one_layer import LayerChoice, read_layer
+from grn.networks.run_files import edge_table
 from grn.networks.run_readouts import whole_bags
 from grn.networks.weights import Network
 from grn.training.run import train

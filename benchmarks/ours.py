@@ -27,8 +27,8 @@ from grn.config.schema import Config
 from grn.io.h5ad import write_anndata
 from grn.messages import Say, silent
 from grn.model.signed.regulation import Regulation
-from grn.networks.run_files import edge_table
 from grn.networks.in_context import network_in_context
+from grn.networks.run_files import edge_table
 from grn.regulation.fit import fit_regulation
 from grn.regulation.states import States, states_of
 
