@@ -108,12 +108,8 @@ def to_multiplicity(
     """
     # Shares the indices with `counts`, but not the values.
     values = sparse.csr_matrix((counts.data.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
-    if transform == "counts":
-        return values
-    if transform == "log1p_normalised":
-        unit = counting_of(transform, totals, target_total).unit
-        values.data *= np.repeat(unit, np.diff(values.indptr)).astype(np.float32)
-    values.data = np.log1p(values.data)
+    if (unit := counting_of(transform, totals, target_total).unit) is not None:
+        values.data = np.log1p(values.data * np.repeat(unit, np.diff(values.indptr)).astype(np.float32))
     return values
 
 

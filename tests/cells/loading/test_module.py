@@ -71,7 +71,8 @@ def test_epochs_differ_in_order_and_masks(uninterrupted):
 
 
 @pytest.mark.parametrize(
-    ("hook", "step"), [("on_train_batch_end", 5), ("on_train_batch_end", 8), ("on_validation_end", 10)]
+    ("hook", "step"),
+    [("on_train_batch_end", 5), ("on_train_batch_end", 8), ("on_validation_end", 10), ("on_train_epoch_end", 10)],
 )
 def test_a_resumed_run_sees_the_batches_that_were_left(uninterrupted, tmp_path, hook, step):
     path = str(tmp_path / "saved.ckpt")
