@@ -19,7 +19,6 @@ from grn.cells.readers import reading
 from grn.errors import DataError
 from grn.io.atomic import write_text
 
-TIMEOUT_S = 30
 LARGEST = 20_000_000  # bytes of a download
 
 
@@ -41,41 +40,41 @@ class GeneList:
     digest: str | None = None
 
 
-AERTS = "https://resources.aertslab.org/cistarget/tf_lists"
-ANIMAL = "https://guolab.wchscu.cn/AnimalTFDB4_static/download/TF_list_final"
-YEAST = "https://raw.githubusercontent.com/flatironinstitute/inferelator/8e0c089e0b4b2f31647014be0a4361a47e9fbf7d"
-
 SCENIC = "cisTarget resources of SCENIC (Aibar et al. 2017, Nature Methods 14, 1083-1086)"
 ITS_PAGE = "that of its publisher: see its page; cite the paper"
-
-HUMAN = GeneList(
-    *("human_tfs", "human", "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665", ITS_PAGE),
-    *("https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt", "HGNC symbols"),
-    digest="ddc47f22ec27f0df5613449b9b3d2d5860f50eb8f8f1bf9dcbf8dc5c94e9592b",
-)
-MOUSE = GeneList("mouse_tfs", "mouse", SCENIC, ITS_PAGE, f"{AERTS}/allTFs_mm.txt", "MGI symbols")
-FLY = GeneList(
-    *("fly_tfs", "fly (Drosophila melanogaster)", SCENIC, ITS_PAGE, f"{AERTS}/allTFs_dmel.txt", "FlyBase symbols")
-)
-ZEBRAFISH = GeneList(
-    *("zebrafish_tfs", "zebrafish (Danio rerio)"),
-    *("AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)", ITS_PAGE),
-    *(f"{ANIMAL}/Danio_rerio_TF", "ZFIN symbols", "Symbol"),
-)
-YEASTRACT = GeneList(
-    *("yeast_tfs", "yeast (Saccharomyces cerevisiae)"),
-    "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, Bioinformatics 38, 2519)",
-    "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
-    *(f"{YEAST}/data/yeast/tf_names_yeastract.txt", "systematic names, as YAL051W"),
-)
-LISTS = {each.name: each for each in (HUMAN, MOUSE, FLY, ZEBRAFISH, YEASTRACT)}
-
-
-def cache_folder() -> Path:
-    """Where lists are kept: $GRN_CACHE, else grn in the user's cache ($XDG_CACHE_HOME, ~/.cache)."""
-    if chosen := os.environ.get("GRN_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grn"
+LISTS = {
+    each.name: each
+    for each in (
+        GeneList(
+            *("human_tfs", "human"),
+            "Lambert et al. 2018, The Human Transcription Factors, Cell 172, 650-665",
+            *(ITS_PAGE, "https://humantfs.ccbr.utoronto.ca/download/v_1.01/TF_names_v_1.01.txt", "HGNC symbols"),
+            digest="ddc47f22ec27f0df5613449b9b3d2d5860f50eb8f8f1bf9dcbf8dc5c94e9592b",
+        ),
+        GeneList(
+            *("mouse_tfs", "mouse", SCENIC, ITS_PAGE),
+            *("https://resources.aertslab.org/cistarget/tf_lists/allTFs_mm.txt", "MGI symbols"),
+        ),
+        GeneList(
+            *("fly_tfs", "fly (Drosophila melanogaster)", SCENIC, ITS_PAGE),
+            *("https://resources.aertslab.org/cistarget/tf_lists/allTFs_dmel.txt", "FlyBase symbols"),
+        ),
+        GeneList(
+            *("zebrafish_tfs", "zebrafish (Danio rerio)"),
+            *("AnimalTFDB 4.0 (Shen et al. 2023, Nucleic Acids Research 51, D39-D45)", ITS_PAGE),
+            "https://guolab.wchscu.cn/AnimalTFDB4_static/download/TF_list_final/Danio_rerio_TF",
+            *("ZFIN symbols", "Symbol"),
+        ),
+        GeneList(
+            *("yeast_tfs", "yeast (Saccharomyces cerevisiae)"),
+            "regulators of YEASTRACT as the Inferelator ships them (Skok Gibbs et al. 2022, Bioinformatics 38, 2519)",
+            "BSD-2-Clause (of the Inferelator); cite YEASTRACT",
+            "https://raw.githubusercontent.com/flatironinstitute/inferelator/"
+            "8e0c089e0b4b2f31647014be0a4361a47e9fbf7d/data/yeast/tf_names_yeastract.txt",
+            "systematic names, as YAL051W",
+        ),
+    )
+}
 
 
 def digest(names: Iterable[str]) -> str:
@@ -91,8 +90,9 @@ def known(name: str) -> GeneList:
 
 
 def path_of(name: str) -> Path:
-    """Where the names of a list are kept once it was got."""
-    return cache_folder() / f"{name}.txt"
+    """Where the names of a list are kept: in $GRN_CACHE, else grn in the user's cache ($XDG_CACHE_HOME, ~/.cache)."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grn"
+    return Path(os.environ.get("GRN_CACHE") or cache) / f"{name}.txt"
 
 
 def read_list(name: str) -> list[str]:
@@ -123,7 +123,9 @@ def get_list(name: str, file: Path | None = None, download: Callable[[str], byte
             problem = f"The {len(names)} names of {where} are not those of the {name} that {by} (by their SHA-256)"
         raise DataError(problem, advice=f"give --file a copy of {wanted.url}, or set data.regulators to your own file")
     write_text(path, "".join(f"{each}\n" for each in names))
-    write_text(_record_path(path), json.dumps({"digest": found, "from": where, "genes": len(names)}, indent=1) + "\n")
+    write_text(
+        path.with_suffix(".json"), json.dumps({"digest": found, "from": where, "genes": len(names)}, indent=1) + "\n"
+    )
     return names
 
 
@@ -141,19 +143,14 @@ def names_in(content: bytes, wanted: GeneList) -> list[str]:
 def _downloaded(url: str) -> bytes:
     from urllib.request import Request, urlopen
 
-    with urlopen(Request(url, headers={"User-Agent": "grn"}), timeout=TIMEOUT_S) as answer:
-        content: bytes = answer.read(LARGEST)
-    return content
-
-
-def _record_path(path: Path) -> Path:
-    return path.with_suffix(".json")
+    with urlopen(Request(url, headers={"User-Agent": "grn"}), timeout=30) as answer:
+        return bytes(answer.read(LARGEST))
 
 
 def _record(path: Path) -> dict:
     """What is written beside a list: digest, from, genes; empty values where that is damaged or missing."""
     try:
-        found = json.loads(_record_path(path).read_text("utf-8"))
+        found = json.loads(path.with_suffix(".json").read_text("utf-8"))
         return {"digest": str(found["digest"]), "from": str(found["from"]), "genes": int(found["genes"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {"digest": "", "from": "an unknown source", "genes": 0}

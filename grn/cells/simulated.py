@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -44,21 +44,32 @@ def simulate(config: SimulatedConfig) -> AnnData:
     config = Simulation.of(config)
     generator = np.random.default_rng(config.seed)
     network = plant(config, generator)
-    context = _draw_context(config)
+    shape = (config.cell_types, config.genes)
+    composition = np.exp(config.composition * own_generator(config, COMPOSITION).standard_normal(shape))
+    context = _Context(
+        np.arange(config.cells) % config.cell_types,
+        own_generator(config, STATE).random(config.cells),
+        composition if config.composition else None,
+    )
     level = np.exp(MASTER_SD * generator.standard_normal((config.cell_types, masters(config.regulators))))
     before_noise = copy.deepcopy(generator)
     regulators, response = _regulators(network, level, context, config, _noise(config, generator))
-    production = _Production(network, regulators, response, context, config, before_noise)
-    means = config.depth * _log_normal(generator, MEAN_SD, config.genes) / production.mean()
+
+    def production() -> Iterator[tuple[slice, np.ndarray]]:
+        return _production(network, regulators, response, context, config, _noise(config, copy.deepcopy(before_noise)))
+
+    mean = sum(block.sum(axis=0) for _, block in production()) / config.cells
+    means = config.depth * _log_normal(generator, MEAN_SD, config.genes) / mean
     sizes = _log_normal(generator, config.size_sd, config.cells)
     counts = sparse.vstack(
         [
             sparse.csr_matrix(generator.poisson(block * means * sizes[rows, None]).astype(np.float32))
-            for rows, block in production
+            for rows, block in production()
         ],
         format="csr",
     )
-    names = _names(config)
+    counted = [("R", config.regulators), ("G", config.genes - config.regulators)]
+    names = np.array([f"{letter}{number + 1}" for letter, of in counted for number in range(of)], dtype=object)
     types = [f"type {number + 1}" for number in range(config.cell_types)]
     obs = {"cell_type": pd.Categorical([types[number] for number in context.cell_type])}
     if config.state:
@@ -78,8 +89,7 @@ def read_truth(adata: AnnData) -> pd.DataFrame | None:
     return truth if isinstance(truth, pd.DataFrame) and {"source", "target", "sign"} <= set(truth) else None
 
 
-@dataclass(frozen=True)
-class _Context:
+class _Context(NamedTuple):
     """What cells are apart from their network.
 
     cell_type [C]: numbers.   state [C]: 0 to 1.   composition [T, N]: factors on production; None where all are 1.
@@ -88,23 +98,6 @@ class _Context:
     cell_type: np.ndarray
     state: np.ndarray
     composition: np.ndarray | None
-
-
-def _draw_context(config: Simulation) -> _Context:
-    shape = (config.cell_types, config.genes)
-    composition = (
-        np.exp(config.composition * own_generator(config, COMPOSITION).standard_normal(shape))
-        if config.composition
-        else None
-    )
-    state = own_generator(config, STATE).random(config.cells)
-    return _Context(np.arange(config.cells) % config.cell_types, state, composition)
-
-
-def _names(config: Simulation) -> np.ndarray:
-    regulators = [f"R{number + 1}" for number in range(config.regulators)]
-    targets = [f"G{number + 1}" for number in range(config.genes - config.regulators)]
-    return np.array(regulators + targets, dtype=object)
 
 
 def _noise(config: Simulation, generator: np.random.Generator) -> Iterator[tuple[slice, np.ndarray]]:
@@ -142,38 +135,24 @@ def _regulators(
     return production, response
 
 
-class _Production:
-    """Production of every gene, [c, N] for one block of c cells after the other; it can be iterated repeatedly."""
-
-    def __init__(
-        self,
-        network: PlantedNetwork,
-        regulators: np.ndarray,
-        response: np.ndarray,
-        context: _Context,
-        config: Simulation,
-        before_noise: np.random.Generator,
-    ):
-        self.regulators, self.response, self.context = regulators, response, context
-        self.config, self.before_noise = config, before_noise
-        self.targets = Regulation.of(network, slice(config.regulators, None), config.regulators)
-
-    def __iter__(self) -> Iterator[tuple[slice, np.ndarray]]:
-        regulators, context = self.config.regulators, self.context
-        for rows, block in _noise(self.config, copy.deepcopy(self.before_noise)):
-            cell_type = context.cell_type[rows]
-            block[:, :regulators] = self.regulators[rows]
-            block[:, regulators:] *= self.targets.production(self.response[rows], cell_type, context.state[rows])
-            if context.composition is not None:
-                block[:, regulators:] *= context.composition[cell_type, regulators:]
-            yield rows, block
-
-    def mean(self) -> np.ndarray:
-        """Of each gene over the cells, [N]."""
-        total = np.zeros(self.config.genes)
-        for _, block in self:
-            total += block.sum(axis=0)
-        return total / self.config.cells
+def _production(
+    network: PlantedNetwork,
+    regulators: np.ndarray,
+    response: np.ndarray,
+    context: _Context,
+    config: Simulation,
+    noise: Iterator[tuple[slice, np.ndarray]],
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Production of every gene, [c, N] for one block of c cells after the other."""
+    first = config.regulators
+    targets = Regulation.of(network, slice(first, None), first)
+    for rows, block in noise:
+        cell_type = context.cell_type[rows]
+        block[:, :first] = regulators[rows]
+        block[:, first:] *= targets.production(response[rows], cell_type, context.state[rows])
+        if context.composition is not None:
+            block[:, first:] *= context.composition[cell_type, first:]
+        yield rows, block
 
 
 def _log_normal(generator: np.random.Generator, sd: float, size) -> np.ndarray:

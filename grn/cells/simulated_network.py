@@ -74,15 +74,11 @@ class Regulation:
 
     @classmethod
     def of(cls, network: PlantedNetwork, genes: slice, regulators: int) -> Regulation:
-        shape = (regulators, len(network.basal))
         types = network.sign.shape[1] if network.typed else 1
         signed = [network.strength * network.sign[:, number] for number in range(types)]
-        always = np.ones_like(network.along)
-        return cls(
-            [_Part.of(network, weight, always, shape, genes) for weight in signed],
-            [_Part.of(network, weight, network.along, shape, genes) for weight in signed if network.along.any()],
-            network.basal[genes],
-        )
+        along = [np.ones_like(network.along), *([network.along] if network.along.any() else [])]
+        parts = [[_Part.of(network, weight, each, regulators, genes) for weight in signed] for each in along]
+        return cls(parts[0], parts[1] if len(parts) > 1 else [], network.basal[genes])
 
     def only(self, gene: int) -> Regulation:
         """That of one of the genes."""
@@ -119,13 +115,17 @@ class _Part:
     offset: np.ndarray
 
     @classmethod
-    def of(
-        cls, network: PlantedNetwork, weight: np.ndarray, along: np.ndarray, shape: tuple[int, int], genes: slice
-    ) -> _Part:
+    def of(cls, network: PlantedNetwork, weight: np.ndarray, along: np.ndarray, regulators: int, genes: slice) -> _Part:
         """weight [E]: signed strengths, 0 where an edge does not act.   along [E]: a."""
-        repressed = _matrix(network, np.minimum(weight, 0) * along, shape)[:, genes]
-        offset = -np.asarray(repressed.tocsc().sum(axis=0)).ravel()
-        return cls(_matrix(network, weight * along, shape)[:, genes].tocsc(), offset)
+
+        def matrix(weight: np.ndarray) -> sparse.csc_matrix:
+            present = np.flatnonzero(weight)
+            starts = np.searchsorted(network.source[present], np.arange(regulators + 1))
+            shape = (regulators, len(network.basal))
+            return sparse.csr_matrix((weight[present], network.target[present], starts), shape=shape)[:, genes].tocsc()
+
+        offset = -np.asarray(matrix(np.minimum(weight, 0) * along).sum(axis=0)).ravel()
+        return cls(matrix(weight * along), offset)
 
     def only(self, gene: int) -> _Part:
         return _Part(self.matrix[:, [gene]], self.offset[[gene]])
@@ -224,11 +224,7 @@ def _in_context(sign: np.ndarray, config: Simulation) -> tuple[np.ndarray, np.nd
 
 
 def _lowest(
-    earlier: np.ndarray,
-    wanted: np.ndarray,
-    regulators: int,
-    generator: np.random.Generator,
-    propensity: np.ndarray | None,
+    earlier: np.ndarray, wanted: np.ndarray, regulators: int, generator: np.random.Generator, propensity
 ) -> tuple[np.ndarray, np.ndarray]:
     """Edges (source, target), sorted: each gene's regulators are the `wanted` lowest of random numbers, one for each of
     the `earlier` ones, and so drawn without replacement.
@@ -236,7 +232,6 @@ def _lowest(
     propensity [R]: exponential numbers of these rates are drawn: the next regulator is then chosen in proportion to
     its propensity. None: all are equal.
     """
-    genes = np.arange(len(wanted))
     drawn = np.full((max(int(wanted.max()), 1), len(wanted)), np.inf)  # the lowest numbers so far
     regulator = np.zeros(drawn.shape, dtype=np.int64)
     highest, row = drawn[0].copy(), np.zeros(len(wanted), dtype=np.int64)  # the highest of them, and its row
@@ -250,13 +245,6 @@ def _lowest(
         highest[better] = drawn[row[better], better]
     rank = drawn.argsort(axis=0).argsort(axis=0)
     kept = rank < wanted
-    source, target = regulator[kept], np.broadcast_to(genes, kept.shape)[kept]
+    source, target = regulator[kept], np.broadcast_to(np.arange(len(wanted)), kept.shape)[kept]
     order = np.lexsort((target, source))
     return source[order], target[order]
-
-
-def _matrix(network: PlantedNetwork, weight: np.ndarray, shape: tuple[int, int]) -> sparse.csr_matrix:
-    """The weights of the edges [E] as CSR [R, N], without those of 0."""
-    present = np.flatnonzero(weight)
-    starts = np.searchsorted(network.source[present], np.arange(shape[0] + 1))
-    return sparse.csr_matrix((weight[present], network.target[present], starts), shape=shape)

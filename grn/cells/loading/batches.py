@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch.utils.data import Dataset
 
 from grn.bags import Bags, Batch
@@ -91,14 +92,21 @@ class BagMaker(Dataset[Batch]):
 
     def __getitem__(self, request: Request) -> Batch:
         epoch, rows = request
-        basal, regulators = torch.from_numpy(self.cells.basal[rows]), self._regulators(rows)
+        basal, stored, regulators = torch.from_numpy(self.cells.basal[rows]), self.cells.multiplicity[rows], None
+        if self.with_regulators:
+            chosen = self.cells.regulators
+            regulators = torch.from_numpy((stored if chosen is None else stored[:, chosen]).toarray())
         if self.packed:
-            genes, offsets, before, masked = self._listed(epoch, rows)
+            genes, offsets, before, masked = self._listed(epoch, rows, stored)
             visible = torch.from_numpy(np.where(masked, np.float32(0), before))
             bags = Bags(torch.from_numpy(genes), visible, torch.from_numpy(offsets), basal, regulators)
-            importance = torch.from_numpy(self._importance(before, masked))
+            # A packed bag lists every masked gene that is present but only some that are absent. With equal weights the
+            # model would learn that a masked gene is usually expressed.
+            absent = 1 / self.absent_fraction if self.absent_fraction else 0
+            weight = np.where(masked, np.where(before > 0, 1, absent), 0).astype(np.float32)
+            importance = torch.from_numpy(weight)
         else:
-            before = self.cells.multiplicity[rows].toarray()
+            before = stored.toarray()
             masked = uniform(self.seed, self.stream, epoch, rows, before.shape[1]) < self.masked_fraction
             visible = torch.from_numpy(np.where(masked, np.float32(0), before))
             whole = torch.arange(before.shape[1])
@@ -114,28 +122,13 @@ class BagMaker(Dataset[Batch]):
         )
         return batch.part_of_genes(self.part, self.parts) if self.parts > 1 else batch
 
-    def _regulators(self, rows: np.ndarray) -> torch.Tensor | None:
-        if not self.with_regulators:
-            return None
-        chosen = self.cells.regulators
-        found = self.cells.multiplicity[rows]
-        return torch.from_numpy((found if chosen is None else found[:, chosen]).toarray())
-
-    def _importance(self, before: np.ndarray, masked: np.ndarray) -> np.ndarray:
-        """Weight of each listed gene in the loss, float32 [T]: 1 / probability that it is listed if masked, else 0.
-
-        A packed bag lists every masked gene that is present but only some that are absent. With equal weights the model
-        would learn that a masked gene is usually expressed.
-        """
-        absent = 1 / self.absent_fraction if self.absent_fraction else 0
-        return np.where(masked, np.where(before > 0, 1, absent), 0).astype(np.float32)
-
-    def _listed(self, epoch: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _listed(
+        self, epoch: int, rows: np.ndarray, stored: sparse.csr_matrix
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Packed: genes int64 [T], offsets [B + 1], multiplicity before masking [T] and which are masked, bool [T].
 
         One cell at a time: arrays of all cells by all genes exceed the processor's caches and took four times as long.
         """
-        stored = self.cells.multiplicity[rows]
         masks = threshold(self.masked_fraction)
         # Absent genes are listed by the lowest random numbers, so they are among those that a dense bag masks.
         samples = threshold(self.masked_fraction * self.absent_fraction)
@@ -148,10 +141,11 @@ class BagMaker(Dataset[Batch]):
             if self.masked_fraction:
                 bits = gene_bits(state, len(before))
                 genes = np.flatnonzero((before > 0) | (bits < samples))
-                found.append((genes, before[genes], bits[genes] < masks))
+                masked = bits[genes] < masks
             else:
                 genes = np.flatnonzero(before > 0)
-                found.append((genes, before[genes], np.zeros(len(genes), dtype=bool)))
+                masked = np.zeros(len(genes), dtype=bool)
+            found.append((genes, before[genes], masked))
             before[own] = 0
         genes, listed, masked = (np.concatenate(each) for each in zip(*found, strict=True))
         return genes, np.cumsum([0, *(len(each[0]) for each in found)]), listed, masked

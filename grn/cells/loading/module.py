@@ -39,8 +39,9 @@ class CellsDataModule(LightningDataModule):
     ):
         super().__init__()
         self.cells, self.split = cells, split
-        self.batch_size, self.seed, self.num_workers = batch_size, seed, num_workers
-        self.gene_parallel = gene_parallel
+        self.batch_size, self.seed, self.gene_parallel = batch_size, seed, gene_parallel
+        # batch_size None: a sampler's item is already a whole batch; workers persist, as an epoch may be a few batches.
+        self.options: dict = {"batch_size": None, "num_workers": num_workers, "persistent_workers": num_workers > 0}
         packed = is_packed(bags, len(cells.vocabulary))
         self.training, self.evaluation = (
             BagMaker(cells, packed, masked_fraction, absent_fraction, seed, stream, with_regulators)
@@ -54,7 +55,12 @@ class CellsDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         rank = self._rank()
         order = EpochOrder(self.split.train, self.batch_size, self.seed, rank.replica, rank.replicas)
-        return ResumableLoader(_for_part(self.training, rank), order, **self._options())
+        return ResumableLoader(
+            replace(self.training, part=rank.part, parts=rank.parts),
+            order,
+            pin_memory=torch.cuda.is_available(),
+            **self.options,
+        )
 
     def val_dataloader(self) -> DataLoader:
         return self._once(self.split.validation, self._rank())
@@ -65,25 +71,13 @@ class CellsDataModule(LightningDataModule):
 
     def _once(self, rows: np.ndarray, rank: ParallelRank) -> DataLoader:
         order = OnceInOrder(rows, self.batch_size, rank.replica, rank.replicas)
-        return DataLoader(_for_part(self.evaluation, rank), sampler=order, **self._options())
+        bags = replace(self.evaluation, part=rank.part, parts=rank.parts)
+        return DataLoader(bags, sampler=order, pin_memory=torch.cuda.is_available(), **self.options)
 
     def _rank(self) -> ParallelRank:
         if self.trainer is None:
             return ParallelRank()
         return ParallelRank.of(self.trainer.global_rank, self.trainer.world_size, self.gene_parallel)
-
-    def _options(self) -> dict:
-        # batch_size None: a sampler's item is already a whole batch.
-        return {
-            "batch_size": None,
-            "num_workers": self.num_workers,
-            "persistent_workers": self.num_workers > 0,  # an epoch may be a few batches
-            "pin_memory": torch.cuda.is_available(),
-        }
-
-
-def _for_part(maker: BagMaker, rank: ParallelRank) -> BagMaker:
-    return replace(maker, part=rank.part, parts=rank.parts)
 
 
 class ResumableLoader(DataLoader):

@@ -26,13 +26,10 @@ class EpochOrder(Sampler[Request]):
 
     def __init__(self, rows: np.ndarray, batch_size: int, seed: int, rank: int = 0, world: int = 1):
         if len(rows) < world:
-            raise DataError(
-                f"There are {len(rows)} training cells for {world} processes; set trainer.devices: 1, or use more "
-                "cells."
-            )
-        self.rows, self.batch_size, self.seed = rows, batch_size, seed
-        self.rank, self.world = rank, world
-        self.epoch, self.start = 0, 0
+            problem = f"There are {len(rows)} training cells for {world} processes"
+            raise DataError(problem, field="trainer.devices", advice="set {field} to 1, or use more cells")
+        self.rows, self.batch_size, self.seed, self.rank, self.world = rows, batch_size, seed, rank, world
+        self.epoch = self.start = 0
 
     def begin(self, epoch: int, start: int = 0) -> None:
         self.epoch, self.start = epoch, start
@@ -80,10 +77,9 @@ class ParallelRank:
     def of(cls, rank: int, world: int, parts: int) -> ParallelRank:
         """The position of process `rank` of `world`. Raises ConfigError where `parts` does not divide `world`."""
         if world % parts:
-            raise ConfigError(
-                f"trainer.gene_parallel {parts} does not divide the number of processes of this run, {world}; set "
-                "trainer.devices to a multiple of it, or trainer.gene_parallel: 1."
-            )
+            problem = f"{{field}} {parts} does not divide the number of processes of this run, {world}"
+            advice = "set trainer.devices to a multiple of it, or {field} to 1"
+            raise ConfigError(problem, field="trainer.gene_parallel", advice=advice)
         replica, part = divmod(rank, parts)
         return cls(replica, world // parts, part, parts)
 

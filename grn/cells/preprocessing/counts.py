@@ -163,8 +163,7 @@ def _recovered(adata: AnnData, rows: int | None) -> tuple[Pieces, pd.DataFrame, 
         f"Counts are recovered from the log1p values in {name}; log1p of the counts, scaled per cell, "
         f"gives those values back within {how.error:.1e}."
     )
-    if rows is None:
-        whole = how.counts(*pieces())
+    if (whole := how.whole) is not None:
         return lambda: (whole,), var, name, origin
     return lambda: map(how.counts, pieces()), var, name, origin
 

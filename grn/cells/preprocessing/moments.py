@@ -11,7 +11,6 @@ Letters: C cells, N genes.
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from scipy import sparse
 from torch import Tensor
@@ -19,26 +18,20 @@ from torch import Tensor
 PIECE = 2**22  # values whose deviations are in memory at once
 
 
-def mean_and_sd(multiplicity: sp.csr_matrix) -> tuple[Tensor, Tensor]:
+def mean_and_sd(multiplicity: sparse.csr_matrix) -> tuple[Tensor, Tensor]:
     """Mean and sd of each gene over cells, float32 [N]; the sd of a constant gene is 1. multiplicity: CSR [C, N]."""
-    mean, sd = _moments(multiplicity)
-    sd = np.where(_varies(mean, sd), sd, 1)
-    return torch.as_tensor(mean, dtype=torch.float32), torch.as_tensor(sd, dtype=torch.float32)
+    mean, sd, varies = _moments(multiplicity)
+    return torch.as_tensor(mean, dtype=torch.float32), torch.as_tensor(np.where(varies, sd, 1), dtype=torch.float32)
 
 
-def varying(multiplicity: sp.csr_matrix) -> np.ndarray:
+def varying(multiplicity: sparse.csr_matrix) -> np.ndarray:
     """Which genes vary between the cells by more than rounding, bool [N]. multiplicity: CSR [C, N]."""
-    return _varies(*_moments(multiplicity))
+    return _moments(multiplicity)[2]
 
 
-def _varies(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    # Multiplicities are float32: equal counts of cells with other totals may differ in the last bit.
-    return sd > 1e-6 * np.maximum(mean, 1)
-
-
-def _moments(multiplicity: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and sd of each gene, float64 [N]. Deviations are squared, and not values: the difference of the mean square
-    and the squared mean would leave an sd of 3e-4 of the mean to a gene that is the same in every cell."""
+def _moments(multiplicity: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, sd and whether it varies, of each gene. Deviations are squared, and not values: the difference of the mean
+    square and the squared mean would leave an sd of 3e-4 of the mean to a gene that is the same in every cell."""
     cells, genes = multiplicity.shape
     pieces = [slice(first, first + PIECE) for first in range(0, multiplicity.nnz, PIECE)]
     mean, total, stored = np.zeros(genes), np.zeros(genes), np.zeros(genes)
@@ -49,7 +42,9 @@ def _moments(multiplicity: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
         values, gene = multiplicity.data[here], multiplicity.indices[here]
         total += np.bincount(gene, np.square(values - mean[gene]), genes)
         stored += np.bincount(gene, minlength=genes)
-    return mean, np.sqrt((total + (cells - stored) * mean**2) / cells)
+    sd = np.sqrt((total + (cells - stored) * mean**2) / cells)
+    # Multiplicities are float32: equal counts of cells with other totals may differ in the last bit.
+    return mean, sd, sd > 1e-6 * np.maximum(mean, 1)
 
 
 OVERDISPERSION = 1 / 100  # of technical noise, as in the paper: variance mu + mu^2 / 100

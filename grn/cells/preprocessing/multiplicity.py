@@ -28,6 +28,7 @@ from grn.errors import DataError
 STEP = 0.5  # change of the basal multiplicity for one sd of the log total
 LEAST = 0.5  # smallest basal multiplicity: with less, a single gene would dominate a nearly empty bag
 FEWEST = 50  # genes that are needed to estimate depth from zeros: with fewer, zeros reflect those genes' regulation
+LEAST_TOTAL = 0.05  # of the target total: cells with a smaller total are scaled as if they had this one
 
 DepthScale = tuple[float, float]  # mean and sd of the log totals of the training cells
 
@@ -37,13 +38,11 @@ def measures_depth(counts: sparse.csr_matrix, regulators: np.ndarray | None) -> 
 
     counts: CSR [C, N] of the training cells.   regulators: their positions; None: every gene may regulate.
     """
-    all_genes = np.ones(counts.shape[1], dtype=bool)
-    if regulators is None:
-        return all_genes
-    others = all_genes.copy()
-    others[regulators] = False
+    others = np.ones(counts.shape[1], dtype=bool)
+    if regulators is not None:
+        others[regulators] = False
     total = np.asarray(counts.sum(axis=0, dtype=np.float64)).ravel()
-    return others if 2 * total[others].sum() >= total.sum() else all_genes
+    return others if 2 * total[others].sum() >= total.sum() else np.ones_like(others)
 
 
 def totals(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
@@ -89,9 +88,6 @@ def basal_multiplicity(total: np.ndarray, scale: DepthScale | None) -> np.ndarra
     return np.maximum(1 + STEP * (np.log1p(total) - mean) / sd, LEAST).astype(np.float32)
 
 
-LEAST_TOTAL = 0.05  # of the target total: cells with a smaller total are scaled as if they had this one
-
-
 def median_total(totals: np.ndarray) -> float:
     """Median of the totals [C] that are above 0: the total to which `log1p_normalised` scales cells.
 
@@ -112,27 +108,18 @@ def to_multiplicity(
     """
     # Shares the indices with `counts`, but not the values.
     values = sparse.csr_matrix((counts.data.astype(np.float32), counts.indices, counts.indptr), shape=counts.shape)
-    if transform == "counts":
-        return values
-    if transform == "log1p_normalised":
-        scale = scale_of_cells(totals, target_total)
-        values.data *= np.repeat(scale, np.diff(values.indptr)).astype(np.float32)
-    values.data = np.log1p(values.data)
+    if (unit := counting_of(transform, totals, target_total).unit) is not None:
+        values.data = np.log1p(values.data * np.repeat(unit, np.diff(values.indptr)).astype(np.float32))
     return values
-
-
-def scale_of_cells(totals: np.ndarray, target_total: float | None) -> np.ndarray:
-    """What log1p_normalised multiplies the counts of each cell by, [C]."""
-    assert target_total is not None, "log1p_normalised needs the target_total of the training cells"
-    # Dividing by a total near 0 would give the few genes of an almost empty cell huge multiplicities.
-    return target_total / np.maximum(totals, LEAST_TOTAL * target_total)
 
 
 def counting_of(transform: str, totals: np.ndarray, target_total: float | None = None) -> Counting:
     """How `to_multiplicity` counts with the same arguments."""
-    if transform == "counts":
-        return Counting(None)
-    return Counting(np.ones(len(totals)) if transform == "log1p" else scale_of_cells(totals, target_total))
+    if transform != "log1p_normalised":
+        return Counting(None if transform == "counts" else np.ones(len(totals)))
+    assert target_total is not None, "log1p_normalised needs the target_total of the training cells"
+    # Dividing by a total near 0 would give the few genes of an almost empty cell huge multiplicities.
+    return Counting(target_total / np.maximum(totals, LEAST_TOTAL * target_total))
 
 
 @dataclass(frozen=True)

