@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monoid_cases import LAYERS, ROWS, normal
 
-from flashsign import SOFTMAX, SUM, WEIGHTED_MEAN, BrokenLaw, check_monoid, fold, fold_literal, monoid_reduce
+from flashsign import SOFTMAX, SUM, BrokenLaw, check_monoid, fold, fold_literal, monoid_reduce
 from flashsign.algebra.in_slices.plan import Plan
 from flashsign.algebra.monoid import constants, reduce_lifted
 
@@ -187,8 +187,3 @@ def test_a_softmax_that_makes_nan_of_two_identities_is_found():
 
     with pytest.raises(BrokenLaw, match="breaks a law, identity"):
         check_monoid(replace(SOFTMAX, combine=combine), *ROWS["softmax"].items(0, 6))
-
-
-def test_laws_need_three_items():
-    with pytest.raises(ValueError, match="needs at least 3 items to test the laws of weighted mean"):
-        check_monoid(WEIGHTED_MEAN, *ROWS["weighted mean"].items(0, 2))

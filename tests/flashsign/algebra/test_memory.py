@@ -104,15 +104,6 @@ def test_a_fold_of_items_does_not_keep_the_gradient_of_the_queries_once_a_chunk(
     assert peaks[1] - peaks[0] <= (4 * totals if depth == 1 else totals // 2)
 
 
-def test_a_short_a_takes_as_much_of_b_at_once_as_a_slice_has_room_for():
-    monoid, draw = CASES["MLP"]
-    found = [
-        extra_bytes(monoid, *draw(rows, 64 * CHUNK), 3, a_chunk=16 * CHUNK, b_chunk=CHUNK, order=order)
-        for rows, order in ((16 * CHUNK, "rows"), (CHUNK, "tree"))
-    ]
-    assert found[1][0] <= found[0][0] and found[1][1] <= 2 * found[0][1]
-
-
 def test_an_n_ary_fold_holds_one_slice():
     squares = NAryFold(
         init=lambda x: (x.new_zeros(1),),

@@ -62,14 +62,6 @@ def test_means_are_those_of_the_weights(bag):
         torch.testing.assert_close(means.absolute, weights.abs().mean((0, 1)), **EXACT)
 
 
-def test_multiplicities_may_be_of_each_head(draw):
-    call = draw()
-    per_head = torch.stack([call.m, call.m.flip(1)], 1)
-    weights = edge_weights(call.q, call.k, per_head).detach()
-    found = EdgeSums(7, 9, dtype=torch.float64).add(call.q, call.k, per_head).mean()
-    torch.testing.assert_close(found.signed, weights.mean((0, 1)), **EXACT)
-
-
 @pytest.mark.parametrize("cut", [[5], [1, 4], [2, 2, 1], [1, 1, 1, 1, 1]])
 def test_batches_add_up_however_they_are_cut(draw, cut):
     call = draw(cells=5)
@@ -79,19 +71,6 @@ def test_batches_add_up_however_they_are_cut(draw, cut):
         merged = EdgeSums(7, 9, dtype=torch.float64).add(q, k, m).plus(merged)
     assert_same(one_by_one, whole)
     assert_same(merged, whole)
-
-
-def test_nothing_added_is_the_identity(bag):
-    nothing = EdgeSums(7, 9, dtype=torch.float64)
-    assert_same(sums(bag).plus(nothing), sums(bag))
-    assert nothing.mean().signed.isnan().all()
-
-
-def test_sums_of_other_tables_do_not_add_up(bag):
-    with pytest.raises(ShapeMismatch, match=r"range\(0, 7\) x 9 .* range\(0, 7\) x 8"):
-        sums(bag).plus(EdgeSums(7, 8))
-    with pytest.raises(ShapeMismatch, match=r"with signed and absolute and pairs and .* with signed and absolute"):
-        sums(bag).plus(EdgeSums(7, 9, pairs=False))
 
 
 def test_multiplicity_zero_is_absent(draw):
@@ -187,17 +166,6 @@ def test_rows_are_normalised_where_float32_moments_would_cancel(draw):
     torch.testing.assert_close(found.absolute.double(), weights.abs().mean((0, 1)), rtol=1e-4, atol=1e-6)
 
 
-def test_absolute_means_do_not_change_with_the_signs_of_queries_or_keys(bag):
-    whole, flipped = sums(bag), EdgeSums(7, 9, dtype=torch.float64)
-    signs = torch.tensor([1.0, -1, 1, -1])[:, None, None]
-    flipped.add(bag.q * signs, bag.k * -1, bag.m)
-    torch.testing.assert_close(flipped.absolute, whole.absolute, **EXACT)
-    assert (flipped.signed - whole.signed).abs().max() > 0.1
-    key_signs = torch.ones(9, 1).index_fill(0, torch.tensor([2, 5]), -1)
-    single = EdgeSums(7, 9, dtype=torch.float64).add(bag.q, bag.k * key_signs, bag.m)
-    torch.testing.assert_close(single.absolute, whole.absolute, **EXACT)
-
-
 @pytest.mark.parametrize("by", ["absolute", "signed"])
 def test_the_top_are_those_of_the_whole_table(draw, by):
     call = draw(cells=3, queries=20, keys=15)
@@ -242,17 +210,6 @@ def test_the_top_tile_by_tile_are_the_top(draw, rows, over):
     found = top_edges(replay, 12, 12, 3, rows=rows, over=over, same=same)
     for a, b in zip(found, replay_all, strict=True):
         torch.testing.assert_close(a, b)
-
-
-def test_signed_sums_alone_are_one_product(bag):
-    found = sums(bag, kept={"absolute": False, "pairs": False})
-    torch.testing.assert_close(found.signed, sums(bag).signed, **EXACT)
-    assert found.absolute is None and found.pairs is None and found.mean(over="targets").absolute is None
-    assert found.top(2, by="signed", over="targets").absolute is None
-    with pytest.raises(ValueError, match="no absolute weights"):
-        found.top(2, over="targets")
-    with pytest.raises(ValueError, match="do not count pairs"):
-        found.mean()
 
 
 class Largest(TorchDispatchMode):

@@ -98,23 +98,6 @@ def test_extra_memory_at_full_size_is_three_percent_of_the_hidden_tensors(gated)
     assert whole / (whole + ROWS * HIDDEN_UNITS) <= 0.025
 
 
-X, UP, DOWN = torch.ones(3, 4), torch.ones(6, 4), torch.ones(4, 6)
-MISTAKES = {
-    "of the same width": lambda: mlp(X[:, :3], UP, DOWN),
-    "down must be": lambda: mlp(X, UP, UP),
-    "down_bias must be": lambda: mlp(X, UP, DOWN, down_bias=torch.ones(6)),
-    "gate must be like up": lambda: mlp(X, UP, DOWN, gate=UP[:5]),
-    "activation must be gelu, silu or relu, not 'tanh'": lambda: mlp(X, UP, DOWN, activation="tanh"),
-    "backend must be auto, triton or torch": lambda: mlp(X, UP, DOWN, backend="fast"),
-}
-
-
-@pytest.mark.parametrize("message", MISTAKES)
-def test_mistakes_are_a_sentence(message):
-    with pytest.raises(ValueError, match=message):
-        MISTAKES[message]()
-
-
 def test_autocast_gives_its_own_dtype():
     x, up, down = (tensor.detach().float() for tensor in (normal(4, 8), normal(16, 8), normal(8, 16)))
     with torch.autocast("cpu", torch.bfloat16):

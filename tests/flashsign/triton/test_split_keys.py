@@ -11,7 +11,7 @@ from flashsign.call import AttentionCall
 from flashsign.tuning import tables
 from flashsign.tuning.accuracy import Case
 from flashsign.tuning.block_sizes import BlockSizes
-from flashsign.tuning.split_keys import MOST_SPLITS, SPLIT_COST, SplitKeys
+from flashsign.tuning.split_keys import MOST_SPLITS, SplitKeys
 
 pytest.importorskip("triton")
 from flashsign.triton.common.layout import TileAssignment
@@ -30,20 +30,6 @@ def test_every_tile_is_done_once_and_splitting_never_costs_more(tiles, keys, mul
     assert plan.whole_tiles % multiprocessors == 0 or plan.split_tiles == 0
     assert (plan.splits > 1) == (plan.split_tiles > 0) and plan.splits <= MOST_SPLITS
     assert plan.cost <= -(-tiles // multiprocessors) * keys * TALL.own
-
-
-def test_keys_are_split_in_a_wave_that_is_mostly_idle():
-    assert SplitKeys.of(432, 13_824, TALL, 132) == SplitKeys(396, 36, 3, (3 * 13_824 + 4608 + SPLIT_COST) * 256)
-    assert SplitKeys.of(528, 16_896, TALL, 132).split_tiles == 0  # four full waves
-    assert SplitKeys.of(432, 64, TALL, 132).split_tiles == 0  # so few keys that splitting them costs more
-
-
-def test_bags_that_fill_half_the_device_with_tall_tiles_take_short_ones():
-    def cost(sizes, rows):
-        return SplitKeys.of(8 * -(-rows // sizes.own), rows, sizes, 132).cost
-
-    assert cost(SHORT, 2048) < cost(TALL, 2048)
-    assert cost(TALL, 4096) < cost(SHORT, 4096)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
