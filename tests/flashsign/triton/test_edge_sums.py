@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_cases import DEVICE, draw, poison  # noqa: F401
+from kernel_cases import DEVICE, poison  # noqa: F401
 
 from flashsign import EdgeSums, edge_weights
 from flashsign.tuning.accuracy import error
@@ -11,8 +11,11 @@ pytest.importorskip("triton")
 edge_sums = pytest.importorskip("flashsign.triton.edge_sums")
 
 
-def drawn(**sizes):
-    q, k, _, m, _ = draw(**sizes)
+def drawn(cells=2, heads=4, key_heads=2, queries=30, keys=40, width=16, dtype=torch.float32):
+    random = torch.Generator().manual_seed(0)
+    q = torch.randn(cells, heads, queries, width, generator=random).to(DEVICE, dtype)
+    k = torch.randn(cells, key_heads, keys, width, generator=random).to(DEVICE, dtype)
+    m = (torch.rand(cells, keys, generator=random) * 2 + 0.1).to(DEVICE)
     m[:, 3::7] = 0
     return q, k, m
 
