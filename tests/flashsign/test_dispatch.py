@@ -73,12 +73,6 @@ def test_torch_takes_the_method_with_fewer_operations(keys, in_transform, kernel
     assert found.kernel == f"torch_{kernel}" and (found.backend, found.method) == ("torch", kernel)
 
 
-def test_query_heads_of_a_group_count_as_queries():
-    q, k = (1, 8, 10, 16), (1, 1, 30, 16)
-    assert plan(q, k, device=CPU).method == "moments"
-    assert plan((1, 1, 10, 16), k, device=CPU).method == "stream"
-
-
 @pytest.mark.parametrize(("keys", "from_moments"), [(8 * 64, False), (8 * 64 + 1, True)])
 def test_dq_comes_from_moments_where_keys_are_many(keys, from_moments):
     found = plan(shape(1000), shape(keys), dtype=HALF, method="stream", device=H200)
@@ -174,14 +168,6 @@ def test_a_path_that_was_asked_for_is_taken_forward_and_backward(draw, launches,
     assert launches == [kernel]
     torch.autograd.grad(output.sum(), leaves)  # outside of `only`
     assert launches == [kernel, f"{kernel} backward"]
-
-
-def test_arguments_of_a_call_come_before_what_is_asked_for_around_it(draw, launches):
-    call = draw(dtype=SINGLE)
-    with dispatch.only("triton_stream"):
-        spherical_attention(*call.leaves, backend="torch")
-        attend(draw, method="moments")
-    assert launches == ["triton_moments"]
 
 
 def test_a_path_that_cannot_take_a_call_is_an_error(draw, interpreter):

@@ -48,18 +48,6 @@ def test_a_product_of_matrices_is_a_monoid_that_does_not_commute():
 
 @ATTENTION
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_fold_keeps_nothing_of_size_queries_times_keys(monoid, depth):
-    queries, keys, width = 50, 60, 2
-    items = (normal(keys, width).requires_grad_(), normal(keys, width, seed=1).requires_grad_(), torch.rand(keys))
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        fold(monoid, items, (normal(queries, width, seed=2),), chunk=4, depth=depth)
-    assert kept
-    assert max(kept) <= max(queries, keys) * width
-
-
-@ATTENTION
-@pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_second_derivative_is_that_of_the_literal_fold(monoid, depth):
     leaves = [normal(4, 2, seed=i).requires_grad_() for i in range(3)]
     curvatures = []

@@ -82,11 +82,6 @@ def test_the_count_itself_sees_what_plain_torch_stores():
     with PeakBytes() as memory:
         (torch.softmax(q @ k.mT, -1) @ v).sum().backward()
     assert memory.peak >= 2 * 4 * 512 * 2048
-    with PeakBytes() as memory:
-        kept = torch.ones(1000)
-        for _ in range(5):
-            torch.ones(500) * 2
-    assert kept.numel() == 1000 and memory.now == 4000 and memory.peak == 4000 + 2 * 2000
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

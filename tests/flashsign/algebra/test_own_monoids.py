@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flashsign import SOFTMAX, BrokenLaw, Monoid, NAryFold, check_monoid, fold, monoid_reduce, n_ary_reduce
+from flashsign import SOFTMAX, BrokenLaw, Monoid, NAryFold, check_monoid, monoid_reduce, n_ary_reduce
 
 
 def normal(*shape, seed=0):
@@ -49,25 +49,6 @@ def mean_and_variance():
 # Log-sum-exp of scores with a mask of pairs that is computed from groups of rows and items.
 
 
-def masked_log_sum_exp():
-    def identity(like):
-        return (torch.full_like(like[0], -torch.inf),)
-
-    def lift(items, shared):
-        (k, group), (q, own) = items, shared
-        return (torch.where(group[:, None] == own, k @ q.mT, -torch.inf),)
-
-    def combine(a, b):
-        return (torch.logaddexp(a[0], b[0]),)
-
-    def local_gradient(combined, item, grad):
-        return (torch.where(combined[0] == -torch.inf, 0.0, grad[0] * (item[0] - combined[0]).exp()),)
-
-    return Monoid(
-        "masked log-sum-exp", identity, lift, combine, lambda total, _: total[0], local_gradient, needs_items=True
-    )
-
-
 def test_mean_and_variance():
     monoid, x = mean_and_variance(), normal(11, 3).requires_grad_()
     check_monoid(monoid, (x.detach(),))
@@ -78,21 +59,6 @@ def test_mean_and_variance():
             output = monoid_reduce(monoid, (), (x,), b_chunk=chunk, depth=depth)
             torch.testing.assert_close(output, expected)
             torch.testing.assert_close(torch.autograd.grad(output.sin().sum(), x), slope)
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_log_sum_exp_with_a_mask(depth):
-    monoid = masked_log_sum_exp()
-    k, q = normal(13, 4).requires_grad_(), normal(6, 4, seed=1).requires_grad_()
-    group, own = torch.arange(13) % 3, torch.arange(6) % 3
-    check_monoid(monoid, (k.detach(), group), (q.detach(), own))
-    options = {"a_chunk": 4, "b_chunk": 3, "depth": depth}
-    output = monoid_reduce(monoid, (q, own), (k, group), **options)
-    expected = (q @ k.mT).masked_fill(own[:, None] != group, -torch.inf).logsumexp(-1)
-    torch.testing.assert_close(output, expected)
-    slopes = (torch.autograd.grad(values.sin().sum(), (q, k)) for values in (output, expected))
-    torch.testing.assert_close(*slopes)
-    torch.testing.assert_close(fold(monoid, (k, group), (q, own), chunk=2)[0], expected)
 
 
 # Softmax attention as the paper lists it: totals (z [N], v [N, E]), whose combine says [:, None].

@@ -52,14 +52,6 @@ def test_the_climb_ends_at_the_fastest_block_sizes():
     assert times[goal] == min(times.values()) == 1
 
 
-def test_the_climb_goes_round_block_sizes_that_are_wrong():
-    goal, wrong = BlockSizes(128, 32, 8, 2), BlockSizes(64, 32, 4, 2)
-    best, _ = climb(
-        START, lambda blocks: 0.1 if blocks == wrong else distance(blocks, goal), lambda blocks: blocks != wrong
-    )
-    assert best == goal
-
-
 @pytest.fixture
 def few_steps(fresh, monkeypatch):
     """All block sizes have one neighbour, whose last number is one more, up to three."""
@@ -175,13 +167,3 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tiles, damage, words):
         choose_block_sizes("forward", torch.zeros(1, 2, 20, 16), 16)
     assert words in str(raised.value)
     assert str(tiles) in str(raised.value)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_a_search_on_the_gpu(few_steps):
-    device = torch.device("cuda", torch.cuda.current_device())
-    bags = Bags(cells=2, heads=4, key_heads=2, genes=300, keys=300, width=32, dtype=torch.float16)
-    found = list(Search(bags, "moments", device, search.device_ms))
-    assert len(found) == 5
-    assert all(0 < x.ms_after <= x.ms_before < math.inf for x in found)

@@ -117,7 +117,7 @@ KERNEL_CASES = {
 }
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.02}
 # Sums in another order: moments tell norms to 0.13 u / rho, and the least rho here is near 1e-7.
-ILL_CONDITIONED_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+ILL_CONDITIONED_TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-7}
 
 
 def call(tensors, eps, group=None, **more):
@@ -195,7 +195,6 @@ def refused(rank, group, count):
     output, leaves = call(tensors, 1e-6, group)
     grads = torch.stack([tensors["grad"]] * 2)
     q, k, v, m = (leaf.detach() for leaf in leaves)
-    others = distributed.new_group([0])
     return {
         "second": raised(lambda: torch.autograd.grad(output, leaves, tensors["grad"], create_graph=True)),
         "batched": raised(lambda: torch.autograd.grad(output, leaves, grads, is_grads_batched=True, retain_graph=True)),
@@ -205,7 +204,6 @@ def refused(rank, group, count):
         "vmap": raised(
             lambda: torch.func.vmap(lambda x: spherical_attention(x[None], x[None], x[None], group=group))(k)
         ),
-        "outside": raised(lambda: spherical_attention(q, k, v, m, group=others)) if rank else "",
         "calls": count.taken(),
     }
 
@@ -285,7 +283,9 @@ def ranks(request, tmp_path_factory):
 
 @pytest.mark.parametrize("name", CASES)
 def test_genes_over_processes_give_the_outputs_and_gradients_of_one_process(ranks, name):
+    """With one collective forward and one backward."""
     case = CASES[name]
+    assert [rank[name]["calls"] for rank in ranks] == [(1, 1) if case.cells else (0, 0)] * len(ranks)
     tolerance = (ILL_CONDITIONED_TOLERANCE if case.condition else TOLERANCE)[case.dtype]
     expected = one_process(case, len(ranks), torch.float64 if case.dtype == torch.float64 else torch.float32)
     if case.condition and case.dtype == torch.float32:  # one process in float32 is no closer to the truth
@@ -295,11 +295,6 @@ def test_genes_over_processes_give_the_outputs_and_gradients_of_one_process(rank
         assert found.dtype == case.dtype and found.shape == true.shape
         assert found.isfinite().all()
         assert distance(found, true) < tolerance, part
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_one_collective_forward_and_one_backward(ranks, name):
-    assert [rank[name]["calls"] for rank in ranks] == [(1, 1) if CASES[name].cells else (0, 0)] * len(ranks)
 
 
 @pytest.mark.parametrize("name", KERNEL_CASES)
@@ -313,16 +308,6 @@ def test_kernels_of_several_devices_are_as_accurate_as_half_precision(ranks, nam
     assert [each["calls"] for each in found] == [(3 if name == "ill-conditioned rows" else 2, 1)] * len(ranks)
     for part, true in expected.items():
         assert distance(joined(case, found, part), true) < 2e-3, part
-
-
-@pytest.mark.parametrize("name", ["condition 1e2", "condition 1e3", "packed, condition 1e3"])
-def test_ill_conditioned_rows_are_more_accurate_than_in_a_stream_over_their_keys(ranks, name):
-    case = CASES[name]
-    true = one_process(case, len(ranks), torch.float64, method="stream")
-    stream = one_process(case, len(ranks), method="stream")
-    for part in NAMES:
-        found = joined(case, [rank[name] for rank in ranks], part)
-        assert distance(found, true[part]) < min(5e-7, distance(stream[part], true[part])), part
 
 
 def test_a_rank_that_needs_no_gradient_takes_part_in_the_collectives(ranks):
@@ -355,11 +340,6 @@ def test_more_than_one_derivative_in_reverse_is_refused(ranks, ask):
     for rank in ranks:
         assert rank["refused"][ask].startswith("NotImplementedError: Attention with group= can be differentiated once")
         assert rank["refused"]["calls"] == 1
-
-
-def test_a_process_outside_of_the_group_is_refused(ranks):
-    for rank in ranks[1:]:
-        assert rank["refused"]["outside"].startswith("ValueError: This process is not in the group")
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flashsign import fold, rms_norm, rms_norm_monoid
+from flashsign import rms_norm
 
 
 def normal(*shape, seed=0):
@@ -17,16 +17,6 @@ def test_it_is_torchs_rms_norm_with_its_gradients(shape, weighted):
     outputs = rms_norm(x, weight, 1e-3), F.rms_norm(x, (5,), weight, 1e-3)
     torch.testing.assert_close(*outputs)
     torch.testing.assert_close(*(torch.autograd.grad(output.sin().sum(), leaves) for output in outputs))
-
-
-def test_it_is_a_fold_over_features():
-    x = normal(7, 5)
-    monoid = rms_norm_monoid(1e-3)
-    features = x.mT
-    folded = monoid.finish(fold(monoid, (features,), (features,), chunk=2), (features,)).mT
-    torch.testing.assert_close(folded, rms_norm(x, eps=1e-3))
-    slopes = (torch.autograd.grad(output.sin().sum(), x) for output in (folded, rms_norm(x, eps=1e-3)))
-    torch.testing.assert_close(*slopes)
 
 
 def test_it_keeps_its_input_and_one_number_a_row():

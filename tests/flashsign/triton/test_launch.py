@@ -83,10 +83,3 @@ def test_what_triton_compiles_anew_for_is_compiled_anew(kernel, change):
 def test_names_out_of_order_are_refused_where_a_kernel_is_compiled(kernel):
     with pytest.raises(TypeError, match="passes 'PACKED' as argument 6, where its signature has 'E'"):
         start(kernel, constants={"PACKED": False, "E": 16})
-
-
-def test_calls_of_like_numbers_are_not_taken_for_each_other(kernel):
-    """32 and 33 count as 3 and 2 among what Triton compiles for, which are numbers too."""
-    for stride, size in ((33, 32), (2, 3), (3, 2)):
-        start(kernel, stride=stride, size=size)
-    assert len(kernel.compiled) == 2
