@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from attention_parts.clock import Call, release
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attention_parts.clock import Call, release
 from flashsign import BackendUnavailable, spherical_attention
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}

@@ -1,17 +1,288 @@
-"""Two-layer MLPs over K / D, RMSNorm, and the template of attention with and without exponentials."""
+"""Layers at their sizes, the methods that compute each, and rows: times, extra memory, errors against float64."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from attention_parts.clock import measure, peak_mib, release
 from torch import Tensor
 from torch.nn import functional as F
 
-from flashsign import mlp, normalised_attention, rms_norm, spherical_attention
-from folds_parts.cases import Case, Method, Scale, drawn
+from flashsign import (
+    distribution_cross_entropy,
+    linear_cross_entropy,
+    mlp,
+    normalised_attention,
+    rms_norm,
+    spherical_attention,
+    weighted_cross_entropy,
+)
+
+Layer = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to compute a layer. products: matrix products of full size, forward and backward; shifted: its output is
+    another number with the same gradients."""
+
+    run: Layer
+    products: float = 0.0
+    shifted: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """layer: what is computed; sizes: by name; inputs: tensors of the methods, of which
+    those that require a gradient get one; truth: the layer in float64, from wide inputs; product: operations of one
+    matrix product; stored: bytes that the plain layer keeps and a fold does not."""
+
+    layer: str
+    sizes: dict[str, int]
+    inputs: tuple[Tensor, ...]
+    methods: dict[str, Method]
+    truth: Layer | None
+    product: float
+    stored: float
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        return [x for x in self.inputs if x.requires_grad]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the cases are: a tenth of everything where only the benchmark itself is tried."""
+
+    rows: int = 16_384
+    classes: int = 60_000
+    width: int = 512
+    narrow: int = 128
+    hidden: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+    genes: int = 16_384
+    heads: int = 8
+    listed: int = 100
+
+    @classmethod
+    def tiny(cls) -> Scale:
+        return cls(64, 96, 32, 16, (32, 64), 64, 2, 5)
+
+
+def drawn(device: torch.device, dtype: torch.dtype, *shape: int, scale: float = 1.0, learns: bool = True) -> Tensor:
+    """Normal numbers, drawn on the device."""
+    return (torch.randn(shape, device=device) * scale).to(dtype).requires_grad_(learns)
+
+
+def chunked(losses: Layer, rows: int) -> Layer:
+    """The sum of losses(*tensors) over slices of `rows` rows of the first tensors, computed again in the backward."""
+    from torch.utils.checkpoint import checkpoint
+
+    def run(*tensors: Tensor, count: int) -> Tensor:
+        whole = len(tensors[0])
+        parts = []
+        for start in range(0, whole, rows):
+            own = [x[start : start + rows] for x in tensors[:count]]
+            parts.append(checkpoint(losses, *own, *tensors[count:], use_reentrant=False))
+        return torch.stack(parts).sum() / whole
+
+    return run
+
+
+Row = dict[str, Any]
+
+
+def rows_of(case: Case, device: torch.device, budget_s: float, backward_budget_s: float) -> Iterator[Row]:
+    """One row for each method; a method that fails has a row that says how."""
+    truth = _truth(case)
+    output_grad = None
+    for name, method in case.methods.items():
+        row: Row = {"layer": case.layer, **case.sizes, "method": name}
+        try:
+            output = method.run(*case.inputs)
+            if output_grad is None or output_grad.shape != output.shape:
+                torch.manual_seed(1)
+                output_grad = torch.ones_like(output) if output.ndim == 0 else torch.randn_like(output)
+            row |= _measured(case, method, output_grad.to(output.dtype), device, (budget_s, backward_budget_s))
+            if truth is not None:
+                row |= _errors(case, method, output_grad, truth)
+            row["status"] = "ok"
+        except Exception as failure:
+            traceback.print_exc(limit=3)
+            row["status"] = f"{type(failure).__name__}: {failure}".split("\n")[0][:200]
+        yield row
+        release(device, collect=True)
+
+
+def _measured(case: Case, method: Method, grad: Tensor, device: torch.device, budget: tuple[float, float]) -> Row:
+    leaves = case.leaves
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return method.run(*case.inputs)
+
+    def both() -> Any:
+        return torch.autograd.grad(method.run(*case.inputs), leaves, grad, allow_unused=True)
+
+    forward_time = measure([forward], device, budget[0])
+    time = measure([both], device, budget[1])
+    made = grad.numel() * grad.element_size() + sum(x.numel() * x.element_size() for x in leaves)
+    extra = peak_mib(both, device) - made / 2**20
+    return {
+        "forward_ms": forward_time.ms,
+        **{"ms": time.ms, "ms_20": time.ms_20, "ms_80": time.ms_80, "warmups": time.warmups, "runs": time.runs},
+        **{"extra_mib": extra, "extra_share": extra * 2**20 / case.stored},
+        "tflop": method.products * case.product / 1e12 or math.nan,
+    }
+
+
+def _truth(case: Case) -> tuple[Tensor, ...] | None:
+    """Output and gradients in float64, for a gradient of ones (numbers) or drawn ones (rows)."""
+    if case.truth is None:
+        return None
+    inputs = [x.detach().double().requires_grad_(x.requires_grad) for x in case.inputs]
+    output = case.truth(*inputs)
+    torch.manual_seed(1)
+    like = output.to(case.inputs[0].dtype)
+    grad = torch.ones_like(output) if output.ndim == 0 else torch.randn_like(like).double()
+    gradients = torch.autograd.grad(output, [x for x in inputs if x.requires_grad], grad)
+    return output.detach(), *gradients
+
+
+def _errors(case: Case, method: Method, grad: Tensor, truth: tuple[Tensor, ...]) -> Row:
+    output = method.run(*case.inputs)
+    gradients = torch.autograd.grad(output, case.leaves, grad.to(output.dtype), allow_unused=True)
+    errors = [math.nan if x is None else _error(x, true) for x, true in zip(gradients, truth[1:], strict=True)]
+    of_output = math.nan if method.shifted else _error(output, truth[0])
+    return {"error": of_output, "gradient_error": max(errors, key=lambda x: -1 if math.isnan(x) else x)}
+
+
+def _error(found: Tensor, true: Tensor) -> float:
+    """Relative size of an error; NaN where anything is NaN."""
+    return float((found.detach().double() - true).norm() / true.norm())
+
+
+ROW_CHUNK = 1024
+"""Rows of the slices of torch's chunked losses: 246 MB of float32 logits."""
+
+
+def loss_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:
+    torch.manual_seed(0)
+    rows, classes, width = scale.rows, scale.classes, scale.width
+    make = partial(drawn, device, torch.bfloat16)
+    h, c = make(rows, width), make(classes, width, scale=width**-0.5)
+    target = torch.randint(0, classes, (rows,), device=device)
+    sizes = {"rows": rows, "items": classes, "width": width}
+    product, logits = 2.0 * rows * classes * width, 4.0 * rows * classes
+
+    def plain(h: Tensor, c: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(h, c).to(torch.promote_types(h.dtype, torch.float32)), target)
+
+    def of_rows(h: Tensor, target: Tensor, c: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(h, c).float(), target, reduction="sum")
+
+    methods = {
+        "flashsign": Method(lambda h, c: linear_cross_entropy(h, c, target, backend=backend), 4),
+        "torch, eager": Method(plain, 3),
+        "torch.compile": Method(torch.compile(plain), 3),
+        "torch, chunks of rows": Method(lambda h, c: chunked(of_rows, ROW_CHUNK)(h, target, c, count=2), 4),
+        **_torchs_own(target),
+        **_liger_classes(target),
+        **_cut_cross_entropy(target),
+    }
+    yield Case("linear cross entropy", sizes, (h, c), methods, plain, product, logits)
+
+    t, d = make(rows, width), make(classes, width, scale=width**-0.5)
+
+    def between(s: Tensor, c: Tensor, t: Tensor, d: Tensor) -> Tensor:
+        wide = torch.promote_types(s.dtype, torch.float32)
+        return F.cross_entropy(F.linear(s, c).to(wide), F.linear(t, d).to(wide).softmax(-1))
+
+    def between_rows(s: Tensor, t: Tensor, c: Tensor, d: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(s, c).float(), F.linear(t, d).float().softmax(-1), reduction="sum")
+
+    methods = {
+        "flashsign": Method(partial(distribution_cross_entropy, backend=backend), 8),
+        "torch, eager": Method(between, 6),
+        "torch.compile": Method(torch.compile(between), 6),
+        "torch, chunks of rows": Method(lambda s, c, t, d: chunked(between_rows, ROW_CHUNK)(s, t, c, d, count=2), 8),
+    }
+    yield Case("two distributions", sizes, (h, c, t, d), methods, between, product, logits)
+    frozen = t.detach(), d.detach()
+    methods = {
+        "flashsign": Method(partial(distribution_cross_entropy, backend=backend), 6),
+        "torch, eager": methods["torch, eager"],
+        **_liger_divergence(rows),
+    }
+    yield Case("two distributions, frozen teacher", sizes, (h, c, *frozen), methods, between, product, logits)
+    del t, d, frozen
+
+    listed = torch.randint(0, classes, (rows, scale.listed), device=device)
+    weights = torch.rand(rows, scale.listed, device=device) * 5
+
+    def weighted(h: Tensor, c: Tensor) -> Tensor:
+        x = F.linear(h, c)
+        log_softmax = x.to(torch.promote_types(x.dtype, torch.float32)).log_softmax(-1)
+        return -(weights * log_softmax.gather(1, listed)).sum(-1).mean()
+
+    def weighted_rows(h: Tensor, listed: Tensor, weights: Tensor, c: Tensor) -> Tensor:
+        return -(weights * F.linear(h, c).float().log_softmax(-1).gather(1, listed)).sum()
+
+    methods = {
+        "flashsign": Method(lambda h, c: weighted_cross_entropy(h, c, listed, weights, backend=backend), 4),
+        "torch, eager": Method(weighted, 3),
+        "torch, chunks of rows": Method(
+            lambda h, c: chunked(weighted_rows, ROW_CHUNK)(h, listed, weights, c, count=3), 4
+        ),
+    }
+    sizes = {**sizes, "listed": scale.listed}
+    yield Case("listed weights", sizes, (h, c), methods, weighted, product, logits)
+
+
+def _torchs_own(target: Tensor) -> dict[str, Method]:
+    """torch's chunked linear cross entropy, in the releases that have it."""
+    if not hasattr(torch.nn, "LinearCrossEntropyOptions"):
+        return {}
+    options = torch.nn.LinearCrossEntropyOptions()
+    return {"torch's linear_cross_entropy": Method(lambda h, c: F.linear_cross_entropy(h, c, target, options=options))}
+
+
+def _liger_classes(target: Tensor) -> dict[str, Method]:
+    try:
+        from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+    except ImportError:
+        return {}
+    narrow, wide = LigerFusedLinearCrossEntropyLoss(), LigerFusedLinearCrossEntropyLoss(accum_dtype=torch.float32)
+    return {
+        "Liger": Method(lambda h, c: narrow(c, h, target), 3),
+        "Liger, float32 sums": Method(lambda h, c: wide(c, h, target), 3),
+    }
+
+
+def _liger_divergence(rows: int) -> dict[str, Method]:
+    """The forward divergence: its gradients for the student are those of the cross entropy; a teacher gets none."""
+    try:
+        from liger_kernel.transformers import LigerFusedLinearJSD
+    except ImportError:
+        return {}
+    divergence = LigerFusedLinearJSD(jsd_beta=0.0)
+    return {"Liger, divergence": Method(lambda s, c, t, d: divergence(s, c, t, d, None), 4, shifted=True)}
+
+
+def _cut_cross_entropy(target: Tensor) -> dict[str, Method]:
+    try:
+        from cut_cross_entropy import linear_cross_entropy as cut
+    except ImportError:
+        return {}
+    return {
+        "cut-cross-entropy, filter off": Method(lambda h, c: cut(h, c, target, filter_eps=None), 4),
+        "cut-cross-entropy": Method(lambda h, c: cut(h, c, target), 4),
+    }
 
 
 def mlp_cases(scale: Scale, device: torch.device, backend: Any) -> Iterator[Case]:

@@ -85,7 +85,6 @@ class AttentionCall:
 
     @property
     def heads(self) -> tuple[int, int]:
-        """Numbers of query heads and of key heads."""
         return self.q.shape[1], self.k.shape[1]
 
     # Arguments of kernels, by name, in the order in which all kernels have them.
@@ -120,7 +119,6 @@ class AttentionCall:
         return torch.empty_like(self.q), torch.empty_like(self.k), torch.empty_like(self.v), dm
 
     def with_(self, **tensors: Any) -> AttentionCall:
-        """The call with other tensors."""
         return replace(self, **tensors)
 
 

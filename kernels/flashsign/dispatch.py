@@ -45,7 +45,6 @@ from flashsign.validation import largest_bag_size
 
 Backend = Literal["auto", "triton", "torch"]
 Method = Literal["auto", "stream", "moments"]
-FoldBackend = Literal["auto", "triton", "torch"]
 FoldKernel = Literal["logits", "mlp", "rms_norm", "attention"]
 Kernel = Literal[
     "torch_stream",
@@ -112,7 +111,6 @@ class Device:
 
 @cache
 def device_facts(device: torch.device) -> Device:
-    """The facts about a device of this machine."""
     if device.type == "cuda":
         return Device("cuda", capability(device), _triton_version())
     return Device(device.type, triton=_triton_version() if INTERPRETED else "", interpreted=INTERPRETED)
@@ -427,7 +425,6 @@ def _largest(q: Tensor, k: Tensor, offsets: Tensor | None, query_offsets: Tensor
 
 
 def has_hopper(device: Device) -> bool:
-    """Whether the Hopper kernel runs on a device."""
     return device.kind == "cuda" and device.capability == (9, 0) and device.triton.startswith(HOPPER_TRITON)
 
 
@@ -454,6 +451,12 @@ def dq_from_moments(width: int, keys: int) -> bool:
     return width <= WIDEST["moments"] and keys > MOMENT_KEYS_PER_WIDTH * width
 
 
+def _may_be_triton(backend: Backend, rows: Tensor) -> bool:
+    if backend not in ("auto", "triton", "torch"):
+        raise ValueError(f"backend must be auto, triton or torch, not {backend!r}.")
+    return backend == "triton" or (backend == "auto" and rows.is_cuda)
+
+
 # --- edge sums -------------------------------------------------------------------------------------------------------
 
 
@@ -462,9 +465,7 @@ def choose_edge_sums(q: Tensor, sums: torch.dtype, backend: Backend) -> Literal[
 
     Raises BackendUnavailable where backend="triton" cannot run, and ValueError for an unknown backend.
     """
-    if backend not in ("auto", "triton", "torch"):
-        raise ValueError(f"backend must be auto, triton or torch, not {backend!r}.")
-    if backend == "torch" or (backend == "auto" and not q.is_cuda):
+    if not _may_be_triton(backend, q):
         return "torch"
     if sums == torch.float32:
         reason = why_not_triton(device_facts(q.device), q.dtype, q.shape[-1], 1, "stream", transformed())
@@ -476,7 +477,7 @@ def choose_edge_sums(q: Tensor, sums: torch.dtype, backend: Backend) -> Literal[
 
 
 def choose_fold(
-    backend: FoldBackend, kernel: FoldKernel, rows: Tensor, widths: Sequence[int] = (), narrow: Sequence[int] = ()
+    backend: Backend, kernel: FoldKernel, rows: Tensor, widths: Sequence[int] = (), narrow: Sequence[int] = ()
 ) -> Literal["triton", "torch"]:
     """What computes a layer of flashsign.layers: kernels of triton.folds, or torch in slices, anywhere.
 
@@ -484,9 +485,7 @@ def choose_fold(
     whole, limited by WIDEST_FOLD. Raises BackendUnavailable where backend="triton" cannot run, and ValueError for an
     unknown backend.
     """
-    if backend not in ("auto", "triton", "torch"):
-        raise ValueError(f"backend must be auto, triton or torch, not {backend!r}.")
-    if backend == "torch" or (backend == "auto" and not rows.is_cuda):
+    if not _may_be_triton(backend, rows):
         return "torch"
     reason = why_no_fold_kernel(kernel, rows, widths, narrow)
     if reason and backend == "triton":

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from attention_choice import SETS, SHARED, by_presence, main
-from attention_parts import clock, dense, methods, packed, plan
+from attention_parts import bags, clock, dense, methods
 
 from flashsign.reference import reference_spherical_attention
 
@@ -24,11 +24,11 @@ RATES = clock.Rates({"fp16": 700.0, "bf16": 700.0}, 4.0)
 SMOKE = ["--device", "cpu", "--backend", "torch", "--smoke", "--budget-s", "0.001"]
 
 
-def planned(*options: str) -> plan.Plan:
-    return plan.Plan.of(attention.parsed([*SMOKE, "--output", "unused", *options]))
+def planned(*options: str) -> dense.Plan:
+    return dense.Plan.of(attention.parsed([*SMOKE, "--output", "unused", *options]))
 
 
-def rows(point: plan.Point, *options: str) -> tuple[list[dense.Row], dict[str, str]]:
+def rows(point: dense.Point, *options: str) -> tuple[list[dense.Row], dict[str, str]]:
     chosen = planned(*options)
     return dense.rows_at(point, chosen, chosen.methods_at(point), "torch", CPU, RATES)
 
@@ -59,10 +59,10 @@ def test_the_materialised_forms_are_spherical_attention(attend):
 
 def test_equal_bags_do_the_work_of_uneven_ones():
     for kind in ("lognormal", "uniform"):
-        sizes = packed.bag_sizes(kind)
-        assert len(sizes) == packed.BAGS and sizes.min() >= 200 and sizes.max() <= 5000 and len(sizes.unique()) > 10
-        assert torch.equal(sizes, packed.bag_sizes(kind))
-        equal = packed.equal_sizes(sizes)
+        sizes = bags.bag_sizes(kind)
+        assert len(sizes) == bags.BAGS and sizes.min() >= 200 and sizes.max() <= 5000 and len(sizes.unique()) > 10
+        assert torch.equal(sizes, bags.bag_sizes(kind))
+        equal = bags.equal_sizes(sizes)
         assert equal.square().sum() == pytest.approx(int(sizes.square().sum()), rel=1e-3)
 
 

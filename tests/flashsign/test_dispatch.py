@@ -1,8 +1,6 @@
 """What runs for which call: the plan of devices that are not here, and that calls keep to it."""
 
 import re
-import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,22 +21,14 @@ def shape(genes, width=64, cells=1, heads=8):
     return cells, heads, genes, width
 
 
-def test_what_runs_for_q_in_float16_with_3000_genes():
-    assert plan(shape(3000), dtype=HALF, device=H200) == Plan("triton_moments")
-    assert plan(shape(3000), dtype=HALF, device=H200, method="stream").kernel == "triton_stream_hopper"
-    assert plan(shape(3000), dtype=HALF, device=CPU).kernel == "torch_moments"
-
-
 @pytest.mark.parametrize(
     ("q", "options", "kernel"),
     [
         # Small bags: at most 128 queries, and 128 keys of 16 bits or 64 of float32.
         (shape(128), {"dtype": HALF}, "triton_small_bags"),
-        (shape(128, cells=32, heads=4), {"dtype": HALF, "gradients": True}, "triton_small_bags"),
         (shape(128, 32), {"keys": shape(64, 32)}, "triton_small_bags"),
         (shape(128, 32), {"keys": shape(65, 32)}, "triton_stream"),
         (shape(129), {"dtype": HALF, "keys": shape(8), "method": "stream"}, "triton_stream"),
-        (shape(100, 128), {"dtype": HALF}, "triton_stream"),
         (shape(128), {"dtype": HALF, "method": "moments"}, "triton_moments"),
         # Long bags: moments, unless heads are too wide for them or keys are few.
         (shape(10_000), {"dtype": HALF, "gradients": True}, "triton_moments"),
@@ -46,31 +36,24 @@ def test_what_runs_for_q_in_float16_with_3000_genes():
         (shape(40_000, 160), {"dtype": HALF}, "triton_stream"),
         # The Hopper kernel: from 2048 keys, 16-bit heads of 64 or 128 (after padding), compute capability 9.0.
         (shape(2048), {"dtype": HALF, "method": "stream"}, "triton_stream_hopper"),
-        (shape(2048, 120), {"dtype": HALF, "method": "stream"}, "triton_stream_hopper"),
         (shape(2047), {"dtype": HALF, "method": "stream"}, "triton_stream"),
         (shape(4096, 32), {"dtype": HALF, "method": "stream"}, "triton_stream"),
         (shape(4096), {"dtype": SINGLE, "method": "stream"}, "triton_stream"),
         (shape(4096), {"dtype": HALF, "method": "stream", "device": A100}, "triton_stream"),
         (shape(4096), {"dtype": HALF, "method": "stream", "values": 16}, "triton_stream"),
-        (shape(100, 64), {"dtype": HALF, "values": 1}, "triton_small_bags"),
         (shape(4096), {"dtype": HALF, "method": "stream", "device": Device("cuda", (9, 0), "3.7.1")}, "triton_stream"),
         # Packed bags count by their mean, small bags by the largest.
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3}, "triton_small_bags"),
         ((3 * 100, 4, 32), {"dtype": HALF, "bags": 3, "largest": (129, 100)}, "triton_stream"),
-        ((3 * 20_000, 4, 32), {"dtype": HALF, "bags": 3}, "triton_moments"),
-        ((3 * 4096, 4, 64), {"dtype": HALF, "bags": 3, "method": "stream"}, "triton_stream_hopper"),
         ((3 * 2000, 4, 64), {"dtype": HALF, "bags": 3, "method": "stream"}, "triton_stream"),
         # Genes over processes.
         (shape(3000), {"dtype": HALF, "gene_parallel": True}, "triton_gene_parallel"),
-        (shape(3000), {"dtype": HALF, "gene_parallel": True, "keys": shape(0)}, "triton_gene_parallel"),
-        (shape(3000), {"gene_parallel": True}, "torch_gene_parallel"),
         (shape(3000, 160), {"dtype": HALF, "gene_parallel": True}, "torch_gene_parallel"),
         # Torch.
         (shape(3000), {"dtype": HALF, "backend": "torch"}, "torch_moments"),
         (shape(3000), {"dtype": HALF, "in_transform": True}, "torch_moments"),
         (shape(3000), {"dtype": DOUBLE}, "torch_moments"),
         (shape(3000), {"dtype": HALF, "device": V100}, "torch_moments"),
-        (shape(3000), {"dtype": HALF, "keys": shape(0)}, "torch_stream"),
         (shape(3000), {"dtype": HALF, "device": INTERPRETER}, "torch_moments"),
         (shape(100), {"dtype": HALF, "device": INTERPRETER, "backend": "triton"}, "triton_small_bags"),
     ],
@@ -88,12 +71,6 @@ def test_torch_takes_the_method_with_fewer_operations(keys, in_transform, kernel
     """Under a transform moments cost four times as much."""
     found = plan((1, 1, 90, 4), (1, 1, keys, 4), in_transform=in_transform, device=CPU)
     assert found.kernel == f"torch_{kernel}" and (found.backend, found.method) == ("torch", kernel)
-
-
-def test_query_heads_of_a_group_count_as_queries():
-    q, k = (1, 8, 10, 16), (1, 1, 30, 16)
-    assert plan(q, k, device=CPU).method == "moments"
-    assert plan((1, 1, 10, 16), k, device=CPU).method == "stream"
 
 
 @pytest.mark.parametrize(("keys", "from_moments"), [(8 * 64, False), (8 * 64 + 1, True)])
@@ -142,16 +119,6 @@ def test_calls_take_the_path_of_their_plan(draw, monkeypatch, dtype, form, keys)
         spherical_attention(*rows, m.flatten(), offsets=torch.arange(3) * keys, query_offsets=torch.arange(3) * 90)
         expected = plan(rows[0].shape, rows[1].shape, dtype=dtype, bags=2, largest=(keys, 90), device=q.device)
     assert taken == [expected.kernel]
-
-
-def test_a_transform_changes_the_method_of_a_call(draw, monkeypatch):
-    taken = []
-    monkeypatch.setattr(attention, "dense_attention", lambda *x: taken.append(x[-1]) or x[0])
-    call = draw(heads=1, key_heads=1, queries=90, keys=10, width=4)
-    spherical_attention(*call.leaves)
-    with torch.autograd.forward_ad.dual_level():
-        spherical_attention(*call.leaves)
-    assert taken == ["moments", "stream"]
 
 
 # --- asking for a path -----------------------------------------------------------------------------------------------
@@ -203,37 +170,6 @@ def test_a_path_that_was_asked_for_is_taken_forward_and_backward(draw, launches,
     assert launches == [kernel, f"{kernel} backward"]
 
 
-def test_the_default_is_the_plan(draw, launches):
-    attend(draw)
-    assert launches == [plan((2, 4, 5, 16), (2, 2, 6, 16), backend="triton", device=INTERPRETER).kernel]
-
-
-def test_a_backward_in_another_thread_keeps_to_its_forward(draw, launches):
-    with dispatch.only("triton_stream"):
-        output, leaves = attend(draw)
-    thread = threading.Thread(target=lambda: torch.autograd.grad(output.sum(), leaves))
-    thread.start()
-    thread.join()
-    assert launches == ["triton_stream", "triton_stream backward"]
-
-
-def test_arguments_of_a_call_come_before_what_is_asked_for_around_it(draw, launches):
-    call = draw(dtype=SINGLE)
-    with dispatch.only("triton_stream"):
-        spherical_attention(*call.leaves, backend="torch")
-        attend(draw, method="moments")
-    assert launches == ["triton_moments"]
-
-
-@pytest.mark.parametrize("kernel", ["torch_stream", "torch_moments"])
-def test_torchs_methods_can_be_asked_for(draw, monkeypatch, kernel):
-    taken = []
-    monkeypatch.setattr(attention, "dense_attention", lambda *x: taken.append(f"torch_{x[-1]}") or x[0])
-    with dispatch.only(kernel):
-        spherical_attention(*draw().leaves)
-    assert taken == [kernel]
-
-
 def test_a_path_that_cannot_take_a_call_is_an_error(draw, interpreter):
     call = draw(queries=200, width=16, dtype=SINGLE)
     for kernel in ("triton_small_bags", "triton_stream_hopper"):
@@ -258,12 +194,3 @@ def test_the_largest_bag_is_read_once(monkeypatch):
     call = AttentionCall(q, q, q, q, offsets, offsets, 1e-6)
     assert [dispatch.largest_bag(call) for _ in range(2)] == [(28, 28)] * 2
     assert len(readings) == 1
-
-
-def test_while_a_graph_is_recorded_the_largest_bag_is_not_known(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    q = torch.empty(1, 4, 40, 16)
-    offsets = SimpleNamespace(is_cuda=True)
-    assert dispatch.largest_bag(AttentionCall(q, q, q, q, offsets, offsets, 1e-6)) is None
-    assert dispatch.plan_stream(H200, 2, 16, 16, 40, 1, None, None).kernel == "triton_stream"
-    assert dispatch.largest_bag(AttentionCall(q, q[:, :, :7], q, q, None, None, 1e-6)) == (7, 40)

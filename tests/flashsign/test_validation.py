@@ -5,7 +5,7 @@ import torch
 
 import flashsign as fs
 from flashsign import ShapeMismatch, spherical_attention
-from flashsign.validation import bag_sizes, largest_bag_size
+from flashsign.tensor_cache import cached
 
 Q, K = (2, 4, 7, 3), (2, 2, 9, 3)
 X, W = torch.ones(6, 4), torch.ones(10, 4)
@@ -125,15 +125,6 @@ def test_offsets_of_queries_and_keys_belong_together(bag):
         spherical_attention(*bag.leaves, query_offsets=torch.tensor([0, 2]))
 
 
-def test_sizes_of_bags():
-    offsets = torch.tensor([0, 5, 5, 33, 40])
-    assert bag_sizes("offsets", offsets, 40).tolist() == [5, 0, 28, 7]
-    assert largest_bag_size(offsets) == 28
-    assert largest_bag_size(torch.tensor([0])) == 0
-    with pytest.raises(ShapeMismatch, match="41 packed rows"):
-        bag_sizes("offsets", offsets, 41)
-
-
 def test_a_multiplicity_that_is_varied_may_step_below_zero():
     counts = torch.tensor([[0.0, 1.0, 2.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
     q, k = torch.randn(1, 2, 3, 4, dtype=torch.float64), torch.randn(1, 2, 5, 4, dtype=torch.float64)
@@ -146,6 +137,38 @@ def test_tables_that_do_not_fit_name_what_does():
         fs.EdgeSums(10**9, 10**9)
 
 
-def test_shapes_are_found_without_values():
-    on_meta = [x.to("meta") for x in (*ROWS, ROWS[1], COUNTS)]
-    assert spherical_attention(*on_meta).shape == ROWS[0].shape
+@pytest.fixture
+def total():
+    """total(tensor): its sum by way of the cache; total.computed: how often it was computed."""
+
+    def compute(tensor, key="sum"):
+        def find():
+            compute.computed += 1
+            return float(tensor.sum())
+
+        return cached(tensor, key, find)
+
+    compute.computed = 0
+    return compute
+
+
+def test_a_result_is_computed_once_for_a_tensor_and_a_key(total):
+    x = torch.ones(3)
+    assert [total(x), total(x), total(x, "again"), total(x, "again")] == [3.0] * 4
+    assert total.computed == 2
+    assert total(torch.ones(3)) == 3 and total.computed == 3
+
+
+def test_a_tensor_that_changed_is_asked_again(total):
+    x = torch.ones(3)
+    total(x)
+    x[0] = 5
+    assert total(x) == 7 and total.computed == 2
+
+
+def test_inference_tensors_do_not_count_their_changes_and_are_always_asked(total):
+    with torch.inference_mode():
+        x = torch.ones(3)
+        total(x)
+        x[0] = 5
+        assert total(x) == 7

@@ -105,7 +105,6 @@ def product(
     """
 
     def split(total: Total) -> tuple[Total, Total]:
-        """a's and b's own totals."""
         left, rest = total[:of_a], list(total[of_a:])
         if shared_weight is not None:
             rest.insert(shared_weight[1], left[shared_weight[0]])

@@ -152,7 +152,6 @@ def _fold(
 
 
 def _refuse_others(total: Total | None, other: Total | None) -> None:
-    """Raises ShapeMismatch where two totals are of other shapes, which combine would broadcast."""
     if total is not None and other is not None and [x.shape for x in total] != [x.shape for x in other]:
         raise ShapeMismatch("All items of a fold must have one shape.")
 

@@ -55,7 +55,6 @@ def check_items(name: str, forms: Sequence[str], items: Sequence[Tensor], shared
 
 @functools.cache
 def _letters(form: str) -> tuple[list[list[str]], ...]:
-    """The letters of every tensor of a form, of items and of shared ones."""
     of_items, _, of_shared = form.partition("shared")
     return tuple(
         [text.replace(" ", "").split(",") for text in re.findall(r"\[(.*?)\]", part)] for part in (of_items, of_shared)
@@ -99,25 +98,18 @@ def returning_tensors(function: Callable[..., Any], what: str, *, like_first: bo
             return result
         if not isinstance(result, (tuple, list)) or not all(isinstance(each, Tensor) for each in result):
             raise ValueError(f"{what} must return a tuple of tensors, as (x,); found {type(result).__name__}.")
-        if like_first:
-            _refuse_other_shapes(what, result, arguments)
+        # A total of another shape than all totals together would broadcast.
+        for parts in zip(result, *arguments, strict=len(result) != len(arguments[0])) if like_first else ():
+            if all(part.shape == parts[0].shape for part in parts[1:]):  # broadcast_shapes takes long
+                continue
+            wanted = torch.broadcast_shapes(*(part.shape for part in parts[1:]))  # type: ignore[no-untyped-call]
+            if parts[0].shape != wanted:
+                found = f"found {list(parts[0].shape)} for {list(wanted)}"
+                raise ValueError(f"{what} must return tensors shaped like those that it is given; {found}.")
         return result
 
     call.own_function = own  # type: ignore[attr-defined]
     return call
-
-
-def _refuse_other_shapes(what: str, result: Sequence[Tensor], totals: Sequence[Sequence[Tensor]]) -> None:
-    """Raises ValueError unless the result is a total of the shapes of all totals together."""
-    for parts in zip(result, *totals, strict=len(result) != len(totals[0])):
-        if all(part.shape == parts[0].shape for part in parts[1:]):  # broadcast_shapes takes long
-            continue
-        wanted = torch.broadcast_shapes(*(part.shape for part in parts[1:]))  # type: ignore[no-untyped-call]
-        if parts[0].shape != wanted:
-            raise ValueError(
-                f"{what} must return tensors shaped like those that it is given; found {list(parts[0].shape)} for "
-                f"{list(wanted)}."
-            )
 
 
 def check_gradients(what: str, grads: Sequence[Tensor | None], of: Sequence[Tensor]) -> None:

@@ -155,7 +155,6 @@ def lifted_items(monoid: Monoid, items: Total, shared: Total) -> Total:
 
 
 def _single(monoid: Monoid, items: Total, shared: Total, at: int) -> Total:
-    """The total of one item that keeps its position."""
     alone = Fold(monoid, shared)
     alone.items = at
     total = alone.add(tuple(x[at : at + 1] for x in items)).total

@@ -194,7 +194,6 @@ def with_axes(x: Tensor, like: Tensor) -> Tensor:
 
 
 def refuse_no_items(monoid: Monoid, items: int) -> None:
-    """Raises ValueError where the output of no items is asked for and there is none."""
     if monoid.needs_items and not items:
         raise ValueError(f"{monoid.name} of no items has no value: pass at least one.")
 

@@ -14,7 +14,7 @@ from torch import Tensor, distributed
 from flashsign.algebra.fold import chosen_depth
 from flashsign.algebra.forms import check_items
 from flashsign.algebra.in_slices.plan import Order, Plan
-from flashsign.algebra.in_slices.total import check_member, differentiable_total, items_before
+from flashsign.algebra.in_slices.total import differentiable_total, items_before
 from flashsign.algebra.monoid import Monoid, Total, refuse_no_items
 from flashsign.errors import ShapeMismatch
 
@@ -77,8 +77,8 @@ def monoid_reduce(
     a_chunk, b_chunk = (CHUNK[depth] if chunk is None else chunk for chunk in (a_chunk, b_chunk))
     if order == "auto":
         order = "tree" if A and 2 * A[0].shape[batch_dims] <= a_chunk else "rows"
-    if group is not None:
-        check_member(group)
+    if group is not None and distributed.get_rank(group) < 0:
+        raise ValueError("This process is not in the group: only ranks of the group may fold with it.")
     plan = Plan(
         monoid,
         depth,
@@ -106,7 +106,6 @@ def _one_bag_axis(x: Tensor, bags: tuple[int, ...]) -> Tensor:
 
 
 def _check_shapes(A: Total, B: Total, batch_dims: int) -> tuple[int, ...]:
-    """The sizes of the batch axes. Raises ShapeMismatch."""
     if not B:
         raise ShapeMismatch("B must have at least one tensor, whose rows are the items.")
     found = ", ".join(f"{name} {[list(x.shape) for x in tensors]}" for name, tensors in (("A", A), ("B", B)))

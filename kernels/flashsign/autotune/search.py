@@ -30,7 +30,6 @@ BACKWARD = {
     "moments": ("moment_query_sums", "moment_query_gradients", "moment_key_gradients"),
 }
 """The kernels whose launches make a pass, by method."""
-EPS = 1e-6
 
 AnyBlockSizes = BlockSizes | RowBlockSizes
 Method = Literal["stream", "moments"]
@@ -60,7 +59,7 @@ class Bags:
         q, grad = (normal(self.heads, self.genes) for _ in range(2))
         k, v = (normal(self.key_heads, self.keys) for _ in range(2))
         m = torch.rand(self.cells, 1, self.keys, device=device) + 0.1
-        return AttentionCall(q, k, v, m, None, None, EPS), grad
+        return AttentionCall(q, k, v, m, None, None, 1e-6), grad
 
 
 @dataclass(frozen=True)
@@ -154,40 +153,25 @@ class Search:
             return otherwise
 
     def is_right(self, name: str, tiles: Tiles) -> bool:
-        """Whether results with these block sizes are within their bounds, on all bags of self.checks."""
         trials = ((bag, packed) for bag in self.checks for packed in (False, True))
         return all(verdict.good for trial in trials for verdict in verdicts(self.method, name, *trial, tiles))
 
 
 def plan_of(method: Method, dq_by_moments: bool = True) -> Plan:
-    """The plan whose block sizes are tuned."""
     return Plan("triton_moments" if method == "moments" else "triton_stream", "", dq_by_moments)
 
 
 def verdicts(method: Method, name: str, bag: Bag, packed: bool, tiles: Tiles) -> Iterator[Verdict]:
     """Verdicts on all results of the launches that kernel `name` is a part of; packed: the bag's two cells packed."""
-    rows, offsets = [bag.q, bag.k, bag.v, bag.m[:, None], bag.grad], None
-    if packed:
-        rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
-        offsets = torch.arange(3, device=bag.q.device) * bag.genes
-    q, k, v, m, grad = rows
-    call = AttentionCall(q, k, v, m, offsets, offsets, EPS)
-
-    def judged(names: Sequence[str], found: Sequence[Tensor]) -> Iterator[Verdict]:
-        if packed:
-            found = [x[0].reshape(x.shape[1], 2, bag.genes, *x.shape[3:]).transpose(0, 1) for x in found]
-        each = dict(zip(names, found, strict=True))
-        yield from bag.judge({name: x.sum(1) if name == "dm" else x for name, x in each.items()}).values()
-
+    call, grad = bag.call(packed)
     saved = run_kernels.forward(plan_of(method), call, tiles)
-    yield from judged(TENSORS[:1], saved[:1])
+    yield from bag.judge_call({"o": saved[0]}, packed).values()
     if name in BACKWARD[method]:
         # Both kernels of dq, by the stream and by moments, are launched with these block sizes.
         by_moments = call.width <= WIDEST["moments"]
         for choice in {False, by_moments} if name == "query_gradient" else {by_moments}:
-            yield from judged(
-                TENSORS[1:], run_kernels.backward(plan_of(method, choice), call, grad, *saved, tiles=tiles)
-            )
+            found = run_kernels.backward(plan_of(method, choice), call, grad, *saved, tiles=tiles)
+            yield from bag.judge_call(dict(zip(TENSORS[1:], found, strict=True)), packed).values()
 
 
 def alike(found: tuple[Tensor, ...], before: tuple[Tensor, ...] | None) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor, distributed
 
 from flashsign.call import AttentionCall, heads_first, rows_first
 from flashsign.distributed.local_sums import in_a_unit
-from flashsign.distributed.moments import ONE_DERIVATIVE, check_member, gene_parallel_attention, refuse_transforms
+from flashsign.distributed.moments import ONE_DERIVATIVE, check_group, gene_parallel_attention
 from flashsign.eager.transforms import in_batches
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def gene_parallel_kernel_attention(call: AttentionCall, group: distributed.Proce
     Two all-reduces forward, of float64 moments [B, E', 2 E'] and of one number, and one backward, of float32
     [B, 2 E'^2 + 1]. There must be at least one bag. Rules and errors: distributed.moments.gene_parallel_moments.
     """
-    check_member(group)
-    refuse_transforms()
+    check_group(group)
     # As in gene_parallel_moments: a rank whose tensors need no gradient takes part in the backward's collective too.
     anchor = torch.zeros((), requires_grad=torch.is_grad_enabled())
     output: Tensor
@@ -76,7 +75,7 @@ class _GeneParallelKernels(torch.autograd.Function):
 
         if torch.is_grad_enabled() or in_batches(grad):
             raise NotImplementedError(ONE_DERIVATIVE)
-        refuse_transforms()
+        check_group(ctx.group)
         q, k, v, m, offsets, query_offsets, o, inverse, sums, totals = ctx.saved_tensors
         call = AttentionCall(q, k, v, m, offsets, query_offsets, ctx.eps)
         passes, grad, moments = Passes(aligned_call(call)), aligned(grad), MatrixPair(sums, totals)

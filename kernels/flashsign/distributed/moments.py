@@ -26,14 +26,10 @@ ONE_DERIVATIVE = (
 )
 
 
-def check_member(group: distributed.ProcessGroup) -> None:
-    """Raises ValueError in a process outside of the group."""
+def check_group(group: distributed.ProcessGroup) -> None:
+    """Raises ValueError in a process outside of the group, NotImplementedError under forward mode and torch.func."""
     if distributed.get_rank(group) < 0:
         raise ValueError("This process is not in the group: only ranks of the group may call attention with it.")
-
-
-def refuse_transforms() -> None:
-    """Raises NotImplementedError under forward mode and torch.func."""
     if transformed():
         raise NotImplementedError(ONE_DERIVATIVE)
 
@@ -54,34 +50,17 @@ def gene_parallel_attention(
     eps: float,
     group: distributed.ProcessGroup,
 ) -> Tensor:
-    """Spherical attention of this rank's queries to the keys of all ranks of `group`; packed where offsets are given.
+    """Spherical attention of this rank's queries to the keys of all ranks of `group`.
 
-    q [C, H, N, E], k, v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E], or packed as in
-    gene_parallel_packed_attention; one dtype, float32 or float64. N and M (T and S) are this rank's own. C, H, K, E and
-    eps must be the same on all ranks; that is not checked, as it would cost a collective. Rules and errors:
-    gene_parallel_moments.
+    Dense: q [C, H, N, E], k, v [C, K, M, E], multiplicity [C, M] or [C, K, M] -> [C, H, N, E]. Packed: every rank
+    passes all C bags, each with this rank's rows of it: q [T, H, E], k, v [S, K, E], multiplicity [S] or [S, K],
+    offsets and query_offsets [C + 1], which cut this rank's rows (else ShapeMismatch) -> [T, H, E]. One dtype, float32
+    or float64. N and M (T and S) are this rank's own. C, H, K, E and eps must be the same on all ranks; that is not
+    checked, as it would cost a collective. Rules and errors: gene_parallel_moments.
     """
-    if offsets is not None and query_offsets is not None:
-        return gene_parallel_packed_attention(q, k, v, multiplicity, offsets, query_offsets, eps, group)
-    part = Part.of(torch.arange(len(q), device=q.device), q, k, v, multiplicity)
-    return gene_parallel_moments([part], len(part.bags), eps, group)[0].reshape(q.shape)
-
-
-def gene_parallel_packed_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    multiplicity: Tensor,
-    offsets: Tensor,
-    query_offsets: Tensor,
-    eps: float,
-    group: distributed.ProcessGroup,
-) -> Tensor:
-    """The same over packed bags. Every rank passes all C bags, each with this rank's rows of it.
-
-    q [T, H, E], k, v [S, K, E], multiplicity [S] or [S, K], offsets and query_offsets [C + 1], which cut this rank's
-    rows -> [T, H, E]. Raises ShapeMismatch unless they cut them exactly. Other rules: gene_parallel_moments.
-    """
+    if offsets is None or query_offsets is None:
+        part = Part.of(torch.arange(len(q), device=q.device), q, k, v, multiplicity)
+        return gene_parallel_moments([part], len(part.bags), eps, group)[0].reshape(q.shape)
     similar = list(groups_of_bags(offsets, query_offsets, len(k), len(q)))
     parts = [Part.of(some.bags, *some.dense(q, k, v, multiplicity)) for some in similar]
     # Ranks group the same bags differently, so the collective is made for all bags at once and not part by part.
@@ -112,8 +91,7 @@ def gene_parallel_moments(
 
     Raises ValueError outside of the group, NotImplementedError for any derivative but the first in reverse.
     """
-    check_member(group)
-    refuse_transforms()
+    check_group(group)
     if not parts:
         return ()
     # Without an input that requires a gradient, this rank would have no backward and be missing in its collective.
@@ -179,7 +157,6 @@ class _GeneParallelMoments(torch.autograd.Function):
 
 
 def _pick(total: Moments, bags: Tensor) -> Moments:
-    """The moments of some bags [B']."""
     return Moments(total.a[bags], total.g[bags])
 
 

@@ -37,7 +37,6 @@ class Moments(NamedTuple):
         return cls(k.mT @ v, k.mT @ k)
 
     def plus(self, other: Moments) -> Moments:
-        """The moments of both sets of keys."""
         return Moments(self.a + other.a, self.g + other.g)
 
     @property

@@ -86,19 +86,8 @@ class EdgeCall(NamedTuple):
             check_values("inverse", inverse)
         if multiplicity is None:
             multiplicity = k.new_ones(k.shape[:1] if packed else (k.shape[0], k.shape[2]))
-        return cls(
-            q,
-            k,
-            multiplicity,
-            offsets,
-            query_offsets,
-            targets,
-            regulators,
-            inverse,
-            _head_weights(heads, q),
-            eps,
-            dtype,
-        )
+        cut = offsets, query_offsets
+        return cls(q, k, multiplicity, *cut, targets, regulators, inverse, _head_weights(heads, q), eps, dtype)
 
 
 def _head_weights(heads: Tensor | None, q: Tensor) -> Tensor:
@@ -174,7 +163,6 @@ def _slices(count: int, step: int) -> Iterator[slice]:
 
 
 def _numbers(call: EdgeCall, queries: int, keys: int) -> int:
-    """How many numbers q and k of one bag have."""
     return call.q.shape[-1] * (call.q.shape[1] * queries + call.k.shape[1] * keys)
 
 
@@ -222,7 +210,6 @@ class _Padded(NamedTuple):
 
 
 def _padded(call: EdgeCall, queries: Slots, keys: Slots, first: int, shape: tuple[int, int]) -> _Padded:
-    """Some packed bags of similar size, padded to dense ones."""
     assert call.targets is not None and call.regulators is not None
     k, present, unit = scaled(keys.pad_heads(call.k), keys.pad_heads(call.multiplicity), call.dtype)
     q = queries.pad_heads(call.q).to(call.dtype)
@@ -311,5 +298,4 @@ def _run(ids: Tensor) -> Index:
 
 
 def _range(index: Index, device: torch.device) -> Tensor:
-    """The numbers of an index as a tensor."""
     return index if isinstance(index, Tensor) else torch.arange(index.start, index.stop, device=device)

@@ -19,7 +19,7 @@ from flashsign.algebra.rows.cross_entropies import (
     WEIGHTED_CROSS_ENTROPY,
     class_cross_entropy,
 )
-from flashsign.dispatch import FoldBackend, choose_fold
+from flashsign.dispatch import Backend, choose_fold
 from flashsign.eager.transforms import as_autocast
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.fold_kernels import class_losses, distribution_losses, weighted_losses
@@ -41,7 +41,7 @@ def linear_cross_entropy(
     reduction: Reduction = "mean",
     row_chunk: int = CHUNK,
     class_chunk: int = CHUNK,
-    backend: FoldBackend = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """cross_entropy(h @ weight.T + bias, target), whose logits [N, V] exist one slice at a time.
 
@@ -100,7 +100,7 @@ def distribution_cross_entropy(
     reduction: Reduction = "mean",
     row_chunk: int = CHUNK,
     class_chunk: int = CHUNK,
-    backend: FoldBackend = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """-sum_j p_j log q_j, with q = softmax(student @ student_weight.T) and p = softmax(teacher @ teacher_weight.T).
 
@@ -149,7 +149,7 @@ def weighted_cross_entropy(
     reduction: Reduction = "mean",
     row_chunk: int = CHUNK,
     class_chunk: int = CHUNK,
-    backend: FoldBackend = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """-sum_j w_ij log softmax(h @ weight.T + bias)_ij, with weights of a few classes of every row (a cell's counts).
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flashsign.algebra.reduce import monoid_reduce
 from flashsign.algebra.rows.mlp import Activation, mlp_monoid
-from flashsign.dispatch import FoldBackend, choose_fold
+from flashsign.dispatch import Backend, choose_fold
 from flashsign.eager.transforms import as_autocast, without_autocast
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.fold_kernels import hidden_layer
@@ -34,7 +34,7 @@ def mlp(
     activation: Activation = "gelu",
     row_chunk: int | None = None,
     hidden_chunk: int = CHUNK,
-    backend: FoldBackend = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """act(x @ up.T + bias) @ down.T + down_bias; with gate (act(x @ gate.T) * (x @ up.T + bias)) @ down.T + down_bias.
 

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashsign.dispatch import FoldBackend, choose_fold
+from flashsign.dispatch import Backend, choose_fold
 from flashsign.eager.transforms import differentiable_gradients, in_batches, transformed
 from flashsign.errors import ShapeMismatch
 from flashsign.operators.fold_kernels import around_kernels
 
 
-def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: FoldBackend = "auto") -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, backend: Backend = "auto") -> Tensor:
     """x / sqrt(mean of x^2 over D + eps), times weight. x [..., D], weight [D] or None -> [..., D], x's dtype.
 
     Sums are float32 at least. For the backward it keeps x and one number a row, nothing normalised. backend: "auto"

@@ -14,11 +14,10 @@ from torch import Tensor
 from flashsign.algebra.monoid import Monoid
 from flashsign.algebra.reduce import monoid_reduce
 from flashsign.algebra.rows.attention import SOFTMAX, normalised_contraction, spherical_monoid
-from flashsign.dispatch import FoldBackend, choose_fold
+from flashsign.dispatch import Backend, choose_fold
 from flashsign.eager.dense import zero_nonfinite_absent_keys
 from flashsign.eager.packing import packed_attention
 from flashsign.eager.transforms import as_autocast
-from flashsign.errors import ShapeMismatch
 from flashsign.operators.fold_kernels import attention
 from flashsign.reference import Normaliser, edge_weights, weights_of_products
 from flashsign.validation import check_packing, check_tensors
@@ -55,7 +54,7 @@ def normalised_attention(
     query_offsets: Tensor | None = None,
     normaliser: Normaliser = "spherical",
     eps: float = 1e-6,
-    backend: FoldBackend = "auto",
+    backend: Backend = "auto",
 ) -> Tensor:
     """sum_j a1(s_ij) v_j / b(sum_j a2(s_ij)) over dense or packed bags, with scores s_ij = m_j q_i.k_j.
 
@@ -89,15 +88,6 @@ def normalised_attention(
         multiplicity = k.new_ones(len(k)) if multiplicity is None else multiplicity
         dense = partial(normalised_attention, normaliser=normaliser, eps=eps, backend=backend)
         return packed_attention(dense, q, k, v, multiplicity, offsets, query_offsets)
-    if (
-        q.ndim != 4
-        or k.shape != v.shape
-        or k.ndim != 4
-        or q.shape[::3] != k.shape[::3]
-        or q.shape[1] % (k.shape[1] or 1)
-    ):
-        found = f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
-        raise ShapeMismatch(f"q must be [C, H, N, E], k and v [C, K, M, E] with H a multiple of K; found {found}.")
     check_tensors(q, k, v, multiplicity, packed=False)
     m = multiplicity if multiplicity is None or multiplicity.ndim == 3 else multiplicity[:, None]
 

@@ -34,7 +34,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.call import AttentionCall
 from flashsign.dispatch import Kernel, Plan, dq_from_moments
 from flashsign.operators import run_kernels
 from flashsign.tuning import tables
@@ -55,7 +54,6 @@ AT_ONCE = 2
 """Checks that run at one time."""
 RIGHT, WRONG = 0, 3
 """Exit statuses of a process that checks a kernel."""
-EPS = 1e-6
 CHECKING = (
     "flashsign has not been seen on %s with Triton %s: it checks each kernel against float64 in the background, and "
     "torch computes until then. `python -m flashsign.check` checks all of them now."
@@ -200,22 +198,13 @@ def problem_of(kernel: Kernel, q: Tensor, values: int) -> str:
 
 
 def _problem_with(bag: Bag, packed: bool, kernel: Kernel, tiles: Tiles) -> str:
-    rows, offsets = [bag.q, bag.k, bag.v, bag.m[:, None], bag.grad], None
-    if packed:
-        rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
-        offsets = torch.arange(3, device=bag.q.device) * bag.genes
-    q, k, v, m, grad = rows
-    call = AttentionCall(q, k, v, m, offsets, offsets, EPS)
-    plan = Plan(kernel, "", dq_from_moments(call.width, k.shape[2]))
+    call, grad = bag.call(packed)
+    plan = Plan(kernel, "", dq_from_moments(call.width, call.k.shape[2]))
     saved = run_kernels.forward(plan, call, tiles)
-    found = saved[0], *run_kernels.backward(plan, call, grad, *saved, tiles=tiles)
-    if packed:
-        found = tuple(x[0].reshape(x.shape[1], 2, bag.genes, *x.shape[3:]).transpose(0, 1) for x in found)
-    each = dict(zip(TENSORS, found, strict=True))
-    each["dm"] = each["dm"].sum(1)
+    each = dict(zip(TENSORS, (saved[0], *run_kernels.backward(plan, call, grad, *saved, tiles=tiles)), strict=True))
     if bag.genes == 1:  # derivatives of a constant: differences of equal numbers
         each = {"o": each["o"]}
-    for name, verdict in bag.judge(each).items():
+    for name, verdict in bag.judge_call(each, packed).items():
         if not verdict.good:
             return f"its {name} is off by {verdict.error:.2g}, where rounding explains {verdict.bound:.2g},"
     return ""
@@ -244,7 +233,6 @@ def cache_file(place: Place) -> Path:
 
 
 def describe_pair(device: torch.device) -> str:
-    """The GPU, its driver, Triton and the kernels' source, by which results are kept."""
     return f"{device_name(device)}, driver {_driver(device)}, Triton {_triton()}, kernels {_source()}"
 
 
@@ -290,14 +278,7 @@ def _driver(device: torch.device) -> str:
     if device.type != "cuda":
         return "none"
     try:
-        return driver_in(DRIVER.read_text())
-    except (OSError, ValueError):
-        return str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]
-
-
-def driver_in(text: str) -> str:
-    """The release in what the driver says of itself. Raises ValueError where it says none."""
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
-    if found is None:
-        raise ValueError("no release")
-    return found[1]
+        found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", DRIVER.read_text())
+    except OSError:
+        found = None
+    return found[1] if found else str(torch._C._cuda_getDriverVersion())  # type: ignore[attr-defined]

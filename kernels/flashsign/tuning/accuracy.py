@@ -34,6 +34,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from flashsign.call import AttentionCall
 from flashsign.reference import reference_spherical_attention
 
 SIZES = (1, 7, 113, 1000, 1025)
@@ -60,12 +61,10 @@ class Verdict(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether the error is within the bound; False for NaN."""
         return self.error <= self.bound
 
     @property
     def of_bound(self) -> float:
-        """The error in units of its bound; infinite for NaN."""
         return math.inf if math.isnan(self.error) else self.error / self.bound
 
 
@@ -166,6 +165,21 @@ class Bag(Case):
         m[:, 3::10] = 0
         super().__init__(q, k, v, m, grad)
 
+    def call(self, packed: bool) -> tuple[AttentionCall, Tensor]:
+        """The call and the output's gradient in the kernels' layout; packed: the two cells as packed bags."""
+        rows, offsets = [self.q, self.k, self.v, self.m[:, None], self.grad], None
+        if packed:
+            rows = [x.transpose(0, 1).flatten(1, 2)[None] for x in rows]
+            offsets = torch.arange(3, device=self.q.device) * self.genes
+        q, k, v, m, grad = rows
+        return AttentionCall(q, k, v, m, offsets, offsets, self.eps), grad
+
+    def judge_call(self, found: Mapping[str, Tensor], packed: bool) -> dict[str, Verdict]:
+        if packed:
+            cut = {name: x[0].reshape(x.shape[1], 2, self.genes, *x.shape[3:]) for name, x in found.items()}
+            found = {name: x.transpose(0, 1) for name, x in cut.items()}
+        return self.judge({name: x.sum(1) if name == "dm" else x for name, x in found.items()})
+
 
 def error(found: Tensor, true: Tensor) -> float:
     """||found - true|| / ||true||, Frobenius norms over tensors of one shape; true is float64."""
@@ -173,5 +187,4 @@ def error(found: Tensor, true: Tensor) -> float:
 
 
 def table(verdicts: Mapping[str, Verdict]) -> str:
-    """All verdicts as one sentence, for messages."""
     return ", ".join(f"{name} is off by {x.error:.2e} ({x.of_bound:.2f} of its bound)" for name, x in verdicts.items())

@@ -18,7 +18,6 @@ def device_limits(device: torch.device) -> tuple[int, int]:
 
 
 def multiprocessor_count(device: torch.device) -> int:
-    """The number of multiprocessors of a device; 1 for a CPU."""
     return device_limits(device)[0]
 
 

@@ -2,11 +2,10 @@ import pytest
 import torch
 from monoid_cases import normal as drawn
 
-from flashsign import LOG_SUM_EXP, SOFTMAX, SUM, WEIGHTED_MEAN, BrokenLaw, EdgeSums, Fold, Monoid, check_monoid
+from flashsign import LOG_SUM_EXP, SOFTMAX, SUM, WEIGHTED_MEAN, BrokenLaw, Fold, Monoid, check_monoid
 from flashsign.algebra.fold import fold, fold_literal
 from flashsign.algebra.rows.attention import spherical_monoid
 from flashsign.algebra.rows.cross_entropies import class_cross_entropy
-from flashsign.reference import edge_weights
 
 ATTENTION = pytest.mark.parametrize("monoid", [SOFTMAX, spherical_monoid()], ids=["softmax", "spherical"])
 
@@ -47,32 +46,6 @@ def test_a_product_of_matrices_is_a_monoid_that_does_not_commute():
         check_monoid(commuting, (normal(5, 3, 3),))
 
 
-def test_items_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match=r"one length; found lengths \[3, 4\]"):
-        fold(SOFTMAX, (normal(3, 2), normal(4, 2), torch.ones(4)), (normal(2, 2),))
-
-
-@ATTENTION
-@pytest.mark.parametrize("depth", [1, 2, 3])
-def test_a_fold_keeps_nothing_of_size_queries_times_keys(monoid, depth):
-    queries, keys, width = 50, 60, 2
-    items = (normal(keys, width).requires_grad_(), normal(keys, width, seed=1).requires_grad_(), torch.rand(keys))
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-        fold(monoid, items, (normal(queries, width, seed=2),), chunk=4, depth=depth)
-    assert kept
-    assert max(kept) <= max(queries, keys) * width
-
-
-def test_gradients_come_only_to_those_that_want_them():
-    q, k, v = normal(4, 2).requires_grad_(), normal(5, 2, seed=1), normal(5, 2, seed=2).requires_grad_()
-    items, shared = (k, v, torch.ones(5, dtype=torch.float64)), (q,)
-    losses = [SOFTMAX.finish(how(SOFTMAX, items, shared), shared).square().sum() for how in (fold, fold_literal)]
-    found, expected = (torch.autograd.grad(loss, (q, v)) for loss in losses)
-    torch.testing.assert_close(found, expected)
-    assert k.grad is None
-
-
 @ATTENTION
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_second_derivative_is_that_of_the_literal_fold(monoid, depth):
@@ -96,25 +69,6 @@ def test_an_item_that_is_shared_as_well_has_each_derivative_once(monoid):
         return torch.autograd.grad(output.sin().sum(), x, create_graph=create_graph)[0]
 
     torch.testing.assert_close(gradient(True), gradient(False))
-
-
-def test_empty_chunks_and_depths_that_are_not_there_are_refused():
-    for wrong in (0, -1):
-        with pytest.raises(ValueError, match="chunk must be at least 1"):
-            fold(SUM, (torch.ones(3, 4),), chunk=wrong)
-    with pytest.raises(ValueError, match=r"sum has no depth 3; found depths \[1, 2\]"):
-        fold(SUM, (torch.ones(3, 4),), depth=3)
-
-
-def test_a_monoid_without_identity_says_what_to_do():
-    least = Monoid("least", None, lambda items, _: items, lambda a, b: (torch.minimum(*a, *b),), lambda total, _: total)
-    with pytest.raises(ValueError, match="least has no identity, so it cannot be folded: fold with_unit of it instead"):
-        fold(least, (torch.ones(3),))
-
-
-def test_a_monoid_without_anything_to_fold_says_so():
-    with pytest.raises(ValueError, match="nothing has neither a lift nor a proj_fold with its gradient"):
-        fold(Monoid("nothing", None, None, max, max), (torch.ones(3),))
 
 
 @ATTENTION
@@ -171,13 +125,3 @@ def test_folds_that_cannot_be_joined_or_finished_say_why():
         Fold(SUM).result()
     with pytest.raises(ValueError, match="log-sum-exp of no items has no value"):
         Fold(LOG_SUM_EXP).add((torch.ones(0, 2),)).result()
-
-
-def test_edge_sums_are_a_fold_that_adds_in_place():
-    """EdgeSums is the fold of sums over bags (its docstring says why it is not a Fold): any order, joined by plus."""
-    q, k, m = normal(4, 2, 3, 5), normal(4, 2, 6, 5, seed=1), normal(4, 6, seed=2).exp()
-    w = edge_weights(q, k, m)
-    folded = Fold(SUM).add((torch.stack((w, w.abs()), 1).mean(2),)).result()
-    sums = [EdgeSums(3, 6, dtype=torch.float64).add(q[some], k[some], m[some]) for some in ([3, 1], [0, 2])]
-    both = sums[1].plus(sums[0])
-    torch.testing.assert_close(torch.stack((both.signed, both.absolute)), folded)

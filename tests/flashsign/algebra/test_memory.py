@@ -82,11 +82,6 @@ def test_the_count_itself_sees_what_plain_torch_stores():
     with PeakBytes() as memory:
         (torch.softmax(q @ k.mT, -1) @ v).sum().backward()
     assert memory.peak >= 2 * 4 * 512 * 2048
-    with PeakBytes() as memory:
-        kept = torch.ones(1000)
-        for _ in range(5):
-            torch.ones(500) * 2
-    assert kept.numel() == 1000 and memory.now == 4000 and memory.peak == 4000 + 2 * 2000
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -102,15 +97,6 @@ def test_a_fold_of_items_does_not_keep_the_gradient_of_the_queries_once_a_chunk(
     totals = 4 * 512 * (WIDTH + 1)
     # 8 times as many chunks: three more totals without D, nothing with it.
     assert peaks[1] - peaks[0] <= (4 * totals if depth == 1 else totals // 2)
-
-
-def test_a_short_a_takes_as_much_of_b_at_once_as_a_slice_has_room_for():
-    monoid, draw = CASES["MLP"]
-    found = [
-        extra_bytes(monoid, *draw(rows, 64 * CHUNK), 3, a_chunk=16 * CHUNK, b_chunk=CHUNK, order=order)
-        for rows, order in ((16 * CHUNK, "rows"), (CHUNK, "tree"))
-    ]
-    assert found[1][0] <= found[0][0] and found[1][1] <= 2 * found[0][1]
 
 
 def test_an_n_ary_fold_holds_one_slice():

@@ -1,14 +1,11 @@
-"""Monoids that someone else wrote, from their tables alone: each passes check_monoid and folds like torch's own.
-
-Nothing here but the table is theirs: no chunks, no memory, no gradient rule beyond D.
-"""
+"""Monoids and n-ary folds that someone else wrote, from their tables alone: each folds like torch's own."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from flashsign import SOFTMAX, BrokenLaw, Monoid, check_monoid, fold, monoid_reduce
+from flashsign import SOFTMAX, BrokenLaw, Monoid, NAryFold, check_monoid, monoid_reduce, n_ary_reduce
 
 
 def normal(*shape, seed=0):
@@ -49,41 +46,7 @@ def mean_and_variance():
 # The two largest numbers: totals (first, second).
 
 
-def top_two():
-    def identity(like):
-        return tuple(torch.full_like(x, -torch.inf) for x in like)
-
-    def lift(items, shared):
-        (x,) = items
-        return x, torch.full_like(x, -torch.inf)
-
-    def combine(a, b):
-        first = torch.maximum(a[0], b[0])
-        return first, torch.maximum(torch.minimum(a[0], b[0]), torch.maximum(a[1], b[1]))
-
-    return Monoid("top two", identity, lift, combine, lambda total, _: torch.stack(total), needs_items=True)
-
-
 # Log-sum-exp of scores with a mask of pairs that is computed from groups of rows and items.
-
-
-def masked_log_sum_exp():
-    def identity(like):
-        return (torch.full_like(like[0], -torch.inf),)
-
-    def lift(items, shared):
-        (k, group), (q, own) = items, shared
-        return (torch.where(group[:, None] == own, k @ q.mT, -torch.inf),)
-
-    def combine(a, b):
-        return (torch.logaddexp(a[0], b[0]),)
-
-    def local_gradient(combined, item, grad):
-        return (torch.where(combined[0] == -torch.inf, 0.0, grad[0] * (item[0] - combined[0]).exp()),)
-
-    return Monoid(
-        "masked log-sum-exp", identity, lift, combine, lambda total, _: total[0], local_gradient, needs_items=True
-    )
 
 
 def test_mean_and_variance():
@@ -96,31 +59,6 @@ def test_mean_and_variance():
             output = monoid_reduce(monoid, (), (x,), b_chunk=chunk, depth=depth)
             torch.testing.assert_close(output, expected)
             torch.testing.assert_close(torch.autograd.grad(output.sin().sum(), x), slope)
-
-
-def test_top_two():
-    monoid, x = top_two(), normal(11, 3).requires_grad_()
-    check_monoid(monoid, (x.detach(),))
-    expected = x.topk(2, dim=0).values
-    output = monoid_reduce(monoid, (), (x,), b_chunk=3)
-    torch.testing.assert_close(output, expected)
-    slopes = (torch.autograd.grad(values.sin().sum(), x) for values in (output, expected))
-    torch.testing.assert_close(*slopes)
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_log_sum_exp_with_a_mask(depth):
-    monoid = masked_log_sum_exp()
-    k, q = normal(13, 4).requires_grad_(), normal(6, 4, seed=1).requires_grad_()
-    group, own = torch.arange(13) % 3, torch.arange(6) % 3
-    check_monoid(monoid, (k.detach(), group), (q.detach(), own))
-    options = {"a_chunk": 4, "b_chunk": 3, "depth": depth}
-    output = monoid_reduce(monoid, (q, own), (k, group), **options)
-    expected = (q @ k.mT).masked_fill(own[:, None] != group, -torch.inf).logsumexp(-1)
-    torch.testing.assert_close(output, expected)
-    slopes = (torch.autograd.grad(values.sin().sum(), (q, k)) for values in (output, expected))
-    torch.testing.assert_close(*slopes)
-    torch.testing.assert_close(fold(monoid, (k, group), (q, own), chunk=2)[0], expected)
 
 
 # Softmax attention as the paper lists it: totals (z [N], v [N, E]), whose combine says [:, None].
@@ -182,3 +120,38 @@ def test_the_laws_hold_for_it_and_find_that_it_does_not_broadcast():
     with pytest.raises(BrokenLaw, match="combine takes axes in front"):
         check_monoid(replace(paper_attention(), broadcasts=True), (k, v), (q,))
     check_monoid(SOFTMAX, (k, v, torch.ones(7).double()), (q,))
+
+
+def windowed(block: int, reach: int) -> NAryFold:
+    """Softmax attention in which the queries of a block see the keys of the blocks at most `reach` away."""
+
+    def init(q, k, v, m):
+        return q.new_full((len(q),), -torch.inf), torch.zeros_like(q[:, : v.shape[1]])
+
+    def chunker(q, k, v, m):
+        blocks = range(0, len(q), block)
+        for i in blocks:
+            for j in blocks:
+                if abs(i - j) <= reach * block:
+                    rows, keys = slice(i, i + block), slice(j, j + block)
+                    yield (rows, rows), (rows, keys, keys, keys)
+
+    return NAryFold(
+        init,
+        chunker,
+        lambda x: SOFTMAX.proj_fold(x[:1], x[1:]),
+        SOFTMAX.combine,
+        lambda x, a, ga: tuple(g for of in SOFTMAX.proj_fold_bwd(x[:1], x[1:], a, ga) for g in of),
+    )
+
+
+def test_attention_to_a_window_has_the_output_and_gradients_of_a_mask():
+    q, k, v = (normal(14, 3, seed=seed).requires_grad_() for seed in range(3))
+    m = torch.ones(14, dtype=torch.float64)
+    _, output = n_ary_reduce(windowed(4, 1), q, k, v, m)
+    at = torch.arange(14) // 4
+    near = (at[:, None] - at).abs() <= 1
+    expected = (q @ k.mT).masked_fill(~near, -torch.inf).softmax(-1) @ v
+    torch.testing.assert_close(output, expected)
+    slopes = (torch.autograd.grad(x.sin().sum(), (q, k, v)) for x in (output, expected))
+    torch.testing.assert_close(*slopes)

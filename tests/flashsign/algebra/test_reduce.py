@@ -10,9 +10,7 @@ from flashsign import (
     LOG_SUM_EXP,
     MAX,
     SOFTMAX,
-    SUM,
     Monoid,
-    ShapeMismatch,
     class_cross_entropy,
     fold,
     mlp_monoid,
@@ -33,40 +31,6 @@ def attention(queries=6, keys=11, width=3):
     return q, k, v, normal(random, keys).exp().requires_grad_()
 
 
-def test_what_does_not_commute_is_refused():
-    product = Monoid("matrix product", None, lambda x, _: x, lambda a, b: (a[0] @ b[0],), max, commutative=False)
-    with pytest.raises(ValueError, match=r"matrix product does not commute, and .*: use fold, which"):
-        monoid_reduce(product, (), (torch.ones(4, 3, 3),))
-
-
-REFUSED = {
-    "same number of rows": {"B": (torch.ones(4, 2), torch.ones(5))},
-    "have 1 batch axes": {"B": (torch.ones(4), torch.ones(5)), "batch_dims": 1},
-    "must be equal or 1": {"A": (torch.ones(2, 4, 2),), "B": (torch.ones(3, 4, 2),), "batch_dims": 1},
-    "at least one tensor": {"B": ()},
-    "where must be bool": {"where": torch.ones(4)},
-    "order must be": {"order": "random"},
-    "chunk must be at least 1": {"a_chunk": -1},
-    "has no depth 7": {"depth": 7},
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_does_not_fit_is_refused(message):
-    call = {"A": (), "B": (torch.ones(4, 2),)} | REFUSED[message]
-    with pytest.raises(ValueError, match=message):
-        monoid_reduce(SUM, call.pop("A"), call.pop("B"), **call)
-    assert issubclass(ShapeMismatch, ValueError)
-
-
-def test_a_fold_without_rows_is_one_total():
-    x = normal(generator(), 10, 3)
-    torch.testing.assert_close(monoid_reduce(MAX, (), (x,), b_chunk=3), x.amax(0))
-    torch.testing.assert_close(
-        monoid_reduce(MAX, (), (x.unflatten(0, (2, 5)),), batch_dims=1), x.unflatten(0, (2, 5)).amax(1)
-    )
-
-
 def test_tied_largest_numbers_share_the_gradient():
     x = torch.tensor([2.0, 5.0, 5.0, 1.0, 5.0], requires_grad=True)
     for chunk in (1, 2, 5):
@@ -85,24 +49,6 @@ def test_where_puts_the_identity_in_place(of_pairs, depth):
     torch.testing.assert_close(output, expected)
     slopes = (torch.autograd.grad(x.sin().sum(), (q, k, v)) for x in (output, expected))
     torch.testing.assert_close(*slopes)
-
-
-def test_where_of_bags_is_that_of_each_bag():
-    random = generator()
-    q, k, v = normal(random, 2, 4, 3), normal(random, 2, 7, 3), normal(random, 2, 7, 3)
-    for shape in ((2, 7), (2, 4, 7)):
-        keep = torch.rand(shape, generator=random) > 0.4
-        output = monoid_reduce(SOFTMAX, (q,), (k, v, torch.ones(2, 7)), where=keep, batch_dims=1, b_chunk=2, a_chunk=3)
-        mask = keep if keep.ndim == 3 else keep[:, None].expand(-1, 4, -1)
-        torch.testing.assert_close(output, scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0))
-
-
-def test_a_mask_needs_a_lift():
-    whole = Monoid(
-        "sums", constants(0.0), None, SUM.combine, SUM.finish, proj_fold=lambda a, b: b, proj_fold_bwd=lambda *x: x
-    )
-    with pytest.raises(ValueError, match="sums has no lift, because where= masks lifted items"):
-        monoid_reduce(whole, (), (torch.ones(3),), where=torch.ones(3, dtype=torch.bool))
 
 
 def test_positions_make_attention_causal():
@@ -167,16 +113,6 @@ def test_gradcheck_passes_at_depth_three(monoid):
     assert torch.autograd.gradgradcheck(call, (q, k, v, m))
 
 
-def test_torch_func_takes_plain_operations():
-    q, k, v, m = (x.detach() for x in attention())
-
-    def attend(q):
-        return monoid_reduce(SOFTMAX, (q,), (k, v, m), a_chunk=2, b_chunk=4)
-
-    expected = torch.autograd.functional.jacobian(lambda q: torch.softmax(q @ k.mT + m.log(), -1) @ v, q)
-    torch.testing.assert_close(torch.func.jacrev(attend)(q), expected)
-
-
 def test_sixteen_bit_numbers_have_sums_of_32():
     random = generator()
     x, p, q = (normal(random, *shape).bfloat16().requires_grad_() for shape in ((50, 16), (4096, 16), (4096, 8)))
@@ -216,20 +152,3 @@ def test_where_items_are_constant_the_gradient_is_collected_during_the_forward(c
     assert needed.get_total_flops() > 0
     torch.testing.assert_close(output, again)
     torch.testing.assert_close(found, expected)
-
-
-def test_depth_three_may_take_d_instead_of_a_gradient_of_its_own():
-    q, k, v, m = attention()
-    short = Monoid(**{**vars(SOFTMAX), "proj_fold_bwd": None, "lift": None})
-    assert short.depths == (3,)
-    outputs = [monoid_reduce(monoid, (q,), (k, v, m), a_chunk=2, b_chunk=2) for monoid in (short, SOFTMAX)]
-    torch.testing.assert_close(*outputs)
-    slopes = (torch.autograd.grad(x.sin().sum(), (q, k, v, m)) for x in outputs)
-    torch.testing.assert_close(*slopes)
-
-
-def test_no_rows_give_no_output():
-    q, k, v, m = attention(0)
-    output = monoid_reduce(SOFTMAX, (q,), (k, v, m))
-    assert output.shape == (0, 3)
-    assert [x.abs().max().item() for x in torch.autograd.grad(output.sum(), (k, v, m))] == [0, 0, 0]

@@ -15,11 +15,8 @@ import pytest
 import torch
 from gloo import found_by_all, in_group
 from torch import distributed
-from torch.utils.checkpoint import checkpoint
 
-from flashsign import attention, dispatch, spherical_attention
-from flashsign.distributed import local_sums
-from flashsign.reference import reference_spherical_attention
+from flashsign import dispatch, spherical_attention
 
 NAMES = ("output", "dq", "dk", "dv", "dm")
 
@@ -33,6 +30,7 @@ class Case:
     heads: int = 4
     key_heads: int = 2
     width: int = 5
+    values: int | None = None
     cells: int = 3
     eps: float = 1e-6
     dtype: torch.dtype = torch.float64
@@ -50,8 +48,9 @@ class Case:
         def normal(*shape):
             return torch.randn(*shape, generator=random, dtype=torch.float64)
 
-        q, grad = (normal(self.cells, self.heads, queries, self.width) for _ in range(2))
-        k, v = (normal(self.cells, self.key_heads, keys, self.width) for _ in range(2))
+        values = self.values or self.width
+        q, grad = (normal(self.cells, self.heads, queries, width) for width in (self.width, values))
+        k, v = (normal(self.cells, self.key_heads, keys, width) for width in (self.width, values))
         m = normal(self.cells, *[self.key_heads] * self.per_head, keys).square() + 0.1
         if self.condition:
             rotation = torch.linalg.qr(torch.randn(self.width, self.width, generator=torch.Generator().manual_seed(5)))
@@ -88,6 +87,7 @@ CASES = {
     "as many key heads": Case(heads=2, key_heads=2, eps=0.1),
     "multiplicity per head": Case(per_head=True),
     "packed": Case(packed=True, eps=0.1),
+    "packed, narrow values": Case(packed=True, values=2),
     "packed per head float32": Case(packed=True, per_head=True, dtype=torch.float32),
     "a rank without genes": Case(queries=(0, 5, 4), keys=(0, 9, 6), eps=0.1),
     "packed, a rank without genes": Case(queries=(6, 0, 4), keys=(9, 0, 6), packed=True),
@@ -117,7 +117,7 @@ KERNEL_CASES = {
 }
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.02}
 # Sums in another order: moments tell norms to 0.13 u / rho, and the least rho here is near 1e-7.
-ILL_CONDITIONED_TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+ILL_CONDITIONED_TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-7}
 
 
 def call(tensors, eps, group=None, **more):
@@ -170,54 +170,15 @@ def frozen(rank, group, count):
     return {"requires": output.requires_grad, "calls": count.taken(), "gradients": [leaf.grad for leaf in leaves]}
 
 
-def one_leaf(rank, group, count):
-    """autograd.grad with respect to another single tensor on each rank."""
-    tensors = CASES["dense"].rank(rank)
-    output, leaves = call(tensors, 1e-6, group)
-    return torch.autograd.grad(output, leaves[rank + 1], tensors["grad"])[0], count.taken()
-
-
 def two_layers(rank, group, count):
     """The output of a layer is the next one's queries, keys and values: four collectives in one order on all ranks."""
     return layers(CASES["as many key heads"], CASES["as many key heads"].rank(rank), group), count.taken()
-
-
-def recomputed(rank, group, count):
-    """A checkpointed layer makes its forward collective twice, on all ranks."""
-    tensors = CASES["dense"].rank(rank)
-    leaves = [tensors[name].requires_grad_() for name in "qkvm"]
-    output = checkpoint(lambda *x: spherical_attention(*x, group=group), *leaves, use_reentrant=False)
-    return torch.autograd.grad(output, leaves, tensors["grad"]), count.taken()
-
-
-def narrow_values(rank, group, count):
-    """Values two wide, and the first two columns of wide ones, with the gradients of q."""
-    tensors = CASES["packed"].rank(rank)
-    found = []
-    for width in (2, 5):
-        output, leaves = call(tensors | {"v": tensors["v"][..., :width]}, 1e-6, group)
-        found.append((output[..., :2].detach(), *torch.autograd.grad(output[..., :2].sum(), leaves[:1])))
-    return found
-
-
-def without_gradients(rank, group, count):
-    tensors = CASES["dense"].rank(rank)
-    with torch.no_grad():
-        output, _ = call(tensors, 1e-6, group)
-    return output, output.requires_grad, count.taken()
 
 
 def other_units(rank, group, count):
     """Multiplicities of all ranks in units of 2^-60 and 2^40."""
     tensors = CASES["dense float32"].rank(rank)
     return [call(tensors | {"m": tensors["m"] * 2.0**unit}, 1e-6, group)[0].detach() for unit in (0, -60, 40)]
-
-
-def autocast(rank, group, count):
-    tensors = CASES["dense float32"].rank(rank)
-    with torch.autocast("cpu", torch.bfloat16):
-        output, leaves = call(tensors, 1e-6, group)
-        return (output.detach(), *torch.autograd.grad(output, leaves, tensors["grad"]))
 
 
 def refused(rank, group, count):
@@ -234,7 +195,6 @@ def refused(rank, group, count):
     output, leaves = call(tensors, 1e-6, group)
     grads = torch.stack([tensors["grad"]] * 2)
     q, k, v, m = (leaf.detach() for leaf in leaves)
-    others = distributed.new_group([0])
     return {
         "second": raised(lambda: torch.autograd.grad(output, leaves, tensors["grad"], create_graph=True)),
         "batched": raised(lambda: torch.autograd.grad(output, leaves, grads, is_grads_batched=True, retain_graph=True)),
@@ -244,7 +204,6 @@ def refused(rank, group, count):
         "vmap": raised(
             lambda: torch.func.vmap(lambda x: spherical_attention(x[None], x[None], x[None], group=group))(k)
         ),
-        "outside": raised(lambda: spherical_attention(q, k, v, m, group=others)) if rank else "",
         "calls": count.taken(),
     }
 
@@ -266,18 +225,7 @@ def kernels(rank, group, count):
     return found
 
 
-QUESTIONS = (
-    kernels,
-    frozen,
-    one_leaf,
-    two_layers,
-    recomputed,
-    narrow_values,
-    without_gradients,
-    other_units,
-    autocast,
-    refused,
-)
+QUESTIONS = kernels, frozen, two_layers, other_units, refused
 
 
 def layers(case, tensors, group=None):
@@ -335,7 +283,9 @@ def ranks(request, tmp_path_factory):
 
 @pytest.mark.parametrize("name", CASES)
 def test_genes_over_processes_give_the_outputs_and_gradients_of_one_process(ranks, name):
+    """With one collective forward and one backward."""
     case = CASES[name]
+    assert [rank[name]["calls"] for rank in ranks] == [(1, 1) if case.cells else (0, 0)] * len(ranks)
     tolerance = (ILL_CONDITIONED_TOLERANCE if case.condition else TOLERANCE)[case.dtype]
     expected = one_process(case, len(ranks), torch.float64 if case.dtype == torch.float64 else torch.float32)
     if case.condition and case.dtype == torch.float32:  # one process in float32 is no closer to the truth
@@ -345,11 +295,6 @@ def test_genes_over_processes_give_the_outputs_and_gradients_of_one_process(rank
         assert found.dtype == case.dtype and found.shape == true.shape
         assert found.isfinite().all()
         assert distance(found, true) < tolerance, part
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_one_collective_forward_and_one_backward(ranks, name):
-    assert [rank[name]["calls"] for rank in ranks] == [(1, 1) if CASES[name].cells else (0, 0)] * len(ranks)
 
 
 @pytest.mark.parametrize("name", KERNEL_CASES)
@@ -365,30 +310,6 @@ def test_kernels_of_several_devices_are_as_accurate_as_half_precision(ranks, nam
         assert distance(joined(case, found, part), true) < 2e-3, part
 
 
-@pytest.mark.parametrize("name", ["condition 1e2", "condition 1e3", "packed, condition 1e3"])
-def test_ill_conditioned_rows_are_more_accurate_than_in_a_stream_over_their_keys(ranks, name):
-    case = CASES[name]
-    true = one_process(case, len(ranks), torch.float64, method="stream")
-    stream = one_process(case, len(ranks), method="stream")
-    for part in NAMES:
-        found = joined(case, [rank[name] for rank in ranks], part)
-        assert distance(found, true[part]) < min(5e-7, distance(stream[part], true[part])), part
-
-
-def test_float32_moments_alone_would_be_wrong_on_these_rows(ranks):
-    """What the test above guards against is there."""
-    case = CASES["condition 1e3"]
-    true = one_process(case, len(ranks), torch.float64, method="stream")["output"]
-    tensors = whole(case, len(ranks))
-    part = local_sums.Part.of(torch.arange(case.cells), *(tensors[name] for name in "qkvm"))
-    _, total = local_sums.in_a_unit(local_sums.key_sums(part))
-    alone = local_sums.Moments(total.a.float(), total.g.float()).attend(part.q, case.eps)[0]
-    rows = slice(0, 20, 3)
-    found = joined(case, [rank["condition 1e3"] for rank in ranks], "output")
-    alone = alone.reshape(found.shape)
-    assert distance(alone[:, :, rows], true[:, :, rows]) > 100 * distance(found[:, :, rows], true[:, :, rows])
-
-
 def test_a_rank_that_needs_no_gradient_takes_part_in_the_collectives(ranks):
     true = one_process(CASES["dense"], len(ranks))
     assert all(rank["frozen"]["requires"] and rank["frozen"]["calls"] == 2 for rank in ranks)
@@ -397,15 +318,6 @@ def test_a_rank_that_needs_no_gradient_takes_part_in_the_collectives(ranks):
         axis = -1 if name == "dm" else 2
         assert distance(found, true[name].narrow(axis, 0, found.shape[axis])) < 1e-12
     assert all(gradient is None for rank in ranks[1:] for gradient in rank["frozen"]["gradients"])
-
-
-def test_ranks_may_differentiate_with_respect_to_one_tensor_each(ranks):
-    case = CASES["dense"]
-    for index, rank in enumerate(ranks):
-        gradient, calls = rank["one_leaf"]
-        assert calls == 2
-        assert distance(gradient, rank["dense"][NAMES[index + 2]]) == 0
-        assert case.rank(index)["qkvm"[index + 1]].shape == gradient.shape
 
 
 def test_layers_follow_each_other(ranks):
@@ -417,36 +329,10 @@ def test_layers_follow_each_other(ranks):
         assert distance(joined(case, found, name), true) < 1e-12
 
 
-def test_a_checkpointed_layer_is_the_same_layer(ranks):
-    for rank in ranks:
-        gradients, calls = rank["recomputed"]
-        assert calls == 3
-        assert all(found.equal(rank["dense"][name]) for found, name in zip(gradients, NAMES[1:], strict=True))
-
-
-def test_without_gradients_there_is_one_collective_and_the_same_output(ranks):
-    for rank in ranks:
-        output, requires, calls = rank["without_gradients"]
-        assert (requires, calls) == (False, 1)
-        assert output.equal(rank["dense"]["output"])
-
-
 def test_the_unit_of_multiplicities_changes_no_bit_of_the_output(ranks):
     for rank in ranks:
         one, small, large = rank["other_units"]
         assert one.equal(small) and one.equal(large)
-
-
-def test_values_may_be_narrower_than_keys(ranks):
-    for rank in ranks:
-        for narrow, wide in zip(*rank["narrow_values"], strict=True):
-            torch.testing.assert_close(narrow, wide, rtol=1e-12, atol=1e-12)
-
-
-def test_autocast_changes_nothing(ranks):
-    for rank in ranks:
-        for name, found in zip(NAMES, rank["autocast"], strict=True):
-            assert found.equal(rank["dense float32"][name])
 
 
 @pytest.mark.parametrize("ask", ["second", "batched", "forward", "vmap"])
@@ -454,11 +340,6 @@ def test_more_than_one_derivative_in_reverse_is_refused(ranks, ask):
     for rank in ranks:
         assert rank["refused"][ask].startswith("NotImplementedError: Attention with group= can be differentiated once")
         assert rank["refused"]["calls"] == 1
-
-
-def test_a_process_outside_of_the_group_is_refused(ranks):
-    for rank in ranks[1:]:
-        assert rank["refused"]["outside"].startswith("ValueError: This process is not in the group")
 
 
 @pytest.fixture
@@ -479,18 +360,6 @@ def test_what_cannot_read_other_ranks_genes_is_refused(bag, alone, option, value
 def test_a_group_of_one_rank_is_a_call_without_a_group(bag, alone, method):
     output = spherical_attention(*bag.leaves, group=alone, method=method)
     expected = spherical_attention(*bag.leaves)
-    torch.testing.assert_close(output, expected)
-    torch.testing.assert_close(bag.gradients(output), bag.gradients(expected))
-
-
-def test_without_a_group_nothing_is_split(bag, monkeypatch):
-    def never(*args, **options):
-        raise AssertionError("a collective, or the way to one")
-
-    monkeypatch.setattr(distributed, "all_reduce", never)
-    monkeypatch.setattr(attention, "gene_parallel_attention", never)
-    output = spherical_attention(*bag.leaves, method="moments")
-    expected = reference_spherical_attention(*bag.leaves)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(bag.gradients(output), bag.gradients(expected))
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from flashsign import fold, rms_norm, rms_norm_monoid
+from flashsign import rms_norm
 
 
 def normal(*shape, seed=0):
@@ -19,36 +19,12 @@ def test_it_is_torchs_rms_norm_with_its_gradients(shape, weighted):
     torch.testing.assert_close(*(torch.autograd.grad(output.sin().sum(), leaves) for output in outputs))
 
 
-def test_it_is_a_fold_over_features():
-    x = normal(7, 5)
-    monoid = rms_norm_monoid(1e-3)
-    features = x.mT
-    folded = monoid.finish(fold(monoid, (features,), (features,), chunk=2), (features,)).mT
-    torch.testing.assert_close(folded, rms_norm(x, eps=1e-3))
-    slopes = (torch.autograd.grad(output.sin().sum(), x) for output in (folded, rms_norm(x, eps=1e-3)))
-    torch.testing.assert_close(*slopes)
-
-
 def test_it_keeps_its_input_and_one_number_a_row():
     x, weight, kept = normal(100, 64), normal(64, seed=1), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         rms_norm(x, weight)
     assert sorted(t.numel() for t in kept) == [64, 100, 6400]
     assert any(t.data_ptr() == x.data_ptr() for t in kept)
-
-
-def test_every_other_derivative_is_right():
-    x, weight = normal(3, 5), normal(5, seed=1)
-    assert torch.autograd.gradcheck(rms_norm, (x, weight))
-    assert torch.autograd.gradgradcheck(rms_norm, (x, weight))
-    jacobian = torch.func.jacrev(rms_norm)(x, weight)
-    torch.testing.assert_close(jacobian, torch.autograd.functional.jacobian(lambda x: rms_norm(x, weight), x))
-
-
-def test_rows_of_zeros_have_finite_gradients():
-    x = torch.zeros(3, 5, requires_grad=True)
-    (slope,) = torch.autograd.grad(rms_norm(x).sum(), x)
-    assert slope.isfinite().all()
 
 
 def test_half_precision_is_as_accurate_as_torch():
@@ -63,10 +39,7 @@ def test_half_precision_is_as_accurate_as_torch():
     assert (slopes[0] - true).norm() <= 1.05 * (slopes[1] - true).norm()
 
 
-def test_mistakes_are_a_sentence():
-    with pytest.raises(
-        ValueError, match=r"x must be \[..., D\] of a floating dtype and weight \[D\]; found x \[3, 4\]"
-    ):
-        rms_norm(torch.ones(3, 4), torch.ones(3))
-    with pytest.raises(ValueError, match="backend must be auto, triton or torch"):
-        rms_norm(torch.ones(3), backend="none")
+def test_second_derivatives_are_right():
+    x, weight = normal(3, 5), normal(5, seed=1)
+    assert torch.autograd.gradcheck(rms_norm, (x, weight))
+    assert torch.autograd.gradgradcheck(rms_norm, (x, weight))

@@ -9,11 +9,10 @@ import warnings
 
 import pytest
 import torch
-from kernel_cases import DEVICE, draw, packed, with_gradients
+from kernel_cases import DEVICE, draw, with_gradients
 
 from flashsign import EdgeSums, dispatch, spherical_attention
 from flashsign.operators import run_kernels, verify
-from flashsign.tuning import tables
 
 pytest.importorskip("triton")
 KERNELS = ["triton_stream", "triton_small_bags", "triton_moments"]
@@ -111,17 +110,6 @@ def test_a_wrong_kernel_is_refused_and_torch_takes_over(kernel, part, planted):
         torch.testing.assert_close(one, true)
 
 
-def test_torch_takes_over_for_packed_bags_and_shared_multiplicities(planted):
-    planted("triton_moments", "dv")
-    (q, k, v, m), grad, offsets, query_offsets = packed(*draw(cells=1, values=5))
-    cut = {"offsets": offsets, "query_offsets": query_offsets}
-    with pytest.warns(RuntimeWarning, match="triton_moments float32 16 16|triton_moments float32 16"):
-        found = with_gradients(lambda *x: attend("triton_moments")(*x, **cut), (q, k, v, m), grad)
-    true = with_gradients(lambda *x: spherical_attention(*x, **cut, backend="torch"), (q, k, v, m), grad)
-    for one, other in zip(found, true, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
 def fails(*_, **__):
     raise RuntimeError("PassManager::run failed\nmore")
 
@@ -158,13 +146,6 @@ def test_what_was_found_is_recalled_in_another_process(monkeypatch, problem, war
     assert len(found) == warned
 
 
-@pytest.mark.parametrize("damage", ["", "[1]", '{"problem": 3}'])
-def test_a_damaged_cache_is_one_more_check(damage):
-    verify.remember(PLACE, "")
-    verify.cache_file(PLACE).write_text(damage)
-    assert verify.recalled(PLACE) is None
-
-
 def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -172,17 +153,11 @@ def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
     assert verify.recalled(PLACE) is None
 
 
-@pytest.mark.parametrize(
-    ("setting", "seen", "checked"), [("never", False, 0), ("once", True, 0), ("once", False, 1), ("always", True, 1)]
-)
-def test_when_a_kernel_is_checked(monkeypatch, setting, seen, checked):
-    monkeypatch.setenv(verify.VARIABLE, setting)
-    monkeypatch.setattr(verify, "_seen", lambda device: seen)
-    checks = []
-    q = torch.zeros(1, 1, 3, 16, device=DEVICE)
-    for _ in range(2):
-        assert verify.is_right("triton_stream", q, 16, lambda: checks.append(1) or "", wait=True)
-    assert len(checks) == checked
+@pytest.mark.parametrize("damage", ["", "[1]", '{"problem": 3}'])
+def test_a_damaged_cache_is_one_more_check(damage):
+    verify.remember(PLACE, "")
+    verify.cache_file(PLACE).write_text(damage)
+    assert verify.recalled(PLACE) is None
 
 
 # --- in the background ------------------------------------------------------------------------------------------------
@@ -249,18 +224,7 @@ def test_a_kernel_that_is_found_wrong_in_the_background_is_not_used(unseen, code
         assert not verify.is_right("triton_stream", OnAGpu, 64, fails)
 
 
-def test_compiled_code_and_groups_wait_for_the_check(unseen):
-    unseen("raise SystemExit(3)")
-    assert verify.is_right("triton_stream", OnAGpu, 64, lambda: "", wait=True) and not verify._RUNNING
-
-
 # --- the rest ---------------------------------------------------------------------------------------------------------
-
-
-def test_another_word_is_refused(monkeypatch):
-    monkeypatch.setenv(verify.VARIABLE, "sometimes")
-    with pytest.raises(ValueError, match="FLASHSIGN_VERIFY"):
-        attend("triton_stream")(*draw(queries=9, keys=9)[:4])
 
 
 def test_a_full_device_says_nothing_about_a_kernel(monkeypatch):
@@ -294,24 +258,3 @@ def test_a_wrong_kernel_of_edge_sums_is_refused(monkeypatch):
     with pytest.warns(RuntimeWarning, match="The kernel edge_sums float32 16 is not used .* its signed sums are off"):
         found = sums("triton")
     torch.testing.assert_close(found.signed, sums("torch").signed)
-
-
-def test_hopper_with_triton_3_6_was_seen():
-    assert ((9, 0), "3.6") in tables.SEEN
-
-
-def test_a_warning_is_no_wrong_kernel():
-    """A first call of cuBLAS warns, and users may have made warnings errors."""
-
-    def check() -> str:
-        warnings.warn("there was no current CUDA context", stacklevel=1)
-        return ""
-
-    with warnings.catch_warnings(action="error"):
-        assert verify.is_right("triton_stream", torch.zeros(1, 1, 3, 16, device=DEVICE), 16, check)
-
-
-@pytest.mark.parametrize("module", ["Kernel Module", "Open Kernel Module for x86_64"])
-def test_the_release_of_the_driver_is_found(module):
-    text = f"NVRM version: NVIDIA UNIX {module}  580.95.05  Release Build  (dvs-builder)\nGCC version:  12.3.0\n"
-    assert verify.driver_in(text) == "580.95.05"

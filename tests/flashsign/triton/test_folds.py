@@ -12,7 +12,6 @@ from flashsign import (
     mlp,
     normalised_attention,
     rms_norm,
-    spherical_attention,
     weighted_cross_entropy,
 )
 
@@ -189,26 +188,6 @@ def test_every_row_of_the_template(dtype, normaliser, per_head):
 
 
 @pytest.mark.parametrize("normaliser", NORMALISERS)
-def test_the_template_in_torch_is_the_template_in_triton(normaliser):
-    q, k, v, m = normal(1, 2, 20, 16), normal(1, 1, 30, 16, seed=1), normal(1, 1, 30, 16, seed=2), torch.rand(1, 30)
-    m = m.to(DEVICE)
-    m[0, 3:5] = 0  # absent
-    outputs = [
-        normalised_attention(q, k, v, m, normaliser=normaliser, backend=backend) for backend in ("torch", "triton")
-    ]
-    assert_close([outputs[1]], [outputs[0].double()], torch.float32)
-    slopes = [torch.autograd.grad(output.sin().sum(), (q, k, v)) for output in outputs]
-    assert_close(slopes[1], [x.double() for x in slopes[0]], torch.float32, 5e-5)
-
-
-def test_the_spherical_row_is_spherical_attention():
-    q, k, v, m = normal(1, 4, 20, 16), normal(1, 2, 30, 16, seed=1), normal(1, 2, 30, 16, seed=2), torch.rand(1, 30)
-    tuned = spherical_attention(q, k, v, m.to(DEVICE), method="stream", backend="triton")
-    template = normalised_attention(q, k, v, m.to(DEVICE), **TRITON)
-    assert_close([template], [tuned.double()], torch.float32)
-
-
-@pytest.mark.parametrize("normaliser", NORMALISERS)
 def test_rows_without_weights_are_zero_with_zero_gradients(normaliser):
     q, k, v, m = normal(1, 1, 5, 16), normal(1, 1, 9, 16), normal(1, 1, 9, 16), torch.zeros(1, 9, device=DEVICE)
     for backend in ("torch", "triton"):
@@ -270,74 +249,47 @@ def test_transforms_take_torch_and_refuse_triton(name):
         torch.func.jvp(lambda h: LAYERS[name](h, c, backend="triton"), (h,), (torch.ones_like(h),))
 
 
-REFUSED = {
-    "There is no kernel for torch.float64": lambda: rms_norm(normal(3, 16).double(), **TRITON),
-    "multiples of 16 bytes": lambda: linear_cross_entropy(
-        normal(3, 15), normal(9, 15), torch.zeros(3, dtype=torch.int64, device=DEVICE), **TRITON
-    ),
-    "at most 256 wide, and these would be 272": lambda: mlp(normal(3, 272), normal(16, 272), normal(272, 16), **TRITON),
-    "nothing to compute": lambda: rms_norm(normal(0, 16), **TRITON),
-}
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+attention = pytest.importorskip("flashsign.triton.folds.attention")
+rows = pytest.importorskip("flashsign.triton.folds.attention_rows")
 
 
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_kernels_cannot_take_is_a_sentence(message):
-    with pytest.raises(BackendUnavailable, match=message):
-        REFUSED[message]()
+@triton.jit
+def cubes(s):
+    return s * s * s, s * s * s * s
 
 
-@pytest.mark.skipif(DEVICE.type != "cuda", reason="elsewhere torch is taken anyway")
-def test_an_mlps_rows_are_added_in_one_order_where_that_is_asked_for():
-    """On a GPU its kernel adds in any order; torch's slices are taken where algorithms must be deterministic."""
-    x, up, down = (normal(*shape, dtype=torch.float16) for shape in ((8, 16), (16, 16), (16, 16)))
-    torch.testing.assert_close(mlp(x, up, down), mlp(x, up, down, backend="torch"), rtol=0, atol=0)
+@triton.jit
+def slopes_of_cubes(s):
+    return 3.0 * s * s, 4.0 * s * s * s
 
 
-def test_inputs_with_other_strides_are_copied():
-    h, c = normal(16, 12).mT, normal(20, 17, seed=1)[:, 1:]
-    target = torch.arange(12, device=DEVICE)
-    found, expected = (
-        linear_cross_entropy(h, c, target, backend=backend, reduction="none") for backend in ("triton", "torch")
-    )
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+@triton.jit
+def over_three_quarters(z, floor):
+    return tl.where(z > 0, tl.exp2(-0.75 * tl.log2(tl.where(z > 0, z, 1.0))), 0.0)
 
 
-@pytest.mark.skipif(DEVICE.type != "cuda", reason="elsewhere 16-bit tensors are upcast before they are multiplied")
-@pytest.mark.parametrize("name", ["classes", "distributions", "weights", "mlp"])
-@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
-def test_torchs_slices_on_a_gpu_are_as_accurate_as_its_tensor_cores(name, half):
-    leaves = normal(5, 16, dtype=half), normal(12, 16, seed=1, scale=0.5, dtype=half)
-    true = wide(*leaves)
-    found, expected = (LAYERS[name](*tensors, backend="torch") for tensors in (leaves, true))
-    same_with_gradients(found, leaves, expected, true, half)
+@triton.jit
+def minus_three_quarters_over(z, floor):
+    return tl.where(z > 0, -0.75 / tl.where(z > 0, z, 1.0), 0.0)
 
 
-def extra_bytes(call, leaves, output):
-    """The most memory of a GPU beyond inputs, output and gradients, forward and backward."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    torch.autograd.grad(call(), leaves)
-    torch.cuda.synchronize()
-    made = output + sum(x.numel() * x.element_size() for x in leaves)
-    return torch.cuda.max_memory_allocated() - before - made
+CUBES = rows.Row(cubes, slopes_of_cubes, over_three_quarters, minus_three_quarters_over)
 
 
-@pytest.mark.skipif(DEVICE.type != "cuda", reason="a GPU's allocator counts")
-def test_extra_memory_of_the_kernels_at_full_size():
-    torch.use_deterministic_algorithms(False)  # the MLP's kernel
-    half = {"dtype": torch.bfloat16, "device": DEVICE, "requires_grad": True}
-    rows, classes, width = 16_384, 60_000, 512
-    h, c, t, d = (torch.randn(n, width, **half) for n in (rows, classes, rows, classes))
-    target, listed = (torch.zeros(*shape, dtype=torch.int64, device=DEVICE) for shape in ((rows,), (rows, 100)))
-    weights = torch.rand(rows, 100, device=DEVICE)
-    logits = 4 * rows * classes
-    assert extra_bytes(lambda: linear_cross_entropy(h, c, target), (h, c), 4) < 0.05 * logits
-    assert extra_bytes(lambda: distribution_cross_entropy(h, c, t, d), (h, c, t, d), 4) < 0.05 * logits
-    assert extra_bytes(lambda: weighted_cross_entropy(h, c, listed, weights), (h, c), 4) < 0.05 * logits
-    x, up, gate = (torch.randn(rows, 128, **half) for _ in range(3))
-    down = torch.randn(128, rows, **half)
-    for gates in ((), (gate,)):
-        leaves = (x, up, down, *gates)
-        call = lambda: mlp(x, up, down, gate=gates[0] if gates else None).sum()  # noqa: B023, E731
-        assert extra_bytes(call, leaves, 2 * x.numel()) <= 0.03 * (2 + len(gates)) * 2 * rows * rows
+def test_a_row_of_ones_own_has_right_outputs_and_gradients():
+    random = torch.Generator().manual_seed(0)
+    q, grad = (torch.randn(2, 4, 21, 16, generator=random).to(DEVICE) for _ in range(2))
+    k, v = (torch.randn(2, 2, 33, 16, generator=random).to(DEVICE) for _ in range(2))
+    m = (torch.rand(2, 2, 33, generator=random) + 0.1).to(DEVICE)
+    o, totals = attention.forward(CUBES, q, k, v, m, 0.0)
+    found = attention.backward(CUBES, grad, q, k, v, m, o, totals, 0.0)
+
+    true = [x.double().requires_grad_() for x in (q, k, v, m)]
+    all_k, all_v, all_m = (x.repeat_interleave(2, 1) for x in true[1:])
+    s = true[0] @ all_k.mT * all_m[:, :, None]
+    expected = s**3 @ all_v / (s**4).sum(-1, keepdim=True) ** 0.75
+    slopes = torch.autograd.grad(expected, true, grad.double())
+    for x, y in zip((o, *found), (expected.detach(), *slopes), strict=True):
+        assert (x - y).norm() < 5e-6 * y.norm()

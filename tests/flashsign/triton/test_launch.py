@@ -83,31 +83,3 @@ def test_what_triton_compiles_anew_for_is_compiled_anew(kernel, change):
 def test_names_out_of_order_are_refused_where_a_kernel_is_compiled(kernel):
     with pytest.raises(TypeError, match="passes 'PACKED' as argument 6, where its signature has 'E'"):
         start(kernel, constants={"PACKED": False, "E": 16})
-
-
-def test_a_kernel_that_is_known_is_launched_without_a_check(kernel, monkeypatch):
-    start(kernel)
-    monkeypatch.setattr(launch, "check_names", None)
-    assert start(kernel) == 1
-
-
-def test_calls_of_like_numbers_are_not_taken_for_each_other(kernel):
-    """32 and 33 count as 3 and 2 among what Triton compiles for, which are numbers too."""
-    for stride, size in ((33, 32), (2, 3), (3, 2)):
-        start(kernel, stride=stride, size=size)
-    assert len(kernel.compiled) == 2
-
-
-def test_the_table_of_compiled_kernels_does_not_grow_without_end(kernel, monkeypatch):
-    monkeypatch.setattr(launch, "MOST_COMPILED", 2)
-    for stride in (0, 1, 33, 33):
-        start(kernel, stride=stride)
-    assert len(kernel.compiled) == 3 and len(launch._COMPILED) == 2
-
-
-@pytest.mark.parametrize("light", [False, True])
-def test_where_a_kernel_gives_nothing_back_triton_launches_every_time(kernel, monkeypatch, light):
-    monkeypatch.setattr(launch, "FAST_LAUNCH", light)
-    if light:  # the interpreter
-        monkeypatch.setattr(Kernel, "__getitem__", lambda self, grid: lambda *x, **y: self.compiled.append(None))
-    assert (start(kernel), start(kernel)) == (1, 2)

@@ -11,11 +11,7 @@ from kernel_cases import (
 )
 
 from flashsign import spherical_attention
-from flashsign.call import AttentionCall
-from flashsign.dispatch import WIDEST
 from flashsign.triton.moments import calls as moments
-from flashsign.triton.moments.forward import HIGH_PRECISION
-from flashsign.triton.moments.ill_conditioned_rows import ILL_CONDITIONED
 
 
 def kernels(*tensors, **options):
@@ -42,27 +38,6 @@ def test_ill_conditioned_rows_are_accurate(condition, values, dtype):
 def test_fewer_keys_than_the_width_of_a_head():
     *tensors, grad = draw(keys=5, width=32)
     assert_accurate(kernels, tensors, grad)
-
-
-def test_ill_conditioned_rows_are_listed_and_no_others(monkeypatch):
-    (q, k, v, m), _ = ill_conditioned(1e3, torch.float16)
-    m = m[:, None]
-    kept = []
-    monkeypatch.setattr(moments.Passes, "attend_rows", lambda call, moments, o, inverse, listed: kept.append(listed))
-    _, inverse, _, totals = moments.forward(AttentionCall(q, k, v, m, None, None, 1e-6))
-    t = totals[:, 3].sum(-1)  # of keys in units of their multiplicities
-    wide = q.double()
-    rho = 1 / (inverse.double() ** 2 * wide.square().sum(-1) * t.double()[None].repeat_interleave(2, 1)[..., None])
-    rows, count = kept[0]
-    assert count.tolist() == (rho < 1e-4).view(2, -1).sum(1).tolist()
-    for key_head, listed in enumerate(rows.view(2, -1)):
-        expected = (rho < 1e-4).view(2, -1)[key_head].nonzero()[:, 0]
-        assert listed[: len(expected)].sort().values.tolist() == expected.tolist()
-
-
-def test_a_random_row_is_never_ill_conditioned():
-    """Its rho is about 1 / E, and the bound of the high-precision path lies between."""
-    assert ILL_CONDITIONED < HIGH_PRECISION / WIDEST["moments"] < 1 / WIDEST["moments"]
 
 
 @pytest.mark.parametrize("condition", [1.0, 1e3])

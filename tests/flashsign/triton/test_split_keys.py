@@ -6,12 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import DEVICE, draw, poison  # noqa: F401
 
-from flashsign import dispatch
 from flashsign.call import AttentionCall
 from flashsign.tuning import tables
 from flashsign.tuning.accuracy import Case
 from flashsign.tuning.block_sizes import BlockSizes
-from flashsign.tuning.split_keys import MOST_SPLITS, SPLIT_COST, SplitKeys
+from flashsign.tuning.split_keys import MOST_SPLITS, SplitKeys
 
 pytest.importorskip("triton")
 from flashsign.triton.common.layout import TileAssignment
@@ -30,20 +29,6 @@ def test_every_tile_is_done_once_and_splitting_never_costs_more(tiles, keys, mul
     assert plan.whole_tiles % multiprocessors == 0 or plan.split_tiles == 0
     assert (plan.splits > 1) == (plan.split_tiles > 0) and plan.splits <= MOST_SPLITS
     assert plan.cost <= -(-tiles // multiprocessors) * keys * TALL.own
-
-
-def test_keys_are_split_in_a_wave_that_is_mostly_idle():
-    assert SplitKeys.of(432, 13_824, TALL, 132) == SplitKeys(396, 36, 3, (3 * 13_824 + 4608 + SPLIT_COST) * 256)
-    assert SplitKeys.of(528, 16_896, TALL, 132).split_tiles == 0  # four full waves
-    assert SplitKeys.of(432, 64, TALL, 132).split_tiles == 0  # so few keys that splitting them costs more
-
-
-def test_bags_that_fill_half_the_device_with_tall_tiles_take_short_ones():
-    def cost(sizes, rows):
-        return SplitKeys.of(8 * -(-rows // sizes.own), rows, sizes, 132).cost
-
-    assert cost(SHORT, 2048) < cost(TALL, 2048)
-    assert cost(TALL, 4096) < cost(SHORT, 4096)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -147,27 +132,6 @@ def test_the_kernel_for_hopper_has_the_sums_of_the_plain_one(dtype, row, form, s
         assert float((x.double() - y.double()).norm() / y.double().norm()) < torch.finfo(dtype).eps
     again = by_hopper(call, sizes, splits)
     assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
-
-
-@hopper
-@pytest.mark.gpu
-@pytest.mark.parametrize("rows", [1000, 2048, 4600])
-def test_a_recorded_call_is_the_call(rows):
-    """Kernels that begin early wait for what they need in a CUDA graph too."""
-    q, k, v, m, _ = draw(cells=1, heads=8, key_heads=8, queries=rows, keys=rows, width=128, dtype=torch.float16)
-    call = AttentionCall(q, k, v, m[:, None], None, None, 1e-6)
-    kernel = dispatch.plan_kernels(call, "stream").kernel
-    attend = lambda: stream.forward(call, kernel)  # noqa: E731
-    expected = attend()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = attend()
-    for _ in range(3):
-        k.mul_(2)
-        v.mul_(2)
-        graph.replay()
-        expected = attend()
-        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("splits", [1, 3])

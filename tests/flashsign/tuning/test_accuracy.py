@@ -2,14 +2,11 @@
 
 import functools
 import itertools
-import math
 
 import pytest
 import torch
-from kernel_cases import doubled, draw, ill_conditioned, with_gradients
+from kernel_cases import doubled, ill_conditioned, with_gradients
 
-from flashsign import spherical_attention
-from flashsign.tuning import accuracy
 from flashsign.tuning.accuracy import TENSORS, Bag, Case, table
 
 EPS = 1e-6
@@ -71,33 +68,19 @@ def sabotaged(q, k, v, m, what=""):
     return scores * inverse @ v
 
 
-@pytest.mark.parametrize("condition", [1.0, 1e3])
-def test_without_sabotage_nothing_is_off(condition):
-    assert worst(judged(*ill_conditioned(condition, torch.float32), sabotaged, wide=True)) < 1e-6
-
-
 SABOTAGES = [
     ("one key left out", torch.float32, 1.0),
     ("one key left out", torch.float16, 1.0),
-    ("one key left out", torch.float32, 1e3),
-    ("the eps term left out", torch.float32, 1.0),
     ("the eps term left out", torch.float32, 1e2),
     ("the eps term left out", torch.float16, 1e3),
     ("the delta term left out", torch.float32, 1.0),
-    ("the delta term left out", torch.float16, 1.0),
     ("the delta term left out", torch.float32, 1e3),
     ("the trace term's derivative left out", torch.float32, 1e2),
-    ("the trace term's derivative left out", torch.float16, 1e3),
-    ("scores by one TF32 product", torch.float32, 1.0),
     ("scores by one TF32 product", torch.float32, 1e3),
-    ("values by one TF32 product", torch.float32, 1.0),
     ("values by one TF32 product", torch.float32, 1e3),
-    ("m k rounded to float16", torch.float32, 1.0),
-    ("m k rounded to float16", torch.float32, 1e3),
     ("m k rounded to float16", torch.float16, 1e3),
     ("m k rounded to bfloat16", torch.float16, 1e2),
     ("normaliser rounded to bfloat16", torch.float32, 1.0),
-    ("normaliser rounded to bfloat16", torch.float32, 1e3),
     ("normaliser rounded to float16", torch.float32, 1e2),
 ]
 """What is wrong, in a kernel of which dtype, and the condition number of the keys where it must be seen."""
@@ -111,30 +94,6 @@ def test_a_sabotage_is_refused(what, dtype, condition):
     assert not all(verdict.good for verdict in verdicts.values())
 
 
-def by_kernels(q, k, v, m, method, what="", eps=EPS):
-    """The Triton kernels, with one thing done to what goes in or comes out."""
-    if what == "one key left out":
-        m = torch.cat([m[:, :-1], 0 * m[:, -1:]], 1)
-    if what == "one TF32 product":
-        q, k = to_tf32(q), to_tf32(k)
-    if what == "m k rounded to bfloat16":
-        k = to_16_bits(m[:, None, :, None] * k, torch.bfloat16) / m[:, None, :, None]
-    output = spherical_attention(q, k, v, m, method=method, backend="triton", eps=eps)
-    return to_16_bits(output, torch.bfloat16) if what == "output rounded to bfloat16" else output
-
-
-@pytest.mark.parametrize(("method", "condition"), [("stream", 1.0), ("moments", 1e3)])
-def test_a_sabotaged_kernel_is_refused_and_the_kernel_itself_is_not(method, condition):
-    case = ill_conditioned(condition, torch.float32, keys=100)
-    right = judged(*case, functools.partial(by_kernels, method=method))
-    assert all(verdict.good for verdict in right.values()), table(right)
-    for what in ("one key left out", "one TF32 product", "m k rounded to bfloat16", "output rounded to bfloat16"):
-        verdicts = judged(*case, functools.partial(by_kernels, method=method, what=what))
-        assert worst(verdicts) > 2, (what, table(verdicts))
-    without_eps = judged(*case, functools.partial(by_kernels, method=method, eps=1e-12))
-    assert worst(without_eps) > 2, table(without_eps)
-
-
 # --- the bounds themselves --------------------------------------------------------------------------------------------
 
 
@@ -144,15 +103,6 @@ def test_materialised_torch_is_within_the_bounds_of_float32(genes, width):
     bag = Bag(genes, width, torch.float32, "cpu")
     verdicts = bag.judge(bag.computed_in(torch.float32))
     assert all(verdict.good for verdict in verdicts.values()), table(verdicts)
-
-
-def test_where_torch_overflows_a_kernel_may_not():
-    """Materialised float16 is all off at these sizes; the bound does not ask it."""
-    bag = Bag(400, 64, torch.float16, "cpu")
-    assert bag.judge({"o": bag.true["o"].half()})["o"].good
-    assert not bag.judge({"o": bag.computed_in(torch.float16)["o"]})["o"].good
-    for wrong in (0.0, math.nan, math.inf, 1.02):
-        assert not bag.judge({"o": wrong * bag.true["o"]})["o"].good
 
 
 def test_an_error_is_good_up_to_the_bound_and_no_further():
@@ -174,28 +124,3 @@ def test_bounds_grow_with_the_condition_number_of_float32_alone():
     assert all(low[name] < high[name] for low, high in itertools.pairwise(bounds) for name in TENSORS)
     # Of 16-bit numbers only the products' own rounding counts, whatever the condition.
     assert max(bounds_at(1e3, torch.float16).values()) < 2 * torch.finfo(torch.float16).eps
-
-
-def test_bounds_are_those_of_the_permuted_bag_to_many_digits():
-    """Nothing in them hangs on the order in which a machine adds."""
-    tensors, grad = ill_conditioned(1e3, torch.float32)
-    q, k, v, m = tensors
-    order = torch.randperm(m.shape[1], generator=torch.Generator().manual_seed(3)).to(m.device)
-    permuted = Case(q, k[:, :, order], v[:, :, order], m[:, order], grad).bounds
-    assert permuted == pytest.approx(Case(*tensors, grad).bounds, rel=1e-6)
-
-
-def test_absent_keys_may_hold_nan():
-    q, k, v, m, grad = draw()
-    m[:, 5:9] = 0
-    clean = Case(q, k, v, m, grad)
-    k[:, :, 5], v[:, :, 6] = torch.nan, torch.inf
-    assert all(math.isfinite(bound) for bound in Case(q, k, v, m, grad).bounds.values())
-    assert Case(q, k, v, m, grad).bounds["o"] == pytest.approx(clean.bounds["o"])
-
-
-def test_rows_that_the_kernels_stream_are_those_of_the_rule():
-    """LEAST_RHO is where the kernels' moments stop."""
-    rows = pytest.importorskip("flashsign.triton.moments.ill_conditioned_rows")
-    least = rows.ILL_CONDITIONED.value
-    assert least == accuracy.LEAST_RHO[2] and 10 * least == accuracy.LEAST_RHO[4]

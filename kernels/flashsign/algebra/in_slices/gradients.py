@@ -117,7 +117,6 @@ class GradientSums:
         self._view(number, part, wide=True).add_(grad)
 
     def put(self, number: int, part: Part | None, grad: Tensor) -> None:
-        """Writes the whole gradient of some rows."""
         self._view(number, part, wide=False).copy_(grad)
 
     def _view(self, number: int, part: Part | None, wide: bool) -> Tensor:

@@ -62,15 +62,12 @@ class Plan:
         return Slices(self.monoid, self.depth, self.batched)
 
     def combined(self, a: Total, b: Total) -> Total:
-        """The totals of both."""
         return self.monoid.combined(a, b, self.axis)
 
     def local_gradients(self, combined: Total, part: Total, grads: Total) -> Total:
-        """The gradients for a part of the total."""
         return self.monoid.local_gradients(combined, part, grads, self.axis, many=False)
 
     def a_parts(self, a: Total) -> list[Part]:
-        """Slices of A's rows, at least one."""
         if not self.rows:
             return [Part(0, 0)]
         rows = a[0].shape[self.axis]
@@ -100,7 +97,6 @@ class Plan:
         return ((i, j, j is items[0]) for i in rows for j in items)
 
     def total_of(self, a: Total, b: Total, i: Part, j: Part) -> Total:
-        """The total of some rows over some items."""
         return self.slices.total(*self.slice_of(a, b, i, j), j.shares)
 
     def slice_of(self, a: Total, b: Total, i: Part, j: Part) -> tuple[Total, Total, Tensor | None]:
@@ -133,7 +129,6 @@ class Plan:
         return x.narrow(self.axis, part.start, part.stop - part.start)
 
     def of_rows(self, totals: Total, i: Part) -> Total:
-        """The totals of some rows."""
         return tuple(self._cut(x, i) for x in totals) if self.rows else totals
 
     def place(self, part: Part, number: int) -> Part | None:
@@ -153,7 +148,6 @@ class Plan:
         return (*wanted[: self.count], *(False,) * (len(rows) - self.count), *wanted[self.count :], False)
 
     def without_positions(self, grads: Gradients, rows: Total) -> Gradients:
-        """Gradients of a slice's tensors, without the places of positions."""
         if not self.monoid.numbered:
             return grads
         return (*grads[: self.count], *grads[len(rows) : -1])

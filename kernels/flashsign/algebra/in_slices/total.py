@@ -106,12 +106,6 @@ def total_in_slices(plan: Plan, a: Total, b: Total) -> Total:
     return totals
 
 
-def check_member(group: distributed.ProcessGroup) -> None:
-    """Raises ValueError in a process outside of the group."""
-    if distributed.get_rank(group) < 0:
-        raise ValueError("This process is not in the group: only ranks of the group may fold with it.")
-
-
 def of_all_ranks(total: Total, group: distributed.ProcessGroup) -> list[Total]:
     """The totals of all ranks, equal to the last bit on each, in the order of ranks."""
     parts = []

@@ -87,10 +87,6 @@ def _lift_softmax(items: Total, shared: Total) -> Total:
     return z, v[:, None].expand(*z.shape, v.shape[-1])
 
 
-def _finish_softmax(total: Total, shared: Total) -> Tensor:
-    return total[1]
-
-
 def _proj_fold_softmax(a: Total, b: Total) -> Total:
     (q,), (k, v, m) = (map(wide, x) for x in (a, b))
     scores = _scores_softmax(q, k, m)
@@ -113,7 +109,7 @@ SOFTMAX = Monoid(
     constants(-math.inf, 0.0),
     _lift_softmax,
     combine_means,
-    _finish_softmax,
+    lambda total, _: total[1],
     local_means,
     proj_fold=_proj_fold_softmax,
     proj_fold_bwd=_proj_fold_bwd_softmax,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from flashsign.algebra.monoid import Gradients, Monoid, Total, constants, wide
-from flashsign.algebra.rows.exponentials import log_add, relative_weight
+from flashsign.algebra.rows.exponentials import combine_logs, local_logs, log_add, relative_weight
 from flashsign.eager.products import wide_product
 from flashsign.validation import is_plain
 
@@ -74,9 +74,9 @@ def class_cross_entropy(classes: int, *, label_smoothing: float = 0.0, ignore_in
         "cross entropy with classes",
         constants(-math.inf, 0.0),
         lift,
-        combine,
+        combine_logs,
         finish,
-        local,
+        local_logs,
         proj_fold=proj_fold,
         proj_fold_bwd=proj_fold_bwd,
         numbered=True,
@@ -93,16 +93,6 @@ def _refuse_no_class(target: Tensor, classes: int, ignore_index: int) -> None:
     wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
     if bool(wrong.any()):
         raise ValueError(f"target has {int(target[wrong][0])}, which is none of the {classes} classes.")
-
-
-def combine(a: Total, b: Total) -> Total:
-    """The first number of a total is a log-sum-exp, the others are sums."""
-    return log_add(a[0], b[0]), *(x + y for x, y in zip(a[1:], b[1:], strict=True))
-
-
-def local(combined: Total, item: Total, grad: Total) -> Total:
-    """p: g_p e^(a_p - c_p); sums: g."""
-    return grad[0] * relative_weight(item[0], combined[0]), *grad[1:]
 
 
 def logits(h: Tensor, layer: Total) -> Tensor:
@@ -142,11 +132,6 @@ def _local_distributions(combined: Total, item: Total, grad: Total) -> Total:
     return d_q * relative_weight(item_q, q), (d_p + d_n * (item_n - n)) * weight, d_n * weight
 
 
-def _finish_distributions(total: Total, shared: Total) -> Tensor:
-    q, _, n = total
-    return q - n
-
-
 def _proj_fold_distributions(a: Total, b: Total) -> Total:
     q, p = (wide_product(h, c.mT) for h, c in zip(a, b, strict=True))
     log_p = torch.logsumexp(p, -1)
@@ -166,7 +151,7 @@ DISTRIBUTION_CROSS_ENTROPY = Monoid(
     constants(-math.inf, -math.inf, 0.0),
     _lift_distributions,
     _combine_distributions,
-    _finish_distributions,
+    lambda total, _: total[0] - total[2],
     _local_distributions,
     proj_fold=_proj_fold_distributions,
     proj_fold_bwd=_proj_fold_bwd_distributions,
@@ -185,11 +170,6 @@ def _lift_weighted(items: Total, shared: Total) -> Total:
     x = logits(h, tuple(layer)).mT
     w = ((classes == positions[:, None, None]) * wide(weights)).sum(-1)
     return x, w, w * x
-
-
-def _finish_weighted(total: Total, shared: Total) -> Tensor:
-    p, w, n = total
-    return w * p - n
 
 
 def _proj_fold_weighted(a: Total, b: Total) -> Total:
@@ -215,9 +195,9 @@ WEIGHTED_CROSS_ENTROPY = Monoid(
     "cross entropy with weights",
     constants(-math.inf, 0.0, 0.0),
     _lift_weighted,
-    combine,
-    _finish_weighted,
-    local,
+    combine_logs,
+    lambda total, _: total[1] * total[0] - total[2],
+    local_logs,
     proj_fold=_proj_fold_weighted,
     proj_fold_bwd=_proj_fold_bwd_weighted,
     numbered=True,

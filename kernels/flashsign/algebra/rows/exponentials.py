@@ -30,12 +30,14 @@ def relative_weight(part: Tensor, whole: Tensor) -> Tensor:
     return torch.where(nothing, 0.0, (part - torch.where(nothing, 0.0, whole)).exp())
 
 
-def _combine_logs(a: Total, b: Total) -> Total:
-    return (log_add(a[0], b[0]),)
+def combine_logs(a: Total, b: Total) -> Total:
+    """The first number of a total is a log-sum-exp, the others, if any, are sums."""
+    return log_add(a[0], b[0]), *(x + y for x, y in zip(a[1:], b[1:], strict=True))
 
 
-def _local_logs(combined: Total, item: Total, grad: Total) -> Total:
-    return (grad[0] * relative_weight(item[0], combined[0]),)
+def local_logs(combined: Total, item: Total, grad: Total) -> Total:
+    """p: g_p e^(a_p - c_p); sums: g."""
+    return grad[0] * relative_weight(item[0], combined[0]), *grad[1:]
 
 
 def combine_means(a: Total, b: Total) -> Total:
@@ -52,15 +54,6 @@ def local_means(combined: Total, item: Total, grad: Total) -> Total:
     return (d_z + (d_v * (item_v - v)).sum(-1)) * weight, d_v * weight[..., None]
 
 
-def _finish_mean(total: Total, shared: Total) -> Tensor:
-    return total[1]
-
-
-def _finish_sum(total: Total, shared: Total) -> Tensor:
-    z, v = total
-    return z.exp()[..., None] * v
-
-
 def _combine_safe(a: Total, b: Total) -> Total:
     (a_v, a_x), (b_v, b_x) = a, b
     top = torch.maximum(a_x, b_x).detach()
@@ -73,18 +66,13 @@ def _local_safe(combined: Total, item: Total, grad: Total) -> Total:
     return d_v * weight[..., None], (d_v * item_v).sum(-1) * weight
 
 
-def _finish_safe(total: Total, shared: Total) -> Tensor:
-    v, top = total
-    return top.exp()[..., None] * v
-
-
 LOG_SUM_EXP = Monoid(
     "log-sum-exp",
     constants(-math.inf),
     as_they_are,
-    _combine_logs,
+    combine_logs,
     first,
-    _local_logs,
+    local_logs,
     needs_items=True,
     forms=("(x [n, ...])",),
     broadcasts=True,
@@ -96,14 +84,16 @@ LOG_WEIGHTED_MEAN = Monoid(
     constants(-math.inf, 0.0),
     as_they_are,
     combine_means,
-    _finish_mean,
+    lambda total, _: total[1],
     local_means,
     forms=("(z [n, ...], v [n, ..., E])",),
     broadcasts=True,
 )
 """Items (z [n, ...], v [n, ..., E]) -> the mean of v under the weights e^z, [..., E]."""
 
-LOG_WEIGHTED_SUM = replace(LOG_WEIGHTED_MEAN, name="log-weighted sum", finish=_finish_sum)
+LOG_WEIGHTED_SUM = replace(
+    LOG_WEIGHTED_MEAN, name="log-weighted sum", finish=lambda total, _: total[0].exp()[..., None] * total[1]
+)
 """Items (z [n, ...], v [n, ..., E]) -> sum e^z v [..., E]."""
 
 SAFE_EXPONENTIAL_SUM = Monoid(
@@ -111,7 +101,7 @@ SAFE_EXPONENTIAL_SUM = Monoid(
     constants(0.0, -math.inf),
     as_they_are,
     _combine_safe,
-    _finish_safe,
+    lambda total, _: total[1].exp()[..., None] * total[0],
     _local_safe,
     forms=("(v [n, ..., E], x [n, ...])",),
     broadcasts=True,

@@ -34,11 +34,6 @@ def _ratio(part: Tensor, whole: Tensor) -> Tensor:
     return torch.where(empty, 0.0, part / torch.where(empty, 1.0, whole))
 
 
-def _finish_weighted_sum(total: Total, shared: Total) -> Tensor:
-    mean, weight = total
-    return mean * weight[..., None]
-
-
 def _lift_largest(items: Total, shared: Total) -> Total:
     (x,) = items
     return x, torch.ones_like(x)
@@ -57,10 +52,6 @@ def _local_largest(combined: Total, item: Total, grad: Total) -> Total:
     return torch.where(attains, d_x * item_times / torch.where(times > 0, times, 1.0), 0.0), torch.zeros_like(d_times)
 
 
-def _multiply(a: Total, b: Total) -> Total:
-    return (a[0] * b[0],)
-
-
 SUM = Monoid("sum", constants(0.0), as_they_are, add, first, pass_on, forms=("(x [n, ...])",), broadcasts=True)
 """Items (x [n, ...],) -> sum of x."""
 
@@ -76,7 +67,7 @@ WEIGHTED_MEAN = Monoid(
 )
 """Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x / sum w [..., E], and the total weight; no weight gives 0."""
 
-WEIGHTED_SUM = replace(WEIGHTED_MEAN, name="weighted sum", finish=_finish_weighted_sum)
+WEIGHTED_SUM = replace(WEIGHTED_MEAN, name="weighted sum", finish=lambda total, _: total[0] * total[1][..., None])
 """Items (x [n, ..., E], w [n, ...] >= 0) -> sum w x [..., E], as the mean times the total weight."""
 
 MAX = Monoid(
@@ -92,7 +83,15 @@ MAX = Monoid(
 )
 """Items (x [n, ...],) -> the largest x, and how many items attain it; these share its gradient evenly, as in amax."""
 
-PRODUCT = Monoid("product", constants(1.0), as_they_are, _multiply, first, forms=("(x [n, ...])",), broadcasts=True)
+PRODUCT = Monoid(
+    "product",
+    constants(1.0),
+    as_they_are,
+    lambda a, b: (a[0] * b[0],),
+    first,
+    forms=("(x [n, ...])",),
+    broadcasts=True,
+)
 """Items (x [n, ...],) -> product of x. It has no D: where one x is 0, a total and an item do not tell the others."""
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from flashsign.algebra.fold import fold
-from flashsign.algebra.rows.attention import SOFTMAX
+from flashsign.algebra.rows.attention import SOFTMAX, normalised_contraction
 from flashsign.algebra.rows.exponentials import log_add, relative_weight
 from flashsign.reference import reference_softmax_attention
 
@@ -53,3 +53,21 @@ def test_log_add_is_logaddexp_with_a_gradient_even_for_nothing_and_nothing(a, b)
     gradients = torch.autograd.grad(total, (x, y))
     torch.testing.assert_close(gradients, (relative_weight(x, total).detach(), relative_weight(y, total).detach()))
     assert sum(gradients) == (0 if total == -math.inf else 1)
+
+
+def absolute_eps(eps):
+    """Spherical attention with an eps that does not scale."""
+    return normalised_contraction("spherical", lambda s: s, torch.square, lambda z: (z + eps).sqrt())
+
+
+@pytest.mark.parametrize("eps", [0.01, 1.0])
+def test_an_absolute_eps_measures_how_far_the_gradients_are_from_orthogonal(draw, eps):
+    """q . dq = eps delta / n^2 and sum_j m_j dm_j = sum_i eps delta_i / n_i^2."""
+    call = draw(cells=1, heads=1, key_heads=1)
+    monoid, grad, shared = absolute_eps(eps), call.grad[0, 0], (call.q[0, 0],)
+    output = monoid.finish(fold(monoid, (call.k[0, 0], call.v[0, 0], call.m[0]), shared), shared)
+    dq, _, _, dm = call.gradients(output, grad)
+    square = (call.q[0, 0] @ (call.m[0][:, None] * call.k[0, 0]).mT).square().sum(-1) + eps
+    expected = eps * (grad * output).sum(-1) / square
+    torch.testing.assert_close((call.q * dq)[0, 0].sum(-1), expected)
+    torch.testing.assert_close((call.m * dm).sum(), expected.sum())
