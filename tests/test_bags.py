@@ -22,22 +22,6 @@ def test_packing_keeps_every_gene_of_every_cell(make_bags):
         assert packed.multiplicity[own].tolist() == dense.multiplicity[cell].tolist()
 
 
-def test_packing_keeps_the_gene_list_in_its_own_order():
-    packed = Bags(torch.tensor([5, 2]), torch.tensor([[1.0, 0.0], [3.0, 4.0]])).pack()
-    assert packed.genes.tolist() == [5, 2, 5, 2]
-    assert packed.multiplicity.tolist() == [1, 0, 3, 4]
-    assert packed.offsets.tolist() == [0, 2, 4]
-
-
-def test_packing_packed_bags_changes_nothing(make_bags):
-    packed = make_bags().pack()
-    assert packed.pack() is packed
-
-
-def test_cells_without_genes_are_counted():
-    assert Bags(torch.tensor([1]), torch.ones(1), torch.tensor([0, 0, 1, 1])).cells == 3
-
-
 def test_to_moves_every_tensor_and_leaves_none_as_none(make_bags):
     """The meta device: a tensor that is left behind shows, with no GPU needed."""
     dense = make_bags(cells=2)

@@ -1,7 +1,8 @@
+"""The program: its commands, exit codes, signals and printed tables."""
+
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,16 +16,11 @@ from rich.console import Console
 from grn import __version__
 from grn.cli import main as cli
 from grn.cli.console import print_table
-from grn.cli.exit_codes import REFUSALS, exit_code_of, exit_with
+from grn.cli.exit_codes import exit_code_of, exit_with
 from grn.config.files import dump_config, load_config
-from grn.errors import ConfigError, DataError, Interrupted
+from grn.errors import DataError, Interrupted
 
 ROOT = Path(__file__).parents[1]
-
-
-def grn(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "grn", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 def raising(error: BaseException):
@@ -32,12 +28,6 @@ def raising(error: BaseException):
         raise error
 
     return command
-
-
-def test_help_lists_the_commands():
-    done = grn("--help")
-    assert done.returncode == 0
-    assert all(command in done.stdout for command in ("train", "predict", "export", "evaluate", "compare"))
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -79,58 +69,35 @@ def test_a_field_is_called_by_the_option_that_sets_it(command, field, shown):
     assert cli.option_of(command.split())(field) == shown
 
 
-def test_no_arguments_print_the_help():
-    assert grn().stdout == grn("--help").stdout
+def test_no_arguments_print_the_help_which_lists_the_commands(capsys):
+    assert cli.main([]) == 0
+    printed = capsys.readouterr().out
+    assert all(command in printed for command in ("train", "predict", "export", "evaluate", "compare"))
+    assert cli.main(["--version"]) == 0 and capsys.readouterr().out.strip() == __version__
 
 
-def test_version():
-    assert grn("--version").stdout.strip() == __version__
-
-
-def test_the_process_ends_with_the_commands_exit_code(tmp_path):
-    done = grn("train", "--config", "nothing.yaml", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: There is no configuration 'nothing.yaml'")
-    assert "Traceback" not in done.stderr
-
-
-def test_train_py_hands_its_arguments_to_grn_train(tmp_path):
-    command = [sys.executable, str(ROOT / "train.py"), "--config", "nothing.yaml"]
+@pytest.mark.parametrize("program", [["-m", "grn", "train"], [str(ROOT / "train.py")]])
+def test_the_process_ends_with_the_commands_exit_code(program, tmp_path):
+    command = [sys.executable, *program, "--config", "nothing.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert "There is no configuration 'nothing.yaml'" in done.stderr
+    assert done.stderr.startswith("error: ") and "nothing.yaml" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_fault_of_grn_is_one_sentence_and_exit_code_1(capsys):
     assert exit_code_of(raising(KeyError("cells"))) == 1
     printed = capsys.readouterr().err
-    assert "this is a fault of grn: KeyError: 'cells'" in printed
-    assert "Traceback" not in printed
-
-
-def test_debug_prints_the_traceback(capsys):
-    assert exit_code_of(raising(ConfigError("no such field.")), debug=True) == 2
+    assert "KeyError: 'cells'" in printed and "Traceback" not in printed
+    assert exit_code_of(raising(KeyError("cells")), debug=True) == 1
     assert "Traceback" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("number", sorted(REFUSALS))
-def test_what_the_system_refuses_comes_with_what_to_do(number, capsys):
-    assert exit_code_of(raising(OSError(number, os.strerror(number)))) == 2
-    assert re.fullmatch(r"error: the disk, or what the output is sent to: .+; .+\.\n", capsys.readouterr().err)
 
 
 def test_an_error_is_one_printable_line_whatever_it_quotes(capsys):
     """A file's name may hold a line feed, colours of a terminal or bytes that are no text; a value may be endless."""
-    assert exit_code_of(raising(DataError("a\nb\x1b[31m\udcff \u00fc.h5ad does not exist; give a file."))) == 2
-    assert capsys.readouterr().err == "error: a\\nb\\x1b[31m\\udcff \u00fc.h5ad does not exist; give a file.\n"
-    assert exit_code_of(raising(DataError(f"{'9' * 5000} is too large; give less."))) == 2
-    printed = capsys.readouterr().err
-    assert len(printed) < 1600 and printed.startswith("error: 999") and printed.endswith("9 is too large; give less.\n")
-
-
-def test_each_mistake_of_a_configuration_is_a_line(capsys):
-    assert cli.main(["train", "x.h5ad", "--set", "trainer.max_steps=many", "--set", "trainer.seed=-1"]) == 2
-    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["error", "error"]
+    assert exit_code_of(raising(DataError("[red]a\nb\x1b[31m\udcff \u00fc.h5ad"))) == 2
+    assert capsys.readouterr().err == "error: [red]a\\nb\\x1b[31m\\udcff \u00fc.h5ad\n"
+    assert exit_code_of(raising(DataError("9" * 5000))) == 2
+    assert len(capsys.readouterr().err) < 1600
 
 
 def test_a_program_without_standard_output_ends_well(monkeypatch):
@@ -155,17 +122,9 @@ def test_cells_alone_are_trained_on_with_the_defaults_or_a_configuration(argumen
 
 
 def test_memory_that_runs_out_names_what_to_lower(capsys):
-    assert exit_code_of(raising(MemoryError("Unable to allocate 9 TiB"))) == 2
-    on_a_cpu = (
-        "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 B"
-    )
-    assert exit_code_of(raising(RuntimeError(on_a_cpu))) == 2
-    assert "lower trainer.batch_size" in capsys.readouterr().err
-
-
-def test_brackets_in_a_message_are_not_markup(capsys):
-    exit_code_of(raising(ConfigError("[red]genes[/red] is no list.")))
-    assert capsys.readouterr().err == "error: [red]genes[/red] is no list.\n"
+    for error in (MemoryError("9 TiB"), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")):
+        assert exit_code_of(raising(error)) == 2
+        assert "trainer.batch_size" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -175,20 +134,20 @@ def test_brackets_in_a_message_are_not_markup(capsys):
         (typer.Abort(), 130),
         (Interrupted(signal.SIGINT, "saved"), 130),
         (Interrupted(signal.SIGTERM, "saved"), 143),
-        (Interrupted(signal.SIGUSR1, "saved"), 143),
-        (Interrupted(signal.SIGHUP, "saved"), 143),
+        (OSError(28, "No space left on device"), 2),
+        (PermissionError(13, "Permission denied", "x"), 2),
     ],
 )
-def test_exit_codes_of_interruptions(error, code, capsys):
+def test_exit_codes_of_interruptions_and_of_what_the_system_refuses(error, code, capsys):
     assert exit_code_of(raising(error)) == code
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_outside_training_ends_with_143(number, capsys):
     before = signal.getsignal(number)
     assert exit_code_of(lambda: os.kill(os.getpid(), number)) == 143
-    assert capsys.readouterr().err == f"error: stopped by {number.name}.\n"
+    assert number.name in capsys.readouterr().err
     assert signal.getsignal(number) == before
 
 
@@ -199,19 +158,6 @@ def test_a_signal_that_is_ignored_stays_so(monkeypatch):
         assert exit_code_of(lambda: os.kill(os.getpid(), signal.SIGHUP)) == 0
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_ctrl_c_inside_a_command_ends_with_130(monkeypatch, capsys):
-    monkeypatch.setattr("grn.config.files.change_config", raising_any(KeyboardInterrupt()))
-    assert cli.main(["train", "--config", "simulated.yaml"]) == 130
-    assert capsys.readouterr().err.strip() == "error: interrupted."
-
-
-def raising_any(error: BaseException):
-    def function(*arguments, **options):
-        raise error
-
-    return function
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -53,10 +53,6 @@ def tracked_names() -> frozenset[str]:
     return frozenset(path.name for folder in folders for path in (ROOT / folder).rglob("*")) | TOPS
 
 
-def test_the_readme_has_at_most_800_words():
-    assert len(text("README.md").split()) <= 800
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_link_leads_somewhere(name):
     page = ROOT / name

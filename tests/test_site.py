@@ -36,11 +36,6 @@ def test_links_of_the_repository_lead_to_pages_and_copies(link, page, expected):
     assert load("site_pages").relative(link, page) == expected
 
 
-def test_links_elsewhere_and_within_a_page_stay():
-    text = "[a](https://example.org/x.md), [b](#here), [c](mailto:x@example.org)"
-    assert not load("site_pages").LINK.search(text)
-
-
 def test_the_api_has_every_public_name_with_a_module():
     import grn
 

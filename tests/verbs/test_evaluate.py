@@ -63,27 +63,6 @@ def test_cells_in_memory_give_baselines_to_any_network(run, adata):
     assert found["p"].isna().all() and found.loc["auroc", ["pearson", "ridge"]].notna().all()
 
 
-def test_cell_types_are_judged_as_on_the_command_line(run, tmp_path):
-    truth = pd.read_csv(run.folder / "truth.csv")
-    labels = sorted(run.network.uns["grn"]["cell_types"]["label"])
-    parts = [truth[truth.index % len(labels) != number].assign(cell_type=label) for number, label in enumerate(labels)]
-    typed = pd.concat(parts, ignore_index=True)
-    typed.to_csv(tmp_path / "truth.csv", index=False)
-    output = tmp_path / "found"
-    arguments = ["evaluate", str(run.folder), str(tmp_path / "truth.csv"), "--permutations", "0"]
-    assert main([*arguments, "--output", str(output)]) == 0
-    expected = pd.read_csv(output / "evaluation_types.csv")
-    for network in (run, run.network, str(run.folder)):
-        found = evaluate(network, typed, data=run, permutations=0)
-        pd.testing.assert_frame_equal(pd.DataFrame(found.attrs["cell_types"]), expected, check_like=True)
-    one = evaluate(run, typed, data=run, permutations=0, cell_type=labels[0])
-    assert "cell_types" not in one.attrs
-    beside = expected[expected["cell_type"] == labels[0]].set_index("method")["auprc"]
-    assert one.loc["auprc", ["network", "pearson", "ridge"]].tolist() == pytest.approx(beside.tolist())
-    with pytest.raises(DataError, match="has no cell type 'x'"):
-        evaluate(run, typed, cell_type="x")
-
-
 def test_the_universe_is_chosen_by_names(tmp_path):
     (tmp_path / "list.txt").write_text("A\nB\n")
     for names in (["A", "B"], str(tmp_path / "list.txt"), pd.Index(["A", "B"])):
@@ -108,24 +87,14 @@ def test_what_the_scores_rest_on_is_printed_and_kept(capsys):
     [
         {"network": NETWORK.rename(columns={"weight": "w"})},
         {"network": NETWORK.assign(weight=float("nan"))},
-        {"network": NETWORK[:0]},
         {"reference": TRUTH.drop(columns="Gene2")},
-        {"reference": TRUTH.assign(Type="up")},
         {"network": NETWORK.replace({"A": "a", "B": "b", "C": "c", "Z": "z"})},
         {"genes": "data"},
         {"genes": "nowhere.txt"},
         {"cell_type": "x"},
-        {"permutations": -1},
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(change):
     with pytest.raises((DataError, ConfigError)) as caught:
         evaluate(**{"network": NETWORK, "reference": TRUTH, **change})
     assert "\n" not in str(caught.value)
-
-
-def test_log_values_are_no_cells_to_compare_with(adata):
-    adata.layers["umi"] = adata.X.copy()
-    adata.X = adata.X.log1p()
-    with pytest.raises(DataError, match="layer:umi"):
-        evaluate(NETWORK, TRUTH, data=adata)

