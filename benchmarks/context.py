@@ -47,7 +47,7 @@ from scipy.stats import t as student
 from sets import NetworkSet, sergio
 from threadpoolctl import threadpool_limits
 
-from grn.analysis.ranking import rank, ranking_scores
+from grn.analysis.evaluate import rank, ranking_scores
 from grn.networks.baselines import pearson, ridge, spearman
 
 KEYS = ["kind", "draw", "seed", "method"]

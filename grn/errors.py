@@ -88,3 +88,13 @@ def nearest(name: object, known: Iterable[object], likeness: float = 0.6) -> str
     of_folded = {str(each).casefold(): str(each) for each in known}
     near = difflib.get_close_matches(str(name).casefold(), list(of_folded), n=1, cutoff=likeness)
     return of_folded[near[0]] if near else None
+
+
+def check_known(name: str, known: Iterable[object], where: str, what: str, field: str | None = None) -> None:
+    """Raises DataError where `name` is not one of the things (`what`) that `where` has."""
+    names = list(dict.fromkeys(map(str, known)))
+    if name not in names:
+        near = nearest(name, names)
+        listed = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+        hint = f"did you mean {near!r}?" if near else f"it has {listed or 'none'}."
+        raise DataError(f"{where} has no {what} {name!r}; {hint}", field=field)

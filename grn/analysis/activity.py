@@ -15,7 +15,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.cells.readers.matrix import to_csr
-from grn.errors import ConfigError, DataError, VocabularyMismatch
+from grn.errors import ConfigError, DataError, VocabularyMismatch, check_known
 from grn.messages import Say
 
 # A weight counts as far as its sign is known: 2 x confidence - 1. The least keeps regulators of which nothing is known.
@@ -35,17 +35,23 @@ def regulon_activity(
 ) -> tuple[pd.DataFrame, pd.DataFrame | None]:
     """Activities [C, R] and, of ulm, their adjusted p-values [C, R], of the regulators that have enough targets.
 
-    edges: source, target, weight, and confidence where it is known.   targets: strongest targets kept of each
-    regulator (None: all).   min_targets: fewest of them among the genes of `adata`.   layer: of adata, None: X. Raises
-    DataError, ConfigError, VocabularyMismatch.
+    edges: source, target, weight, and confidence where it is known. Raises DataError, ConfigError, VocabularyMismatch.
     """
-    decoupler = _decoupler()
+    try:
+        with warnings.catch_warnings():  # of its progress bars, which a notebook without widgets draws as text
+            warnings.filterwarnings("ignore", message="IProgress")
+            import decoupler
+    except ImportError:
+        raise ConfigError("grn.activity needs decoupler; install it with: pip install 'grn[decoupler]'.") from None
     values = log_values(adata, layer, say)
     genes = pd.Index(adata.var_names.astype(str))
-    net = strongest_targets(_shared(edges, genes), targets)
+    net = strongest_targets(edges, genes, targets)
     net = net[net.groupby("source")["target"].transform("size") >= min_targets]
     if net.empty:
-        raise DataError(f"No regulator has {min_targets} targets among the genes of the cells.", field="min_targets")
+        raise VocabularyMismatch(
+            f"No regulator has {min_targets} targets among the genes of the cells: the network has names like "
+            f"{edges['target'].iloc[0]!r}, the cells like {genes[0]!r}."
+        )
     cells = AnnData(values, obs=pd.DataFrame(index=adata.obs_names), var=pd.DataFrame(index=genes))
     if method == "ulm":
         found: tuple[pd.DataFrame, pd.DataFrame | None] = _run(decoupler.mt.ulm, cells, net, min_targets)
@@ -58,25 +64,11 @@ def regulon_activity(
     return found
 
 
-def _decoupler() -> ModuleType:
-    try:
-        with warnings.catch_warnings():  # of its progress bars, which a notebook without widgets draws as text
-            warnings.filterwarnings("ignore", message="IProgress")
-            import decoupler
-    except ImportError:
-        raise ConfigError("grn.activity needs decoupler; install it with: pip install 'grn[decoupler]'.") from None
-    return decoupler
-
-
 def log_values(adata: AnnData, layer: str | None, say: Say) -> sparse.csr_matrix:
-    """The values of X or a layer, float32 [C, N]; of counts, log1p of them at the median total of the cells.
-
-    Raises DataError for values that are no numbers or not finite, and for a layer that is not there.
-    """
+    """The values of X or a layer, float32 [C, N]; of counts, log1p of them at the median total of the cells."""
     name = "X" if layer is None else f"layer {layer!r}"
-    if layer is not None and layer not in adata.layers:
-        known = ", ".join(repr(each) for each in adata.layers if each is not None) or "none"
-        raise DataError(f"The AnnData has no layer {layer!r}; it has {known}.", field="layer")
+    if layer is not None:
+        check_known(layer, adata.layers, "The AnnData", "layer", "layer")
     matrix = adata.X if layer is None else adata.layers[layer]
     values = to_csr(matrix, name).astype(np.float32)
     if not np.isfinite(values.data).all():
@@ -89,29 +81,18 @@ def log_values(adata: AnnData, layer: str | None, say: Say) -> sparse.csr_matrix
     return values
 
 
-def strongest_targets(edges: pd.DataFrame, targets: int | None) -> pd.DataFrame:
-    """The `targets` strongest edges of each regulator (None: all), strongest first. Pairs occur once."""
-    order = np.argsort(-edges["weight"].abs().to_numpy(), kind="stable")
-    edges = edges.iloc[order].drop_duplicates(["source", "target"])
-    if targets is not None:
-        edges = edges[edges.groupby("source").cumcount() < targets]
-    return edges.reset_index(drop=True)
-
-
-def _shared(edges: pd.DataFrame, genes: pd.Index) -> pd.DataFrame:
-    """The edges on genes of the cells whose weight is not 0; weights times what is known of their signs."""
-    edges = edges[edges["weight"] != 0]
+def strongest_targets(edges: pd.DataFrame, genes: pd.Index, targets: int | None) -> pd.DataFrame:
+    """The `targets` strongest edges of each regulator on genes of the cells (None: all), strongest first, pairs once;
+    weights times what is known of their signs."""
+    edges = edges[(edges["weight"] != 0) & edges["target"].isin(genes)]
     if "confidence" in edges and (edges["confidence"] > 0.5).any():
         known = (2 * edges["confidence"] - 1).clip(lower=LEAST_KNOWN)
         edges = edges.assign(weight=edges["weight"] * known)
-    edges = edges[["source", "target", "weight"]]
-    found = edges[edges["target"].isin(genes)]
-    if found.empty:
-        raise VocabularyMismatch(
-            f"None of the network's {edges['target'].nunique()} targets is a gene of the cells: the network has names "
-            f"like {edges['target'].iloc[0]!r}, the cells like {genes[0]!r}."
-        )
-    return found
+    order = np.argsort(-edges["weight"].abs().to_numpy(), kind="stable")
+    edges = edges[["source", "target", "weight"]].iloc[order].drop_duplicates(["source", "target"])
+    if targets is not None:
+        edges = edges[edges.groupby("source").cumcount() < targets]
+    return edges.reset_index(drop=True)
 
 
 def _run(method, cells: AnnData, net: pd.DataFrame, min_targets: int) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from grn.config.files import load_config
 from grn.config.schema import Config, DataConfig
-from grn.errors import DataError, RunFolderError
+from grn.errors import DataError
 from grn.io.run_folder import CONFIG
 from grn.messages import Say
 from grn.networks.baselines import pearson, ridge
@@ -56,17 +56,13 @@ def expression_named(data: str) -> Expression:
     path = Path(data)
     if is_run(path):
         return expression_of_run(path, load_config(path / CONFIG))
-    if not is_data_file(data) and path.is_dir():
-        raise RunFolderError(f"{path} is a folder with neither {CONFIG} nor matrix.mtx; give a run or cells.")
-    known = is_data_file(data)
-    return read_expression(Config(data=DataConfig(path=data, genes="all")) if known else load_config(data))
+    return read_expression(Config(data=DataConfig(path=data, genes="all")) if is_data_file(data) else load_config(path))
 
 
 def expression_of_run(run: Path, config: Config) -> Expression:
     """The cells that a run was trained on. Raises DataError where they, or how they are read, have changed.
 
-    Networks of other cells would stand beside the run's own as if all were of the same. A run without a card, or of a
-    version that kept no digest, has nothing to compare with.
+    A run without a card, or of a version that kept no digest, has nothing to compare with.
     """
     from grn.cells.load import load_cells
 
@@ -87,7 +83,7 @@ def is_run(network: Path) -> bool:
 
 
 def read_expression(config: Config, adata: AnnData | None = None) -> Expression:
-    """The genes and multiplicities on which a run with `config` trains; `adata` replaces the cells of data.path."""
+    """The cells of a configuration; `adata` replaces those of data.path."""
     from grn.cells.load import load_cells
 
     cells, _ = load_cells(config.data, seed=config.trainer.seed, adata=adata)
@@ -103,8 +99,7 @@ def baseline_networks(
     expression: Expression, regulators: pd.Index, genes: pd.Index, say: Say
 ) -> dict[str, pd.DataFrame]:
     """Networks by Pearson and ridge from the regulators of a universe to its genes, as far as the data have them."""
-    wanted = genes
-    genes = expression.genes[expression.genes.isin(wanted)]
+    wanted, genes = genes, expression.genes[expression.genes.isin(genes)]
     regulators = regulators[regulators.isin(genes)]
     if not len(regulators) or len(genes) < 2:
         say(

@@ -26,12 +26,10 @@ SHOWN = 10  # values of a column in a message
 
 @dataclass(frozen=True)
 class Compared:
-    """The C cells with a condition (and a donor and a type, where there are any).
-
-    rows [C]: positions among all cells.   sign int8 [C]: -1 in the first condition, +1 in the second.
-    names: of the two conditions.   types [C]: number of each cell's type; 0 for all cells without types, or where no
-    type has both conditions.   type_names: by number.   strata [C]: numbers of types, always, whose levels are taken
-    out.   donors [C]: number of each cell's donor, or None.
+    """rows [C]: positions among all cells.   sign int8 [C]: -1 in the first condition, +1 in the second.
+    names: of the two conditions.   types [C]: number of each cell's type; 0 where no type has both conditions.
+    type_names: by number.   strata [C]: numbers of types, always, whose levels are taken out.   donors [C]: number of
+    each cell's donor, or None.
     """
 
     rows: np.ndarray
@@ -43,7 +41,6 @@ class Compared:
     donors: np.ndarray | None
 
     def of_type(self, name: str) -> Compared:
-        """The cells of one type."""
         return self.taken(np.flatnonzero(self.types == self.type_names.index(name)))
 
     def taken(self, positions: np.ndarray) -> Compared:
@@ -63,12 +60,16 @@ def compared_cells(
     conditions: Sequence[str] | None,
     say: Say,
 ) -> Compared:
-    """The cells that have one of two conditions. conditions: which two values; None: the only two of the column.
-
-    Raises DataError where there are not two, or where a donor column names fewer than two donors of either.
-    """
+    """The cells that have one of two conditions. conditions: which two values; None: the only two of the column."""
     number, values = _numbered(condition)
-    first, second = _chosen(str(condition.name), values, conditions)
+    wanted = values if conditions is None else tuple(map(str, conditions))
+    if len(set(wanted)) != 2 or not set(wanted) <= set(values):
+        listed = ", ".join(map(repr, values[:SHOWN])) + (", ..." if len(values) > SHOWN else "")
+        raise DataError(
+            f"Column {str(condition.name)!r} of obs has the values {listed}; choose two of them with {{field}}.",
+            field="conditions",
+        )
+    first, second = map(values.index, wanted)
     known = np.isin(number, [first, second])
     _say_left_out(int((number == MISSING).sum()), f"no value in {condition.name!r}", say)
     donors = None
@@ -76,44 +77,22 @@ def compared_cells(
         donors, _ = _numbered(donor)
         _say_left_out(int((known & (donors == MISSING)).sum()), f"no value in {donor.name!r}", say)
         known &= donors != MISSING
-        if known.any() and np.unique(donors[known], return_counts=True)[1].max() < 2:
-            raise DataError(f"Each cell has a value of its own in {donor.name!r}; donors have several.", field="group")
     types = cells.labels if cells.classes else np.zeros(len(cells), np.int64)
     _say_left_out(int((known & (types == MISSING)).sum()), "no cell type", say)
     known &= types != MISSING
     rows = np.flatnonzero(known)
     sign = np.where(number == second, 1, -1).astype(np.int8)
-    names = (values[first], values[second])
-    for one, name in zip((-1, 1), names, strict=True):
-        if not (sign[rows] == one).any():
-            raise DataError(f"No cell with {condition.name} {name!r} can be used; choose other conditions.")
+    if len(np.unique(sign[rows])) < 2:
+        raise DataError(f"No cell with {condition.name} {' or '.join(map(repr, wanted))} can be used.")
     strata, type_names = types, cells.classes or (ALL,)
     if len(type_names) > 1 and not np.isin(types[rows][sign[rows] < 0], types[rows][sign[rows] > 0]).any():
         say("No cell type has cells in both conditions, so that all cells are compared together alone.")
         types, type_names = np.zeros(len(cells), np.int64), (ALL,)
-    return Compared(np.arange(len(cells)), sign, names, types, type_names, strata, donors).taken(rows)
+    return Compared(np.arange(len(cells)), sign, (wanted[0], wanted[1]), types, type_names, strata, donors).taken(rows)
 
 
 def _numbered(column: pd.Series) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The number of each cell's value, and the values."""
     return read_labels(pd.DataFrame({column.name: column}), str(column.name), "give another column")
-
-
-def _chosen(column: str, values: tuple[str, ...], conditions: Sequence[str] | None) -> tuple[int, int]:
-    """Positions of the two conditions among the values of the column."""
-    listed = ", ".join(map(repr, values[:SHOWN])) + (", ..." if len(values) > SHOWN else "")
-    if conditions is None and len(values) != 2:
-        raise DataError(
-            f"Column {column!r} of obs has {len(values)} values ({listed}); choose two of them with {{field}}.",
-            field="conditions",
-        )
-    wanted = [str(value) for value in conditions or values]
-    if len(set(wanted)) != 2 or not set(wanted) <= set(values):
-        raise DataError(
-            f"{{field}} is {' '.join(wanted)}, and column {column!r} of obs has the values {listed}; give two of them.",
-            field="conditions",
-        )
-    return values.index(wanted[0]), values.index(wanted[1])
 
 
 def _say_left_out(number: int, reason: str, say: Say) -> None:
@@ -156,9 +135,8 @@ class Divisions:
 
     def _random(self, generator: np.random.Generator) -> np.ndarray:
         if self.donors is not None:
-            return self._of_donors(
-                generator.permutation(self.second), generator.integers(0, 2, len(self.both)).astype(bool)
-            )
+            second = generator.permutation(self.second)
+            return self._of_donors(second, generator.integers(0, 2, len(self.both)).astype(bool))
         sign = self.sign.copy()
         for number in np.unique(self.types):
             cells = np.flatnonzero(self.types == number)

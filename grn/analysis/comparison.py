@@ -8,29 +8,45 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 import grn
 from grn.analysis.baseline_cells import Expression, baseline_networks, cells_of_type
-from grn.analysis.evaluate import SCORES, Evaluation, check_names, checked_edges, evaluate_on, repeated_pairs
-from grn.analysis.network_files import PredictedNetwork, ReferenceNetwork, no_such_type
-from grn.analysis.type_scores import TYPE_SCORES, TypedTruth, with_means
+from grn.analysis.evaluate import (
+    SCORES,
+    Evaluation,
+    auroc,
+    check_names,
+    checked_edges,
+    evaluate_on,
+    repeated_pairs,
+    strongest_per_pair,
+)
+from grn.analysis.network_files import PredictedNetwork, ReferenceNetwork
 from grn.analysis.universe import Universe, make_universe
-from grn.errors import DataError
+from grn.errors import DataError, check_known
 from grn.messages import Say, silent
 
 CAUTION = (
     "Caution: on observed blood cells, signs of correlations agree with curated signed pairs no better than chance "
     "(balanced accuracy 0.50 to 0.52); only simulations and perturbations can test signs."
 )
+TYPE_SCORES = {
+    "edges": "edges",
+    "auprc": "AUPRC",
+    "auprc_ratio": "AUPRC / density",
+    "early_precision_ratio": "early precision / density",
+    "sign_accuracy": "sign accuracy",
+    "specificity": "specificity",
+    "changed_signs": "changed signs",
+}
+MEAN = "mean"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """evaluations: by method: `network` first, then Pearson and ridge where there are cells.   types: of compare_types.
-
-    genes: the choice of genes that was made.
-    """
+    """evaluations: by method, `network` first.   genes: the choice that was made.   types: of compare_types."""
 
     evaluations: dict[str, Evaluation]
     genes: str
@@ -53,10 +69,9 @@ def compare_networks(
     """Scores of a network, of Pearson and of ridge on one universe, and of the networks of cell types.
 
     expression: the cells that Pearson and ridge are computed from; None: they are left out.   regulators, genes: see
-    make_universe.   genes_of: where these genes are from, for messages.   cell_type: a label: the network of this type,
-    against the edges of this type where the reference has types, beside Pearson and ridge on the cells of this type.
-    The pairs that are scored stay those of the whole reference.   say: receives sentences that describe the universe
-    and what was left out. Raises UserError.
+    make_universe.   genes_of: where these genes are from, for messages.   cell_type: the network of this type, against
+    the edges of this type where the reference has types, beside Pearson and ridge on the cells of this type. The pairs
+    that are scored stay those of the whole reference. Raises UserError.
     """
     every = predicted, truth, expression
     signed = predicted.signed  # of all cells: in a single type, every weight may be positive
@@ -66,8 +81,7 @@ def compare_networks(
     table = checked_edges(predicted.edges)
     universe = make_universe(truth.edges, regulators, genes)
     if cell_type is not None and truth.by_type:
-        if cell_type not in truth.by_type:
-            raise no_such_type("The reference", cell_type, truth.by_type)
+        check_known(cell_type, truth.by_type, "The reference", "cell type", "cell_type")
         truth = ReferenceNetwork(truth.by_type[cell_type], truth.format, conflicts=0)
         universe = universe.with_edges(truth.edges)
         if universe.edges.empty:
@@ -96,9 +110,8 @@ def compare_types(
 ) -> pd.DataFrame | None:
     """The networks of cell types against a reference with types: columns cell_type, method and TYPE_SCORES.
 
-    A row for each type and method (network; Pearson and ridge on the cells of the type), and below them the mean over
-    the types for each method. None where the reference has no types, or the network none of them.
-    universe: of all edges of the reference together.   say: receives sentences about what is not scored.
+    A row for each type and method, and below them the mean over the types for each method. None where the reference has
+    no types, or the network none of them.   universe: of all edges of the reference together.
     """
     if not truth.by_type:
         return None
@@ -119,15 +132,15 @@ def compare_types(
     rows: list[dict] = []
     for label in scored:
         rows.append({"cell_type": label, "method": "network", **typed.score(label, by_type[label], predicted.signed)})
-        cells = None if expression is None else cells_of_type(expression, label, say)
-        if cells is not None:
-            for name, edges in baseline_networks(cells, universe.regulators, universe.genes, silent).items():
-                rows.append({"cell_type": label, "method": name, **typed.score(label, edges, True)})
+        cells = expression and cells_of_type(expression, label, say)
+        others = cells and baseline_networks(cells, universe.regulators, universe.genes, silent)
+        for name, edges in (others or {}).items():
+            rows.append({"cell_type": label, "method": name, **typed.score(label, edges, True)})
     return with_means(rows)
 
 
 def describe(evaluation: Evaluation, predicted: PredictedNetwork, truth: ReferenceNetwork, genes: str) -> list[str]:
-    """Sentences about the universe, the network and the signs that are scored. genes: where these are from."""
+    """Sentences about the universe, the network and the signs. genes: where these are from."""
     universe = evaluation.universe
     sign = universe.edges["sign"]
     ups, downs = int((sign > 0).sum()), int((sign < 0).sum())
@@ -174,13 +187,9 @@ def describe(evaluation: Evaluation, predicted: PredictedNetwork, truth: Referen
 
 def score_table(evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
     """One row for each score: columns score, network, p, and one for each baseline; NaN where undefined."""
-    first = evaluations["network"]
-    columns: dict[str, list] = {"score": list(SCORES)}
-    for name, evaluation in evaluations.items():
-        columns[name] = [evaluation.scores[score] for score in SCORES]
-        if evaluation is first:
-            columns["p"] = [first.p_values.get(score, math.nan) for score in SCORES]
-    return pd.DataFrame(columns)
+    table = pd.DataFrame({name: evaluation.scores for name, evaluation in evaluations.items()}, index=list(SCORES))
+    table.insert(1, "p", pd.Series(evaluations["network"].p_values, dtype=float))
+    return table.rename_axis("score").reset_index()
 
 
 def printed_rows(table: pd.DataFrame) -> list[tuple[str, ...]]:
@@ -198,15 +207,14 @@ def printed_rows(table: pd.DataFrame) -> list[tuple[str, ...]]:
 
 def as_json(comparison: Comparison, about: Mapping[str, Any]) -> str:
     """The whole comparison as JSON text; null where a score is undefined. about: what was compared, and how."""
+
+    def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
+        return {name: None if math.isnan(value) else float(value) for name, value in values.items()}
+
     universe = comparison.evaluations["network"].universe
     sign = universe.edges["sign"]
-    types = None
-    if comparison.types is not None:
-        rows = comparison.types.to_dict("records")
-        types = [
-            {key: row[key] for key in ("cell_type", "method")} | _without_nan({key: row[key] for key in TYPE_SCORES})
-            for row in rows
-        ]
+    types = comparison.types
+    rows = None if types is None else types.to_dict("records")
     found = {
         "version": grn.__version__,
         **about,
@@ -220,15 +228,84 @@ def as_json(comparison: Comparison, about: Mapping[str, Any]) -> str:
             "density": universe.density,
             "left_out": universe.left_out,
         },
-        "cell_types": types,
+        "cell_types": rows
+        and [
+            {key: row[key] for key in ("cell_type", "method")} | without_nan({key: row[key] for key in TYPE_SCORES})
+            for row in rows
+        ],
         "methods": {
             name: {each: getattr(evaluation, each) for each in ("predicted", "outside", "cut", "silent", "signed")}
-            | {each: _without_nan(getattr(evaluation, each)) for each in ("scores", "p_values")}
+            | {each: without_nan(getattr(evaluation, each)) for each in ("scores", "p_values")}
             for name, evaluation in comparison.evaluations.items()
         },
     }
     return json.dumps(found, indent=2, allow_nan=False) + "\n"
 
 
-def _without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else float(value) for name, value in values.items()}
+class TypedTruth:
+    """The true edges of each cell type within one universe: an edge that acts elsewhere is a pair like any other.
+
+    by_type: label -> the universe with the edges of the type.   partial: codes of the pairs that are edges in some of
+    the types but not in all.   changed: codes of the pairs that are + in some type and - in another.
+    """
+
+    def __init__(self, universe: Universe, edges: Mapping[str, pd.DataFrame]):
+        self.universe = universe
+        self.by_type = {label: universe.with_edges(table) for label, table in edges.items()}
+        codes = [universe.codes(of_type.edges) for of_type in self.by_type.values()]
+        acting, types = np.unique(np.concatenate(codes), return_counts=True)
+        self.partial = acting[types < len(codes)]
+        signs = [of_type.edges["sign"].to_numpy() for of_type in self.by_type.values()]
+        ups, downs = (
+            np.concatenate([code[sign == which] for code, sign in zip(codes, signs, strict=True)]) for which in (1, -1)
+        )
+        self.changed = np.intersect1d(ups, downs)
+
+    def score(self, label: str, predicted: pd.DataFrame, signed: bool) -> dict[str, float]:
+        """By the names of TYPE_SCORES; nan where undefined. predicted: source, target, weight (finite) of one type.
+
+        edges: K.   auprc, auprc_ratio, early_precision_ratio, sign_accuracy: see `evaluate`, with the type's edges.
+        specificity: AUROC of |weight| for being an edge of this type, over the pairs `partial`.
+        changed_signs: share of the pairs `changed`, as far as they act in this type with a known sign, whose weight
+        has that sign; a weight of 0 is wrong.   signed: whether the weights' signs have a meaning.
+        """
+        scores = dict.fromkeys(TYPE_SCORES, math.nan)
+        universe = self.by_type[label]
+        scores["edges"] = float(len(universe.edges))
+        if universe.edges.empty:
+            return scores
+        found = evaluate_on(universe, predicted, signed=signed, permutations=0).scores
+        scores |= {name: found[name] for name in TYPE_SCORES if name in found}
+        edges = universe.codes(universe.edges)
+        weight = _weights(predicted, universe, self.partial)
+        scores["specificity"] = auroc(np.abs(weight), np.isin(self.partial, edges))
+        sign = universe.edges["sign"].to_numpy()
+        scored = np.isin(edges, self.changed) & (sign != 0)
+        if signed and scored.any():
+            right = np.sign(_weights(predicted, universe, edges[scored])) == sign[scored]
+            scores["changed_signs"] = float(right.mean())
+        return scores
+
+
+def with_means(rows: list[dict]) -> pd.DataFrame:
+    """Rows of cell_type, method and TYPE_SCORES, and below them each method's mean over the types, without nan."""
+    table = pd.DataFrame(rows, columns=["cell_type", "method", *TYPE_SCORES])
+    means = table.groupby("method", sort=False)[list(TYPE_SCORES)].mean().reset_index()
+    return pd.concat([table, means.assign(cell_type=MEAN)[list(table)]], ignore_index=True)
+
+
+def printed_type_rows(table: pd.DataFrame) -> list[tuple[str, ...]]:
+    """The rows of `with_means` with readable numbers, - where undefined."""
+
+    def text(name: str, value: float) -> str:
+        return "-" if math.isnan(value) else f"{value:.4g}" if name == "edges" else f"{value:.3f}"
+
+    rows = table.to_dict("records")
+    return [(row["cell_type"], row["method"], *(text(name, row[name]) for name in TYPE_SCORES)) for row in rows]
+
+
+def _weights(predicted: pd.DataFrame, universe: Universe, pairs: np.ndarray) -> np.ndarray:
+    """The weight of each pair, given by its code, [pairs]; 0 where it has none."""
+    codes, weights, _ = strongest_per_pair(predicted, universe)
+    place = pd.Index(codes).get_indexer(pairs)
+    return np.where(place >= 0, np.append(weights, 0.0)[place], 0.0)

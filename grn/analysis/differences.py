@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy import sparse
 from scipy.stats import false_discovery_control, norm, t
 
 from grn.analysis.compare_conditions import ALL, Compared, Divisions, compared_cells
 from grn.analysis.compare_slopes import Differences, Sample, SlopeFit, without_levels
 from grn.cells.cells import Cells
 from grn.cells.preprocessing.moments import mean_and_sd
-from grn.errors import DataError
+from grn.errors import DataError, check_known
 from grn.messages import Say
 from grn.regulation.folds import held_out_cells
 from grn.regulation.linear import FOLDS, choose_penalties
@@ -44,22 +43,30 @@ def compare_cells(
     seed: int = 0,
     say: Say,
 ) -> pd.DataFrame:
-    """One table for all cell types together (cell_type `all`) and one for each type, below each other.
+    """A table for all cell types together (cell_type `all`) and each alone, by q_value and |effect|; see grn.compare.
 
-    condition, donor [C]: columns of obs.   conditions: the two values; None: the only two.   cell_type: this type
-    alone. Columns: cell_type, source, target, effect, low, high, p_value, q_value, weight_<a>, weight_<b>,
-    level_source, level_target; rows in the order of q_value and |effect|. Raises DataError.
+    condition, donor [C]: columns of obs. Raises DataError.
     """
-    compared = _small_enough(compared_cells(cells, condition, donor, conditions=conditions, say=say), cells, seed, say)
+    compared = compared_cells(cells, condition, donor, conditions=conditions, say=say)
+    most, number = LARGEST // len(cells.vocabulary), len(compared.rows)
+    if number > most:
+        say(f"{most} of {number} cells are compared, drawn at random: more would take too much memory.")
+        compared = compared.taken(np.sort(np.random.default_rng(seed).permutation(number)[:most]))
     unit = mean_and_sd(cells.multiplicity[compared.rows])[1].double().numpy()
     tables = []
-    for name, part in _parts(cells, compared, cell_type):
+    names = compared.type_names
+    if cell_type is not None:
+        check_known(cell_type, names, "The comparison", "cell type", "cell_type")
+        parts = [(cell_type, compared.of_type(cell_type))]
+    else:
+        parts = [(ALL, compared), *((each, compared.of_type(each)) for each in names if len(names) > 1)]
+    for name, part in parts:
         refused = _refused(part)
         genes = None if refused else comparable_genes(cells, part)
         if genes is not None and not len(genes.regulators):
             refused = "no regulator is seen in enough cells of both conditions"
         if refused or genes is None:
-            if cell_type is not None or len(compared.type_names) == 1 or name == ALL:
+            if cell_type is not None or len(names) == 1 or name == ALL:
                 raise DataError(f"{_title(name)} cannot be compared: {refused}.")
             say(f"{_title(name)} is left out: {refused}.")
             continue
@@ -76,16 +83,6 @@ def compare_cells(
     table = pd.concat(tables, ignore_index=True)
     order = np.lexsort([-table["effect"].abs(), table["q_value"]])
     return table.iloc[order].reset_index(drop=True)
-
-
-def _parts(cells: Cells, compared: Compared, cell_type: str | None) -> list[tuple[str, Compared]]:
-    if cell_type is not None:
-        if cell_type not in compared.type_names:
-            known = ", ".join(map(repr, compared.type_names))
-            raise DataError(f"No cell type {cell_type!r} has cells in both conditions; the types are {known}.")
-        return [(cell_type, compared.of_type(cell_type))]
-    several = len(compared.type_names) > 1
-    return [(ALL, compared), *((name, compared.of_type(name)) for name in compared.type_names if several)]
 
 
 def _title(name: str) -> str:
@@ -118,26 +115,12 @@ def _say_limits(name: str, part: Compared, permutations: int, say: Say) -> None:
         say(f"With {permutations} permutations, no q-value is below {least:.2g}; 200 permutations are enough.")
 
 
-def _small_enough(compared: Compared, cells: Cells, seed: int, say: Say) -> Compared:
-    """All of the cells, or as many random ones as fit into memory."""
-    most = LARGEST // len(cells.vocabulary)
-    if len(compared.rows) <= most:
-        return compared
-    say(f"{most} of {len(compared.rows)} cells are compared, drawn at random: more would take too much memory.")
-    return compared.taken(np.sort(np.random.default_rng(seed).permutation(len(compared.rows))[:most]))
-
-
-@dataclass(frozen=True)
-class Genes:
-    """Genes that one comparison is about: vocabulary positions of the targets [N] and of the regulators [R]."""
+class Genes(NamedTuple):
+    """Vocabulary positions of the targets [N] and of the regulators [R]; own [R]: of these among the targets."""
 
     targets: np.ndarray
     regulators: np.ndarray
-
-    @property
-    def own(self) -> np.ndarray:
-        """Each regulator's position among the targets."""
-        return np.searchsorted(self.targets, self.regulators)
+    own: np.ndarray
 
 
 def comparable_genes(cells: Cells, compared: Compared) -> Genes:
@@ -146,13 +129,15 @@ def comparable_genes(cells: Cells, compared: Compared) -> Genes:
     for sign in (-1, 1):
         part = cells.multiplicity[compared.rows[compared.sign == sign]]
         seen.append(np.asarray((part != 0).sum(0)).ravel())
-        varies.append(_variance(part) > 1e-9)
+        mean = np.asarray(part.mean(0)).ravel()
+        varies.append(np.asarray(part.multiply(part).mean(0)).ravel() - mean**2 > 1e-9)
     regulates = np.ones(len(cells.vocabulary), dtype=bool)
     if cells.regulators is not None:
         regulates = np.isin(np.arange(len(cells.vocabulary)), cells.regulators)
     enough = np.minimum(*seen) >= FEWEST_EXPRESSING
     targets = np.flatnonzero((sum(seen) >= FEWEST_EXPRESSING) & (varies[0] | varies[1]))
-    return Genes(targets, np.flatnonzero(regulates & enough & varies[0] & varies[1]))
+    regulators = np.flatnonzero(regulates & enough & varies[0] & varies[1])
+    return Genes(targets, regulators, np.searchsorted(targets, regulators))
 
 
 def compare_slopes(
@@ -178,7 +163,15 @@ def compare_slopes(
         donors = int(sample.donor.max()) + 1
         quantile = t.ppf((1 + LEVEL) / 2, max(donors - 2, 1)) * (donors / (donors - 1)) ** 0.5
     effect, half = found.effect.numpy() * scale, quantile * found.error.numpy() * scale
-    level = _level_change(values, compared)
+    # The change of the mean level in each type that has both conditions; the mean over types, weighted by their cells.
+    level, weight = np.zeros(values.shape[1]), 0
+    for number in range(len(compared.type_names)):
+        parts = [(compared.types == number) & (compared.sign == one) for one in (-1, 1)]
+        if all(part.any() for part in parts):
+            size = int(parts[0].sum() + parts[1].sum())
+            level += size * (values[parts[1]].mean(0) - values[parts[0]].mean(0))
+            weight += size
+    level = level / max(weight, 1)
     tested = np.isfinite(p)
     regulator, target = np.nonzero(tested)
     names = np.asarray(cells.vocabulary, object)
@@ -227,9 +220,8 @@ def _sample(cells: Cells, compared: Compared, genes: Genes, values: np.ndarray) 
 def _penalties(x: torch.Tensor, y: torch.Tensor, sample: Sample, seed: int) -> torch.Tensor:
     """The penalty of each target, [N], with which shared slopes predict held-out cells (or donors) best."""
     generator = torch.Generator().manual_seed(seed)
-    donors = None
-    if sample.donor is not None and bool((sample.donor != sample.donor[0]).any()):
-        donors = sample.donor.numpy()
+    several = sample.donor is not None and bool((sample.donor != sample.donor[0]).any())
+    donors = sample.donor.numpy() if sample.donor is not None and several else None
     held_out = held_out_cells(np.arange(len(x)), donors, range(FOLDS), FOLDS, generator)[1]
     fold = torch.full((len(x),), FOLDS - 1)
     for number, part in enumerate(held_out):
@@ -265,11 +257,8 @@ def _p_values(
 def _slopes(
     x: torch.Tensor, y: torch.Tensor, sign: torch.Tensor, own: torch.Tensor, penalty: torch.Tensor, found: Differences
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Slopes in either condition, [R, N] twice.
-
-    They are effect apart. Their mean, weighted by how much the regulator varies in each condition, is the shared slope,
-    as ridge finds it.
-    """
+    """Slopes in either condition, [R, N] twice: effect apart, and their mean, weighted by how much the regulator varies
+    in each condition, is the shared slope as ridge finds it."""
     one = x.new_ones(len(x), 1)
     features = Features(x, one, 0.0, own)
     shared = Ridge(x, y.double(), own, features.of_regulators(x.device)).coefficients(penalty).numpy()
@@ -277,21 +266,3 @@ def _slopes(
     second = (square[sign > 0].sum(0) / square.sum(0)).numpy()[:, None]
     effect = found.effect.numpy()
     return shared - second * effect, shared + (1 - second) * effect
-
-
-def _level_change(values: np.ndarray, compared: Compared) -> np.ndarray:
-    """Mean multiplicity in the second condition minus that in the first, in each type that has both, [N]; the mean over
-    types, weighted by their cells."""
-    change, weight = np.zeros(values.shape[1]), 0
-    for number in range(len(compared.type_names)):
-        parts = [(compared.types == number) & (compared.sign == sign) for sign in (-1, 1)]
-        if all(part.any() for part in parts):
-            size = int(parts[0].sum() + parts[1].sum())
-            change += size * (values[parts[1]].mean(0) - values[parts[0]].mean(0))
-            weight += size
-    return change / max(weight, 1)
-
-
-def _variance(values: sparse.csr_matrix) -> np.ndarray:
-    mean = np.asarray(values.mean(0)).ravel()
-    return np.asarray(values.multiply(values).mean(0)).ravel() - mean**2

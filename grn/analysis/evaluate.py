@@ -1,6 +1,9 @@
 """Evaluates a network by the rules of BEELINE (Pratapa et al. 2020), with ties, signs and p-values spelled out.
 
-Letters: U pairs of the universe, K true edges, E true edges whose sign is known.
+Pairs are ranked by |weight|. Pairs of equal |weight| form one group, and pairs without a weight form the last group, so
+that ties and missing pairs are treated exactly, at a cost that depends only on the number of weights.
+
+Letters: U pairs of the universe, P pairs with a weight, G groups, K true edges, E true edges whose sign is known.
 """
 
 from __future__ import annotations
@@ -10,16 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy.stats import rankdata
 
-from grn.analysis.ranking import (
-    Ranking,
-    majority_share,
-    precision_recall,
-    rank,
-    ranking_scores,
-    sign_scores,
-    signed_early_precision,
-)
 from grn.analysis.universe import Universe, make_universe
 from grn.cells.genes import near_miss
 from grn.errors import DataError
@@ -46,14 +41,11 @@ SAME = 1e-12  # equal scores may differ by this much, because the order of summa
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of a network against a reference.
-
-    scores: by the names in SCORES; nan where undefined.   p_values: the same names but sign_majority, which is a
+    """scores: by the names in SCORES; nan where undefined.   p_values: the same names but sign_majority, which is a
     property of the reference; nan where the score is undefined or nothing was permuted.
     predicted: pairs of the universe with a weight other than 0.   outside: other predicted pairs, not in the universe.
-    cut: number of pairs at or above the K-th largest |weight|, ties included, on which early precision is computed.
-    silent: true edges of known sign without a weight, which count as wrong signs.
-    signed: whether signs were scored.   curve: columns recall, precision (see precision_recall).
+    cut: number of pairs on which early precision is computed, see Ranking.   silent: true edges of known sign without a
+    weight, which count as wrong signs.   signed: whether signs were scored.   curve: columns recall, precision.
     """
 
     universe: Universe
@@ -77,29 +69,17 @@ def evaluate(
     permutations: int = 1000,
     seed: int = 0,
 ) -> Evaluation:
-    """Scores of a network on the universe of a reference, with one-sided permutation p-values.
+    """Scores of a network on the universe of a reference, with one-sided permutation p-values; see grn.evaluate.
 
-    predicted: source, target, weight and any other columns. Self loops are dropped; of a pair that is listed repeatedly
-    the largest |weight| is kept (of +w and -w the positive one). A pair that is missing has weight 0. Weights are not
-    rounded (BEELINE rounds to six decimals).
-    reference: source, target, sign (+1, -1, 0: unknown); a pair listed with both signs counts as unknown.
-    regulators, genes: the universe, see make_universe.   None: all ordered pairs of the reference's genes.
-    signed: whether the weights' signs have a meaning; None: if any weight is negative. If not, the sign scores are nan.
+    predicted: source, target, weight. Self loops are dropped; of a pair that is listed repeatedly the largest |weight|
+    is kept (of +w and -w the positive one). A pair that is missing has weight 0.   reference: source, target, sign (+1,
+    -1, 0: unknown).   regulators, genes: see make_universe.   signed: None: if any weight is negative.
 
-    Early precision is computed on all pairs at or above the K-th largest |weight|. Where fewer than K pairs have a
-    weight other than 0, it is computed on those, as BEELINE does: a network of few but right edges then scores high, so
-    read it together with `cut`.
-    Sign scores are computed on the E true edges of known sign; a weight of 0 counts as wrong.
-
+    Where fewer than K pairs have a weight, early precision is computed on those, as BEELINE does: a network of few but
+    right edges then scores high, so read it together with `cut`.
     The p-value is (1 + scores at least as high under the null) / (1 + permutations). The null of the ranking scores
-    permutes the weights over all U pairs: weights are independent of which pairs are edges. The null of the sign scores
-    permutes the weights among the E true edges: weights are independent of which edges are + and which are -, whatever
-    the majority. For early precision with the right sign, weights with their signs are permuted over all U pairs.
-    Permutations under which a score is undefined do not count.
-    Neither null takes into account that pairs share genes: a small p means better than guessing, not better than a
-    method that uses hubs. The same seed gives the same p-values.
-
-    Raises DataError: columns that are missing, weights that are not finite, no gene shared with the reference.
+    permutes the weights over all U pairs, that of the sign scores among the E true edges. Permutations under which a
+    score is undefined do not count. Raises DataError.
     """
     table = checked_edges(predicted)
     universe = make_universe(reference, regulators, genes)
@@ -152,11 +132,8 @@ def evaluate_on(
 def checked_edges(predicted: pd.DataFrame) -> pd.DataFrame:
     """The columns source, target, weight (float64). Raises DataError: no rows, weights that are not finite."""
     table = predicted[["source", "target", "weight"]].astype({"weight": np.float64})
-    if table.empty:
-        raise DataError("The network has no edges", advice="give a network with edges")
-    if not (finite := np.isfinite(table["weight"])).all():
-        first = table[~finite].iloc[0]
-        raise DataError(f"The weight of {first['source']} -> {first['target']} is {first['weight']}; correct the edge.")
+    if table.empty or not np.isfinite(table["weight"]).all():
+        raise DataError("The network has no edges, or weights that are not finite numbers; correct them.")
     return table
 
 
@@ -233,3 +210,121 @@ def _p_value(observed: float, drawn: np.ndarray) -> float:
     if np.isnan(observed) or not len(drawn):
         return np.nan
     return float((1 + np.count_nonzero(drawn >= observed - SAME * max(1.0, abs(observed)))) / (1 + len(drawn)))
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All pairs by falling |weight|, in groups of equal |weight|. A pair's rank is its position, from 0.
+
+    starts, ends [G]: rank of each group's first pair, and one past the rank of its last.   pairs: U, so many ranks.
+    signs [P]: sign of the weight at each rank.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    signs: np.ndarray
+    pairs: int
+
+    def group(self, ranks: np.ndarray) -> np.ndarray:
+        """The group of each rank."""
+        return np.searchsorted(self.ends, ranks, side="right")
+
+    def cut(self, edges: int) -> int:
+        """How many pairs are at or above the `edges`-th largest |weight|, ties included.
+
+        Where fewer pairs have a weight, the number of those that have one (as in BEELINE: others are not predicted).
+        """
+        wanted = min(edges, len(self.signs))
+        return int(self.ends[self.group(np.array(wanted - 1))]) if wanted else 0
+
+
+def rank(weights: np.ndarray, pairs: int) -> Ranking:
+    """weights [P]: no zeros, sorted by falling |weight|.   pairs: U >= P."""
+    size = np.abs(weights)
+    last = np.append(size[1:] != size[:-1], True) if len(size) else np.zeros(0, bool)
+    ends = np.flatnonzero(last) + 1
+    if pairs > len(size):
+        ends = np.append(ends, pairs)
+    starts = np.concatenate([[0], ends[:-1]])
+    return Ranking(starts.astype(np.int64), ends.astype(np.int64), np.sign(weights).astype(np.int8), pairs)
+
+
+def ranking_scores(ranking: Ranking, ranks: np.ndarray) -> dict[str, float]:
+    """Scores of the true edges, whose ranks are given [K]; nan where undefined.
+
+    early_precision: share of true edges among `Ranking.cut(K)` pairs; early_precision_ratio: over the density K / U.
+    auprc: average precision, sum over groups of the recall gained times the precision reached (scikit-learn's
+    average_precision_score); auprc_ratio: over the density.   auprc_trapezoid: the area under straight lines between
+    those points, from (0, 1), which is the figure that BEELINE publishes.   auroc: ties count half.
+    """
+    edges, pairs = len(ranks), ranking.pairs
+    density = edges / pairs
+    group, hits = np.unique(ranking.group(ranks), return_counts=True)
+    starts, ends = ranking.starts[group], ranking.ends[group]
+    found = np.cumsum(hits)
+    precision = found / ends
+    before = np.where(starts > 0, (found - hits) / np.maximum(starts, 1), 1.0)
+    auprc = float((hits * precision).sum() / edges)
+    others = pairs - edges
+    others_above, others_level = starts - (found - hits), ends - starts - hits
+    others_below = others - others_above - others_level
+    cut = ranking.cut(edges)
+    early = float(np.count_nonzero(ranks < cut) / cut) if cut else np.nan
+    return {
+        "early_precision": early,
+        "early_precision_ratio": early / density,
+        "auprc": auprc,
+        "auprc_ratio": auprc / density,
+        "auprc_trapezoid": float((hits * (precision + before)).sum() / (2 * edges)),
+        "auroc": float((hits * (others_below + others_level / 2)).sum() / (edges * others)) if others else np.nan,
+    }
+
+
+def precision_recall(ranking: Ranking, ranks: np.ndarray) -> pd.DataFrame:
+    """Columns recall, precision at the end of each group with a true edge. Drawn as steps, its area is the auprc."""
+    group, hits = np.unique(ranking.group(ranks), return_counts=True)
+    found = np.cumsum(hits)
+    return pd.DataFrame({"recall": found / len(ranks), "precision": found / ranking.ends[group]})
+
+
+def sign_scores(weight: np.ndarray, sign: np.ndarray, top: np.ndarray) -> dict[str, float]:
+    """Scores of signed weights against true signs; nan where undefined.
+
+    weight [E]: 0 where the pair has none; that counts as a wrong sign.   sign [E]: +1 or -1.
+    top [E]: whether the edge is among the strongest K pairs.
+    Balanced accuracy is the mean of the shares of + and of - edges that are right; it needs both signs, as does
+    sign_auroc, the probability that a + edge has a larger weight than a - edge, ties counting half.
+    """
+
+    def share(right: np.ndarray) -> float:
+        return float(right.mean()) if len(right) else np.nan
+
+    right, positive = np.sign(weight) == sign, sign > 0
+    scores = {"sign_auroc": auroc(weight, positive)}
+    for end, of in (("", slice(None)), ("_top", top)):
+        ups, downs = right[of][positive[of]], right[of][~positive[of]]
+        scores[f"sign_accuracy{end}"] = share(right[of])
+        scores[f"sign_balanced_accuracy{end}"] = (share(ups) + share(downs)) / 2
+    return scores
+
+
+def signed_early_precision(signs: np.ndarray, ranks: np.ndarray, true: np.ndarray) -> float:
+    """Share of true edges with the right sign among the strongest pairs (their signs); edges of unknown sign are left
+    out. ranks [K], true [K]: rank and sign (0: unknown) of each true edge."""
+    inside = ranks < len(signs)
+    found, true = signs[ranks[inside]], true[inside]
+    scored = len(signs) - np.count_nonzero(true == 0)
+    return float(np.count_nonzero((found == true) & (true != 0)) / scored) if scored else np.nan
+
+
+def majority_share(sign: np.ndarray) -> float:
+    return float(max((sign > 0).mean(), (sign < 0).mean())) if len(sign) else np.nan
+
+
+def auroc(weight: np.ndarray, positive: np.ndarray) -> float:
+    """The probability that a positive has a larger weight than another, ties counting half; nan without either."""
+    ups = int(np.count_nonzero(positive))
+    downs = len(positive) - ups
+    if not ups or not downs:
+        return np.nan
+    return float((rankdata(weight)[positive].sum() - ups * (ups + 1) / 2) / (ups * downs))

@@ -1,8 +1,7 @@
 """Which genes speak for the cell type that a cell is called, and which against it.
 
 A gene's effect is the log odds of the type, against all other types, minus the same with the gene hidden: above 0 the
-gene speaks for the type. Odds of a type do not depend on how the model is parametrised: neither on the signs of its
-scores and values nor on a constant in all logits.
+gene speaks for the type. A constant in all logits changes no odds.
 
 Letters: N genes, K cell types.
 """
@@ -19,11 +18,9 @@ from torch import Tensor
 from grn.analysis.labels import merged
 from grn.analysis.predict import predict_cells, without_counts
 from grn.cells.cells import Cells
-from grn.errors import ConfigError, DataError, nearest
+from grn.errors import ConfigError, DataError, check_known
 from grn.model.cell_reader import CellReader
 from grn.model.saved import TrainedModel
-
-COLUMNS = ("cell_type", "gene", "effect", "agreement", "expressed", "cells")
 
 
 def explain_types(
@@ -36,29 +33,24 @@ def explain_types(
     most: int = 50,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A row for each type and gene, genes that speak for the type most first; columns as COLUMNS.
+    """A row for each type and gene, those that speak for the type most first; grn.explain describes the columns.
 
-    effect: mean over the cells that are called so.   agreement: share of them in which the effect has the sign of the
-    mean.   expressed: share of them with the gene.   cells: how many of them were read, at most `most`.
-    names: other names for types (see grn.analysis.labels.merged).   cell_type: of this type alone.   cell: of this cell
-    alone, for the type that it is called, or for `cell_type`.   Raises ConfigError, DataError.
+    names: other names for types (see grn.analysis.labels.merged).   cell: of this cell alone, for the type that it is
+    called, or for `cell_type`.   Raises ConfigError, DataError.
     """
     reader = trained.model.reader
     if reader is None or not trained.classes:
         raise ConfigError("This model calls no cell types; train it again with labels and cell_reader.members: 8.")
     wanted = tuple(sorted({names.get(name, name) for name in trained.classes}))
-    if cell_type is not None and cell_type not in wanted:
-        near = names.get(cell_type) or nearest(cell_type, wanted)
-        hint = f"did you mean {near!r}?" if near else f"it knows {', '.join(map(repr, wanted))}."
-        raise ConfigError(f"{{field}} is {cell_type!r}, which the model does not know; {hint}", field="cell_type")
+    if cell_type is not None:
+        check_known(cell_type, wanted, "The model", "cell type", "cell_type")
     empty = without_counts(cells)
     rows = np.flatnonzero(~empty)
     if cell is not None:
-        rows = np.flatnonzero(cells.obs_names == cell)[:1]
+        rows = np.flatnonzero((cells.obs_names == cell) & ~empty)[:1]
         if not len(rows):
-            raise DataError(f"No cell is called {cell!r}; the first is {str(cells.obs_names[0])!r}.", field="cell")
-        if empty[rows[0]]:
-            raise DataError(f"Cell {cell!r} has none of the model's genes, so that there is no call to explain.")
+            first = str(cells.obs_names[0])
+            raise DataError(f"No cell {cell!r} has any of the model's genes; the first is {first!r}.", field="cell")
     if cell is not None and cell_type is not None:
         called = np.array([wanted.index(cell_type)])
     else:

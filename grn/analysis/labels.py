@@ -16,7 +16,7 @@ import pandas as pd
 from anndata import AnnData
 
 from grn.cells.obs import column_of
-from grn.errors import ConfigError, DataError, nearest, one_line
+from grn.errors import ConfigError, DataError, check_known, one_line
 
 LabelMap = Mapping[str, str]  # a name of a cell type -> its name in the vocabulary that is wanted
 COLUMNS = ["from", "to"]
@@ -24,9 +24,7 @@ COLUMNS = ["from", "to"]
 
 @dataclass(frozen=True)
 class LabelScores:
-    """Predicted beside given labels.
-
-    confusion: cells by given (rows) and predicted (columns) type, the given ones first among the columns; only cells
+    """confusion: cells by given (rows) and predicted (columns) type, the given ones first among the columns; only cells
     whose given type the model has.   per_class: columns class, f1, cells.   accuracy: of the cells with a predicted
     type.   macro_f1: mean over the given types, for which an unassigned cell is a missed one.   unknown: cells without
     a label, or with one that the model does not have, which are in no score.   unknown_types: the latter's labels.
@@ -51,7 +49,6 @@ class LabelScores:
         }
 
     def sentence(self, column: str) -> str:
-        """The scores in words. column: of obs, with the given labels."""
         scored = int(self.confusion.to_numpy().sum())
         left = f"; {self.unassigned} of them are unassigned and not in the accuracy" if self.unassigned else ""
         text = (
@@ -65,10 +62,7 @@ class LabelScores:
 
 
 def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
-    """The map in a csv or tsv file with the columns `from` and `to`, or that of a mapping.
-
-    Raises ConfigError for a file that is no such table, or that maps one name to two.
-    """
+    """The map in a csv or tsv file with the columns `from` and `to`, or that of a mapping. Raises ConfigError."""
     if isinstance(given, Mapping):
         return dict(given)
     path = Path(given)
@@ -76,38 +70,24 @@ def read_map(given: LabelMap | str | os.PathLike[str]) -> dict[str, str]:
     try:
         with warnings.catch_warnings():  # a third field in a line is an error, and not a column before the others
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            table = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",", **plain)
+            table = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",", **plain).drop_duplicates()
+        found = f"its columns are {','.join(table.columns)}, its lines {len(table)}"
     except (OSError, ValueError, pd.errors.ParserWarning) as problem:
-        advice = "give a file with the columns from,to"
-        raise ConfigError(
-            f"{{field}} {path} cannot be read ({one_line(problem)})", field="map", advice=advice
-        ) from None
-    if list(table.columns) != COLUMNS or table.empty:
-        raise ConfigError(f"{{field}} {path} must have the columns from,to and a line for each cell type.", field="map")
-    table = table.drop_duplicates()
-    if (twice := table["from"].duplicated()).any():
-        raise ConfigError(f"{{field}} {path} maps {table['from'][twice].iloc[0]!r} to two names.", field="map")
+        table, found = pd.DataFrame(), one_line(problem)
+    if list(table.columns) != COLUMNS or table.empty or table["from"].duplicated().any():
+        sentence = f"{{field}} {path} must have the columns from,to and one line for each cell type ({found})."
+        raise ConfigError(sentence, field="map")
     return dict(zip(table["from"], table["to"], strict=True))
 
 
 def refuse_unused(names: LabelMap, classes: Sequence[str], given: Sequence[str] = ()) -> None:
-    """Raises ConfigError for a name in the map that neither the model (classes) nor the cells (given) have."""
-    known = {*classes, *given}
+    """Raises DataError for a name in the map that neither the model (classes) nor the cells (given) have."""
     for name in names:
-        if name not in known:
-            near = nearest(name, known)
-            hint = f"did you mean {near!r}?" if near else f"the model's are {', '.join(map(repr, classes))}."
-            raise ConfigError(
-                f"{{field}} names the cell type {name!r}, which neither the model nor the cells have; {hint}",
-                field="map",
-            )
+        check_known(name, (*classes, *given), "{field} cannot be used: the model", "cell type", "map")
 
 
 def merged(probabilities: np.ndarray, classes: Sequence[str], names: LabelMap) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Probabilities [C, K] of the types of `names`: the sum over the model's types that have the same name there.
-
-    Types that are not in the map keep their names. Returns them with their columns, sorted.
-    """
+    """Probabilities [C, types], summed over the model's types that have one name, and these names, sorted."""
     renamed = [names.get(name, name) for name in classes]
     wanted = tuple(sorted(set(renamed)))
     to = np.zeros((len(classes), len(wanted)), probabilities.dtype)
@@ -116,10 +96,7 @@ def merged(probabilities: np.ndarray, classes: Sequence[str], names: LabelMap) -
 
 
 def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:
-    """The labels in a column of obs, by the map where they are in it; None where missing. object [C].
-
-    Raises DataError where obs has no such column, or the column no label.
-    """
+    """The labels in a column of obs, by the map where they are in it; None where missing. object [C]."""
     values = column_of(adata.obs, column, "labels", "obs")
     text = values.astype(object).map(str)
     known = (values.notna() & (text.str.strip() != "")).to_numpy()
@@ -127,10 +104,7 @@ def given_labels(adata: AnnData, column: str, names: LabelMap) -> np.ndarray:
 
 
 def score_labels(given: np.ndarray, predicted: np.ndarray, classes: Sequence[str], unassigned: str) -> LabelScores:
-    """Predicted labels [C], of which some are `unassigned`, beside given ones [C] (None: missing).
-
-    Raises DataError where no cell has a given label that is among the classes.
-    """
+    """Predicted labels [C], of which some are `unassigned`, beside given ones [C] (None: missing)."""
     from sklearn.metrics import f1_score
 
     scored = np.isin(given.astype(str), classes) & np.array([label is not None for label in given])

@@ -6,7 +6,7 @@ To add a format, add its columns to WEIGHTED or FORMATS.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from grn.analysis.universe import unique_edges
-from grn.errors import DataError, nearest
+from grn.errors import DataError, check_known
 from grn.io.h5ad import read_anndata
 from grn.io.run_folder import CONFIG, refuse_cut_off, refuse_mixed_parts
 from grn.networks.edge_tables import (
@@ -41,7 +41,6 @@ WEIGHTED = (
     ("regulatoryGene", "targetGene", "weight"),  # GENIE3 of Bioconductor
     ("source", "target", "mor"),  # an older name of decoupler
 )
-SIGNED = (("TF", "Target", "Regulation"), ("source", "target", "sign"), ("Gene1", "Gene2", "Type"))  # references
 BARE = ("0", "1", "2")  # tables of arboreto, which have no header
 KEY, POOLED = "grn", "grn_attention"
 LAYER = re.compile(r"grn_attention_layer\d+")
@@ -51,14 +50,11 @@ BESIDE = ("within", "between", "indirect", "confidence", "q_value")  # further c
 
 @dataclass(frozen=True)
 class PredictedNetwork:
-    """edges: source, target, weight, and those columns of BESIDE that exist, and cell_type in a table of several types.
+    """edges: source, target, weight, those columns of BESIDE that exist, and cell_type in a table of several types.
 
-    genes: all genes that the network names.
-
-    sign: the meaning of the weights' signs, from network.h5ad (see grn.networks.run_files); "" where it is unknown.
-    of_run: whether it is the network of a run; its genes are then those of the run's cells.
-    read_types: reads the edges (source, target, weight) of each cell type, by label; by default there are none. They
-    are read only where they are needed, as they may be many times as large.
+    genes: all that the network names.   sign: what the weights' signs mean (see grn.networks.run_files), "" where
+    unknown.   of_run: its genes are those of the run's cells.   read_types: reads the edges of each cell type, by
+    label, only where they are needed, as they may be many times as large.
     """
 
     edges: pd.DataFrame
@@ -69,28 +65,25 @@ class PredictedNetwork:
 
     @property
     def signs_have_meaning(self) -> bool:
-        """False where the file says that they have none."""
         return sign_has_meaning(self.sign)
 
     @property
     def signed(self) -> bool:
-        """Whether signs are scored: they may have a meaning, and some weight is negative."""
+        """Whether signs are scored."""
         return self.signs_have_meaning and bool((self.edges["weight"] < 0).any())
 
     def of_type(self, label: str) -> PredictedNetwork:
         """The network of one cell type, among the same genes. Raises DataError where there is none."""
         by_type = self.read_types()
-        if label not in by_type:
-            raise no_such_type("The network", label, by_type)
+        check_known(label, by_type, "The network", "cell type", "cell_type")
         return replace(self, edges=by_type[label], read_types=dict)
 
 
 def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
     """A run folder (its edges.parquet), a network.h5ad, or a table (csv, tsv, parquet; WEIGHTED lists its columns).
 
-    The meaning of the signs in edges.parquet is read from the network.h5ad beside it, and so are the networks of cell
-    types (without one, from edges_by_type.parquet). Names are plain strings, weights
-    are finite float64, rows are in the order of the file. key: of varp, another network of network.h5ad. Raises
+    Of edges.parquet, the meaning of the signs and the networks of cell types are read from the network.h5ad beside it
+    (without one, the latter from edges_by_type.parquet).   key: of varp, another network of network.h5ad. Raises
     DataError.
     """
     path = Path(path)
@@ -100,9 +93,7 @@ def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
         return replace(network_of_anndata(read_anndata(inside), inside, key), of_run=(path / CONFIG).is_file())
     if path.is_dir():
         inside = path / "edges.parquet"
-        if not inside.is_file():
-            refuse_cut_off(path, [inside.name])
-            raise DataError(f"{path} is a folder without edges.parquet; give a run folder or a file.")
+        refuse_cut_off(path, [inside.name])
         refuse_mixed_parts(path)
         return replace(open_network_file(inside), of_run=(path / CONFIG).is_file())
     if path.name.lower().endswith(".h5ad"):
@@ -117,14 +108,9 @@ def open_network_file(path: Path, key: str = KEY) -> PredictedNetwork:
 
 
 def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork:
-    """A table with one of the sets of columns in WEIGHTED; `where` names it in errors. Raises DataError.
-
-    With a column cell_type, a pair may be listed once for each type; the strongest of them is its weight over all.
-    """
+    """A table with one of the sets of columns in WEIGHTED; `where` names it in errors. Raises DataError."""
     table = table.rename(columns=str)
     columns = find_columns(table, (*WEIGHTED, BARE))
-    if columns is None and find_columns(table, SIGNED):
-        raise DataError(f"{where} has signs and no weights, as a reference has; give the network before the reference.")
     if columns is None:
         raise unknown_columns(where, table, WEIGHTED)
     source, target, weight = columns
@@ -150,10 +136,8 @@ def network_of_table(table: pd.DataFrame, where: Path | str) -> PredictedNetwork
 
 
 def network_of_anndata(adata: AnnData, where: Path | str, key: str = KEY) -> PredictedNetwork:
-    """The network in varp[key] (row = target, column = regulator); `where` names it in errors. Raises DataError."""
-    if key not in adata.varp:
-        held = ", ".join(map(repr, adata.varp)) or "nothing"
-        raise DataError(f"{where} holds no network: varp[{key!r}] is missing (varp has {held}).", field="key")
+    """The network in varp[key] (row = target, column = regulator)."""
+    check_known(key, adata.varp, str(where), "network in varp called", "key")
     genes = pd.Index([str(name) for name in adata.var_names], dtype=object)
     edges = edge_list(weights_in(adata, key, where), genes)
     about = adata.uns.get("grn")
@@ -171,7 +155,6 @@ def _types_of_file(path: Path) -> dict[str, pd.DataFrame]:
 
 
 def _types_of_anndata(adata: AnnData) -> dict[str, pd.DataFrame]:
-    """Edges by cell type from varp["grn_<slug>"]; none where uns["grn"] maps no slugs to labels."""
     about = adata.uns.get("grn")
     if not isinstance(about, Mapping) or "cell_types" not in about or "cells" not in adata.obs:
         return {}
@@ -182,24 +165,24 @@ def _types_of_anndata(adata: AnnData) -> dict[str, pd.DataFrame]:
     }
 
 
+# References.
 WORDS = {"+": 1, "activation": 1, "-": -1, "repression": -1, "unknown": 0, "?": 0, "": 0}
 
 # The columns of each format; formats with more columns come first. The third column holds the sign, as word or number.
-TRRUST: tuple[Columns, ...] = (("TF", "Target", "Regulation"), ("0", "1", "2", "3"))
-PLANTED: tuple[Columns, ...] = (("source", "target", "sign"),)
-DECOUPLER: tuple[Columns, ...] = (("source", "target", "weight"), ("source", "target", "mor"))
-BEELINE: tuple[Columns, ...] = (("Gene1", "Gene2", "Type"),)
-UNSIGNED: tuple[Columns, ...] = (("Gene1", "Gene2"), ("source", "target"))
-FORMATS = {"TRRUST": TRRUST, "planted": PLANTED, "decoupler": DECOUPLER, "BEELINE": BEELINE, "unsigned": UNSIGNED}
+FORMATS: dict[str, tuple[Columns, ...]] = {
+    "TRRUST": (("TF", "Target", "Regulation"), ("0", "1", "2", "3")),
+    "planted": (("source", "target", "sign"),),
+    "decoupler": (("source", "target", "weight"), ("source", "target", "mor")),
+    "BEELINE": (("Gene1", "Gene2", "Type"),),
+    "unsigned": (("Gene1", "Gene2"), ("source", "target")),
+}
 CURATED = ("TRRUST", "decoupler")
 
 
 @dataclass(frozen=True)
 class ReferenceNetwork:
-    """edges: source, target, sign, each pair once, no self loops.   format: a key of FORMATS.
-
-    conflicts: pairs listed with both signs, which count as unknown.
-    by_type: edges of each cell type, by label; empty where the table has no column cell_type. `edges` are their union.
+    """edges: source, target, sign, each pair once, no self loops.   format: a key of FORMATS.   conflicts: pairs listed
+    with both signs, which count as unknown.   by_type: edges of each cell type, by label; `edges` are their union.
     """
 
     edges: pd.DataFrame
@@ -209,28 +192,21 @@ class ReferenceNetwork:
 
     @property
     def curated(self) -> bool:
-        """Whether the signs were curated rather than planted or measured, which the format shows."""
         return self.format in CURATED
 
 
 def open_reference_file(path: Path) -> ReferenceNetwork:
-    """A table (csv, tsv, parquet), TRRUST's also without a header; see reference_of_table. Raises DataError."""
-    path = Path(path)
-    return reference_of_table(read_table(path), path)
+    """A table (csv, tsv, parquet), TRRUST's also without a header. Raises DataError."""
+    return reference_of_table(read_table(Path(path)), path)
 
 
 def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwork:
-    """A table with the columns of one of FORMATS; `where` names it in errors.
-
-    A pair that is listed with both signs has sign 0; with one sign and as unknown, it has that sign. A column cell_type
-    gives each label edges of its own. Raises DataError.
-    """
+    """A table with the columns of one of FORMATS; a column cell_type gives each label edges of its own."""
     table = table.rename(columns=str)
     found = ((name, find_columns(table, accepted)) for name, accepted in FORMATS.items())
     name, columns = next((each for each in found if each[1]), ("", None))
     if columns is None:
-        shown = [*TRRUST[:1], *PLANTED, *DECOUPLER[:1], *BEELINE, *UNSIGNED[:1]]
-        raise unknown_columns(where, table, shown)
+        raise unknown_columns(where, table, [accepted[0] for accepted in FORMATS.values()])
     edges = pd.DataFrame({"source": names(where, table[columns[0]]), "target": names(where, table[columns[1]])})
     if name == "unsigned":
         edges["sign"] = 0
@@ -240,7 +216,9 @@ def reference_of_table(table: pd.DataFrame, where: Path | str) -> ReferenceNetwo
         edges["sign"] = _signs(where, table[columns[2]])
     labels = cell_types(where, table)
     by_type = {} if labels is None else {label: unique_edges(edges[labels == label]) for label in pd.unique(labels)}
-    return ReferenceNetwork(unique_edges(edges), name, _conflicts(edges), by_type)
+    pairs = edges[edges["source"] != edges["target"]].groupby(["source", "target"])["sign"]
+    conflicts = int(((pairs.min() < 0) & (pairs.max() > 0)).sum())
+    return ReferenceNetwork(unique_edges(edges), name, conflicts, by_type)
 
 
 def _signs(where: Path | str, column: pd.Series) -> np.ndarray:
@@ -255,18 +233,3 @@ def _signs(where: Path | str, column: pd.Series) -> np.ndarray:
             "of +, -, ?, Activation, Repression, Unknown, 1, -1, 0."
         )
     return signs.to_numpy(dtype=np.int64)
-
-
-def _conflicts(edges: pd.DataFrame) -> int:
-    edges = edges[edges["source"] != edges["target"]]
-    by_pair = edges.groupby(["source", "target"])["sign"]
-    return int(((by_pair.min() < 0) & (by_pair.max() > 0)).sum())
-
-
-def no_such_type(what: str, label: str, known: Iterable[str]) -> DataError:
-    """The error for a cell type that a network or reference does not have."""
-    known = list(known)
-    near = nearest(label, known)
-    listed = f"it has {', '.join(map(repr, known))}." if known else "it has none."
-    hint = f"did you mean {near!r}?" if near else listed
-    return DataError(f"{what} has no cell type {label!r}; {hint}", field="cell_type")

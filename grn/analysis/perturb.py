@@ -12,27 +12,143 @@ Letters: P members, C cells, N genes, D width of a representation, B dimensions 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from anndata import AnnData
 from scipy import sparse
+from torch import Tensor
 
-from grn.analysis.perturb_mechanism import cell_inputs
-from grn.analysis.perturb_plan import KINDS, Plan, Subject
-from grn.analysis.predict import Predictions, predict_cells
+from grn.analysis.perturb_mechanism import Association, Mechanism, cell_inputs
+from grn.analysis.predict import predict_cells
 from grn.cells.cells import Cells
+from grn.cells.load import read_columns
 from grn.cells.obs import numbers_in_obsm
 from grn.cells.readers.registry import open_source
-from grn.errors import DataError
+from grn.config.schema import Config
+from grn.errors import ConfigError, DataError, check_known
 from grn.messages import Say, at_most_every, silent
+from grn.model.saved import TrainedModel
+from grn.networks.cells_of_run import cells_of_run, states_of_run
+from grn.regulation.states import States
 
+KINDS = {"knockout": "knock-out", "knockdown": "knock-down", "overexpress": "overexpression"}
 NEIGHBOURS = 30  # cells among which a shift finds its direction in an embedding
 SCREENED = 200  # cells of a type, in which each regulator is perturbed: a mean effect settles soon
 MESSAGE_EVERY_S = 15
 SHARPNESS = 0.1  # temperature of the cosines: as in the projections of RNA velocity
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Names of the regulators that are perturbed, by kind.
+
+    remaining: share of a knocked-down gene's counts that is left.   quantile: overexpression raises a gene, in every
+    cell, to this quantile of its multiplicity among the cells that have it; cells above it stay as they are.
+    """
+
+    knockout: tuple[str, ...] = ()
+    knockdown: tuple[str, ...] = ()
+    overexpress: tuple[str, ...] = ()
+    remaining: float = 0.5
+    quantile: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not self.genes:
+            raise ConfigError("Nothing is perturbed: name a regulator to knock out, to knock down or to overexpress.")
+
+    @property
+    def genes(self) -> tuple[str, ...]:
+        return (*self.knockout, *self.knockdown, *self.overexpress)
+
+    def described(self) -> str:
+        done = {word: getattr(self, kind) for kind, word in KINDS.items()}
+        return "; ".join(f"{word} of {', '.join(genes)}" for word, genes in done.items() if genes)
+
+    def columns(self, vocabulary: Sequence[str], regulators: np.ndarray) -> dict[str, int]:
+        """The column among the regulators [R] of each perturbed gene. Raises DataError for a gene that is none."""
+        column = {vocabulary[position]: number for number, position in enumerate(regulators.tolist())}
+        for gene in self.genes:
+            if gene in vocabulary and gene not in column:
+                raise DataError(f"{gene!r} is not a regulator of this run; train with it in data.regulators.")
+            check_known(gene, column, "The run", "regulator")
+        return {gene: column[gene] for gene in self.genes}
+
+    def new_values(self, gene: str, cells: Cells, rows: np.ndarray, logarithmic: bool) -> Tensor:
+        """The multiplicities of a perturbed gene in the cells `rows`, float32 [C].
+
+        logarithmic: multiplicities are log(1 + count), of which a knock-down divides the count.
+        """
+        every = cells.multiplicity[:, [cells.vocabulary.index(gene)]].toarray()[:, 0]
+        before = torch.as_tensor(every[rows])
+        if gene in self.knockout:
+            return torch.zeros_like(before)
+        if gene in self.knockdown:
+            return torch.log1p(self.remaining * torch.expm1(before)) if logarithmic else self.remaining * before
+        present = every[every > 0]
+        if not len(present):
+            raise DataError(f"No cell of this run has {gene!r}, so it is not known how high it can be; leave it out.")
+        return before.clamp(min=float(np.quantile(present, self.quantile)))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run with the cells that it was trained on. adata: these in memory, where it was trained on an AnnData."""
+
+    config: Config
+    trained: TrainedModel
+    cells: Cells
+    states: States
+    adata: AnnData | None
+
+    @classmethod
+    def of_run(cls, run: Path, config: Config, trained: TrainedModel, adata: AnnData | None = None) -> Subject:
+        """Raises ConfigError, DataError; also where the cells are not those of the run any more."""
+        if trained.model.regulation is None:
+            raise ConfigError(f"The run in {run} has no regulation layer; train with regulation.members of 1 or more.")
+        cells = cells_of_run(run, config, trained, adata)
+        return cls(config, trained, cells, states_of_run(run, cells, config.trainer.seed, trained), adata)
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        regulation, sd = self.trained.model.regulation, self.trained.model.sd
+        assert regulation is not None
+        return Mechanism.of(regulation, sd, Association.of(regulation, self.cells, self.states, sd))
+
+    @property
+    def logarithmic(self) -> bool:
+        return self.trained.values == "counts" and self.trained.multiplicity != "counts"
+
+    def rows(self, cell_type: str | None = None, where: Mapping[str, str] | None = None) -> np.ndarray:
+        """The cells of a type (or state that was found) for which columns of obs have these values, int64 [C].
+
+        Raises DataError where there are none.
+        """
+        chosen, cells = np.ones(len(self.cells), dtype=bool), self.cells
+        if cell_type is not None:
+            states = self.states.names if len(self.states) > 1 else ()
+            named = states if cell_type in states else cells.classes or states
+            check_known(cell_type, named, "The run", "cell type", "cell_type")
+            chosen = (
+                cells.labels == cells.classes.index(cell_type)
+                if cell_type in cells.classes
+                else self.states.membership.argmax(1) == states.index(cell_type)
+            )
+        if where:
+            columns = read_columns(self.config.data, self.cells, dict.fromkeys(where, "where"), self.adata)
+            for column, value in where.items():
+                values = columns[column].astype(object).map(str).to_numpy()
+                known = ", ".join(map(repr, sorted(set(values[chosen]))[:12]))
+                chosen &= values == value
+                if not chosen.any():
+                    problem = f"None of the chosen cells has {value!r} in column {column!r} of obs; they have {known}."
+                    raise DataError(problem, field="where")
+        return np.flatnonzero(chosen)
 
 
 @dataclass(frozen=True)
@@ -71,9 +187,8 @@ def gene_table(
 ) -> pd.DataFrame:
     """A row for each gene: those that are perturbed first, then by falling |effect|.
 
-    effect [P, N]: of each member, in sds.   before [C, N]: multiplicities. Columns: gene; change: of the expected
-    multiplicity; effect: the same in sds of the gene; sd: of the effect over the ensemble members, NaN where one alone
-    predicts multiplicities; before: mean multiplicity in the cells; perturbed.
+    effect [P, N]: of each member, in sds.   before [C, N]: multiplicities. Columns: see grn.perturb; sd is NaN of one
+    member alone.
     """
     mean = effect.mean(0)
     spread = effect.std(0, ddof=1) if len(effect) > 1 else np.full(len(mean), np.nan)
@@ -95,7 +210,9 @@ def perturbed_anndata(subject: Subject, plan: Plan, found: Perturbed, steps: int
     """The chosen cells with what a perturbation changes; see grn.perturb for the names. Raises DataError."""
     cells, trained, rows = subject.cells, subject.trained, found.rows
     source = open_source(subject.config.data) if subject.adata is None else subject.adata
-    embedding = _embedding(source, basis, len(cells))
+    if basis is not None:
+        check_known(basis, source.obsm, "The AnnData", "embedding in obsm called", "basis")
+        embedding = numbers_in_obsm(source.obsm[basis], basis)[: len(cells)]
     after = sparse.csr_matrix(np.maximum(cells.multiplicity[rows].toarray() + found.change, 0))
     here, there = predict_cells(trained, _taken(cells, rows)), predict_cells(trained, _taken(cells, rows, after))
     shift = there.representation - here.representation
@@ -115,24 +232,16 @@ def perturbed_anndata(subject: Subject, plan: Plan, found: Perturbed, steps: int
         "model_hash": trained.hash,
         "change": "expected change of the multiplicity; effect: in sds of the gene over the training cells",
     }
-    _add_types(adata, trained.classes, here, there)
-    if embedding is not None and basis is not None:
+    if here.probabilities is not None and there.probabilities is not None:
+        for name, each in (("before", here.probabilities), ("after", there.probabilities)):
+            adata.obs[f"grn_cell_type_{name}"] = pd.Categorical.from_codes(each.argmax(1), categories=trained.classes)
+        adata.obsm["grn_probabilities_change"] = there.probabilities - here.probabilities
+        adata.uns["grn_perturb"]["classes"] = np.array(trained.classes, dtype=object)
+    if basis is not None:
         everyone = predict_cells(trained, cells).representation
         adata.obsm[basis] = embedding[rows]
         adata.obsm[f"{basis}_shift"] = shift_in_embedding(shift, here.representation, everyone, embedding, rows)
     return adata
-
-
-def _add_types(adata: AnnData, classes: tuple[str, ...], here: Predictions, there: Predictions) -> None:
-    """obs: the predicted type before and after; obsm: the change of each type's probability."""
-    if here.probabilities is None or there.probabilities is None:
-        return
-    for name, found in (("before", here), ("after", there)):
-        assert found.probabilities is not None
-        codes = found.probabilities.argmax(1)
-        adata.obs[f"grn_cell_type_{name}"] = pd.Categorical.from_codes(codes, categories=list(classes))
-    adata.obsm["grn_probabilities_change"] = there.probabilities - here.probabilities
-    adata.uns["grn_perturb"]["classes"] = np.array(classes, dtype=object)
 
 
 def _taken(cells: Cells, rows: np.ndarray, multiplicity: sparse.csr_matrix | None = None) -> Cells:
@@ -147,16 +256,6 @@ def _taken(cells: Cells, rows: np.ndarray, multiplicity: sparse.csr_matrix | Non
         groups=None if cells.groups is None else cells.groups[rows],
         state=None if cells.state is None else cells.state[rows],
     )
-
-
-def _embedding(source: AnnData, basis: str | None, cells: int) -> np.ndarray | None:
-    if basis is None:
-        return None
-    if basis not in source.obsm:
-        known = ", ".join(map(repr, source.obsm)) or "none"
-        hint = f"did you mean 'X_{basis}'?" if f"X_{basis}" in source.obsm else f"it has {known}."
-        raise DataError(f"{{field}} is {basis!r}, which is not in obsm of the cells; {hint}", field="basis")
-    return numbers_in_obsm(source.obsm[basis], basis)[:cells]
 
 
 def shift_in_embedding(
@@ -190,9 +289,7 @@ def screen_regulators(
 ) -> pd.DataFrame:
     """A row for each regulator, by falling share of the way from `cell_type` to `towards`.
 
-    kind: knockout | knockdown | overexpress. Columns: gene; towards (see above); sd: of it over the ensemble members;
-    size: root mean square of the effects on the other genes, in sds; before: mean multiplicity in the cells;
-    strongest: the gene that changes most, with its effect in `strongest_effect`. Raises DataError.
+    kind: of KINDS. Columns: see grn.screen. Raises DataError.
     """
     here, there = subject.rows(cell_type), subject.rows(towards)
     mechanism, cells = subject.mechanism, subject.cells
@@ -210,7 +307,8 @@ def screen_regulators(
         before = float(measured[:, column].mean())
         if kind == "overexpress" and not cells.multiplicity[:, [position]].nnz:
             continue
-        values = Plan.of_one(kind, gene).new_values(gene, cells, rows, subject.logarithmic)
+        knockout, knockdown, overexpress = ((gene,) if kind == each else () for each in KINDS)
+        values = Plan(knockout, knockdown, overexpress).new_values(gene, cells, rows, subject.logarithmic)
         effect = np.zeros((len(mechanism.members), len(vocabulary)))
         for part in mechanism.slices(len(rows)):
             fixed = {column: values[part]}

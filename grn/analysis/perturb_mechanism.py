@@ -7,19 +7,16 @@
 Only the difference of two predictions counts, so that cells in which nothing is perturbed do not change. One step
 reads direct effects; further steps let regulators that changed change their own targets. Each ensemble member goes its
 own way, and the change is the mean of those that predict multiplicities. Where the slopes predict the levels of states
-badly, a share of the change is association, which goes with a regulator in cells and from state to state.
-
-Slopes are fitted cell by cell, each beside those of all other regulators. A regulator that a handful of cells have has
-slopes of chance, while its association with a gene may still be known, above all that of their levels in the states,
-each the mean of many cells. Association holds direct and indirect effects, with whatever else differs between cells, so
-it is never propagated, and it counts the less, the better the slopes predict the levels of states that were left out:
+badly, a share of the change is association, which goes with a regulator in cells and from state to state: a regulator
+that a handful of cells have has slopes of chance, while its association with a gene may still be known. Association
+holds whatever else differs between cells, so it is never propagated, and it counts the less, the better the slopes
+predict the levels of states that were left out:
 
     effect = (1 - share) of slopes + share of association        share = e^4 / 2, e: error of the levels
 
 Association is the mean of two, on the scale of the slopes: the correlation over cells, and its part between states. At
-e = 1 slopes know nothing of levels, and association counts as much as they do. The power and the two parts are those
-that ranked the targets of SERGIO's regulators best with at least 90 % of the signs right, on other draws than those of
-docs/perturb.md.
+e = 1 slopes know nothing of levels, and association counts as much as they do. The power and the two parts ranked the
+targets of SERGIO's regulators best with at least 90 % of the signs right, on other draws than those of docs/perturb.md.
 
 Letters: P members, C cells, N genes, R regulators, K states.
 """
@@ -56,8 +53,7 @@ class Association:
 
     @classmethod
     def of(cls, regulation: Regulation, cells: Cells, states: States, sd: Tensor) -> Association | None:
-        """That of all cells of a run and their states; None where levels do not follow their regulators: what they hold
-        may be composition then. sd [N]: of the genes."""
+        """None where levels do not follow their regulators: they may be composition then. sd [N]: of the genes."""
         if not regulation.levels_follow or regulation.level_error is None:
             return None
         regulators, unit = regulation.regulators.cpu().numpy(), sd.numpy()
@@ -86,10 +82,8 @@ def _size(values: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The layer that answers, with what it needs.
-
-    layer: `pooled` where the levels of states follow their regulators, else the one that knows the states: as for the
-    weights of the network (grn/networks/readouts/effect.py).   members: those that predict multiplicities.
+    """layer: `pooled` where the levels of states follow their regulators, else the one that knows the states, as for
+    the weights of the network (grn/networks/readouts/effect.py).   members: those that predict multiplicities.
     sd [N]: of every gene's multiplicity.   association: None where it does not count.
     """
 

@@ -22,7 +22,6 @@ from grn.cells.readers.registry import is_text
 from grn.config.files import load_config
 from grn.config.schema import DataConfig
 from grn.model.saved import TrainedModel
-from grn.model.transformer import Model
 
 BATCH = 64  # cells at a time; more would take too much memory with bags of a whole transcriptome
 READ = 1024  # cells that are read from a file, and by the cell reader, at a time; a multiple of BATCH
@@ -111,41 +110,30 @@ def without_counts(cells: Cells) -> np.ndarray:
     return np.diff(cells.multiplicity.indptr) == 0
 
 
+@torch.no_grad()
 def predict_cells(trained: TrainedModel, cells: Cells) -> Predictions:
     """Predictions for every cell, without masks, on the GPU where there is one."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = trained.model.to(device).eval()
-    if model.reader is not None and model.property is None:
-        return _read_cells(model, cells, device)
-    packed = is_packed("auto", len(trained.vocabulary))
-    representation, logits, properties = [], [], []
-    with torch.no_grad():
-        for batch in plain_batches(cells, np.arange(len(cells)), BATCH, packed=packed):
-            prediction = model(batch.bags.to(device))
-            representation.append(prediction.cell.float().cpu())
-            if prediction.logits is not None:
-                logits.append(prediction.logits.float().softmax(-1).cpu())
-            if prediction.property is not None:
-                properties.append(prediction.property.cpu())
-    return Predictions(
-        representation=torch.cat(representation).numpy(),
-        probabilities=torch.cat(logits).numpy() if logits else None,
-        property=torch.cat(properties).numpy() if properties else None,
-    )
-
-
-def _read_cells(model: Model, cells: Cells, device: torch.device) -> Predictions:
-    """What the cell reader predicts: the blocks, which take a hundred times as long, are not needed for it."""
-    assert model.reader is not None, "the caller has asked"
-    representation, probabilities = [], []
-    with torch.no_grad():
+    parts: list[list[torch.Tensor]] = [[], [], []]
+    if model.reader is not None and model.property is None:  # the blocks, a hundred times as slow, are not needed
         for first in range(0, len(cells), READ):
             part = slice(first, first + READ)
             multiplicity = torch.from_numpy(cells.multiplicity[part].toarray()).to(device)
             cell, logits = model.reader(multiplicity, torch.from_numpy(cells.basal[part]).to(device))
-            representation.append(cell.cpu())
-            probabilities.append(logits.softmax(-1).cpu())
-    return Predictions(torch.cat(representation).numpy(), torch.cat(probabilities).numpy(), None)
+            parts[0].append(cell.cpu())
+            parts[1].append(logits.softmax(-1).cpu())
+        return Predictions(torch.cat(parts[0]).numpy(), torch.cat(parts[1]).numpy(), None)
+    packed = is_packed("auto", len(trained.vocabulary))
+    for batch in plain_batches(cells, np.arange(len(cells)), BATCH, packed=packed):
+        found = model(batch.bags.to(device))
+        probabilities = None if found.logits is None else found.logits.float().softmax(-1)
+        for of_name, values in zip(parts, (found.cell.float(), probabilities, found.property), strict=True):
+            if values is not None:
+                of_name.append(values.cpu())
+    representation, *others = (torch.cat(each).numpy() if each else None for each in parts)
+    assert representation is not None, "there are cells"
+    return Predictions(representation, *others)
 
 
 def add_predictions(
@@ -158,14 +146,10 @@ def add_predictions(
     unassigned: np.ndarray,
     error: float | None = None,
 ) -> list[str]:
-    """Writes predictions into `adata`; returns the names of values that existed before and are replaced.
+    """Writes predictions into `adata` (grn.predict lists them); returns the names of values that are replaced.
 
     classes: of the columns of the probabilities.   unassigned [C]: cells that get no type.   error: with which
     threshold (CellReader.threshold, which is written to uns["KEY"]) some of them were chosen.
-
-    obsm["X_KEY"]: representation.   uns["KEY"]: model_hash, classes and property (the names of the columns).
-    With cell types: obs["KEY_cell_type"], obs["KEY_cell_type_confidence"] (the largest probability),
-    obsm["KEY_probabilities"], columns in the order of uns["KEY"]["classes"].   With a property: obs["KEY_property"].
     """
     about: dict[str, Any] = {"model_hash": trained.hash}
     obs: dict[str, Any] = {}

@@ -67,10 +67,9 @@ READOUT = {
         "regulator in the blocks, |m q·k| / n with spherical attention; there is no regulation layer."
     ),
 }
-SIGN = "probability that the sign is right, against knock-off regulators (0.5: nothing is known)"
 BAGS = "share of the cells that were read in which the edge has the sign of its mean"
 CONFIDENCE = {
-    "effect": SIGN,
+    "effect": "probability that the sign is right, against knock-off regulators (0.5: nothing is known)",
     "attention": "not measured (0.5 everywhere)",
     "knockout": BAGS,
     "jacobian": BAGS,
@@ -82,7 +81,6 @@ CAUTION = (
     "pairs (TRRUST, CollecTRI) no better than chance (balanced accuracy 0.50 to 0.52)."
 )
 
-
 APART = (
     "within: what differences between cells of one state say; between: how the target's levels go with the regulator's "
     "from state to state. An edge with the note composition has nothing within: the states may differ in both genes "
@@ -92,7 +90,6 @@ RATE = (
     "The q-value of an edge is the rate of false associations within states, against knock-off regulators, among the "
     "edges at least as strong. It says nothing about false causes."
 )
-
 
 MOST_REGULATORS, TARGETS = 6, 4  # of a type, and genes that each raises or lowers
 EXPLORER = "Edges and network"  # its place on the page is in report.html
@@ -117,10 +114,8 @@ def write_report(
 ) -> Path:
     """Writes `folder`/report.html and returns its path.
 
-    metrics, per_class, edges: as in the result of a run.   network: from network.h5ad.
     pictures: PNG by name, those of `confusion`, `training`, `edges`, `within` and `heatmaps` that exist.
-    edges_of_types: the strongest edges of each type's targets (strongest_of_targets), with all columns and cell_type;
-    None: weights alone, from the network.   cells: that were used.   title: None: the folder's name.
+    edges_of_types: of strongest_of_targets, with all columns and cell_type; None: weights alone, from the network.
     """
     shown = {name: image(picture, name) for name, picture in pictures.items()}
     of_types = edges_of_network(network) if edges_of_types is None else edges_of_types
@@ -143,7 +138,6 @@ def write_report(
     }
     sections = {title: body for title, body in sections.items() if body or title == EXPLORER}
     bodies = [f'<h2 id="{anchor(title)}">{title}</h2>\n{body}' for title, body in sections.items() if body]
-    raises, lowers = ("raises the target", "lowers the target") if network.signed else ("positive", "negative")
     page = Template(files("grn.analysis").joinpath("report.html").read_text("utf-8")).substitute(
         title=escape(title or folder.name),
         subtitle=escape(
@@ -155,23 +149,18 @@ def write_report(
         first=bodies[0],
         share=f"It holds the strongest {held} of {every} edges; all are in edges.parquet and edges_by_type.parquet.",
         confidence=CONFIDENCE[weights_of(network)],
-        raises=raises,
-        lowers=lowers,
+        raises="raises the target" if network.signed else "positive",
+        lowers="lowers the target" if network.signed else "negative",
         sections="\n".join(bodies[1:]),
         data=data,
         script=files("grn.analysis").joinpath("report.js").read_text("utf-8"),
     )
-    path = folder / "report.html"
-    write_text(path, page)
-    return path
+    write_text(folder / "report.html", page)
+    return folder / "report.html"
 
 
 def top_regulators(of_types: Mapping[str, pd.DataFrame], *, signed: bool) -> str:
-    """HTML: for each cell type its top regulators, each with the genes that it raises and lowers most.
-
-    of_types: edges of each type (or of all cells), sorted by |weight|. A regulator's place is that of its strongest
-    edge, so that none can fill a type by itself.
-    """
+    """HTML: for each type its top regulators, in the order of their strongest edges so that none fills a type alone."""
     up, down = ("raises", "lowers") if signed else ("positive", "negative")
     cards = []
     for label, edges in of_types.items():
@@ -193,7 +182,6 @@ def _gene(name: str, label: str) -> str:
 
 
 def reproduce(config: Config, network: SignedNetwork) -> str:
-    """HTML: how the run is repeated, and every field."""
     return (
         f"<p>With grn {escape(str(network.about['version']))}, save the fields below as run.yaml and call "
         "<code>grn train run.yaml --output again</code>; on the same kind of machine, the same seed gives the same "
@@ -203,36 +191,26 @@ def reproduce(config: Config, network: SignedNetwork) -> str:
 
 
 def test_cells(metrics: Mapping[str, float], per_class: pd.DataFrame, confusion: str) -> str:
-    """HTML: the scores of the test cells, the F1 of each cell type, and the picture `confusion`."""
     rows = [(name, f"{value:.3f}") for name, value in score_rows(metrics, SCORES | LOSSES)]
     parts = [table(["metric", "value"], rows, numbers=1)] if rows else []
-    if len(per_class):
-        parts.append(table(["cell type", "F1", "test cells"], class_rows(per_class), numbers=2))
+    parts += [table(["cell type", "F1", "test cells"], class_rows(per_class), numbers=2)] if len(per_class) else []
     return side_by_side(parts) + confusion
 
 
 def network_section(edges: pd.DataFrame, network: SignedNetwork, shown: Mapping[str, str]) -> str:
-    """HTML: the strongest edges over all cells, as tables and as a picture."""
     parts = edge_tables(strongest_edges(edges, 15), network.signed)
     tables = f"<details><summary>The strongest edges over all cells</summary>{side_by_side(parts)}</details>"
     about = network.about
-    sentences = [
-        states_sentence(about, list(network.by_type)),
-        levels_sentence(about),
-        f"Confidence: {CONFIDENCE[weights_of(network)]}; paler bars are less confident.",
-        "All edges are in edges.parquet.",
-    ]
-    explained = f"<p>{escape(' '.join(sentence for sentence in sentences if sentence))}</p>"
-    if tells_apart(edges):
-        explained += f"<p>{escape(APART)}</p>"
-    counts = found_rows(about)
-    if counts:
+    confidence = f"Confidence: {CONFIDENCE[weights_of(network)]}; paler bars are less confident."
+    sentences = [states_sentence(about, list(network.by_type)), levels_sentence(about), confidence]
+    explained = f"<p>{escape(' '.join([*filter(None, sentences), 'All edges are in edges.parquet.']))}</p>"
+    explained += f"<p>{escape(APART)}</p>" if tells_apart(edges) else ""
+    if counts := found_rows(about):
         explained += f"<p>{escape(RATE)}</p>" + table(["cells", "edges with q of at most 0.05"], counts, numbers=1)
     return explained + shown.get("within", "") + (tables + shown.get("edges", "") if parts else "")
 
 
 def by_type_section(network: SignedNetwork, heatmaps: str, edges_of_types: Mapping[str, pd.DataFrame]) -> str:
-    """HTML: the heat maps, and the strongest edges of each cell type."""
     tables = []
     for label in network.by_type:
         strongest = strongest_edges(edges_of_types[label], 10)
@@ -243,7 +221,6 @@ def by_type_section(network: SignedNetwork, heatmaps: str, edges_of_types: Mappi
 
 
 def meaning(network: SignedNetwork) -> str:
-    """HTML: what the weights and signs of this network mean, and what they do not."""
     about = network.about
     entries = {
         "Sign of a weight": about["sign"],
@@ -254,13 +231,10 @@ def meaning(network: SignedNetwork) -> str:
         **({"Prior network": prior_meaning(about["prior"])} if "prior" in about else {}),
         "Caution": CAUTION,
     }
-    return (
-        "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in entries.items()) + "</dl>"
-    )
+    return f"<dl>{''.join(f'<dt>{escape(term)}</dt><dd>{escape(text)}</dd>' for term, text in entries.items())}</dl>"
 
 
 def prior_meaning(prior: dict) -> str:
-    """What the prior network of a run did, and whether held-out cells say that it helped."""
     errors = {name: float(value) for name, value in prior["held_out_error"].items()}
     helped = errors["prior"] < errors["least_shuffled"]
     kept = "The network has no other edges." if prior["use"] == "restrict" else "The network has other edges, too."
@@ -301,12 +275,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: 
 
 
 def side_by_side(parts: Sequence[str]) -> str:
-    """HTML that shows the parts in one row where the page is wide enough."""
     return '<div class="beside">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>" if parts else ""
 
 
 def image(png: bytes, name: str) -> str:
-    """HTML: a picture inside the page."""
     data = base64.b64encode(png).decode("ascii")
     return f'<p class="wide"><img alt="{escape(name)}" src="data:image/png;base64,{data}"></p>'
 

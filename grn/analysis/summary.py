@@ -40,25 +40,20 @@ def score_rows(metrics: Mapping[str, float], names: Mapping[str, str] = SCORES) 
 
 def class_rows(per_class: pd.DataFrame) -> list[tuple[str, str, int]]:
     """(cell type, F1, number of test cells); a type without test cells has no F1."""
-    return [
-        (str(row["class"]), f"{row['f1']:.3f}" if row["cells"] else "-", int(row["cells"]))
-        for _, row in per_class.iterrows()
-    ]
+    rows = per_class.to_dict("records")
+    return [(str(row["class"]), f"{row['f1']:.3f}" if row["cells"] else "-", int(row["cells"])) for row in rows]
 
 
 def edge_columns(edges: pd.DataFrame) -> list[str]:
     """The columns of `edge_rows`, in words: those that the table has."""
-    columns = ["regulator", "target", "weight"]
-    told_apart = tells_apart(edges)
+    columns, told_apart = ["regulator", "target", "weight"], tells_apart(edges)
     columns += ["within", "between"] if told_apart else []
-    columns += ["confidence"] if "confidence" in edges else []
-    columns += ["q"] if "q_value" in edges else []
+    columns += [title for name, title in (("confidence", "confidence"), ("q_value", "q")) if name in edges]
     return columns + (["note"] if told_apart else [])
 
 
 def edge_rows(edges: pd.DataFrame) -> Iterator[tuple[str, ...]]:
-    """The edges as texts: regulator, target, weight, and as far as the table has them within, between, confidence, q
-    and a note (`is_composition`)."""
+    """The edges as texts, in the columns of `edge_columns`."""
     told_apart = tells_apart(edges)
     notes = is_composition(edges) if told_apart else np.zeros(len(edges), dtype=bool)
     for edge, composed in zip(edges.itertuples(), notes, strict=True):
@@ -66,7 +61,8 @@ def edge_rows(edges: pd.DataFrame) -> Iterator[tuple[str, ...]]:
         row += [f"{edge.within:+.3f}", f"{edge.between:+.2f}"] if told_apart else []
         row += [f"{edge.confidence:.2f}"] if "confidence" in edges else []
         row += [f"{edge.q_value:.2g}"] if "q_value" in edges else []
-        yield (*row, *([COMPOSITION if composed else ""] if told_apart else []))
+        row += [COMPOSITION if composed else ""] if told_apart else []
+        yield tuple(row)
 
 
 def tells_apart(edges: pd.DataFrame) -> bool:
@@ -84,9 +80,7 @@ def is_composition(edges: pd.DataFrame) -> np.ndarray:
 
 def found_rows(about: Mapping) -> list[tuple[str, int]]:
     """(all cells or a state, edges at a false discovery rate of 0.05), from uns["grn"]; none where it is not known."""
-    found = about.get("found")
-    if found is None:
-        return []
+    found = about.get("found", {"label": (), "edges": ()})
     return [(str(label), int(edges)) for label, edges in zip(found["label"], found["edges"], strict=True)]
 
 
@@ -111,11 +105,11 @@ def levels_sentence(about: Mapping) -> str:
     if "level_error" not in about:
         return ""
     error = float(about["level_error"])
-    follows = (
-        "levels follow their regulators, and differences between states count in the weights"
-        if error < 1
-        else "levels do not follow their regulators: differences between states may be composition, and do not count"
-    )
+    follows = "levels follow their regulators, and differences between states count in the weights"
+    if error >= 1:
+        follows = (
+            "levels do not follow their regulators: differences between states may be composition, and do not count"
+        )
     return (
         f"Slopes that were fitted to other states predict the levels of a state with error {error:.2f} (no difference "
         f"at all: 1), so {follows}."
@@ -123,7 +117,6 @@ def levels_sentence(about: Mapping) -> str:
 
 
 def edge_titles(signed: bool) -> tuple[str, str]:
-    """Titles for the edges of positive weight and for those of negative weight."""
     if signed:
         return "Strongest up-regulations", "Strongest down-regulations"
     return "Most positive weights (no sign claimed)", "Most negative weights (no sign claimed)"
@@ -137,7 +130,6 @@ def strongest_of_targets(edges: pd.DataFrame, count: int = EACH_SIGN) -> pd.Data
 
 
 def edges_of_network(network: SignedNetwork) -> pd.DataFrame:
-    """The edges of each type alone, where no table has more of them."""
     tables = [edge_list(w, network.genes).assign(cell_type=label) for label, w in network.by_type.items()]
     empty = edge_list(network.weights, network.genes).head(0).assign(cell_type="")
     return pd.concat([empty, *map(strongest_of_targets, tables)], ignore_index=True)

@@ -56,26 +56,21 @@ class Universe:
 def make_universe(
     reference: pd.DataFrame, regulators: Iterable[str] | str | None = None, genes: Iterable[str] | None = None
 ) -> Universe:
-    """The universe of a reference, as in BEELINE (Pratapa et al. 2020).
+    """The universe of a reference (source, target, sign), as in BEELINE (Pratapa et al. 2020).
 
-    reference: source, target, sign.
-    genes: restricts the universe to true edges between these genes and to the genes of such edges: a reference may
-    name genes that were not measured. None: no restriction.
+    genes: restricts it to true edges between these genes, as a reference may name genes that were not measured.
     regulators: None: every gene of the reference; "reference": the genes that regulate in it; else names, of which
-    those in the reference are used. True edges from any other gene are left out.
-    Raises DataError where no true edge is left.
+    those in the reference are used. Raises DataError where no true edge is left.
     """
     edges = unique_edges(reference)
-    if edges.empty:
-        raise DataError("The reference has no edge between two different genes; give one with such edges.")
-    left_out = 0
-    if genes is not None:
-        measured = pd.Index(genes).unique()
+    whole, left_out = edges, 0
+    measured = None if genes is None else pd.Index(genes).unique()
+    if measured is not None:
         inside = edges["source"].isin(measured) & edges["target"].isin(measured)
-        if not inside.any():
-            raise DataError(_no_edge_between(measured, edges))
         left_out = int((~inside).sum())
         edges = edges[inside]
+    if edges.empty:
+        raise DataError(_no_edge_between(measured, whole))
     named = pd.Index(pd.unique(pd.concat([edges["source"], edges["target"]]))).sort_values()
     if regulators is None:
         chosen = named
@@ -96,17 +91,17 @@ def make_universe(
     return Universe(chosen, named, edges.reset_index(drop=True), left_out)
 
 
-def _no_edge_between(measured: pd.Index, edges: pd.DataFrame) -> str:
+def _no_edge_between(measured: pd.Index | None, edges: pd.DataFrame) -> str:
     """Why a restriction to some genes, `measured`, leaves no edge of the reference, and what to do."""
+    if measured is None or edges.empty:
+        return "The reference has no edge between two different genes; give one with such edges."
     found = f"No edge of the reference is between two of the {len(measured)} genes that are scored"
     lost = edges[~edges["source"].isin(measured)]["source"].tolist() or edges["target"].tolist()
     names = pd.unique(pd.concat([edges["source"], edges["target"]]))
     example = str(measured[0]) if len(measured) else ""
-    near = near_miss(map(str, pd.unique(pd.Series(lost))), map(str, measured)) or near_miss(
-        map(str, names), map(str, measured)
-    )
-    if near:
-        return f"{found}, but {near}."
+    for each in (pd.unique(pd.Series(lost)), names):
+        if near := near_miss(map(str, each), map(str, measured)):
+            return f"{found}, but {near}."
     return (
         f"{found}: these are named like {example!r}, and it has {str(edges['source'].iloc[0])!r} to "
         f"{str(edges['target'].iloc[0])!r}; use the same kind of names in both, or score more genes."

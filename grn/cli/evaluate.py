@@ -74,8 +74,7 @@ def command(
     if output is not None:
         refuse_used_folder(output)
 
-    from grn.analysis.comparison import as_json, printed_rows, score_table
-    from grn.analysis.type_scores import TYPE_SCORES, printed_type_rows
+    from grn.analysis.comparison import TYPE_SCORES, as_json, printed_rows, printed_type_rows, score_table
     from grn.cli.console import console, plain, print_table
     from grn.plots.scores import precision_recall_curves
     from grn.plots.style import save

@@ -54,8 +54,8 @@ def explain(
         `expressed` (share of the cells with the gene), `cells` (how many were read).
 
     Raises:
-        ConfigError: the model calls no cell types, or not this one.
-        DataError: no such cell, a cell without counts, no cell that is called so, and what `grn.predict` raises.
+        ConfigError: the model calls no cell types.
+        DataError: no such cell or cell type, no counts, no cell that is called so, and what `grn.predict` raises.
 
     Source: arXiv 2505.09326; hiding a gene is the masking that the model was trained with.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
 
-    from grn.analysis.perturb_plan import Subject
+    from grn.analysis.perturb import Subject
 
 Steps = Annotated[int, Interval(ge=1, le=1000)]
 
@@ -95,8 +95,7 @@ def perturb(
         >>> bool(cells.var.loc[gene, "grn_perturbed"]), cells.layers["grn_change"].shape == cells.shape
         (True, True)
     """
-    from grn.analysis.perturb import perturb_cells, perturbed_anndata
-    from grn.analysis.perturb_plan import Plan
+    from grn.analysis.perturb import Plan, perturb_cells, perturbed_anndata
 
     out, down, over = (
         (genes,) if isinstance(genes, str) else tuple(genes) for genes in (knockout, knockdown, overexpress)
@@ -159,7 +158,7 @@ def screen(
 
 
 def _subject(run: Run | str | os.PathLike[str], data: AnnData | None) -> Subject:
-    from grn.analysis.perturb_plan import Subject
+    from grn.analysis.perturb import Subject
 
     opened = as_run(run)
     return Subject.of_run(opened.folder, opened.config, opened._trained, cells_of_caller(data))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
-
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
 
 import grn
-from grn.errors import ConfigError, DataError, VocabularyMismatch
+from grn.errors import DataError, VocabularyMismatch
 
 decoupler = pytest.importorskip("decoupler")
 GENES = [f"g{number}" for number in range(40)]
@@ -95,8 +93,6 @@ def test_a_network_of_a_run_and_of_its_cell_types_is_taken_as_it_is(tiny_run, ma
     assert set(whole) == {"R1", "R2", "R3", "R4"}
     of_type = grn.activity(adata, run, cell_type="type 2", min_targets=3, quiet=True).obsm["X_regulon"]
     assert not np.allclose(whole, of_type[whole.columns])
-    few = grn.activity(adata, run, targets=3, min_targets=3, quiet=True)
-    assert few.uns["regulon"]["targets"] == 3
     with pytest.raises(DataError, match="The network has no cell type 'T'"):
         grn.activity(adata, run, cell_type="T", quiet=True)
 
@@ -104,12 +100,9 @@ def test_a_network_of_a_run_and_of_its_cell_types_is_taken_as_it_is(tiny_run, ma
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda net: {"method": "viper"}, ConfigError),
         (lambda net: {"min_targets": 30}, DataError),
-        (lambda net: {"targets": 0}, ConfigError),
         (lambda net: {"network": pd.concat([net.assign(cell_type=name) for name in "ab"])}, DataError),
         (lambda net: {"layer": "lognorm"}, DataError),
-        (lambda net: {"network": net.assign(weight=0.0)}, DataError),
         (lambda net: {"network": net.assign(target="ENS" + net["target"])}, VocabularyMismatch),
     ],
 )
@@ -117,16 +110,3 @@ def test_what_cannot_be_used_is_one_sentence(change, error, net, cells):
     with pytest.raises(error) as caught:
         grn.activity(**{"adata": cells, "network": net, "quiet": True, **change(net)})
     assert "\n" not in str(caught.value)
-
-
-def test_without_decoupler_the_sentence_says_how_to_install_it(net, cells, monkeypatch):
-    ordinary = builtins.__import__
-
-    def without(name, *arguments, **options):
-        if name == "decoupler":
-            raise ImportError(name)
-        return ordinary(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match=r"install it with: pip install 'grn\[decoupler\]'"):
-        grn.activity(cells, net, quiet=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from grn.analysis.compare_slopes import Sample, SlopeFit, balance, free_penalty, without_levels
+from grn.analysis.compare_slopes import SlopeFit
 
 KAPPA = 7.0
 
@@ -72,35 +72,3 @@ def test_a_difference_without_errors_is_found_whatever_the_penalty(drawn):
     for kappa in (1e-6, 7.0, 1e4):
         effect = SlopeFit(x, y, sign, torch.arange(5), None, kappa).differences().effect[:, 5]
         assert effect[0] == pytest.approx(1, abs=1e-2)
-
-
-def test_levels_of_strata_and_depth_are_taken_out():
-    generator = torch.Generator().manual_seed(0)
-    stratum, sign = torch.arange(60) % 3, torch.where(torch.arange(60) < 30, -1.0, 1.0).double()
-    basal = torch.randn(60, generator=generator, dtype=torch.float64)
-    group = 2 * stratum + (sign > 0)
-    level = torch.randn(6, 4, generator=generator, dtype=torch.float64)
-    slope = torch.randn(6, 4, generator=generator, dtype=torch.float64)
-    y = level[group] + slope[group] * basal[:, None]
-    sample = Sample(y[:, :2], y, torch.arange(2), torch.zeros(60, dtype=torch.long), stratum, None, basal)
-    x, y, weight = without_levels(sample, sign)
-    assert x.abs().max() < 1e-12 and y.abs().max() < 1e-12 and (weight > 0).all()
-
-
-def test_types_weigh_as_much_in_both_conditions_and_nothing_where_they_lack_one():
-    cell_type = torch.tensor([0] * 10 + [1] * 6 + [2] * 3)
-    sign = torch.tensor([-1] * 2 + [1] * 8 + [-1] * 3 + [1] * 3 + [1] * 3)
-    weight = balance(cell_type, sign).square()
-    first = weight[:10]
-    assert float(first[:2].sum()) == pytest.approx(float(first[2:].sum())) == pytest.approx(2 * 2 * 8 / 10)
-    torch.testing.assert_close(weight[10:16], torch.ones(6, dtype=torch.float64))
-    assert (weight[16:] == 0).all()
-
-
-def test_shared_slopes_are_free_where_there_are_cells_for_them():
-    x = torch.randn(100, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    product = x.T @ x
-    assert free_penalty(product, 40) < 1e-3
-    penalty = free_penalty(product, 25)
-    values = torch.linalg.eigvalsh(product)
-    assert float((values / (values + penalty)).sum()) == pytest.approx(25, abs=0.01)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from grn.analysis.compare_conditions import Divisions
 from grn.analysis.differences import compare_cells
 from grn.errors import DataError
 from grn.messages import silent
@@ -188,39 +189,51 @@ def test_a_regulator_that_is_off_in_one_condition_has_no_slope_to_compare(make_p
     assert "R3" not in set(table["source"]) and "R3" in set(table["target"]) and "R2" in set(table["source"])
 
 
-def test_what_cannot_be_compared_is_one_sentence(make_planted):
-    planted = make_planted(0, cells=60)
-
-    def with_values(values, **options):
-        column = pd.Series(values, name="batch", dtype=object)
-        return compare_cells(planted.cells, column, permutations=5, **({"say": silent} | options))
-
-    three = np.tile(["x", "y", "z"], 20)
-    assert {"weight_y", "weight_z"} <= set(with_values(three, conditions=("y", "z")))
-    for values, conditions in (
-        (["x"] * 60, None),
-        (three, None),
-        (three, ("x", "w")),
-        (three, ("x", "x")),
-        ([None] * 60, None),
-        (["x"] * 10 + ["y"] * 50, None),
-    ):
-        with pytest.raises(DataError):
-            with_values(values, conditions=conditions)
-    lines: list[str] = []
-    with_values([np.nan] * 4 + ["x", "y"] * 28, say=lines.append)
-    assert lines[0] == "Left out: 4 cells with no value in 'batch'."
+def divisions(sign, donors=None, types=None, most=200):
+    sign = np.array(sign, dtype=np.int8)
+    types = np.zeros(len(sign), dtype=int) if types is None else np.array(types)
+    found = Divisions(sign, types, None if donors is None else np.array(donors))
+    return found, list(found.others(most, np.random.default_rng(0)))
 
 
-def test_the_same_seed_gives_the_same_table(make_planted):
-    planted = make_planted(1)
-    pd.testing.assert_frame_equal(compared(planted, seed=3), compared(planted, seed=3))
-    assert not compared(planted, seed=3)["p_value"].equals(compared(planted, seed=4)["p_value"])
+def test_cells_are_dealt_out_within_their_types():
+    generator = np.random.default_rng(4)
+    sign, types = generator.choice([-1, 1], 60), generator.integers(0, 3, 60)
+    found, others = divisions(sign, types=types, most=20)
+    assert found.number > 1e300 and len(others) == 20
+    for other in others:
+        assert (other != sign).any()
+        assert all(other[types == t].sum() == sign[types == t].sum() for t in range(3))
 
 
-def test_numbers_are_neither_conditions_nor_donors(make_planted):
-    planted = make_planted(0)
-    numbers = pd.Series(np.arange(len(planted.condition)) / 7, name="age")
-    for columns in ((numbers, None), (planted.condition, numbers)):
-        with pytest.raises(DataError, match="'age'"):
-            compare_cells(planted.cells, *columns, permutations=1, say=silent)
+def test_donors_with_one_condition_keep_together():
+    donors = np.repeat(np.arange(6), 5)
+    sign = np.where(donors < 3, -1, 1)
+    found, others = divisions(sign, donors)
+    assert found.number == 10 and len(others) == 9  # 20 choices of three of six, of which two each are mirror images
+    assert len({min(other.tobytes(), (-other).tobytes()) for other in [sign.astype(np.int8), *others]}) == 10
+    assert all(len(set(other[donors == d])) == 1 for other in others for d in range(6))
+    assert all((other > 0).sum() == 15 for other in others)
+    found, others = divisions([-1, 1, 1, 1], [0, 1, 2, 3])
+    assert found.number == 4 and len(others) == 3, "no division is a mirror image"
+    donors = np.repeat(np.arange(20), 2)
+    found, others = divisions(np.where(donors < 10, -1, 1), donors, most=30)
+    assert found.number == 92378 and len(others) == 30, "of many divisions, random ones"
+
+
+def test_donors_with_both_conditions_swap_them():
+    donors = np.repeat(np.arange(4), 6)
+    sign = np.tile([-1, -1, 1, 1, 1, 1], 4)
+    found, others = divisions(sign, donors)
+    assert found.number == 8 and len(others) == 7
+    for other in others:
+        assert all((other[donors == d] == sign[donors == d]).all() or (other[donors == d] == -sign[donors == d]).all()
+                   for d in range(4))  # fmt: skip
+
+
+def test_both_kinds_of_donors():
+    donors = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    sign = np.array([-1, 1, -1, 1, -1, -1, 1, 1])
+    found, others = divisions(sign, donors)
+    assert found.number == 4 and len(others) == 3
+    assert all(other[4] == other[5] and other[6] == other[7] and other[4] == -other[6] for other in others)

@@ -6,12 +6,10 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 import grn
-from grn.analysis.explain import log_odds
 from grn.cli.main import main
-from grn.errors import ConfigError, DataError, UserError
+from grn.errors import DataError
 
 TINY = {
     "regulation.members": 0,
@@ -56,15 +54,6 @@ def test_a_cell_is_explained_by_what_hiding_a_gene_changes(marked):
     assert table.loc[["g0", "g1"], "effect"].mean() < 0, "genes of a speak against b"
 
 
-def test_log_odds_do_not_depend_on_a_constant_in_the_logits():
-    logits, of_type = torch.tensor([[1.0, 2.0, -1.0]]), torch.tensor([True, True, False])
-    probabilities = logits.softmax(-1)[0]
-    expected = torch.log((probabilities[0] + probabilities[1]) / probabilities[2])
-    assert torch.allclose(log_odds(logits, of_type), expected) and torch.allclose(
-        log_odds(logits + 7, of_type), expected
-    )
-
-
 def test_the_command_writes_a_table_and_a_picture(marked, tmp_path, capsys, monkeypatch):
     adata, run = marked
     monkeypatch.chdir(tmp_path)
@@ -76,28 +65,16 @@ def test_the_command_writes_a_table_and_a_picture(marked, tmp_path, capsys, monk
     assert main([*command, "--output", "a.png"]) == 0 and (tmp_path / "a.png").stat().st_size > 1000
     assert main([*command[:3], "--cell-type", "d"]) == 2
     assert "'d'" in capsys.readouterr().err
+    axes = grn.plots.cell_type_genes(grn.explain(adata, run, cells=2, quiet=True), "b", top=3, show=False)
+    assert next(text.get_text() for text in axes.get_yticklabels()) in ("g2", "g3") and 3 < len(axes.patches) <= 6
 
 
 def test_a_cell_without_counts_is_not_explained(marked):
     adata, run = marked
     emptied = adata.copy()
     emptied.X[:2] = 0
-    with pytest.raises(DataError, match="'cell1' has none of the model's genes"):
-        grn.explain(emptied, run, cell="cell1", quiet=True)
+    for cell in ("cell1", "cell150"):
+        with pytest.raises(DataError, match=cell):
+            grn.explain(emptied, run, cell=cell, quiet=True)
     table = grn.explain(emptied, run, quiet=True, cells=1000)
     assert table.groupby("cell_type")["cells"].first().sum() == len(adata) - 2
-
-
-def test_mistakes_are_sentences(marked):
-    adata, run = marked
-    with pytest.raises(DataError, match="cell150"):
-        grn.explain(adata, run, cell="cell150", quiet=True)
-    with pytest.raises(ConfigError) as caught:
-        grn.explain(adata, run, cell_type="d", quiet=True)
-    assert caught.value.field == "cell_type"
-    table = grn.explain(adata, run, cells=2, quiet=True)
-    with pytest.raises(UserError, match="has 3 cell types; give cell_type"):
-        grn.plots.cell_type_genes(table, show=False)
-    axes = grn.plots.cell_type_genes(table, "b", top=3, show=False)
-    assert next(text.get_text() for text in axes.get_yticklabels()) in ("g2", "g3")
-    assert 3 < len(axes.patches) <= 6 and "b" in axes.get_title(loc="left") + axes.get_title()

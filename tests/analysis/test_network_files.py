@@ -1,7 +1,8 @@
-"""Networks as every tool writes them, and files that hold no network."""
+"""Networks and references as every tool writes them, and files that hold none."""
 
-import errno
 import gzip
+import os
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,9 +10,8 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
-from grn.analysis.network_files import open_network_file
+from grn.analysis.network_files import open_network_file, open_reference_file
 from grn.errors import DataError
-from grn.networks.signed_network import edge_list, open_network
 
 EDGES = pd.DataFrame({"source": ["NA", "nan"], "target": ["x", "NA"], "weight": [0.5, -2.0]})
 TEXTS = {
@@ -38,97 +38,23 @@ TEXTS = {
 }
 
 
+ODD = {
+    "numbers as names.csv": ("1,2,0.5\n0,1,3\n", [["1", "2", 0.5], ["0", "1", 3.0]]),
+    "row names.tsv": ("source\ttarget\tweight\na.1\tA\tx\t1\na.2\tA\ty\t2\n", [["A", "x", 1.0], ["A", "y", 2.0]]),
+    "an empty cell.tsv": ("source\tmode\ttarget\tweight\nA\t\tB\t1\n", [["A", "B", 1.0]]),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_names_are_read_as_they_are_written(name, tmp_path):
+    (tmp_path / name).write_text(ODD[name][0])
+    assert open_network_file(tmp_path / name).edges.to_numpy().tolist() == ODD[name][1]
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_text_tables_of_every_tool_are_read(name, tmp_path):
     (tmp_path / name).write_bytes(TEXTS[name].encode())
     pd.testing.assert_frame_equal(open_network_file(tmp_path / name).edges, EDGES)
-
-
-def test_genes_that_are_named_by_numbers_are_not_read_as_a_header(tmp_path):
-    (tmp_path / "bare.csv").write_text("1,2,0.5\n0,1,3\n")
-    assert open_network_file(tmp_path / "bare.csv").edges.to_numpy().tolist() == [["1", "2", 0.5], ["0", "1", 3.0]]
-
-
-def test_row_names_of_r_are_not_read_as_genes(tmp_path):
-    (tmp_path / "named.tsv").write_text("source\ttarget\tweight\na.1\tA\tx\t1\na.2\tA\ty\t2\n")
-    assert open_network_file(tmp_path / "named.tsv").edges.to_numpy().tolist() == [["A", "x", 1.0], ["A", "y", 2.0]]
-
-
-def test_an_empty_cell_between_tabs_stays_empty(tmp_path):
-    (tmp_path / "gap.tsv").write_text("source\tmode\ttarget\tweight\nA\t\tB\t1\n")
-    assert open_network_file(tmp_path / "gap.tsv").edges.to_numpy().tolist() == [["A", "B", 1.0]]
-
-
-@pytest.mark.parametrize("problem", [MemoryError("9 TiB"), PermissionError(errno.EACCES, "Permission denied")])
-@pytest.mark.parametrize(("name", "reader"), [("a.h5ad", "anndata.read_h5ad"), ("a.parquet", "pandas.read_parquet")])
-def test_what_the_machine_refuses_is_not_reported_as_damage(name, reader, problem, tmp_path, monkeypatch):
-    def refuse(path, **options):
-        raise problem
-
-    (tmp_path / name).touch()
-    monkeypatch.setattr(reader, refuse)
-    with pytest.raises(type(problem)):
-        open_network_file(tmp_path / name)
-
-
-def test_compressed_tables_are_read(tmp_path):
-    path = tmp_path / "adjacencies.tsv.gz"
-    path.write_bytes(gzip.compress(TEXTS["grnboost.tsv"].encode()))
-    pd.testing.assert_frame_equal(open_network_file(path).edges, EDGES)
-
-
-def damaged(compressed: bytes) -> dict[str, bytes]:
-    flipped = bytearray(compressed)
-    flipped[len(flipped) // 2] ^= 0xFF
-    checksum = bytearray(compressed)
-    checksum[-6] ^= 0xFF
-    return {
-        "truncated": compressed[: len(compressed) // 2],
-        "flipped": bytes(flipped),
-        "checksum": bytes(checksum),
-    }
-
-
-@pytest.mark.parametrize("rows", [3, 20_000], ids=["in the first line", "later"])
-@pytest.mark.parametrize("how", ["truncated", "flipped", "checksum"])
-def test_a_damaged_gz_is_refused_in_one_sentence(how, rows, tmp_path):
-    numbers = np.random.default_rng(0).random(rows)
-    text = "\n".join(["TF,target,importance", *(f"R{row},G{row},{weight}" for row, weight in enumerate(numbers))])
-    path = tmp_path / "adjacencies.csv.gz"
-    path.write_bytes(damaged(gzip.compress(text.encode()))[how])
-    with pytest.raises(DataError, match="damaged") as caught:
-        open_network_file(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_parquet_and_run_folders_keep_the_confidence(tmp_path):
-    edges = EDGES.assign(confidence=[1.0, 0.5])
-    edges.to_parquet(tmp_path / "edges.parquet", index=False)
-    for path in (tmp_path / "edges.parquet", tmp_path):
-        pd.testing.assert_frame_equal(open_network_file(path).edges, edges)
-
-
-def test_a_run_s_network_and_edges_are_one(tiny_run):
-    from_edges, from_network = open_network_file(tiny_run), open_network_file(tiny_run / "network.h5ad")
-    as_pairs = [
-        {(edge.source, edge.target): edge.weight for edge in file.edges.itertuples() if edge.source != edge.target}
-        for file in (from_edges, from_network)
-    ]
-    assert as_pairs[0] == pytest.approx(as_pairs[1])
-    assert set(from_edges.genes) == set(from_network.genes)
-
-
-def test_a_run_s_networks_of_cell_types_are_those_of_its_h5ad(tiny_run, tmp_path):
-    known = open_network(tiny_run / "network.h5ad")
-    for path in (tiny_run, tiny_run / "edges.parquet", tiny_run / "network.h5ad"):
-        network = open_network_file(path)
-        by_type = network.read_types()
-        assert list(by_type) == list(known.by_type) and len(by_type) > 1
-        for label, weights in known.by_type.items():
-            assert by_type[label]["weight"].tolist() == edge_list(weights, known.genes)["weight"].tolist()
-        label = list(by_type)[1]
-        assert network.of_type(label).edges.equals(by_type[label])
-        assert network.of_type(label).genes.equals(network.genes) and network.of_type(label).of_run == network.of_run
 
 
 @pytest.mark.parametrize("name", ["edges_by_type.parquet", "table.csv"])
@@ -144,14 +70,6 @@ def test_a_column_cell_type_gives_each_type_its_network(name, tmp_path):
     if name.endswith("parquet"):  # a folder with both files
         table.drop(columns="cell_type").to_parquet(tmp_path / "edges.parquet", index=False)
         assert open_network_file(tmp_path).read_types().keys() == by_type.keys()
-
-
-def test_networks_without_types_say_so(tmp_path):
-    EDGES.to_csv(tmp_path / "network.csv", index=False)
-    network = open_network_file(tmp_path / "network.csv")
-    assert network.read_types() == {}
-    with pytest.raises(DataError, match="has no cell type 'a'"):
-        network.of_type("a")
 
 
 def test_in_an_h5ad_rows_are_targets(tmp_path):
@@ -170,7 +88,6 @@ def test_in_an_h5ad_rows_are_targets(tmp_path):
     ("name", "text"),
     [
         ("empty.csv", ""),
-        ("header.csv", "source,target,weight\n"),
         ("list.txt", "SOX2\nPAX6\n"),
         ("other.csv", "a,b,c\nx,y,z\n"),
         ("words.csv", "source,target,weight\nA,B,1\nA,C,high\n"),
@@ -178,9 +95,7 @@ def test_in_an_h5ad_rows_are_targets(tmp_path):
         ("inf.csv", "source,target,weight\nA,B,-inf\n"),
         ("gap.csv", "source,target,weight\n,B,1\n"),
         ("ragged.csv", "source,target,weight\nA,B,1\nA,B,1,2,3\n"),
-        ("longer.csv", "source,target,weight\nA,B,1\n\nA,B,1,2\n"),
         ("shifted.csv", "TF,target,importance\nR6,R8,R9,0.77\n"),
-        ("again.csv", "TF,target,importance\nR6,R8,R9,1\nR9,R4,G9,2\n"),
         ("repeated.csv", "source,target,weight\nA,B,1,2\nA,C,1,2\n"),
         ("quote.csv", 'source,target,weight\nA,B,1\n"A,B,1\nA,C,1\n'),
         ("long quote.csv", 'source,target,weight\n"A,B,1\n' + "A,C,1\n" * 40_000),
@@ -199,12 +114,105 @@ def test_a_file_without_a_network_is_refused_in_one_sentence(name, text, tmp_pat
     assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_paths_without_a_network_are_refused_with_what_they_hold(tmp_path):
-    (tmp_path / "edges.csv").touch()
-    with pytest.raises(DataError, match=r"edge\.csv does not exist; did you mean \S*edges\.csv\?"):
-        open_network_file(tmp_path / "edge.csv")
-    with pytest.raises(DataError, match=r"a folder without edges\.parquet"):
-        open_network_file(tmp_path)
-    AnnData(np.zeros((1, 2), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
-    with pytest.raises(DataError, match=r"varp\['grn'\] is missing"):
-        open_network_file(tmp_path / "cells.h5ad")
+SIGNED = {("NA", "x"): 1, ("nan", "x"): -1, ("NA", "y"): 0}
+REFERENCES = {
+    "TRRUST": "NA\tx\tActivation\t1;2\nnan\tx\tRepression\t3\nNA\ty\tUnknown\t4\n",
+    "numbered.TRRUST": "0\t1\t2\t3\nNA\tx\tActivation\t1;2\nnan\tx\tRepression\t3\nNA\ty\tUnknown\t4\n",
+    "spaced.TRRUST": "NA, x, Activation, 1\nnan, x, Repression, 3\nNA, y, Unknown, 4\n",
+    "headed.TRRUST": "TF\tTarget\tRegulation\nNA\tx\tActivation\nnan\tx\tRepression\nNA\ty\tUnknown\n",
+    "decoupler": "source,target,weight\nNA,x,1\nnan,x,-0.5\nNA,y,0\n",
+    "old.decoupler": "source,confidence,target,mor\nNA,A,x,1\nnan,A,x,-1\nNA,A,y,0\n",
+    "BEELINE": "Gene1,Gene2,Type\nNA,x,+\nnan,x,-\nNA,y,\n",
+    "floats.BEELINE": "Gene1,Gene2,Type\nNA,x,1.0\nnan,x,-1.0\nNA,y,0.0\n",
+    "planted": "source,target,sign\nNA,x,1\nnan,x,-1\nNA,y,0\n",
+}
+
+
+def signs(edges):
+    return {(edge.source, edge.target): edge.sign for edge in edges.itertuples()}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_signed_references_of_every_format_are_read(name, tmp_path):
+    (tmp_path / "reference.txt").write_text(REFERENCES[name])
+    found = open_reference_file(tmp_path / "reference.txt")
+    assert signs(found.edges) == SIGNED
+    assert found.format == name.split(".")[-1]
+    assert found.curated == (found.format in {"TRRUST", "decoupler"})
+
+
+@pytest.mark.parametrize("unknown", [None, float("nan"), 0.0])
+def test_signs_of_a_parquet_file(unknown, tmp_path):
+    table = pd.DataFrame({"source": ["NA", "nan", "NA"], "target": ["x", "x", "y"], "sign": [1.0, -1.0, unknown]})
+    table.to_parquet(tmp_path / "truth.parquet")
+    assert signs(open_reference_file(tmp_path / "truth.parquet").edges) == SIGNED
+    table.assign(sign=unknown).to_parquet(tmp_path / "truth.parquet")
+    assert set(open_reference_file(tmp_path / "truth.parquet").edges["sign"]) == {0}
+
+
+def test_both_signs_make_none_and_a_known_sign_outweighs_an_unknown(tmp_path):
+    rows = ["A,B,+", "A,B,-", "A,C,?", "A,C,-", "A,A,-", "A,A,+", "B,C,+", "B,C,+"]
+    (tmp_path / "reference.csv").write_text("\n".join(["Gene1,Gene2,Type", *rows]))
+    found = open_reference_file(tmp_path / "reference.csv")
+    assert signs(found.edges) == {("A", "B"): 0, ("A", "C"): -1, ("B", "C"): 1}
+    assert found.conflicts == 1
+
+
+@pytest.mark.parametrize("place", [None, 0.5, -6], ids=["truncated", "flipped", "checksum"])
+def test_a_damaged_gz_is_refused(place, tmp_path):
+    numbers = np.random.default_rng(0).random(20_000)
+    text = "\n".join(["TF,target,importance", *(f"R{row},G{row},{weight}" for row, weight in enumerate(numbers))])
+    content = bytearray(gzip.compress(text.encode()))
+    if place is None:
+        del content[len(content) // 2 :]
+    else:
+        content[place if place < 0 else len(content) // 2] ^= 0xFF
+    (tmp_path / "adjacencies.csv.gz").write_bytes(content)
+    with pytest.raises(DataError, match="damaged"):
+        open_network_file(tmp_path / "adjacencies.csv.gz")
+
+
+def test_a_column_cell_type_gives_each_type_its_edges(tmp_path):
+    rows = ["A,B,1,NA", "A,B,-1,CD4/8 T", "A,C,1,NA", "A,A,1,NA", "A,C,1,NA"]
+    (tmp_path / "truth.csv").write_text("\n".join(["source,target,sign,cell_type", *rows]))
+    found = open_reference_file(tmp_path / "truth.csv")
+    assert {label: signs(edges) for label, edges in found.by_type.items()} == {
+        "NA": {("A", "B"): 1, ("A", "C"): 1},
+        "CD4/8 T": {("A", "B"): -1},
+    }
+    assert signs(found.edges) == {("A", "B"): 0, ("A", "C"): 1} and found.conflicts == 1
+    pd.read_csv(tmp_path / "truth.csv").drop(columns="cell_type").to_csv(tmp_path / "untyped.csv", index=False)
+    assert open_reference_file(tmp_path / "untyped.csv").by_type == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "source,target,sign,cell_type\nA,B,1,T\nA,C,1,\n",
+        "a,b\nx,y\n",
+        "Gene1,Gene2,Type\nA,B,+\nA,C,up\n",
+        "source,target,weight\nA,B,high\n",
+        "source,target,sign\nA,B,0.5\n",
+        "Gene1,Gene2\nR1,G17,+\n",
+    ],
+)
+def test_a_file_without_a_reference_is_refused_in_one_sentence(text, tmp_path):
+    (tmp_path / "reference.csv").write_text(text)
+    with pytest.raises(DataError) as caught:
+        open_reference_file(tmp_path / "reference.csv")
+    assert "reference.csv" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif("GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set")
+@pytest.mark.parametrize(
+    ("name", "form", "counts"),
+    [
+        ("trrust_human.tsv", "TRRUST", {0: 3765, 1: 2927, -1: 1711}),
+        ("sergio_ds1_network.csv", "BEELINE", {1: 179, -1: 79}),
+        ("mdc/STRING_network.csv", "unsigned", {0: 4815}),
+    ],
+)
+def test_published_references(name, form, counts):
+    found = open_reference_file(Path(os.environ["GRN_BENCHMARK_DATA"]) / name)
+    assert (found.format, pd.Series(found.edges["sign"]).value_counts().to_dict()) == (form, counts)

@@ -94,14 +94,6 @@ def test_tables_layers_and_shifts_agree(run, cells):
     assert found.uns["grn_perturb"]["perturbation"] == "knock-out of R1"
 
 
-def test_the_file_reads_back_equal(run, cells, tmp_path):
-    found = grn.perturb(run, overexpress="R2", data=cells)
-    found.write_h5ad(tmp_path / "found.h5ad")
-    again = anndata.read_h5ad(tmp_path / "found.h5ad")
-    np.testing.assert_array_equal(again.layers["grn_change"], found.layers["grn_change"])
-    assert again.var.equals(found.var) and list(again.uns["grn_perturb"]["overexpress"]) == ["R2"]
-
-
 def test_a_screen_finds_the_regulator_in_which_two_types_differ(run, cells):
     found = grn.screen(run, "high", "low", data=cells, quiet=True).set_index("gene")
     assert found.index[0] == "R1" and found.loc["R1", "towards"] > 0.3
@@ -116,14 +108,10 @@ def test_a_screen_finds_the_regulator_in_which_two_types_differ(run, cells):
     "options",
     [
         {},
-        {"knockout": "R1, R2"},
         {"knockout": "R1a"},
         {"knockout": "G1"},
         {"knockout": "R1", "cell_type": "lo"},
         {"knockout": "R1", "where": {"half": "c"}},
-        {"knockout": "R1", "where": {"halves": "a"}},
-        {"knockout": "R1", "steps": 0},
-        {"knockdown": "R1", "remaining": 2},
         {"knockout": "R1", "basis": "X_umap"},
     ],
 )
@@ -131,9 +119,6 @@ def test_what_cannot_be_is_one_sentence(run, cells, options):
     with pytest.raises((DataError, ConfigError)) as refused:
         grn.perturb(run, data=cells, **options)
     assert "\n" not in str(refused.value)
-
-
-def test_a_screen_is_from_one_type_to_another(run, cells):
     with pytest.raises(DataError, match="name two that differ"):
         grn.screen(run, "low", "low", data=cells)
 

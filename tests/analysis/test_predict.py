@@ -1,4 +1,4 @@
-"""Predictions written into a copy of the cells."""
+"""Predictions written into a copy of the cells, and a model that is exported predicts the same."""
 
 import shutil
 
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from scipy import sparse
 
 import grn
@@ -17,8 +18,10 @@ from grn.bags import Bags
 from grn.cells.load import cells_for_vocabulary, load_cells
 from grn.cells.readers import matrix
 from grn.cells.readers.registry import open_source, source_in_file
+from grn.cells.simulated import simulate
+from grn.cli.main import main
 from grn.config.files import load_config
-from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
+from grn.errors import DataError, RunFolderError, VocabularyMismatch
 from grn.io import h5ad as disk
 from grn.io.h5ad import write_anndata
 from grn.model.saved import TrainedModel
@@ -66,7 +69,13 @@ def saved(model, tmp_path, adata, classes=(), property_key=None):
 
 def test_predictions_on_the_training_data_are_the_model_s_own(tiny_run, data, tmp_path):
     """From the training run's own multiplicities, in one dense batch, to the last digits of float32."""
+    before, simulated = data.read_bytes(), anndata.read_h5ad(data)
     found, _ = write_predictions(tiny_run, data, tmp_path / "out.h5ad")
+    assert data.read_bytes() == before and (found.X != simulated.X).nnz == 0
+    assert found.obs["cell_type"].tolist() == simulated.obs["cell_type"].tolist()
+    assert found.uns["truth"].equals(simulated.uns["truth"])
+    inside, _ = write_predictions(tiny_run / "model", data, tmp_path / "inside.h5ad")
+    np.testing.assert_array_equal(inside.obsm["X_grn"], found.obsm["X_grn"])
     trained = TrainedModel.load(tiny_run)
     cells, _ = load_cells(load_config(tiny_run / "config.yaml").data)
     dense = torch.from_numpy(cells.multiplicity.toarray())
@@ -79,25 +88,6 @@ def test_predictions_on_the_training_data_are_the_model_s_own(tiny_run, data, tm
     assert found.obs["grn_cell_type"].tolist() == named
     np.testing.assert_allclose(found.obs["grn_cell_type_confidence"], probabilities.max(1), rtol=1e-4)
     assert probabilities.std(0).min() > 100 * 1e-6, "the cells differ by more than the tolerance"
-
-
-def test_what_was_in_the_data_stays(tiny_run, simulated, data, tmp_path):
-    before = data.read_bytes()
-    found, _ = write_predictions(tiny_run, data, tmp_path / "out.h5ad")
-    assert data.read_bytes() == before
-    assert (found.X != simulated.X).nnz == 0
-    assert found.obs["cell_type"].tolist() == simulated.obs["cell_type"].tolist()
-    assert found.obs_names.tolist() == simulated.obs_names.tolist()
-    assert found.uns["truth"].equals(simulated.uns["truth"])
-
-
-def test_the_model_folder_alone_gives_the_same(tiny_run, data, tmp_path):
-    whole, _ = write_predictions(tiny_run, data, tmp_path / "whole.h5ad")
-    inside, _ = write_predictions(tiny_run / "model", data, tmp_path / "inside.h5ad")
-    shutil.copytree(tiny_run / "model", tmp_path / "copied")
-    copied, _ = write_predictions(tmp_path / "copied", data, tmp_path / "copied.h5ad")
-    for other in (inside, copied):
-        np.testing.assert_array_equal(other.obsm["X_grn"], whole.obsm["X_grn"])
 
 
 def test_order_and_number_of_genes_do_not_matter(tiny_run, simulated, data, tmp_path):
@@ -138,30 +128,16 @@ def test_counts_and_gene_names_may_be_elsewhere(tiny_run, simulated, data, tmp_p
     found, messages = write_predictions(tiny_run, moved, tmp_path / "out.h5ad", counts="layer:umi", gene_key="symbol")
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
     assert "layer 'umi'" in messages.text
-    with pytest.raises(DataError, match="layer:umi"):
-        write_predictions(tiny_run, moved, tmp_path / "no.h5ad", gene_key="symbol")
-    with pytest.raises(VocabularyMismatch, match=r"Ensembl ids, 'ENSG0.*symbol"):
-        write_predictions(tiny_run, moved, tmp_path / "no.h5ad", counts="layer:umi")
+    for options, error in (({"gene_key": "symbol"}, DataError), ({"counts": "layer:umi"}, VocabularyMismatch)):
+        with pytest.raises(error):
+            write_predictions(tiny_run, moved, tmp_path / "no.h5ad", **options)
     assert not (tmp_path / "no.h5ad").exists()
-
-
-def test_text_is_read_in_the_orientation_that_is_given(tiny_run, simulated, data, tmp_path):
-    """By --orientation, else as in training; a model copied out of its run knows neither."""
-    expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
     text = tmp_path / "cells.csv"
-    simulated.to_df().T.to_csv(text)
+    anndata.read_h5ad(data).to_df().T.to_csv(text)
     with pytest.raises(DataError, match=r"cells\.csv is a text file"):
         write_predictions(tiny_run, text, tmp_path / "no.h5ad")
-    found, _ = write_predictions(tiny_run, text, tmp_path / "out.h5ad", orientation="genes_by_cells")
+    found, _ = write_predictions(tiny_run, text, tmp_path / "text.h5ad", orientation="genes_by_cells")
     np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
-    shutil.copytree(tiny_run, tmp_path / "run")
-    config = (tiny_run / "config.yaml").read_text().replace("orientation: null", "orientation: genes_by_cells")
-    (tmp_path / "run" / "config.yaml").write_text(config)
-    found, _ = write_predictions(tmp_path / "run", text, tmp_path / "as_in_training.h5ad")
-    np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
-    write_predictions(
-        tmp_path / "run", data, tmp_path / "from_h5ad.h5ad"
-    )  # which needs none, whatever the training data were
 
 
 def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
@@ -181,28 +157,6 @@ def test_the_run_s_own_configuration_is_the_default(tiny_run, tmp_path):
     assert data_config(trained, tmp_path / "run" / "another", tmp_path / "new.h5ad").counts == "X"
 
 
-def test_the_kind_of_values_is_the_model_s_own(make_model, simulated, tmp_path):
-    """A model of expression values reads data that no counts could be."""
-    model = make_model(16, dtype=torch.float32, property=False)
-    genes, classes = tuple(simulated.var_names), ("x", "y", "z")
-    trained = TrainedModel(model, genes, classes, "expression", "log1p", None, None, ALL, EVEN)
-    trained.save(tmp_path / "model")
-    simulated.X = simulated.X * 0.37
-    simulated.write_h5ad(tmp_path / "cells.h5ad")
-    found, _ = write_predictions(tmp_path / "model", tmp_path / "cells.h5ad", tmp_path / "out.h5ad")
-    with torch.no_grad():
-        expected = model(Bags(torch.arange(16), torch.from_numpy(simulated.X.toarray()).float()))
-    np.testing.assert_allclose(found.obsm["X_grn"], expected.cell.numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_a_model_without_cell_types_says_so_and_writes_the_rest(make_model, simulated, data, tmp_path):
-    model = saved(make_model(16, classes=0, property=False, dtype=torch.float32), tmp_path, simulated)
-    found, messages = write_predictions(model, data, tmp_path / "out.h5ad")
-    assert "No cell types are predicted" in messages.text
-    assert set(found.obs) == {"cell_type"} and set(found.obsm) == {"X_grn"}
-    assert set(found.uns["grn"]) == {"model_hash"}
-
-
 def test_a_property_is_written_in_its_unit(make_model, simulated, data, tmp_path):
     model = saved(make_model(16, dtype=torch.float32), tmp_path, simulated, ("x", "y", "a/b"), "age/years")
     found, _ = write_predictions(model, data, tmp_path / "out.h5ad")
@@ -214,20 +168,6 @@ def test_a_property_is_written_in_its_unit(make_model, simulated, data, tmp_path
     assert list(found.uns["grn"]["classes"]) == ["x", "y", "a/b"]
 
 
-def test_earlier_predictions_are_replaced_in_the_copy_with_a_message(tiny_run, data, tmp_path):
-    write_predictions(tiny_run, data, tmp_path / "first.h5ad")
-    first = anndata.read_h5ad(tmp_path / "first.h5ad")
-    first.obsm["X_grn"][:] = 0
-    first.write_h5ad(tmp_path / "first.h5ad")
-    second, messages = write_predictions(tiny_run, tmp_path / "first.h5ad", tmp_path / "second.h5ad")
-    assert (second.obsm["X_grn"] != 0).any()
-    (line,) = [line for line in messages if "new values" in line]
-    assert "obs['grn_cell_type'], obs['grn_cell_type_confidence'], obsm['X_grn']" in line
-    assert (anndata.read_h5ad(tmp_path / "first.h5ad").obsm["X_grn"] == 0).all()
-    _, messages = write_predictions(tiny_run, tmp_path / "first.h5ad", tmp_path / "third.h5ad", key_added="other")
-    assert "new values" not in messages.text
-
-
 def test_no_file_is_overwritten(tiny_run, data, tmp_path):
     (tmp_path / "mine.h5ad").write_text("mine")
     for output in (data, tmp_path / "mine.h5ad"):
@@ -235,26 +175,6 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
         with pytest.raises(RunFolderError, match="already exists and is not overwritten"):
             write_predictions(tiny_run, data, output)
         assert output.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "sentence"),
-    [
-        ({"model": "nowhere"}, RunFolderError, "nowhere does not exist"),
-        ({"data": "cell.h5ad"}, DataError, r"cell\.h5ad does not exist; did you mean \S*cells\.h5ad\?"),
-        ({"output": "out.csv"}, ConfigError, r"\.h5ad"),
-        ({"counts": "umi"}, ConfigError, "umi"),
-        ({"gene_key": "symbol"}, DataError, "'symbol'"),
-    ],
-)
-def test_mistakes_are_one_sentence_and_write_nothing(tiny_run, data, tmp_path, changes, error, sentence):
-    paths = {"model": tiny_run, "data": data, "output": tmp_path / "out.h5ad"}
-    paths |= {name: tmp_path / value for name, value in changes.items() if name in paths}
-    options = {name: value for name, value in changes.items() if name not in paths}
-    with pytest.raises(error, match=sentence) as caught:
-        write_predictions(*paths.values(), **options)
-    assert "\n" not in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]
 
 
 def in_pieces(monkeypatch):
@@ -376,9 +296,21 @@ def test_damage_in_a_matrix_that_is_only_copied_is_refused(tiny_run, simulated, 
     assert [path.name for path in tmp_path.iterdir()] == ["cells.h5ad"]
 
 
-def test_a_file_of_an_old_anndata_is_read_whole(tiny_run, data, tmp_path):
-    expected, _ = write_predictions(tiny_run, data, tmp_path / "expected.h5ad")
-    with h5py.File(data, "r+") as file:
-        del file.attrs["encoding-type"], file.attrs["encoding-version"]
-    found, _ = write_predictions(tiny_run, data, tmp_path / "out.h5ad")
-    np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
+def test_the_exported_folder_loads_and_predicts_as_the_run_and_has_a_card(tiny_run, tmp_path, capsys):
+    folder = tmp_path / "blood"
+    assert main(["export", str(tiny_run), "--format", "huggingface", "--output", str(folder)]) == 0
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["README.md", "card.json", "config.yaml", "labels.json", "model.safetensors", "vocabulary.txt"]
+    run = grn.load(tiny_run)
+    adata = simulate(run.config.data.simulated)
+    own, exported = (grn.predict(adata, each, copy=True, quiet=True) for each in (run, grn.load(folder)))
+    np.testing.assert_array_equal(own.obsm["grn_probabilities"], exported.obsm["grn_probabilities"])
+
+    head, text = (folder / "README.md").read_text().split("---\n", 2)[1:]
+    assert yaml.safe_load(head)["library_name"] == "grn"
+    assert f"| accuracy of the cell types | {run.metrics['accuracy']:.3f} |" in text
+    assert all(f"- {name}\n" in text for name in run.cell_types) and own.uns["grn"]["model_hash"] in text
+    assert main(["export", str(tiny_run), "--format", "huggingface", "--output", str(folder)]) == 2
+    command = ["export", str(tiny_run), "--format", "huggingface", "--output", str(tmp_path / "b"), "--top-k", "3"]
+    assert main(command) == 2 and not (tmp_path / "b").exists()
+    assert "--top-k" in capsys.readouterr().err

@@ -15,12 +15,10 @@ from scipy import sparse
 
 from grn.analysis.report import CONFIDENCE, READOUT, write_report
 from grn.analysis.summary import (
-    class_rows,
     edge_columns,
     edge_rows,
     edges_json,
     is_composition,
-    score_rows,
     strongest_of_targets,
 )
 from grn.config.schema import Config, NetworkConfig
@@ -113,18 +111,10 @@ def test_the_page_needs_nothing_else(tmp_path):
     page = report(tmp_path)
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "http" not in page and "@import" not in page and "url(" not in page
+    links = re.findall(r'href="#([^"]*)"', page)
+    assert links and links == re.findall(r'<h2 id="([^"]*)"', page)
     images = re.findall(r'src="data:image/png;base64,([^"]*)"', page)
     assert [base64.b64decode(image) for image in images] == [DOT, DOT]
-
-
-def test_attention_weights_are_called_regulations_where_the_regulation_layer_is(tmp_path):
-    assert "up-regulations" in report(tmp_path / "jacobian")
-    page = html.unescape(report(tmp_path / "layer", readout="attention"))
-    assert "up-regulations" in page and "no sign claimed" not in page
-    assert "whose sign is fixed by construction" in page and "weighed by gain * amount" in page
-    page = html.unescape(report(tmp_path / "blocks", readout="attention", layer=False))
-    assert "up-regulations" not in page and "no sign claimed" in page
-    assert "there is no regulation layer" in page and "fixed by construction" not in page
 
 
 @pytest.mark.parametrize("readout", get_args(NetworkConfig.model_fields["readout"].annotation))
@@ -132,28 +122,10 @@ def test_the_page_says_what_weight_and_confidence_of_each_read_out_are(tmp_path,
     page = html.unescape(report(tmp_path, readout=readout))
     assert READOUT[readout] in page
     assert page.count(f"Confidence: {CONFIDENCE[readout]}") == 2, "beside the filters and the evidence"
-    assert ("the sign is right" in CONFIDENCE[readout]) == (readout == "effect")
-
-
-def test_without_labels_there_are_no_cell_types(tmp_path):
-    page = report(tmp_path, labelled=False)
-    assert ["R2 of masked multiplicities", "0.250"] in rows(page)
-    assert ["cell type", "F1", "test cells"] not in rows(page)
-    assert "Cell types</h2>" not in page
-
-
-def test_every_link_has_its_place(tmp_path):
-    page = report(tmp_path)
-    links = re.findall(r'href="#([^"]*)"', page)
-    assert links and links == re.findall(r'<h2 id="([^"]*)"', page)
-
-
-def test_rows_for_the_terminal():
-    assert score_rows({"accuracy": 0.5, "r2": float("nan"), "loss": 1.0}) == [("accuracy", 0.5)]
-    assert class_rows(pd.DataFrame()) == []
-    edges = pd.DataFrame({"source": ["A"], "target": ["x"], "weight": [-0.5], "confidence": [1.0]})
-    assert list(edge_rows(edges)) == [("A", "x", "-0.500", "1.00")]
-    assert list(edge_rows(edges.drop(columns="confidence"))) == [("A", "x", "-0.500")]
+    assert ("the sign is right" in CONFIDENCE[readout]) == (readout == "effect") and "up-regulations" in page
+    if readout == "attention":
+        page = html.unescape(report(tmp_path / "blocks", readout="attention", layer=False))
+        assert "up-regulations" not in page and "no sign claimed" in page and "fixed by construction" not in page
 
 
 APART = {
@@ -165,11 +137,14 @@ APART = {
 
 
 def test_the_page_tells_within_from_between(tmp_path):
-    page = report(tmp_path, beside=APART)
+    table = pd.DataFrame({"source": ["R2"], "target": ["y"], "weight": [-0.25], "confidence": [0.875]})
+    table = table.assign(within=-0.25, between=0.75, q_value=0.002, cell_type=LABELS[0])
+    page = report(tmp_path, beside=APART, of_types=table)
     found = rows(page)
     assert ["regulator", "target", "weight", "within", "between", "confidence", "q", "note"] in found
     assert ["<b>R</b>", "x", "+0.900", "+0.300", "+0.90", "0.99", "0.01", ""] in found
     assert ["R2", "x", "+0.300", "+0.000", "-0.80", "0.55", "0.95", "composition"] in found
+    assert ["R2", "y", "-0.250", "-0.250", "+0.75", "0.88", "0.002", ""] in found
     assert ["all cells", "7"] in found and [LABELS[0], "5"] in found and [LABELS[1], "0"] in found
 
 
@@ -181,23 +156,8 @@ def test_edges_without_states_are_not_told_apart(tmp_path):
         not any("composition" in row for row in rows(page))
         and "within: what differences" not in page.split("Definition")[0]
     )
-    assert "no states were found" in page
-
-
-@pytest.mark.parametrize(("level_error", "sentence"), [(0.5, "levels follow their regulators"), (1.2, "do not count")])
-def test_the_page_says_which_states_there_are_and_what_their_levels_count(tmp_path, level_error, sentence):
-    page = html.unescape(report(tmp_path, level_error=level_error))
-    assert "2 states, the given labels" in page and LABELS[1] in page
-    assert sentence in page and f"error {level_error:.2f}" in page
-    assert ("do not follow" in page) == (level_error > 1)
-
-
-def test_the_edges_of_a_type_have_what_their_table_has(tmp_path):
-    table = pd.DataFrame({"source": ["R2"], "target": ["y"], "weight": [-0.25], "confidence": [0.875]})
-    table = table.assign(within=-0.25, between=0.75, q_value=0.002, cell_type=LABELS[0])
-    found = rows(report(tmp_path, of_types=table))
-    assert ["R2", "y", "-0.250", "-0.250", "+0.75", "0.88", "0.002", ""] in found
-    assert ["<b>R</b>", "x", "+1.800"] not in found
+    assert "no states were found" in page and "Cell types</h2>" not in page
+    assert ["R2 of masked multiplicities", "0.250"] in rows(page)
 
 
 @pytest.mark.parametrize(
@@ -225,17 +185,14 @@ def test_the_page_holds_the_edges_for_its_table_and_network(tmp_path):
     assert [data["q"][n] for n in overall] == [0.01, 0.9, 0.95] and [data["n"][n] for n in overall] == [0, 0, 1]
 
 
-def test_every_target_keeps_its_strongest_edges_of_each_sign():
-    weights = [0.9, -0.8, 0.7, 0.6, 0.5, -0.4, 0.0]
-    edges = pd.DataFrame({"source": [f"R{n}" for n in range(7)], "target": "x", "weight": weights})
-    assert strongest_of_targets(edges, 2)["weight"].tolist() == [0.9, -0.8, 0.7, -0.4]
-
-
 def test_the_edges_that_are_left_out_are_those_that_a_target_has_stronger_ones_than(monkeypatch):
     monkeypatch.setattr("grn.analysis.summary.MOST", 3)
     edges = pd.DataFrame(
         {"source": ["A", "B", "A", "B"], "target": ["x", "x", "y", "z"], "weight": [0.9, 0.8, 0.2, 0.1]}
     )
+    weights = [0.9, -0.8, 0.7, 0.6, 0.5, -0.4, 0.0]
+    table = pd.DataFrame({"source": [f"R{n}" for n in range(7)], "target": "x", "weight": weights})
+    assert strongest_of_targets(table, 2)["weight"].tolist() == [0.9, -0.8, 0.7, -0.4]
     text, count = edges_json(edges, edges.head(0).assign(cell_type=""), signed=True)
     data = json.loads(text)
     assert count == 3 and data["w"] == [0.9, 0.2, 0.1], "each target's strongest comes before a second one"

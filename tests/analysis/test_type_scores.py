@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grn.analysis.evaluate import evaluate
+from grn.analysis.comparison import TYPE_SCORES, TypedTruth, printed_type_rows, with_means
 from grn.analysis.network_files import reference_of_table
-from grn.analysis.type_scores import TYPE_SCORES, TypedTruth, printed_type_rows, with_means
 from grn.analysis.universe import make_universe
 
 # Regulators A and B, genes A to D: six pairs. AB acts everywhere, AC, AD and BD in some types, BC changes its sign.
@@ -58,14 +57,6 @@ def test_counted_by_hand(typed):
     assert found["changed_signs"] == 1
 
 
-def test_all_edges_together_are_the_union_with_unknown_signs():
-    reference = reference_of_table(TRUTH, "The reference")
-    signs = {(edge.source, edge.target): edge.sign for edge in reference.edges.itertuples()}
-    assert signs == {("A", "B"): 1, ("A", "C"): 1, ("A", "D"): 1, ("B", "C"): 0, ("B", "D"): -1}
-    assert reference.conflicts == 1 and list(reference.by_type) == ["a", "b", "c"]
-    assert [len(edges) for edges in reference.by_type.values()] == [4, 4, 2]
-
-
 def test_the_truth_of_each_type_is_perfect(typed):
     for label, own in typed.by_type.items():
         found = typed.score(label, own.edges.assign(weight=own.edges["sign"] * 2.0), signed=True)
@@ -95,11 +86,6 @@ def test_one_network_for_all_types_knows_nothing_of_their_edges():
     assert np.mean(found) == pytest.approx(0.5, abs=0.01)
 
 
-def test_a_weight_of_zero_or_none_is_a_wrong_sign(typed):
-    for network in (NETWORK[NETWORK["target"] != "C"], NETWORK.assign(weight=NETWORK["weight"].replace(-1.0, 0.0))):
-        assert typed.score("c", network, signed=True)["changed_signs"] == 0
-
-
 def test_without_signs_or_weights_or_edges_scores_are_undefined_and_never_an_exception(typed):
     unsigned = typed.score("a", NETWORK, signed=False)
     assert math.isnan(unsigned["sign_accuracy"]) and math.isnan(unsigned["changed_signs"])
@@ -107,17 +93,13 @@ def test_without_signs_or_weights_or_edges_scores_are_undefined_and_never_an_exc
     silent = typed.score("a", NETWORK[:0], signed=True)
     assert math.isnan(silent["early_precision_ratio"]) and silent["auprc_ratio"] == pytest.approx(1)
     assert (silent["specificity"], silent["sign_accuracy"]) == (0.5, 0)
+    for network in (NETWORK[NETWORK["target"] != "C"], NETWORK.assign(weight=NETWORK["weight"].replace(-1.0, 0.0))):
+        assert typed.score("c", network, signed=True)["changed_signs"] == 0
     within = make_universe(TRUTH, "reference", ["A", "C"])
     found = TypedTruth(within, {label: TRUTH[TRUTH["cell_type"] == label] for label in "abc"}).score(
         "b", NETWORK, signed=True
     )
     assert found["edges"] == 0 and all(math.isnan(found[name]) for name in TYPE_SCORES if name != "edges")
-
-
-def test_types_are_scored_on_the_pairs_of_all_edges(typed):
-    alone = TRUTH[TRUTH["cell_type"] == "c"]
-    wider = evaluate(NETWORK, alone, regulators="reference", permutations=0)
-    assert wider.universe.pairs == 4 and typed.by_type["c"].pairs == 6
 
 
 def test_means_leave_out_what_is_undefined(typed):
