@@ -17,6 +17,7 @@ from grn.bags import Bags
 from grn.cells.load import cells_for_vocabulary, load_cells
 from grn.cells.readers import matrix
 from grn.cells.readers.registry import open_source, source_in_file
+from grn.cli.main import main
 from grn.config.files import load_config
 from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
 from grn.io import h5ad as disk
@@ -232,9 +233,9 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
     (tmp_path / "mine.h5ad").write_text("mine")
     for output in (data, tmp_path / "mine.h5ad"):
         before = output.read_bytes()
-        with pytest.raises(RunFolderError, match="already exists and is not overwritten"):
-            write_predictions(tiny_run, data, output)
+        assert main(["predict", str(tiny_run), str(data), "--output", str(output)]) == 2
         assert output.read_bytes() == before
+    assert main(["predict", str(tiny_run), str(data), "--output", str(tmp_path / "out.csv")]) == 2
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,6 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
     [
         ({"model": "nowhere"}, RunFolderError, "nowhere does not exist"),
         ({"data": "cell.h5ad"}, DataError, r"cell\.h5ad does not exist; did you mean \S*cells\.h5ad\?"),
-        ({"output": "out.csv"}, ConfigError, r"\.h5ad"),
         ({"counts": "umi"}, ConfigError, "umi"),
         ({"gene_key": "symbol"}, DataError, "'symbol'"),
     ],

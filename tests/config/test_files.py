@@ -232,8 +232,8 @@ def test_what_is_no_override_is_refused(override):
 def test_fields_that_contradict_each_other_are_refused():
     assert "regulation.members: 0 trains none" in str(refusal("regulation.members=0"))
     assert load_config("simulated.yaml", ["regulation.members=0", "network.readout=knockout"]).regulation.members == 0
-    assert "not a multiple" in str(refusal("model.query_heads=3"))
-    assert "in training and in the test" in str(refusal("data.group_key=cell_type"))
+    assert "query_heads" in str(refusal("model.query_heads=3"))
+    assert "data.group_key" in str(refusal("data.group_key=cell_type"))
 
 
 def test_a_missing_path_is_named():
