@@ -16,7 +16,7 @@ from rich.console import Console
 from grn import __version__
 from grn.cli import main as cli
 from grn.cli.console import print_table
-from grn.cli.exit_codes import exit_code_of, exit_with
+from grn.cli.exit_codes import exit_code_of
 from grn.config.files import dump_config, load_config
 from grn.errors import DataError, Interrupted
 
@@ -98,13 +98,6 @@ def test_an_error_is_one_printable_line_whatever_it_quotes(capsys):
     assert capsys.readouterr().err == "error: [red]a\\nb\\x1b[31m\\udcff \u00fc.h5ad\n"
     assert exit_code_of(raising(DataError("9" * 5000))) == 2
     assert len(capsys.readouterr().err) < 1600
-
-
-def test_a_program_without_standard_output_ends_well(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(SystemExit) as ended:
-        exit_with(0)
-    assert ended.value.code == 0
 
 
 @pytest.mark.parametrize("arguments", [["simulated:"], ["simulated:", "--config", "tiny.yaml"], ["tiny.yaml"]])

@@ -135,41 +135,9 @@ def test_imports_point_downwards(package):
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    ("package", "own", "module", "refused"),
-    [
-        ("grn", "cells", "grn.model.transformer.Model", True),  # a neighbour
-        ("grn", "networks", "grn.training.run.train", True),  # above
-        ("grn", "networks", "grn.regulation.fit", False),
-        ("grn", "bags", "grn.errors.UserError", False),  # the same level and group
-        ("grn", "config", "grn.__version__", False),
-        ("flashsign", "dispatch", "flashsign.triton.streaming", True),
-        ("flashsign", "errors", "flashsign.reference.edge_weights", True),
-        ("flashsign", "eager", "flashsign.fold", True),  # what __init__ offers is above everything
-        ("flashsign", "eager", "torch.nn", False),
-        ("flashsign.triton", "streaming", "flashsign.triton.moments.calls", True),
-        ("flashsign.triton", "small_bags", "flashsign.triton.common.launch", False),
-    ],
-)
-def test_an_import_that_points_upwards_is_found(package, own, module, refused):
-    assert bool(faults(package, own, [module])) == refused
-
-
 def test_libraries_stay_where_they_belong():
     for path in FILES:
         name = path.relative_to(ROOT).as_posix()
         for module in imports_of(path):
             places = KEPT_TO.get(module.split(".")[0], ("",))
             assert name.startswith(places), f"{name} imports {module}, which belongs to {' or '.join(places)}"
-
-
-# Names of files that occur twice in grn although they are not a command and its verb: what is computed, or drawn.
-SHARED_NAMES = {"activity", "evaluate", "explain", "perturb", "predict", "report", "run", "tables"}
-
-
-def test_two_files_share_a_name_only_as_a_command_and_its_verb():
-    places: dict[str, list[str]] = {}
-    for path in (ROOT / "grn").rglob("*.py"):
-        places.setdefault(path.stem, []).append(path.parent.relative_to(ROOT / "grn").as_posix())
-    twice = {name for name, folders in places.items() if len(folders) > 1 and sorted(folders) != ["cli", "verbs"]}
-    assert len(SHARED_NAMES) <= 8 and twice - {"__init__"} <= SHARED_NAMES

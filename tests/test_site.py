@@ -41,10 +41,3 @@ def test_the_api_has_every_public_name_with_a_module():
 
     page = load("site_pages").grn_api()
     assert all(f".{name}\n" in page + "\n" for name in grn.__all__ if name in grn._MODULES)
-
-
-def test_examples_become_blocks_of_code_and_the_rest_stays():
-    fenced = load("site_pages").fenced
-    assert fenced("One line.") == "One line."
-    assert fenced("Words.\n    >>> f(1)\n    2\n\nMore.") == "Words.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."
-    assert fenced(">>> f(1)").endswith(">>> f(1)\n```")

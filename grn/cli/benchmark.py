@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from grn.cli.options import Reference
+
 TITLES = {
     "auprc": "AUPRC",
     "auprc_ratio": "AUPRC ratio",
@@ -25,9 +27,7 @@ def command(
             metavar="CELLS|CONFIG|RUN", help="Cells (counts in X), a configuration or a run.", show_default=False
         ),
     ],
-    reference: Annotated[
-        Path, typer.Argument(help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler.", show_default=False)
-    ],
+    reference: Reference,
     networks: Annotated[
         list[str] | None,
         typer.Option("--network", metavar="NAME=FILE", help="A network of another tool to score, too. Repeatable."),
@@ -38,13 +38,10 @@ def command(
     output: Annotated[Path | None, typer.Option("--output", help="The csv to write the table to.")] = None,
 ) -> None:
     """Infer networks by grn, Pearson, Spearman and ridge from your cells, and score all of them against known edges."""
-    from grn.cli.tables import refuse_output
-    from grn.errors import ConfigError
+    from grn.cli.tables import pairs_of, refuse_output
     from grn.io.atomic import write_text
 
-    named = dict(each.partition("=")[::2] for each in networks or [])
-    if not all(named.values()) or len(named) < len(networks or []):
-        raise ConfigError("{field} takes a name of its own and a file, as GENIE3=genie3.csv", field="networks")
+    named = pairs_of(networks, "networks")
     refuse_output(output, (".csv",))
 
     import math

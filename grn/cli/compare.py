@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from grn.cli.options import CellType, RunFolder
+
 PRINTED = 15
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)],
+    run: RunFolder,
     by: Annotated[str, typer.Option(metavar="COLUMN", help="The column of obs with the conditions.")],
     conditions: Annotated[
         tuple[str, str] | None,
@@ -21,9 +23,7 @@ def command(
         str | None,
         typer.Option(metavar="COLUMN", help="The column of obs with the donors. Default: the run's data.group_key."),
     ] = None,
-    cell_type: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="Compare the cells of this type alone. Default: all, and each.")
-    ] = None,
+    cell_type: CellType = None,
     output: Annotated[
         Path | None, typer.Option(help="The table to write, with every pair: a .csv or .parquet file.")
     ] = None,
@@ -41,5 +41,4 @@ def command(
     to.print()
     print_table(f"Strongest of {len(table)} pairs", list(table), table.head(PRINTED).itertuples(index=False), to)
     if output is not None:
-        write(table, output)
-        to.print(f"\nTable: {output}", markup=False)
+        write(table, output, to)

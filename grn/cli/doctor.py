@@ -101,10 +101,9 @@ def _estimate(config, say: Callable[[str], None]) -> None:
     say(f"  training: at most {found.training:.0f} s, {found.steps} steps of {1000 * found.per_step:.0f} ms")
     say(f"  after training: {found.after:.0f} s")
     say(f"  in all: at most {found.seconds:.0f} s; less where validation stops training earlier (trainer.patience)")
-    if found.memory is not None:
-        say(f"  memory: {in_units(found.memory)}")
-    if found.gpu_memory is not None:
-        say(f"  memory of the GPU: {in_units(found.gpu_memory)}")
+    for name, size in (("memory", found.memory), ("memory of the GPU", found.gpu_memory)):
+        if size is not None:
+            say(f"  {name}: {in_units(size)}")
 
 
 def in_units(size: float) -> str:

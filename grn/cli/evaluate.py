@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from grn.cli.options import CellType, Reference
+
 KEY, SEED = "grn", 0  # of another network of a network.h5ad, and other permutations: grn.evaluate
 
 
@@ -19,14 +21,7 @@ def command(
             show_default=False,
         ),
     ],
-    reference: Annotated[
-        Path,
-        typer.Argument(
-            help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or the truth.csv of a simulated run; "
-            "with a column cell_type, the network of each type is scored, too.",
-            show_default=False,
-        ),
-    ],
+    reference: Reference,
     regulators: Annotated[
         str,
         typer.Option(
@@ -49,14 +44,7 @@ def command(
             "data.path takes. Default: the cells of the run, where NETWORK is a run folder.",
         ),
     ] = None,
-    cell_type: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LABEL",
-            help="Score the network of this cell type alone, against its edges where the reference has a column "
-            "cell_type. Default: the network over all cells, then that of each type of such a reference.",
-        ),
-    ] = None,
+    cell_type: CellType = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -99,12 +87,9 @@ def command(
         print_table("Each cell type against its own edges", columns, printed_type_rows(found.types), to)
     if output is None:
         return
-    options: dict[str, Any] = {
-        "regulators": regulators,
-        "genes": found.genes if found.genes != "list" else genes,
-        "data": data,
-    }
-    options |= {"cell_type": cell_type, "key": KEY, "permutations": permutations, "seed": SEED}
+    of_genes = found.genes if found.genes != "list" else genes
+    options: dict[str, Any] = {"regulators": regulators, "genes": of_genes, "data": data, "cell_type": cell_type}
+    options |= {"key": KEY, "permutations": permutations, "seed": SEED}
     about = {"network": str(network), "reference": str(reference), "options": options}
     curves = {name: evaluation.curve for name, evaluation in found.evaluations.items()}
     with replacing_folder(output) as folder:

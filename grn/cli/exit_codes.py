@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from grn.errors import Interrupted, Mistakes, UserError, one_line
 
@@ -125,7 +126,7 @@ def _terminate(number: int, frame: object) -> None:
     raise _Terminated(signal.Signals(number).name)
 
 
-def exit_with(code: int) -> None:
+def exit_with(code: int) -> NoReturn:
     """Ends the process. Output that cannot be flushed because its reader has gone is not an error."""
     try:
         if sys.stdout is not None:  # closed before the start: >&-

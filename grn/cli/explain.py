@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
+from grn.cli.options import CellType, ModelFolder
+
 TOP = 10  # genes of each type that are printed and drawn
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="A run folder, or the model folder inside one.", show_default=False)],
+    run: ModelFolder,
     data: Annotated[Path, typer.Argument(help="The cells, as for grn predict.", show_default=False)],
-    cell_type: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="Explain this type alone. Default: every type.")
-    ] = None,
+    cell_type: CellType = None,
     output: Annotated[
         Path | None,
         typer.Option(help="The table of all genes (.csv, .parquet), or with --cell-type a picture (.png)."),
@@ -43,13 +43,11 @@ def command(
             if (row.effect > 0) == (side == "for") and row.effect
         ]
         print_table(str(name), ["", "gene", "effect", "agreement", "expressed"], shown, to)
-    if output is None:
-        return
-    if output.suffix == ".png":
-        from grn.plots.explanation import cell_type_genes
+    if output is not None and output.suffix == ".png":
+        from grn.plots.bars import cell_type_genes
         from grn.plots.style import save
 
         save(cell_type_genes(table, top=TOP, show=False), output)
-    else:
-        write(table, output)
-    to.print(f"\n{'Picture' if output.suffix == '.png' else 'Table'}: {output}", markup=False)
+        to.print(f"\nPicture: {output}", markup=False)
+    elif output is not None:
+        write(table, output, to)

@@ -75,4 +75,3 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
     os.environ["MPLBACKEND"] = "agg"  # pictures are written into files alone
     wait_passively()
     exit_with(main(sys.argv[1:] if arguments is None else arguments))
-    raise AssertionError("exit_with returned")

@@ -1,8 +1,12 @@
-"""Options that several commands share."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 
 class Orientation(StrEnum):
@@ -11,3 +15,20 @@ class Orientation(StrEnum):
 
 
 EVERYWHERE = "Everywhere: [bold]--quiet[/] prints nothing but errors, [bold]--debug[/] the traceback of an error."
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)]
+ModelFolder = Annotated[Path, typer.Argument(help="A run folder, or the model folder inside one.", show_default=False)]
+Counts = Annotated[
+    str | None, typer.Option(help="Where the counts are: X, raw, layer:NAME, recover. Default: as in training.")
+]
+GeneKey = Annotated[
+    str | None, typer.Option(help="Column of var with the gene names; null: the index. Default: as in training.")
+]
+CellType = Annotated[str | None, typer.Option(metavar="LABEL", help="This cell type alone. Default: all.")]
+Reference = Annotated[
+    Path,
+    typer.Argument(
+        help="The true edges: a csv or tsv of BEELINE, TRRUST or decoupler, or the truth.csv of a simulated run.",
+        show_default=False,
+    ),
+]

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from grn.cli.options import CellType, RunFolder
+
 PRINTED = 15
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)],
+    run: RunFolder,
     knockout: Annotated[
         list[str] | None,
         typer.Option("--knock-out", "--knockout", metavar="GENE", help="A regulator to knock out; may be repeated."),
@@ -31,9 +33,7 @@ def command(
             "towards this type.",
         ),
     ] = None,
-    cell_type: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="Perturb the cells of this type. Default: all.")
-    ] = None,
+    cell_type: CellType = None,
     where: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN=VALUE", help="Only cells with this value in obs; may be repeated."),
@@ -46,7 +46,7 @@ def command(
     ] = None,
 ) -> None:
     """Predict what changes when regulators are knocked out, knocked down or overexpressed in chosen cells."""
-    from grn.cli.tables import refuse_output, write
+    from grn.cli.tables import pairs_of, refuse_output, write
     from grn.errors import ConfigError
 
     refuse_output(output, (".csv", ".parquet") if towards else (".csv", ".parquet", ".h5ad"))
@@ -54,9 +54,7 @@ def command(
         raise ConfigError(
             "A screen (--towards) perturbs each regulator by itself in all cells of --cell-type; give that and no gene."
         )
-    chosen = dict(text.partition("=")[::2] for text in where or ())
-    if any("=" not in text for text in where or ()):
-        raise ConfigError("{field} must be COLUMN=VALUE, as --where condition=stim.", field="where")
+    chosen = pairs_of(where, "where")
 
     from grn.cli.console import console, print_table
     from grn.verbs.perturb import perturb, screen
@@ -86,12 +84,10 @@ def command(
         table = table.loc[by.sort_values(["perturbed", "size"], ascending=False, kind="stable").index]
         title = "Strongest changes"
     print_table(title, list(table), table.head(PRINTED).itertuples(index=False), to)
-    if output is None:
-        return
-    if output.suffix == ".h5ad":
+    if output is not None and output.suffix == ".h5ad":
         from grn.io.h5ad import write_anndata
 
         write_anndata(output, cells)
-    else:
-        write(table, output)
-    to.print(f"\n{'Cells' if output.suffix == '.h5ad' else 'Table'}: {output}", markup=False)
+        to.print(f"\nCells: {output}", markup=False)
+    elif output is not None:
+        write(table, output, to)

@@ -7,22 +7,19 @@ from typing import Annotated
 
 import typer
 
+from grn.cli.options import Counts, GeneKey, ModelFolder
+
 
 def command(
-    run: Annotated[Path, typer.Argument(help="A run folder, or the model folder inside one.", show_default=False)],
+    run: ModelFolder,
     data: Annotated[
         Path, typer.Argument(help="The cells: what data.path may name, as an .h5ad file.", show_default=False)
     ],
     output: Annotated[
         Path, typer.Option(help="The .h5ad file to write: the cells, with predictions.", show_default=False)
     ],
-    counts: Annotated[
-        str | None, typer.Option(help="Where the counts are: X, raw, layer:NAME, recover. Default: as in training.")
-    ] = None,
-    gene_key: Annotated[
-        str | None,
-        typer.Option(help="Column of var with the gene names; null: the index. Default: as in training."),
-    ] = None,
+    counts: Counts = None,
+    gene_key: GeneKey = None,
     error: Annotated[
         float | None,
         typer.Option(
@@ -46,21 +43,14 @@ def command(
     ] = None,
 ) -> None:
     """Predict the cell types of new cells, with their confidence and representation."""
-    from grn.io.atomic import refuse_unwritable
+    from grn.cli.tables import refuse_output
+    from grn.verbs.predict import confusion_of, predict_file
 
-    refuse_unwritable(output)
+    refuse_output(output, (".h5ad",))
+    if labels is not None:
+        refuse_output(confusion_of(output), (".csv",))
 
     from grn.cli.console import console, plain
-    from grn.verbs.predict import predict_file
 
-    predict_file(
-        data,
-        run,
-        output,
-        counts=counts,
-        gene_key=gene_key,
-        error=error,
-        map=map,
-        labels=labels,
-        say=plain(console()),
-    )
+    say, options = plain(console()), {"error": error, "map": map, "labels": labels}
+    predict_file(data, run, output, say=say, counts=counts, gene_key=gene_key, **options)  # type: ignore[arg-type]

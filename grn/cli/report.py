@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
+from grn.cli.options import RunFolder
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of grn train.", show_default=False)],
+    run: RunFolder,
 ) -> None:
     """Write report.html of a finished run again, as this version writes it."""
     from grn.cli.console import console, plain

@@ -8,25 +8,33 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
 
 
 def refuse_output(output: Path | None, endings: Sequence[str] = (".csv", ".parquet")) -> None:
     """Raises a UserError where the file exists or cannot be written, or its name has none of the endings."""
-    from grn.errors import ConfigError, RunFolderError
+    from grn.errors import RunFolderError
     from grn.io.atomic import refuse_unwritable
 
     if output is None:
         return
-    if output.exists():
-        raise RunFolderError(
-            f"{output} already exists and is not overwritten; give {{field}} another name.", field="output"
-        )
-    if output.suffix not in endings:
-        raise ConfigError(f"{{field}} is {output}; give a name that ends in {' or '.join(endings)}.", field="output")
+    if output.exists() or output.suffix not in endings:
+        found = "already exists" if output.exists() else f"ends in none of {', '.join(endings)}"
+        raise RunFolderError(f"{{field}} is {output}, which {found}; give another name.", field="output")
     refuse_unwritable(output)
 
 
-def write(table: pd.DataFrame, output: Path) -> None:
+def pairs_of(texts: Sequence[str] | None, field: str) -> dict[str, str]:
+    """NAME=VALUE, several times, as a mapping. Raises ConfigError, also for a name that comes twice."""
+    from grn.errors import ConfigError
+
+    found = dict(text.partition("=")[::2] for text in texts or ())
+    if not all(found.values()) or len(found) < len(texts or ()):
+        raise ConfigError("{field} takes NAME=VALUE, each name once", field=field)
+    return found
+
+
+def write(table: pd.DataFrame, output: Path, to: Console) -> None:
     """The file `output`, completely or not at all; names that a spreadsheet would run as formulas get an apostrophe."""
     from grn.io.atomic import replacing_file
     from grn.io.tables import spreadsheet_safe
@@ -36,3 +44,4 @@ def write(table: pd.DataFrame, output: Path) -> None:
             spreadsheet_safe(table).to_csv(beside, index=False, float_format="%.6g")
         else:
             table.to_parquet(beside, index=False)
+    to.print(f"\nTable: {output}", markup=False)

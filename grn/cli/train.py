@@ -44,9 +44,7 @@ def command(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="DATA",
-            help="Cells to train on, as in data.path, with the defaults or with --config; or a configuration (.yaml).",
-            show_default=False,
+            metavar="DATA", help="Cells to train on, as in data.path, or a configuration (.yaml).", show_default=False
         ),
     ] = None,
     config: Annotated[
@@ -91,16 +89,9 @@ def command(
 
     result = train(loaded, output, resume=resume, name=name, say=plain(to), terminal=to.is_terminal)
     if result:
-        network = open_network(result.folder / "network.h5ad")
-        report = write_run_report(
-            result.folder,
-            config=loaded,
-            metrics=result.metrics,
-            history=pd.read_csv(result.folder / "metrics.csv"),
-            confusion=result.confusion,
-            edges=result.edges,
-            network=network,
-        )
+        network, history = open_network(result.folder / "network.h5ad"), pd.read_csv(result.folder / "metrics.csv")
+        found = {"metrics": result.metrics, "confusion": result.confusion, "edges": result.edges, "network": network}
+        report = write_run_report(result.folder, config=loaded, history=history, **found)
         print_result(result, network, to)
         to.print(f"\nFigures and tables: {report}", markup=False)
 
@@ -111,25 +102,18 @@ def loaded_config(
     """The configuration of a run: `config` (None: the defaults) with what the options say."""
     from grn.config.files import change_config, is_configuration, parse_override
     from grn.errors import ConfigError
+    from grn.verbs.train import changed_fields
 
+    both = is_configuration(path) and config is not None
+    if both or (path is None and config is None):
+        found = f"There are two configurations, {path} and {config}" if both else "No cells are given"
+        raise ConfigError(f"{found}; give DATA, --config FILE, or --resume RUN to continue a run.")
     if is_configuration(path):
-        if config is not None:
-            raise ConfigError(f"There are two configurations, {path} and --config {config}; leave one of them out.")
         config, path = path, None
-    if path is None and config is None:
-        raise ConfigError("No cells are given; give DATA, --config FILE, or --resume RUN to continue a run.")
     names = regulators is not None and re.search(r",|^\[.*\]$", regulators) is not None
-    given = {
-        "data.path": path,
-        "data.label_key": label_key,
-        "data.regulators": re.findall(r"[^\s,\[\]]+", regulators or "") if names else regulators,
-    }
-    changes = {field: value for field, value in given.items() if value is not None}
-    for field, value in map(parse_override, overrides or []):
-        if field in changes:
-            raise ConfigError(f"--set {field} sets what {{field}} sets, too; give one of the two.", field=field)
-        changes[field] = value
-    return change_config(config or DEFAULTS, changes)
+    chosen = re.findall(r"[^\s,\[\]]+", regulators or "") if names else regulators
+    keywords = {"path": path, "label_key": label_key, "regulators": chosen}
+    return change_config(config or DEFAULTS, changed_fields(keywords, dict(map(parse_override, overrides or []))))
 
 
 def print_result(result: TrainResult, network: SignedNetwork, to: Console) -> None:

@@ -116,11 +116,7 @@ def _read_config(name: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
     """The values of a configuration file, where each was written, and the file's name in messages."""
     path = find_config(name)
     title = path.name if path.parent == shipped_configs() else str(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not text in UTF-8, as YAML is; give a configuration.") from None
-    values, lines = parse_yaml(text, title)
+    values, lines = parse_yaml(path.read_text("utf-8", errors="surrogateescape"), title)  # YAML has no surrogates
     if not isinstance(values, dict | None):
         raise ConfigError(f"{title} has no sections; write `data:` and, indented below it, `path: ...`.")
     origins = {field: f"{title}, line {line}" for field, line in lines.items()}

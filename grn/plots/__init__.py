@@ -13,39 +13,32 @@ Functions are imported when they are used, from one file each.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from grn.plots.activity import regulator_activity as regulator_activity
-    from grn.plots.cell_types import cell_type_regulators as cell_type_regulators
-    from grn.plots.clustered import clustered_heatmap as clustered_heatmap
-    from grn.plots.dots import regulator_dots as regulator_dots
-    from grn.plots.edge_scatter import network_difference as network_difference
-    from grn.plots.edge_scatter import within_and_between as within_and_between
-    from grn.plots.edges import strongest_regulations as strongest_regulations
-    from grn.plots.explanation import cell_type_genes as cell_type_genes
+    from grn.plots.bars import cell_type_genes as cell_type_genes
+    from grn.plots.bars import strongest_regulations as strongest_regulations
     from grn.plots.graph import network_graph as network_graph
-    from grn.plots.heatmap import network_heatmaps as network_heatmaps
-    from grn.plots.layers import attention_layers as attention_layers
+    from grn.plots.heatmaps import attention_layers as attention_layers
+    from grn.plots.heatmaps import clustered_heatmap as clustered_heatmap
+    from grn.plots.heatmaps import network_heatmaps as network_heatmaps
+    from grn.plots.regulators import cell_type_regulators as cell_type_regulators
+    from grn.plots.regulators import regulator_dots as regulator_dots
+    from grn.plots.scatter import network_difference as network_difference
+    from grn.plots.scatter import perturbation_volcano as perturbation_volcano
+    from grn.plots.scatter import within_and_between as within_and_between
     from grn.plots.scores import confusion_matrix as confusion_matrix
     from grn.plots.scores import precision_recall_curves as precision_recall_curves
-    from grn.plots.training import training_curves as training_curves
-    from grn.plots.volcano import perturbation_volcano as perturbation_volcano
+    from grn.plots.scores import training_curves as training_curves
 
-_FILES = {
-    "attention_layers": "layers",
-    "cell_type_genes": "explanation",
-    "cell_type_regulators": "cell_types",
-    "clustered_heatmap": "clustered",
-    "confusion_matrix": "scores",
-    "network_difference": "edge_scatter",
-    "network_graph": "graph",
-    "network_heatmaps": "heatmap",
-    "perturbation_volcano": "volcano",
-    "precision_recall_curves": "scores",
-    "regulator_activity": "activity",
-    "regulator_dots": "dots",
-    "strongest_regulations": "edges",
-    "training_curves": "training",
-    "within_and_between": "edge_scatter",
+_NAMES = {
+    "activity": "regulator_activity",
+    "bars": "cell_type_genes strongest_regulations",
+    "graph": "network_graph",
+    "heatmaps": "attention_layers clustered_heatmap network_heatmaps",
+    "regulators": "cell_type_regulators regulator_dots",
+    "scatter": "network_difference perturbation_volcano within_and_between",
+    "scores": "confusion_matrix precision_recall_curves training_curves",
 }
-__all__ = list(_FILES)
+_FILES = {name: file for file, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_FILES)
 
 
 def __getattr__(name: str) -> object:

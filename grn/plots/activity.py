@@ -10,14 +10,13 @@ from matplotlib.axes import Axes
 
 from grn.cells.obs import column_of, numbers_in_obsm
 from grn.errors import DataError
-from grn.plots.given import unknown
+from grn.plots.given import refuse_unknown
 from grn.plots.style import INK, SIGNED, canvas, colour_bar, plain, short, shown, whole
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 LABEL_HEIGHT = 0.05  # of the picture
-MOST_LABELS = 100  # written into the picture
 
 
 def regulator_activity(
@@ -42,13 +41,10 @@ def regulator_activity(
         if name not in adata.obsm:
             raise DataError(f"The cells have no obsm[{name!r}]; {made}, or name another.")
     activity: pd.DataFrame = adata.obsm[key]
-    if regulator not in activity:
-        raise unknown("regulator", regulator, activity, f"obsm[{key!r}]")
+    refuse_unknown("regulator", regulator, activity, f"obsm[{key!r}]")
     values, place = numbers_in_obsm(activity[regulator], key), numbers_in_obsm(adata.obsm[basis], basis)
     labels = None if label_key is None else column_of(adata.obs, label_key, "label_key", "obs").astype(object)
     names = [] if labels is None else list(labels.dropna().unique())
-    if len(names) > MOST_LABELS:
-        raise DataError(f"Column {label_key!r} of obs has {len(names)} labels; give the column of the cell types.")
     axes = canvas(ax, 5.4, 4.6)
     limit = float(np.nanquantile(np.abs(values), 0.98)) or 1.0
     order = np.argsort(np.abs(values), kind="stable")  # the most active on top

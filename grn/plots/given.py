@@ -1,4 +1,4 @@
-"""What pictures of networks may be given: a run, its network, or a table of edges; turned into what they draw."""
+"""What pictures may be given: a run, its network, or a table; turned into what they draw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from grn.errors import DataError, nearest
 from grn.io.tables import read_edge_table
 from grn.networks.readouts.effect import level_correlation
 from grn.networks.signed_network import SignedNetwork, edge_list, signed_network
-from grn.plots.tables import columns_of
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -36,8 +35,7 @@ class RunLike(Protocol):
 
 
 def is_run(value: object) -> bool:
-    """Whether a value is a Run, whose tables are read only when they are asked for."""
-    return all(hasattr(type(value), name) for name in ("edges", "network", "folder"))
+    return all(hasattr(type(value), name) for name in ("edges", "network", "folder"))  # its tables are not read
 
 
 def as_network(value: SignedNetwork | AnnData | RunLike | pd.DataFrame) -> SignedNetwork:
@@ -57,11 +55,8 @@ def as_edges(value: pd.DataFrame | SignedNetwork | AnnData | RunLike) -> pd.Data
     if isinstance(value, pd.DataFrame):
         table = _edges_of_table(value)
         typed = _of_types(table)
-        if typed.all() and len(types := table["cell_type"].unique() if "cell_type" in table else []) > 1:
-            raise DataError(
-                f"The table has edges of cell types alone ({', '.join(map(repr, types[:5]))}), which this picture "
-                "would mix; choose the rows of one."
-            )
+        if typed.all() and "cell_type" in table:
+            only_type(table["cell_type"].unique())
         table = table if typed.all() else table[~typed]
         return table.iloc[np.argsort(-table["weight"].abs().to_numpy(), kind="stable")].reset_index(drop=True)
     if is_run(value):
@@ -95,13 +90,8 @@ def weights_of(network: SignedNetwork, cell_type: str | None) -> tuple[sparse.cs
     """The weights over all cells, or of a type, and whose they are. Raises DataError where there is no such type."""
     if cell_type is None and not network.about.get(ONLY_TYPES):
         return network.weights, "all cells"
-    types = list(network.by_type)
-    if cell_type is None and len(types) > 1:
-        known = ", ".join(map(repr, types))
-        raise DataError(f"The table has edges of cell types alone; give cell_type= one of them: {known}.")
-    name = types[0] if cell_type is None else cell_type
-    if name not in network.by_type:
-        raise unknown("cell type", name, types)
+    name = only_type(network.by_type) if cell_type is None else cell_type
+    refuse_unknown("cell type", name, network.by_type)
     return network.by_type[name], name
 
 
@@ -109,17 +99,36 @@ def genes_of(network: SignedNetwork, names: str | Iterable[str]) -> list[str]:
     """The names, each once. Raises DataError where one is no gene of the network."""
     wanted = list(dict.fromkeys([names] if isinstance(names, str) else names))
     for name in wanted:
-        if name not in network.genes:
-            raise unknown("gene", name, network.genes)
+        refuse_unknown("gene", name, network.genes)
     return wanted
 
 
-def unknown(what: str, name: str, known: Iterable[str], where: str = "The network") -> DataError:
-    """The error for a name that is not there, with the nearest that is."""
+def targets_in_turn(edges: pd.DataFrame, regulators: Iterable[str], count: int) -> list[str]:
+    """The targets of the strongest edges, taken from the regulators in turn."""
+    kept = edges[edges["source"].isin(list(regulators))]
+    turn = kept.groupby("source").cumcount().to_numpy()
+    return list(dict.fromkeys(kept.iloc[np.argsort(turn, kind="stable")]["target"]))[:count]
+
+
+def refuse_unknown(what: str, name: str, known: Iterable[str], where: str = "The network") -> None:
+    """Raises DataError, with the nearest name, for a name that is not there."""
+    if name in known:
+        return
     known = list(map(str, known))
     near = nearest(name, known)
-    listed = f"its {what}s are {', '.join(map(repr, known[:12]))}" if known else f"it has no {what}s"
-    return DataError(f"{where} has no {what} {name!r}; {f'did you mean {near!r}?' if near else listed + '.'}")
+    advice = f"did you mean {near!r}?" if near else f"there are {', '.join(map(repr, known[:12])) or 'none'}"
+    raise DataError(f"{where} has no {what} {name!r}", advice=advice)
+
+
+def only_type(types: Iterable[str]) -> str:
+    """The one cell type of a table without edges over all cells. Raises DataError where there are several."""
+    names = list(types)
+    if len(names) > 1:
+        raise DataError(
+            f"The table is of several cell types alone ({', '.join(map(repr, names[:5]))}), which this picture would "
+            "mix; choose the rows of one, or give cell_type="
+        )
+    return names[0]
 
 
 def _edges_of_table(table: pd.DataFrame) -> pd.DataFrame:
@@ -141,11 +150,10 @@ def _network_of_table(table: pd.DataFrame) -> SignedNetwork:
     typed = _of_types(table)
     names = table["cell_type"][typed] if typed.any() else pd.Series(dtype=object)
     by_type = {str(name): _matrix(table[typed][names == name], genes) for name in names.unique()}
-    about = {"sign": "positive: as the table says"}
-    if len(table) and typed.all():
-        once = table.drop_duplicates(["source", "target"])
-        return SignedNetwork(genes, _matrix(once, genes), by_type, about | {ONLY_TYPES: True})
-    return SignedNetwork(genes, _matrix(table[~typed], genes), by_type, about)
+    only_types = bool(len(table) and typed.all())
+    over_all = table.drop_duplicates(["source", "target"]) if only_types else table[~typed]
+    about = {"sign": "positive: as the table says"} | ({ONLY_TYPES: True} if only_types else {})
+    return SignedNetwork(genes, _matrix(over_all, genes), by_type, about)
 
 
 def _of_types(table: pd.DataFrame) -> np.ndarray:
@@ -168,3 +176,32 @@ def _levels(value: object) -> tuple[np.ndarray, np.ndarray] | None:
         return None
     cells = value.obs["cells"].to_numpy(float)  # type: ignore[attr-defined]
     return np.asarray(value.X, dtype=np.float64), cells / cells.sum()  # type: ignore[attr-defined]
+
+
+def columns_of(
+    table: pd.DataFrame,
+    wanted: str,
+    *,
+    texts: tuple[str, ...] = (),
+    numbers: tuple[str, ...] = (),
+    gaps: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+) -> pd.DataFrame:
+    """`table` with texts as str, numbers as float64 and rows counted from 0. Raises DataError.
+
+    wanted: what the picture draws, in messages.   texts, numbers, gaps: columns that it needs.   optional: numbers that
+    it may have. In gaps and optional, values may be missing.
+    """
+    missing = [column for column in (*texts, *numbers, *gaps) if column not in getattr(table, "columns", ())]
+    if missing or not isinstance(table, pd.DataFrame):
+        lacking = f"without a column {missing[0]!r}" if missing else "which is no table"
+        raise DataError(f"This picture draws {wanted}, and was given a {type(table).__name__} {lacking}")
+    found = table.reset_index(drop=True)
+    for column in texts:
+        found[column] = found[column].astype(str).astype(object)
+    for column in (*numbers, *gaps, *(name for name in optional if name in table)):
+        found[column] = pd.to_numeric(found[column]).astype(np.float64)
+        if column in numbers and not np.isfinite(found[column]).all():
+            row = int(np.isfinite(found[column]).to_numpy().argmin())
+            raise DataError(f"The table, row {row + 1}: {column} is {found[column][row]}; correct or remove the row.")
+    return found

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, Patch
+from matplotlib.patches import FancyArrowPatch
 
 from grn.networks.signed_network import SignedNetwork, edge_list
 from grn.plots.given import RunLike, as_network, genes_of, weights_of
-from grn.plots.style import DOWN, INK, MEANING, UP, WITHOUT_MEANING, canvas, note, short, shown
+from grn.plots.style import DOWN, INK, UP, canvas, note, short, shown, sign_legend
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -72,22 +72,18 @@ def network_graph(
     regulators = set(table["source"])
     for name, (x, y) in place.items():
         focus = name in chosen
-        font: dict[str, Any] = {
-            "fontsize": 10 if focus else 8.5,
-            "fontweight": "bold" if focus else "normal",
-            "fontstyle": "italic",
-        }
+        font: dict[str, Any] = {"fontsize": 10 if focus else 8.5, "fontweight": "bold" if focus else "normal"}
         box: dict[str, Any] = {"boxstyle": "round,pad=0.35", "facecolor": REGULATOR if name in regulators else TARGET}
         box |= {"edgecolor": INK if focus else "#bbbbbb", "linewidth": 1.2 if focus else 0.6}
-        axes.text(x, y, short(name, 12), ha="center", va="center", color=INK, zorder=3, bbox=box, **font)
+        axes.text(
+            x, y, short(name, 12), ha="center", va="center", color=INK, zorder=3, bbox=box, style="italic", **font
+        )
     axes.set_xlim(-1.18, 1.18)
     axes.set_ylim(-1.12, 1.12)
     axes.set_axis_off()
     title = f"Network around {', '.join(short(gene, 14) for gene in chosen[:4])}"
     axes.set_title(f"{title}: {short(whose)}", fontsize=11, fontweight="bold")
-    raises, lowers = MEANING if found.signed else WITHOUT_MEANING
-    patches = [Patch(color=DOWN, label=lowers), Patch(color=UP, label=raises)]
-    axes.legend(handles=patches, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2, frameon=False, fontsize=8.5)
+    sign_legend(axes, found.signed, loc="upper center", bbox_to_anchor=(0.5, -0.02), fontsize=8.5)
     return shown(axes, ax, show)
 
 

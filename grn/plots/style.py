@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
 
 from grn.errors import UserError
 from grn.io.atomic import replacing_file
@@ -88,6 +89,36 @@ def plain(axes: Axes, title: str = "") -> None:
 def paler(colour: str, amount: float) -> tuple[float, ...]:
     """`colour` mixed with white; amount 0: unchanged, 1: white. Unlike transparency, this covers what is behind."""
     return tuple(part + (1 - part) * amount for part in to_rgb(colour))
+
+
+def unframed(axes: Axes) -> None:
+    """No frame and no ticks: of maps."""
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def sign_legend(of: Figure | Axes, signed: bool, **options: Any) -> None:
+    """What red and blue mean. options: of the legend's place and letters."""
+    raises, lowers = MEANING if signed else WITHOUT_MEANING
+    of.legend(
+        handles=[Patch(color=DOWN, label=lowers), Patch(color=UP, label=raises)], ncols=2, frameon=False, **options
+    )
+
+
+def panels(count: int, most: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with at most `most` panels a row, each of this size in inches, and its panels."""
+    columns = min(most, count)
+    rows = -(-count // columns)
+    picture = figure(width * columns, height * rows)
+    found = list(picture.subplots(rows, columns, squeeze=False).flat)
+    for panel in found[count:]:
+        panel.set_axis_off()
+    return picture, found[:count]
+
+
+def nothing(text: str) -> Figure:
+    """A small figure with a sentence."""
+    return whole(note(figure(6, 2).subplots(), text))
 
 
 def note(axes: Axes, text: str) -> Axes:

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grn.errors import ConfigError, DataError
+from grn.errors import DataError
 from grn.io.run_folder import CONFIG
+from grn.messages import kept_in
 from grn.verbs.checked import Seed, checked
 from grn.verbs.evaluate import chosen_regulators, expression_of, reference_of
 from grn.verbs.given_cells import is_anndata
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
 
-    from grn.analysis.baseline_cells import Expression
     from grn.config.schema import Config
 
 COLUMNS = ("auprc", "auprc_ratio", "auroc", "early_precision_ratio", "sign_accuracy", "sign_balanced_accuracy")
@@ -49,7 +49,7 @@ def benchmark(
         reference: the true edges, as for `grn.evaluate`.
         networks: further networks by name: tables or paths that `read_network` reads.
         regulators: whose edges are judged: `reference`, `all`, names or a file, as for `grn.evaluate`.
-        label_key: column of obs with the cell types, for grn alone, where `cells` are an AnnData or a path.
+        label_key: column of obs with the cell types, for grn alone; a Run has its own.
         seed: of grn's fit.
         quiet: print nothing; otherwise what is scored, in a few lines.
 
@@ -65,36 +65,28 @@ def benchmark(
     Source: Pratapa et al. 2020 (BEELINE), by whose rules networks are scored.
 
     Examples:
-        >>> import grn
-        >>> from grn.cells.simulated import simulate
-        >>> from grn.config.schema import SimulatedConfig
-        >>> adata = simulate(SimulatedConfig(cells=200, genes=30, regulators=4))
-        >>> truth = adata.uns["truth"]
-        >>> table = grn.benchmark(adata, truth, label_key="cell_type", quiet=True)
-        >>> sorted(table.index)
+        >>> import anndata, numpy, pandas, grn
+        >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
+        >>> truth = pandas.DataFrame({"source": ["0", "1"], "target": ["2", "3"], "sign": [1, -1]})
+        >>> sorted(grn.benchmark(anndata.AnnData(counts), truth, quiet=True).index)
         ['grn', 'pearson', 'ridge', 'spearman']
     """
+    import numpy as np
     import pandas as pd
 
     from grn.analysis.comparison import CAUTION
     from grn.analysis.evaluate import check_names, checked_edges, evaluate_on
     from grn.analysis.universe import make_universe
+    from grn.networks.baselines import pearson, ridge, spearman
     from grn.networks.cells_of_run import refuse_lost_cells
 
     notes: list[str] = []
-
-    def say(line: str) -> None:
-        notes.append(line)
-        if not quiet:
-            print(line, flush=True)
-
+    say = kept_in(notes, quiet)
     given = dict(networks or {})
     if taken := {str(name).casefold() for name in given} & {OURS, "pearson", "spearman", "ridge"}:
         raise DataError(f"{{field}} has {min(taken)!r}, a method of its own here; rename it", field="networks")
     if isinstance(cells, (str, os.PathLike)) and (Path(cells) / CONFIG).is_file():
         cells = load(cells)
-    if label_key is not None and not (is_anndata(cells) or isinstance(cells, (str, os.PathLike))):
-        raise ConfigError("A run or a configuration names its own cell types; leave {field} out.", field="label_key")
     truth = reference_of(reference)
     if isinstance(cells, Run):
         refuse_lost_cells(cells.folder, cells.config)
@@ -112,9 +104,18 @@ def benchmark(
     for other in others.values():
         check_names(other.edges, universe)
     started = time.monotonic()
-    ours = _ours(cells, [str(name) for name in known], label_key, seed)
+    if isinstance(cells, Run):
+        ours = cells.edges
+    else:
+        options: dict[str, Any] = {"label_key": label_key, "regulators": [str(name) for name in known], "seed": seed}
+        options |= {"genes": "all"} if is_anndata(cells) or isinstance(cells, (str, os.PathLike)) else {}
+        ours = network(cells, quiet=True, **options)
     found: dict[str, tuple[pd.DataFrame, bool, float]] = {OURS: (ours, True, time.monotonic() - started)}
-    found |= _simple(expression, known, universe.genes)
+    shared = expression.genes[expression.genes.isin(universe.genes)]
+    matrix = np.asarray(expression.matrix[:, expression.genes.get_indexer(shared)].toarray(), dtype=np.float64)
+    for name, method in (("pearson", pearson), ("spearman", spearman), ("ridge", ridge)):
+        started = time.monotonic()
+        found[name] = method(matrix, list(shared), list(known)), True, time.monotonic() - started
     found |= {name: (other.edges, other.signed, float("nan")) for name, other in others.items()}
     rows = {}
     for name, (edges, signed, seconds) in found.items():
@@ -124,28 +125,3 @@ def benchmark(
     table = table.sort_values("auprc", ascending=False, kind="stable")
     table.attrs["notes"] = notes
     return table
-
-
-def _ours(cells: Any, regulators: list[str], label_key: str | None, seed: int) -> pd.DataFrame:
-    if isinstance(cells, Run):
-        return cells.edges
-    if is_anndata(cells) or isinstance(cells, (str, os.PathLike)):
-        return network(cells, label_key=label_key, regulators=regulators, genes="all", seed=seed, quiet=True)
-    return network(cells, regulators=regulators, seed=seed, quiet=True)
-
-
-def _simple(
-    expression: Expression, regulators: pd.Index, genes: pd.Index
-) -> dict[str, tuple[pd.DataFrame, bool, float]]:
-    """The networks of the simple methods, whether signs are scored, and the seconds that each took."""
-    import numpy as np
-
-    from grn.networks.baselines import pearson, ridge, spearman
-
-    shared = expression.genes[expression.genes.isin(genes)]
-    matrix = np.asarray(expression.matrix[:, expression.genes.get_indexer(shared)].toarray(), dtype=np.float64)
-    found = {}
-    for name, method in (("pearson", pearson), ("spearman", spearman), ("ridge", ridge)):
-        started = time.monotonic()
-        found[name] = method(matrix, list(shared), list(regulators)), True, time.monotonic() - started
-    return found

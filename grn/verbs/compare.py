@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from grn.errors import ConfigError
+from grn.messages import kept_in
 from grn.verbs.checked import Positive, Seed, checked
 from grn.verbs.given_cells import cells_of_caller
 from grn.verbs.run import Run, as_run
@@ -63,13 +64,10 @@ def compare(
     1995.
 
     Examples:
-        >>> import grn, numpy
-        >>> from grn.cells.simulated import simulate
-        >>> from grn.config.schema import SimulatedConfig
-        >>> adata = simulate(SimulatedConfig(cells=200, genes=30, regulators=4))
-        >>> adata.obs["treated"] = numpy.tile(["no", "yes"], 100)
-        >>> options = {"regulation.steps": 20}
-        >>> run = grn.train(adata, max_steps=20, set=options, quiet=True)
+        >>> import anndata, numpy, grn
+        >>> counts = numpy.random.default_rng(0).poisson(2.0, (100, 20)).astype("float32")
+        >>> adata = anndata.AnnData(counts, obs={"treated": ["no", "yes"] * 50})
+        >>> run = grn.train(adata, max_steps=20, set={"regulation.steps": 20}, quiet=True)
         >>> edges = grn.compare(run, by="treated", data=adata, permutations=20, quiet=True)
         >>> edges.columns.tolist()[:7]
         ['cell_type', 'source', 'target', 'effect', 'low', 'high', 'p_value']
@@ -79,12 +77,7 @@ def compare(
     from grn.networks.cells_of_run import cells_of_run
 
     notes: list[str] = []
-
-    def say(line: str) -> None:
-        notes.append(line)
-        if not quiet:
-            print(line, flush=True)
-
+    say = kept_in(notes, quiet)
     opened, adata = as_run(run), cells_of_caller(data)
     config = opened.config
     cells = cells_of_run(opened.folder, config, opened._trained, adata)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from annotated_types import Interval
 
 from grn.errors import DataError, UserError
-from grn.messages import Say
+from grn.messages import Say, kept_in
 from grn.verbs.checked import Seed, checked
 from grn.verbs.given_cells import checked_anndata, is_anndata
 from grn.verbs.read_network import predicted_network
@@ -49,20 +49,17 @@ def evaluate(
     weight 0; self loops do not count; of a pair listed twice the largest |weight| does.
 
     Args:
-        network: a table (source, target, weight; or TF, target, importance; ...), a Run, its AnnData, or a path to what
-            `read_network` reads.
+        network: anything that `read_network` reads.
         reference: the true edges: a table or a path to one, of BEELINE (Gene1, Gene2, Type), TRRUST, decoupler (source,
             target, weight or mor, of which the sign counts) or of simulated cells (source, target, sign). With a column
-            cell_type, the networks of these types are scored, too: see Returns.
+            cell_type, the networks of these types are scored, too.
         regulators: whose edges are judged: `reference`: genes with an edge in it; `all`: all of its genes; names; or a
             file with one a line.
         genes: genes that count: `reference`: all of it, `network`, `data`, names, or a file. None: those of `data`, or
             of a run, where there is one; else `reference`.
-        data: cells for the columns pearson and ridge: an AnnData (read as the run's cells were, where `network` is a
-            Run; else with counts in X), a path to cells (counts in X), a Run, whose cells are read again, or a
-            configuration. None: no such columns.
-        cell_type: a label: the network of this type is scored in place of that over all cells, against the edges of
-            this type where `reference` has a column cell_type.
+        data: cells for the columns pearson and ridge: an AnnData or a path (counts in X, or as `network` read them,
+            where it is a Run), a Run, whose cells are read again, or a configuration. None: no such columns.
+        cell_type: a label: the network of this type alone, against its edges where `reference` has a column cell_type.
         key: of varp: which network of a run or of a network.h5ad is scored, as `grn_attention_layer1`.
         permutations: of the weights, behind the p-values; 0: none.
         seed: of the permutations.
@@ -92,12 +89,7 @@ def evaluate(
     from grn.analysis.comparison import score_table
 
     notes: list[str] = []
-
-    def say(line: str) -> None:
-        notes.append(line)
-        if not quiet:
-            print(line, flush=True)
-
+    say = kept_in(notes, quiet)
     expression = None if data is None else expression_of(data, network)
     found = evaluated(network, reference, expression, regulators, genes, cell_type, key, permutations, seed, say)
     table = score_table(found.evaluations).set_index("score").rename(columns=str.lower)
@@ -119,7 +111,7 @@ def evaluated(
     seed: int,
     say: Say,
 ) -> Comparison:
-    """What `evaluate` makes a table of, and `grn evaluate` prints and writes. expression: for Pearson and ridge."""
+    """What `evaluate` makes a table of, and `grn evaluate` prints. expression: for Pearson and ridge."""
     from grn.analysis.comparison import compare_networks
     from grn.analysis.network_files import KEY
 
@@ -180,10 +172,11 @@ def expression_of(data: AnnData | Run | Config | str | os.PathLike[str], network
         return expression_of_run(data.folder, data.config)
     if not is_anndata(data):
         return read_expression(data)
-    changes: dict[str, object] = {"data.path": MEMORY, "data.orientation": None}
     base = network.config if isinstance(network, Run) else None
-    changes |= {} if base else {"data.genes": "all"}
-    return read_expression(change_config(base, changes), checked_anndata(data))
+    changes: dict[str, object] = {"data.path": MEMORY, "data.orientation": None}
+    return read_expression(
+        change_config(base, changes | ({} if base else {"data.genes": "all"})), checked_anndata(data)
+    )
 
 
 def expression_of_network(network: Path, say: Say) -> Expression | None:

@@ -43,9 +43,9 @@ def explain(
         cell: explain the call of this cell, by its name in obs, for the type that it is called, or for `cell_type`.
         map: other names for cell types, as for `grn.predict`.
         cells: how many cells of a type are read, drawn from those that are called so.
-        counts: where the counts are, as for `grn.predict`.
-        gene_key: column of var with the gene names; None: as in training.
-        orientation: what the rows of a text file are; None: as in training.
+        counts: as for `grn.predict`.
+        gene_key: as for `grn.predict`.
+        orientation: as for `grn.predict`.
         quiet: print nothing; otherwise what was found of the model's genes, in a few lines.
 
     Returns:

@@ -34,8 +34,6 @@ def cells_of_caller(data: AnnData | None) -> AnnData | None:
 
 def checked_anndata(adata: AnnData) -> AnnData:
     """`adata`, if it has cells and genes, and every cell has one name of its own. Raises DataError."""
-    if not is_anndata(adata):
-        raise DataError(f"The cells are of the type {type(adata).__name__}; give an AnnData.")
     if adata.n_obs == 0 or adata.n_vars == 0:
         raise DataError(f"The AnnData has {adata.n_obs} cells x {adata.n_vars} genes; give one that has both.")
     if not adata.obs_names.is_unique:

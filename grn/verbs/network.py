@@ -46,15 +46,14 @@ def network(
 ) -> pd.DataFrame:
     """The network of cells, of one of their types, or of one cell, as a table of edges.
 
-    Of cells, the regulation layers are fitted as `grn.train` fits them before the transformer: no model is trained,
-    nothing is scored or written. To take seconds, the members are those of the linear start, unless `config` or `set`
-    names `regulation.steps`. Of a run, its network is read from its files.
+    Of cells, the regulation layers are fitted as `grn.train` fits them before the transformer, by default with the
+    linear start alone (`regulation.steps`: 0), which takes seconds; nothing is scored or written. Of a run, its network
+    is read from its files.
 
     The network of one cell holds the effects of its state's network with the norms of the cell itself,
     w_ij(c) = [m_j(c) > 0] u_j sum_heads g_i a_j (q_i + d_iz).k_j / n_i(c), the mean over members: what one usual sd u_j
-    of the regulator within states changes of the target's prediction, in this cell, where the regulator is present
-    (m_j(c) > 0). Rows are balanced as in other networks. Its mean over a state's cells is close to the state's network;
-    what one cell alone says of it is little: there is no confidence.
+    of the regulator within states changes of the target's prediction, where the regulator is present. Its mean over a
+    state's cells is close to the state's network; one cell alone says little: there is no confidence.
 
     Args:
         source: a Run or its folder; or cells: an AnnData or what `data.path` may name; or a configuration.
@@ -64,10 +63,10 @@ def network(
         config: the configuration to start from where `source` are cells; None: the defaults.
         label_key: column of obs with the cell types, which cells are compared within; None: states are found.
         group_key: column of obs (donor, batch) whose cells are held out together.
-        state_key: numeric column of obs along which regulation may change.
-        regulators: names of the genes that may regulate, a file with one a line, or `all`.
-        genes: how many of the most variable genes are used, a file with one a line, or `all`.
-        counts: where the counts are: `X`, `raw`, `layer:NAME`, or `recover`.
+        state_key: as for `grn.train`.
+        regulators: as for `grn.train`.
+        genes: as for `grn.train`.
+        counts: as for `grn.train`.
         seed: of the fit.
         set: any other fields by dotted name, `{"regulation.members": 10}`.
         quiet: print nothing; otherwise what was fitted, in a few lines.
@@ -91,43 +90,26 @@ def network(
         >>> edges = grn.network("simulated:", label_key="cell_type", set=tiny, quiet=True)
         >>> edges.columns.tolist()
         ['source', 'target', 'weight', 'within', 'between', 'indirect', 'confidence', 'q_value']
-        >>> of_type = grn.network("simulated:", label_key="cell_type", cell_type="type 1", set=tiny, quiet=True)
-        >>> len(edges) == len(of_type)
-        True
     """
     from grn.config.schema import Config
 
-    if cell is not None and cell_type is not None:
-        raise ConfigError("Both cell and cell_type are given, and a network is of one of them", field="cell_type")
-    keywords = {
-        "label_key": label_key,
-        "group_key": group_key,
-        "state_key": state_key,
-        "regulators": regulators,
-        "genes": genes,
-        "counts": counts,
-        "seed": seed,
-    }
-    changes = changed_fields(keywords, set)
-    if isinstance(source, Run) or _is_run_folder(source):
-        if changes or config is not None:
-            field = next(iter(changes), "config")
-            raise ConfigError("A run has its own configuration, so {field} cannot be given with it", field=field)
+    keywords = {"label_key": label_key, "group_key": group_key, "state_key": state_key, "regulators": regulators}
+    changes = changed_fields(keywords | {"genes": genes, "counts": counts, "seed": seed}, set)
+    is_run = isinstance(source, Run) or (
+        isinstance(source, (str, os.PathLike))
+        and any((Path(source) / name).is_file() for name in (CONFIG, "card.json"))
+    )
+    unused = [*changes, *(["config"] if config is not None else [])] if is_run else ["data"] if data is not None else []
+    if unused or (cell is not None and cell_type is not None):
+        field, what = unused[0] if unused else "cell_type", "a run" if is_run else "cells"
+        raise ConfigError(f"{{field}} does not go with {what}, or with cell=; leave it out", field=field)
+    if is_run:
         return _of_run(as_run(source), cell, cell_type, data)  # type: ignore[arg-type]
-    if data is not None:
-        raise ConfigError("{field} is for a run, and the first argument is cells", field="data", advice="leave it out")
     with random_states_kept():
         if config is None and not isinstance(source, Config):
             changes.setdefault(STEPS, 0)
         settings, adata, _ = run_settings(source, config, changes)
         return _of_cells(settings, adata, cell, cell_type, quiet)
-
-
-def _is_run_folder(source: object) -> bool:
-    if not isinstance(source, (str, os.PathLike)):
-        return False
-    folder = Path(source)
-    return (folder / CONFIG).is_file() or (folder / "card.json").is_file()
 
 
 def _of_run(run: Run, cell: str | None, cell_type: str | None, adata: AnnData | None) -> pd.DataFrame:
@@ -198,16 +180,13 @@ def _of_cell(regulation: Regulation, cells: Cells, states: States, cell: str) ->
     position = _position(cells, cell)
     regulators = regulation.regulators.cpu().numpy()
     measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray())
-    weight = cell_effects(
-        regulation, measured, torch.as_tensor(cells.basal), torch.as_tensor(states.membership), position
-    )
+    basal, membership = torch.as_tensor(cells.basal), torch.as_tensor(states.membership)
+    weight = cell_effects(regulation, measured, basal, membership, position)
     target, column = weight.nonzero()
-    values = weight[target, column]
-    order = np.argsort(-np.abs(values), kind="stable")
     names = np.asarray(cells.vocabulary, dtype=object)
-    return pd.DataFrame(
-        {"source": names[regulators[column[order]]], "target": names[target[order]], "weight": values[order]}
-    )
+    ends = {"source": names[regulators[column]], "target": names[target]}
+    table = pd.DataFrame(ends | {"weight": weight[target, column]})
+    return table.sort_values("weight", key=lambda each: -abs(each), kind="stable", ignore_index=True)
 
 
 def _position(cells: Cells, cell: str) -> int:

@@ -41,10 +41,8 @@ def perturb(
 
     The regulation layers predict every gene twice in each cell, from the regulators as they were measured and from the
     perturbed ones; the difference is the change. One step reads direct effects. With more steps, regulators that have
-    changed act on their own targets: 20 are about where nothing moves any more. The changed cells are then read by
-    the whole model, which says how far its representation of each cell moves. What is predicted is the model's
-    expectation: observed cells alone do not distinguish a cause from a correlation (docs/usage.md has what was
-    measured).
+    changed act on their own targets: 20 are about where nothing moves any more. The whole model then reads the changed
+    cells. Observed cells alone do not distinguish a cause from a correlation (docs/usage.md).
 
     Args:
         run: a Run, or its folder. Its configuration names the cells, which are read again.
@@ -89,11 +87,8 @@ def perturb(
         >>> run = grn.train("simulated:", label_key="cell_type", max_steps=20, set=tiny, quiet=True)
         >>> gene = run.edges["source"][0]
         >>> cells = grn.perturb(run, knockout=gene, cell_type="type 1")
-        >>> table = cells.var.sort_values("grn_effect", key=abs, ascending=False)
-        >>> table.columns.tolist()
+        >>> cells.var.columns.tolist()
         ['grn_change', 'grn_effect', 'grn_sd', 'grn_before', 'grn_perturbed']
-        >>> bool(cells.var.loc[gene, "grn_perturbed"]), cells.layers["grn_change"].shape == cells.shape
-        (True, True)
     """
     from grn.analysis.perturb import Plan, perturb_cells, perturbed_anndata
 
@@ -148,8 +143,6 @@ def screen(
         >>> table = grn.screen(run, "type 1", "type 2", quiet=True)
         >>> table.columns.tolist()
         ['gene', 'towards', 'sd', 'size', 'before', 'strongest', 'strongest_effect']
-        >>> table["towards"].is_monotonic_decreasing
-        True
     """
     from grn.analysis.perturb import screen_regulators
 

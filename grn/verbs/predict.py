@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
-from grn.errors import ConfigError, RunFolderError
+from grn.errors import ConfigError
 from grn.messages import Say, silent
 from grn.verbs.checked import checked
 from grn.verbs.given_cells import checked_anndata, is_anndata, writing_into_views
@@ -61,12 +61,12 @@ def predict(
         counts: where the counts are: `X`, `raw`, `layer:NAME`, `recover`; None: as in training.
         gene_key: column of var with the gene names; None: as in training.
         orientation: what the rows of a text file are; None: as in training.
-        error: the share of wrong labels that is accepted: cells that are less certain than that are "unassigned". The
-            threshold is that of held-out cells of the training, and in uns["KEY"]; None: every cell has a label.
+        error: the share of wrong labels that is accepted: less certain cells are "unassigned". Held-out cells of the
+            training set the threshold, which is in uns["KEY"]; None: every cell has a label.
         map: other names for cell types, {"CD8 T": "T", ...} or a csv file with the columns from,to. Probabilities of
             types with one name are added, and given labels are renamed, too.
         labels: a column of obs with labels to compare with. uns["KEY"] then has `accuracy`, `macro_f1` and `confusion`
-            (cells by given type, rows in the order of `given`, and predicted type, columns in that of `predicted`).
+            (cells by given type, in the order of `given`, and by predicted type, in that of `predicted`).
         quiet: print nothing; otherwise what was found of the model's genes, in a few lines.
 
     Returns:
@@ -85,15 +85,11 @@ def predict(
         >>> adata = anndata.AnnData(counts, obs={"type": ["a", "b"] * 50})
         >>> tiny = {"regulation.steps": 20, "regulation.members": 1}
         >>> run = grn.train(adata, label_key="type", max_steps=20, set=tiny, quiet=True)
-        >>> adata = grn.predict(adata, run, quiet=True)
-        >>> adata.obs["grn_cell_type"].cat.categories.tolist()
-        ['a', 'b']
-        >>> adata.obsm["X_grn"].shape
+        >>> grn.predict(adata, run, quiet=True).obsm["X_grn"].shape
         (100, 64)
     """
     from grn.cells.readers.registry import open_source
 
-    refuse_key(key_added)
     trained, config = model_for(run, adata, counts=counts, gene_key=gene_key, orientation=orientation)
     cells: AnnData = checked_anndata(adata if is_anndata(adata) else open_source(config))
     if copy and is_anndata(adata):
@@ -118,21 +114,13 @@ def predict_file(
 ) -> None:
     """`grn predict`: as `predict`, from a file to the new file `output`, of which more than X is never in memory.
 
-    reading: counts, gene_key, orientation.   With labels, the confusion goes to OUTPUT_confusion.csv. Raises UserError.
+    reading: counts, gene_key, orientation.   With labels, the confusion goes to `confusion_of(output)`.
     """
     from grn.cells.readers.registry import source_in_file
     from grn.io.atomic import write_text
     from grn.io.h5ad import write_anndata
     from grn.io.tables import spreadsheet_safe
 
-    confusion = output.with_name(f"{output.stem}_confusion.csv")
-    for path in (output, *([] if labels is None else [confusion])):
-        if path.exists():
-            raise RunFolderError(
-                f"{path} already exists and is not overwritten; give {{field}} another name.", field="output"
-            )
-    if output.suffix != ".h5ad":
-        raise ConfigError(f"{{field}} is {output}; give a name that ends in .h5ad.", field="output")
     trained, config = model_for(run, data, **reading)
     with source_in_file(config) as adata:
         replaced, scores = annotate(adata, trained, config, key_added, say, error=error, names=map, labels=labels)
@@ -140,9 +128,13 @@ def predict_file(
             say(f"{output} has new values of {', '.join(replaced)}; the old values are still in {data}.")
         write_anndata(output, adata)
     if scores is not None:
-        write_text(confusion, spreadsheet_safe(scores.confusion).to_csv())
-        say(f"Cells by given and by predicted type are in {confusion}.")
+        write_text(confusion_of(output), spreadsheet_safe(scores.confusion).to_csv())
+        say(f"Cells by given and by predicted type are in {confusion_of(output)}.")
     say(f"{adata.n_obs} cells with their predictions are in {output}.")
+
+
+def confusion_of(output: Path) -> Path:
+    return output.with_name(f"{output.stem}_confusion.csv")
 
 
 def model_for(
@@ -178,15 +170,13 @@ def annotate(
     from grn.analysis.labels import given_labels, merged, read_map, refuse_unused, score_labels
     from grn.analysis.predict import READ, UNASSIGNED, add_predictions, pieces_of, predict_pieces
 
-    for field, value in (("error", error), ("map", names), ("labels", labels)):
-        if value is not None and not trained.classes:
-            raise ConfigError("{field} is about cell types, and the model was trained without labels.", field=field)
     reader = trained.model.reader
-    if error is not None and (reader is None or not len(reader.confidence)):
-        raise ConfigError(
-            "{field} needs confidences of held-out cells, which this model lacks; train with cell_reader.members: 8.",
-            field="error",
-        )
+    calibrated = reader is not None and len(reader.confidence)
+    for field, value, able in (("error", error, calibrated), ("map", names, True), ("labels", labels, True)):
+        if value is not None and not (able and trained.classes):
+            raise ConfigError(
+                "{field} is about cell types, and the model was trained without labels or a cell reader", field=field
+            )
     wanted = {} if names is None else read_map(names)
     given = None if labels is None else given_labels(adata, labels, {})
     refuse_unused(wanted, trained.classes, () if given is None else [name for name in given if name is not None])
@@ -217,9 +207,3 @@ def annotate(
     if scores is not None:
         adata.uns[key] |= scores.values()
     return replaced, scores
-
-
-def refuse_key(key: str) -> None:
-    """Raises ConfigError for a key that .h5ad files cannot store."""
-    if not key or "/" in key or not key.isprintable():
-        raise ConfigError(f"{{field}} is {key!r}; give a name without '/' and control characters.", field="key_added")

@@ -68,9 +68,11 @@ def read_network(
         0   SPI1   CST3     2.5
     """
     options = {"head": head, "value": value, "cells": cells, "data": data}
+    given = [name for name, option in options.items() if option is not None and readout is None and layer is None]
+    given += [] if readout is None or layer is None else ["readout"]
+    if given:
+        raise ConfigError("A run is read again with one of layer= and readout=, which {field} needs", field=given[0])
     if readout is None and layer is None:
-        if given := [name for name, option in options.items() if option is not None]:
-            raise ConfigError("{field} is for reading a run again; give layer= or readout=, too", field=given[0])
         found = predicted_network(network)
         found = found if cell_type is None else found.of_type(cell_type)
         table, sign = found.edges.reset_index(drop=True), found.sign
@@ -101,8 +103,6 @@ def _read_again(
     changes = {} if cells is None else {"cells": cells}
     adata = cells_of_caller(data)
     if layer is not None:
-        if readout is not None:
-            raise ConfigError("{field} reads another network than layer=; leave one of them out", field="readout")
         choice = LayerChoice(layer, head, value)
         edges, sign = read_layer_again(run, choice, changes, cell_type=cell_type, adata=adata)
     else:
@@ -125,10 +125,6 @@ def predicted_network(
     if isinstance(network, Run):
         return open_network_file(network._there(), key)
     if isinstance(network, pd.DataFrame):
-        if key != "grn":
-            raise DataError(
-                "{field} " + f"{key!r} is a key of varp, which a table does not have; give a run", field="key"
-            )
         return network_of_table(network, "The network")
     if is_anndata(network):
         return network_of_anndata(network, "The AnnData", key)

@@ -14,12 +14,11 @@ from grn.analysis.summary import strongest_of_targets, tells_apart
 from grn.config.schema import Config
 from grn.io.tables import table_of_run
 from grn.networks.signed_network import SignedNetwork, heatmap_blocks
-from grn.plots.edge_scatter import within_and_between
-from grn.plots.edges import strongest_regulations
-from grn.plots.heatmap import network_heatmaps
-from grn.plots.scores import confusion_matrix
+from grn.plots.bars import strongest_regulations
+from grn.plots.heatmaps import network_heatmaps
+from grn.plots.scatter import within_and_between
+from grn.plots.scores import confusion_matrix, training_curves
 from grn.plots.style import as_png
-from grn.plots.training import training_curves
 
 
 def write_run_report(
@@ -61,10 +60,7 @@ def write_run_report(
 
 
 def edges_of_types(path: Path) -> pd.DataFrame | None:
-    """The strongest edges of each type's targets in an edges_by_type.parquet, as `strongest_of_targets`; None without.
-
-    It is read in pieces: it may hold tens of millions of rows, those of a type sorted by |weight|.
-    """
+    """The strongest edges of each type's targets; None without the file, which is read in pieces: it may be large."""
     import pyarrow.parquet as pq
 
     if not path.is_file():

@@ -65,7 +65,7 @@ class Run:
         """Every field as it was used."""
         from grn.config.files import load_config
 
-        return load_config(self._needed(CONFIG))
+        return load_config(self._file(CONFIG))
 
     @cached_property
     def metrics(self) -> dict[str, float]:
@@ -81,12 +81,9 @@ class Run:
 
         from grn.io.tables import table_of_run
 
-        path = self._needed("metrics.csv")
+        path = self._file("metrics.csv")
         with table_of_run(path):
-            table = pd.read_csv(path, float_precision="round_trip")
-            if words := [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]:
-                raise ValueError(f"its column {words[0]} holds no numbers")
-            return table
+            return pd.read_csv(path, float_precision="round_trip")
 
     @cached_property
     def confusion(self) -> pd.DataFrame:
@@ -96,16 +93,10 @@ class Run:
         from grn.io.tables import table_of_run
 
         path = self._file("confusion.csv")
+        if not path.is_file() and "accuracy" not in self.metrics:
+            return pd.DataFrame()
         with table_of_run(path):  # read as plain text: a cell type may be called "NA"
-            if path.is_file() or "accuracy" in self.metrics:
-                table = pd.read_csv(path, index_col=0, keep_default_na=False)
-            else:
-                table = pd.DataFrame()
-            if list(map(str, table.index)) != list(table) or not all(kind.kind in "iu" for kind in table.dtypes):
-                raise ValueError("it is no square table of numbers of cells")
-            if table.empty and "accuracy" in self.metrics:
-                raise ValueError("it has no cell types")
-            return table
+            return pd.read_csv(path, index_col=0, keep_default_na=False)
 
     @cached_property
     def edges(self) -> pd.DataFrame:
@@ -114,7 +105,7 @@ class Run:
         A row per candidate edge, sorted by |weight|."""
         from grn.io.tables import read_edge_table
 
-        return read_edge_table(self._needed("edges.parquet"))
+        return read_edge_table(self._file("edges.parquet"))
 
     @cached_property
     def network(self) -> AnnData:
@@ -124,7 +115,7 @@ class Run:
         """
         from grn.io.h5ad import read_anndata
 
-        return read_anndata(self._needed("network.h5ad"))
+        return read_anndata(self._file("network.h5ad"))
 
     @cached_property
     def cell_types(self) -> tuple[str, ...]:
@@ -150,11 +141,8 @@ class Run:
         """
         folder = Path(os.path.normpath(folder)).absolute()  # a folder that `..` leads back out of need not exist
         if os.path.lexists(folder) or self._there().resolve() in folder.resolve().parents:
-            raise RunFolderError(
-                f"{folder} already exists, or lies in the folder of the run itself",
-                advice="give another {field}",
-                field="folder",
-            )
+            problem = f"{folder} already exists, or lies in the folder of the run itself"
+            raise RunFolderError(problem, advice="give another {field}", field="folder")
         refuse_unwritable(folder)
         with replacing_folder(folder) as beside:
             shutil.copytree(self._folder, beside, dirs_exist_ok=True)
@@ -170,15 +158,10 @@ class Run:
         from grn.networks.signed_network import signed_network
         from grn.verbs.report import write_run_report
 
+        network = signed_network(self.network, self._file("network.h5ad"))
+        tables = {"history": self.history, "confusion": self.confusion, "edges": self.edges}
         return write_run_report(
-            folder,
-            config=self.config,
-            metrics=self.metrics,
-            history=self.history,
-            confusion=self.confusion,
-            edges=self.edges,
-            network=signed_network(self.network, self._file("network.h5ad")),
-            title=title,
+            folder, config=self.config, metrics=self.metrics, network=network, title=title, **tables
         )
 
     def __repr__(self) -> str:
@@ -194,15 +177,11 @@ class Run:
         if self._only_model:
             return [f"Model of {genes} genes, {len(self.cell_types)} cell types", f"folder: {self._folder}"]
         regulators, cells = _regulators_and_cells(self._folder / "network.h5ad")
-        parts = [
-            f"{cells} cells x {genes} genes" if cells else f"{genes} genes",
-            f"{regulators} regulators",
-            f"{len(self.cell_types)} cell types",
-        ]
+        size = f"{cells} cells x {genes} genes" if cells else f"{genes} genes"
         scores = ", ".join(f"{name} {value:.3f}" for name, value in score_rows(self.metrics, SCORES))
         where = "temporary, until save(FOLDER) keeps it" if self._temporary is not None else self._folder
         return [
-            f"Run of {', '.join(parts)}",
+            f"Run of {size}, {regulators} regulators, {len(self.cell_types)} cell types",
             f"test cells: {scores or 'none were scored'}",
             f"data: {self.config.data.path}",
             f"folder: {where}",
@@ -225,25 +204,13 @@ class Run:
     def _there(self) -> Path:
         """The run's folder. Raises RunFolderError where it was removed or moved since the run was opened."""
         if not self._folder.is_dir():
-            raise RunFolderError(
-                f"The folder of this run, {self._folder}, does not exist any more; put it back, or load the run from "
-                "where it is now."
-            )
+            raise RunFolderError(f"The run's folder {self._folder} does not exist any more; load it from where it is.")
         return self._folder
-
-    def _needed(self, name: str) -> Path:
-        """The path of a file that every run has. Raises RunFolderError where it was removed."""
-        path = self._file(name)
-        if not path.is_file():
-            raise RunFolderError(f"{path} does not exist any more; restore it, or train again.")
-        return path
 
     def _file(self, name: str) -> Path:
         self._there()
         if self._only_model:
-            raise RunFolderError(
-                f"{self._folder} is a model without its run and has no {name}; load the folder of the run."
-            )
+            raise RunFolderError(f"{self._folder} is a model without its run, which has {name}; load that.")
         return self._folder / name
 
 
@@ -252,23 +219,19 @@ def load(run: str | os.PathLike[str]) -> Run:
     """Opens a run that `grn train` or `grn.train` has left.
 
     Args:
-        run: the run's folder, or its `model` folder. Of a model folder that was copied out of its run, only
-            `cell_types` and predictions can be had.
+        run: its folder, or its `model` folder; a model folder without its run has only `cell_types` and predictions.
 
     Returns:
         The run; its tables are read when they are asked for.
 
     Raises:
         RunFolderError: the folder does not exist, holds no run, or holds one that was cut off.
-        DataError: `run` is no path.
 
     Examples:
-        >>> import grn, tempfile
+        >>> import grn
         >>> tiny = {"data.simulated.cells": 100, "data.simulated.genes": 30, "regulation.steps": 20}
-        >>> with tempfile.TemporaryDirectory() as home:
-        ...     trained = grn.train("simulated:", output=f"{home}/first", max_steps=20, set=tiny, quiet=True)
-        ...     run = grn.load(f"{home}/first")
-        ...     run.edges.columns.tolist()
+        >>> trained = grn.train("simulated:", max_steps=20, set=tiny, quiet=True)
+        >>> grn.load(trained.folder).edges.columns.tolist()
         ['source', 'target', 'weight', 'within', 'between', 'indirect', 'confidence', 'q_value']
     """
     return Run(run)
@@ -283,13 +246,13 @@ def as_run(run: Run | str | os.PathLike[str]) -> Run:
 
 def _find(folder: Path) -> Path:
     """The folder of the run, given it or its model folder; a model folder alone as it is."""
-    if not folder.exists():
-        raise RunFolderError(no_such_run(folder, "give the folder of a run."))
     if (folder / "card.json").is_file():
         above = folder.resolve().parent
         return above if folder.resolve().name == "model" and (above / CONFIG).is_file() else folder
     if not (folder / CONFIG).is_file():
-        raise RunFolderError(f"{folder} holds no run: it lacks {CONFIG}; give the folder of a run.")
+        advice = "give the folder of a run."
+        lacking = f"{folder} holds no run: it lacks {CONFIG}; {advice}"
+        raise RunFolderError(lacking if folder.exists() else no_such_run(folder, advice))
     refuse_cut_off(folder, NEEDED)
     refuse_mixed_parts(folder)
     return folder
@@ -300,15 +263,10 @@ def _regulators_and_cells(path: Path) -> tuple[int, int | None]:
     import h5py
     from anndata.io import read_elem
 
-    from grn.io.h5ad import damaged_h5ad
-
-    try:
-        with h5py.File(path) as file:
-            var: Any = read_elem(file["var"])
-            parameters: Any = read_elem(file["uns/grn/parameters"])
-        return int(var["is_regulator"].sum()), parameters.get("cells")
-    except Exception as problem:
-        raise damaged_h5ad(path, problem) from problem
+    with h5py.File(path) as file:
+        var: Any = read_elem(file["var"])
+        parameters: Any = read_elem(file["uns/grn/parameters"])
+    return int(var["is_regulator"].sum()), parameters.get("cells")
 
 
 def _remove(folder: Path, process: int) -> None:

@@ -24,14 +24,7 @@ if TYPE_CHECKING:
 
     from grn.config.schema import Config
 
-KEYWORDS = {
-    **{
-        name: f"data.{name}"
-        for name in ("label_key", "group_key", "state_key", "regulators", "genes", "values", "counts")
-    },
-    **{name: f"trainer.{name}" for name in ("max_steps", "seed")},
-}
-"""The fields that have a keyword of their own."""
+OF_TRAINER = ("max_steps", "seed")  # the keywords whose fields are of this section; the others are of `data`
 
 
 @checked({"data.path": "data"})
@@ -58,21 +51,19 @@ def train(
     `set`, as on the command line with `--set`; configs/own_data.yaml explains them all.
 
     Args:
-        data: cells: an AnnData, cells x genes, which is neither changed nor written to disk, or what `data.path` may
-            name (.h5ad, .zarr, 10x, .csv, .tsv, `simulated:`, `scanpy:pbmc68k_reduced`). Or the configuration of a
-            whole run: its name (`pbmc.yaml`), its path or a Config.
+        data: cells: an AnnData, cells x genes, which is not changed, or what `data.path` may name (.h5ad, .zarr, 10x,
+            .csv, .tsv, `simulated:`, `scanpy:pbmc68k_reduced`). Or a configuration: its name, its path or a Config.
         config: the configuration to start from where `data` are cells; None: the defaults.
-        output: the run folder to make, as `grn train --output` does; None: a temporary one, which is removed with the
-            returned Run unless `Run.save` keeps it.
-        label_key: column of obs with the cell types (`data.label_key`).
-        group_key: column of obs (donor, batch) whose cells stay together in the split (`data.group_key`).
-        state_key: numeric column of obs along which regulation may change (`data.state_key`).
-        regulators: names of the genes that may regulate, a file with one a line, or `all` (`data.regulators`).
-        genes: how many of the most variable genes are used, a file with one a line, or `all` (`data.genes`).
-        values: `counts`: UMI counts; `expression`: continuous or log values, taken as they are (`data.values`).
-        counts: where the counts are: `X`, `raw`, `layer:NAME`, or `recover`, from log1p values (`data.counts`).
-        max_steps: optimiser steps (`trainer.max_steps`).
-        seed: of split, initialisation, order and masks (`trainer.seed`). Global random states stay as they are.
+        output: the run folder to make; None: a temporary one, which goes with the Run unless `Run.save` keeps it.
+        label_key: column of obs with the cell types.
+        group_key: column of obs (donor, batch) whose cells stay together in the split.
+        state_key: numeric column of obs along which regulation may change.
+        regulators: names of the genes that may regulate, a file with one a line, or `all`.
+        genes: how many of the most variable genes are used, a file with one a line, or `all`.
+        values: `counts`: UMI counts; `expression`: continuous or log values, taken as they are.
+        counts: where the counts are: `X`, `raw`, `layer:NAME`, or `recover`, from log1p values.
+        max_steps: optimiser steps.
+        seed: of split, initialisation, order and masks. Global random states stay as they are.
         set: any other fields by dotted name, `{"network.top_k": 10}`.
         quiet: print nothing; otherwise one line per validation.
 
@@ -84,8 +75,7 @@ def train(
         DataError: cells, labels or genes that cannot be used: negative counts, log values given as counts, ...
         RunFolderError: `output` exists already or cannot be written.
         TrainingDiverged: the loss is no longer finite.
-        KeyboardInterrupt: after Ctrl-C. A temporary folder is removed; the folder `output` stays, and `grn train
-            --resume` continues the run.
+        KeyboardInterrupt: after Ctrl-C. The folder `output` stays, and `grn train --resume` continues the run.
 
     Source: arXiv 2505.09326.
 
@@ -97,22 +87,18 @@ def train(
         >>> run.edges[["source", "target", "weight"]].shape
         (380, 3)
     """
-    keywords = {
+    keywords: dict[str, Any] = {
         "label_key": label_key,
         "group_key": group_key,
         "state_key": state_key,
         "regulators": regulators,
-        "genes": genes,
-        "values": values,
-        "counts": counts,
-        "max_steps": max_steps,
-        "seed": seed,
     }
+    keywords |= {"genes": genes, "values": values, "counts": counts, "max_steps": max_steps, "seed": seed}
     changes = changed_fields(keywords, set)
     with _python_handles_signals():
         settings, adata, name = run_settings(data, config, changes)
         if output is not None:
-            run = Run(_train(settings, Path(output), adata, silent if quiet else _print))
+            run = Run(_train(settings, Path(output), adata, silent if quiet else _print_but(None)))
             run._write_report(run.folder)
             return run
         home = Path(tempfile.mkdtemp(prefix="grn-"))
@@ -124,11 +110,12 @@ def train(
 
 
 def changed_fields(keywords: Mapping[str, Any], others: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields that a call changes: keywords by name (KEYWORDS), None for those that are not given, and `set`."""
-    changes = {KEYWORDS[name]: _plain(value) for name, value in keywords.items() if value is not None}
+    """The fields that a call changes: keywords by name, None for those that are not given, and `set`."""
+    given = {name: _plain(value) for name, value in keywords.items() if value is not None}
+    changes = {f"{'trainer' if name in OF_TRAINER else 'data'}.{name}": value for name, value in given.items()}
     for field, value in (others or {}).items():
         if field in changes:
-            raise ConfigError("set has a value for {field}, too; give one of the two.", field=field)
+            raise ConfigError("{field} is set a second time by set; give one of the two.", field=field)
         changes[field] = _plain(value)
     return changes
 
@@ -161,22 +148,15 @@ def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> P
     from grn.training.run import train as train_run
 
     if processes(settings.trainer) > 1:
-        raise ConfigError(
-            "grn.train trains in one process; set trainer.devices and trainer.num_nodes to 1, or use grn train on the "
-            "command line."
-        )
+        raise ConfigError("grn.train trains in one process; set trainer.devices to 1, or use the command line.")
     with random_states_kept():
         train_run(settings, folder, adata=adata, say=say)
     return folder
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)  # a notebook shows lines as they come
-
-
-def _print_but(temporary: Path) -> Say:
+def _print_but(temporary: Path | None) -> Say:
     """Prints lines, except those that name a temporary folder: nothing in it can be used later."""
-    return lambda line: None if str(temporary) in line else _print(line)
+    return lambda line: None if temporary and str(temporary) in line else print(line, flush=True)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from grn.cells.readers.registry import open_source, source_in_file
 from grn.cells.simulated import simulate
 from grn.cli.main import main
 from grn.config.files import load_config
-from grn.errors import DataError, RunFolderError, VocabularyMismatch
+from grn.errors import DataError, VocabularyMismatch
 from grn.io import h5ad as disk
 from grn.io.h5ad import write_anndata
 from grn.model.saved import TrainedModel
@@ -172,9 +172,9 @@ def test_no_file_is_overwritten(tiny_run, data, tmp_path):
     (tmp_path / "mine.h5ad").write_text("mine")
     for output in (data, tmp_path / "mine.h5ad"):
         before = output.read_bytes()
-        with pytest.raises(RunFolderError, match="already exists and is not overwritten"):
-            write_predictions(tiny_run, data, output)
+        assert main(["predict", str(tiny_run), str(data), "--output", str(output)]) == 2
         assert output.read_bytes() == before
+    assert main(["predict", str(tiny_run), str(data), "--output", str(tmp_path / "out.csv")]) == 2
 
 
 def in_pieces(monkeypatch):

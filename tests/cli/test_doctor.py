@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from grn.cli.main import main
-from grn.config.schema import ModelConfig
 from grn.model import kernel_check
 from grn.training import rehearsal
 
@@ -24,14 +23,6 @@ def test_a_kernel_that_computes_wrongly_is_found(capsys, monkeypatch):
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "WRONG" in said and "of the kernels compute wrongly on this machine" in said
-
-
-def test_every_path_that_can_run_here_is_tested():
-    found = {test.kernel for test in kernel_check.self_test()}
-    assert {"torch_stream", "torch_moments"} <= found
-    assert all(test.passed and test.error < 1e-4 for test in kernel_check.self_test() if test.dtype == "float32")
-    taken = kernel_check.paths_taken(ModelConfig(), (10, 20_000))
-    assert [path.genes for path in taken] == [10, 20_000] and all(path.kernel for path in taken)
 
 
 def test_an_estimate_is_printed_for_a_run(capsys, monkeypatch):

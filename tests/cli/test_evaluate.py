@@ -92,18 +92,6 @@ def test_a_run_folder_is_compared_with_baselines_on_its_own_cells(grn_evaluate, 
     assert row(without, "score") == ["network", "p"]
 
 
-def test_a_run_folder_whose_data_are_missing_is_scored_without_baselines(grn_evaluate, tiny_run):
-    shutil.copytree(tiny_run, "run")
-    text = (tiny_run / "config.yaml").read_text().replace("path: 'simulated:'", "path: gone.h5ad")
-    assert "gone" in text
-    Path("run/config.yaml").write_text(text)
-    code, printed, _ = grn_evaluate("run", tiny_run / "truth.csv", "--permutations", 0)
-    assert code == 0 and row(printed, "score") == ["network", "p"]
-    assert "gone.h5ad" in printed
-    code, _, wrong = grn_evaluate("run", tiny_run / "truth.csv", "--data", "run")
-    assert code == 2 and "gone.h5ad" in wrong
-
-
 def test_other_cells_than_those_of_the_run_are_no_baselines_of_it(grn_evaluate, tiny_run):
     shutil.copytree(tiny_run, "run")
     changed = change_config(tiny_run / "config.yaml", {"data.simulated.seed": 9})

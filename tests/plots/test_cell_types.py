@@ -9,7 +9,7 @@ import pytest
 from matplotlib.text import Text
 from scipy import sparse
 
-from grn.plots.cell_types import cell_type_regulators, strongest_of_each
+from grn.plots.regulators import cell_type_regulators
 
 GENES = ["A", "B", "x", "y", "$z$"]
 
@@ -46,21 +46,6 @@ def bars(axes) -> list[float]:
     return [round(float(bar.get_width()), 3) for bar in axes.patches]
 
 
-def test_a_regulator_has_one_edge_of_each_sign_however_many_it_leads(network):
-    edges = pd.DataFrame(
-        [("A", "x", 0.9), ("A", "y", 0.8), ("A", "z", -0.7), ("B", "x", -0.2), ("C", "x", 0.1)],
-        columns=["source", "target", "weight"],
-    )
-    found = strongest_of_each(edges, 2)
-    assert found.to_dict("list") == {
-        "source": ["A", "B"],
-        "raised": ["x", ""],
-        "raised_weight": [0.9, 0.0],
-        "lowered": ["z", "x"],
-        "lowered_weight": [-0.7, -0.2],
-    }
-
-
 def test_types_with_the_most_cells_come_first_and_regulators_by_their_strongest_edge(network):
     first, second = cell_type_regulators(network).axes
     assert (first.get_title(), second.get_title()) == ("NA", "T/1")
@@ -80,14 +65,6 @@ def test_a_network_without_cell_types_is_drawn_over_all_cells(network):
     (axes,) = cell_type_regulators(network).axes
     assert axes.get_title() == "all cells"
     assert bars(axes) == [0.9, -0.7, -0.2]
-
-
-def test_weights_without_a_sign_claim_none(network):
-    assert "lowers the target" in texts(cell_type_regulators(network))
-    network.uns["grn"]["sign"] = "none: not identified"
-    shown = texts(cell_type_regulators(network))
-    assert "negative weight" in shown
-    assert not any("lowers" in text or "raises" in text for text in shown)
 
 
 def test_a_network_without_edges_says_so(network):

@@ -14,13 +14,12 @@ from matplotlib.text import Text
 
 import grn
 from grn.errors import UserError
-from grn.plots.cell_types import cell_type_regulators
-from grn.plots.edge_scatter import within_and_between
-from grn.plots.edges import strongest_regulations
-from grn.plots.heatmap import network_heatmaps
-from grn.plots.scores import confusion_matrix, precision_recall_curves
+from grn.plots.bars import strongest_regulations
+from grn.plots.heatmaps import network_heatmaps
+from grn.plots.regulators import cell_type_regulators
+from grn.plots.scatter import within_and_between
+from grn.plots.scores import confusion_matrix, precision_recall_curves, training_curves
 from grn.plots.style import DOWN, UP, save, whole
-from grn.plots.training import training_curves
 
 LABELS = ["CD4+/CD25 T Reg", "a type with a very long name that goes on and on", "$x_1$ & <b>"]
 

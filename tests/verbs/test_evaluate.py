@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 import grn
-from grn.analysis.comparison import CAUTION
 from grn.analysis.evaluate import SCORES
 from grn.cells.simulated import simulate
 from grn.cli.main import main
@@ -70,16 +69,6 @@ def test_the_universe_is_chosen_by_names(tmp_path):
         assert "1 regulators x 2 genes" in found.attrs["notes"][0]
     assert "3 regulators x 3 genes" in evaluate(NETWORK, TRUTH, regulators="all").attrs["notes"][0]
     assert "1 regulators x 3 genes" in evaluate(NETWORK, TRUTH, regulators=["A"]).attrs["notes"][0]
-
-
-def test_what_the_scores_rest_on_is_printed_and_kept(capsys):
-    curated = TRUTH.set_axis(["source", "target", "mor"], axis="columns").assign(mor=[1, -1, 1])
-    found = grn.evaluate(NETWORK, curated, permutations=0)
-    printed = capsys.readouterr().out.splitlines()
-    assert printed == found.attrs["notes"] and CAUTION in printed
-    evaluate(NETWORK, curated)
-    assert capsys.readouterr() == ("", "")
-    assert "--" not in "".join(evaluate(NETWORK[NETWORK["target"] != "C"], TRUTH).attrs["notes"])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import grn
 from grn.cells.simulated import simulate
-from grn.errors import ConfigError, DataError, RunFolderError, VocabularyMismatch
+from grn.errors import DataError, RunFolderError, VocabularyMismatch
 from grn.verbs.predict import predict_file
 
 WRITTEN = {"obs": {"grn_cell_type", "grn_cell_type_confidence"}, "obsm": {"X_grn", "grn_probabilities"}, "uns": {"grn"}}
@@ -74,13 +74,6 @@ def test_a_run_is_an_object_a_folder_or_a_model(adata, run, tmp_path):
         np.testing.assert_array_equal(found.obsm["X_grn"], expected.obsm["X_grn"])
 
 
-def test_what_was_found_of_the_genes_is_printed_unless_quiet(adata, run, capsys):
-    grn.predict(adata[:, :12].copy(), run)
-    assert "12 of the model's 16 genes" in capsys.readouterr().out
-    grn.predict(adata, run, quiet=True)
-    assert capsys.readouterr() == ("", "")
-
-
 def test_predictions_are_replaced_by_later_ones(adata, run):
     first = grn.predict(adata, run, quiet=True).obs["grn_cell_type_confidence"].to_numpy()
     adata.X = adata.X * 2
@@ -97,7 +90,6 @@ WRONG = {
     ),
     "no such layer": (lambda adata: None, {"counts": "layer:a"}, DataError),
     "no such column": (lambda adata: None, {"gene_key": "symbol"}, DataError),
-    "a key that h5ad cannot hold": (lambda adata: None, {"key_added": "a/b"}, ConfigError),
     "a run that is not there": (lambda adata: None, {"run": "nowhere"}, RunFolderError),
 }
 
@@ -111,11 +103,6 @@ def test_what_cannot_be_used_is_one_sentence_and_nothing_is_written(case, adata,
         grn.predict(adata, **{"run": run, "quiet": True, **keywords})
     assert "\n" not in str(caught.value)
     assert added(adata) == before
-
-
-def test_the_run_comes_second(adata, run):
-    with pytest.raises(ConfigError, match="adata="):
-        grn.predict(run, adata)
 
 
 def test_a_backed_anndata_is_written_into_in_memory(adata, run, tmp_path):

@@ -59,12 +59,6 @@ def test_the_edges_of_types_keep_their_type(run):
     np.testing.assert_allclose(table["within"], expected["within"])
 
 
-def test_columns_without_numbers_are_left_out(tmp_path):
-    """As within and between are of read-outs that do not tell them apart."""
-    EDGES.assign(within=np.nan, between=[0.5] * len(EDGES)).to_parquet(tmp_path / "edges.parquet")
-    assert list(grn.read_network(tmp_path / "edges.parquet")) == ["source", "target", "weight", "between"]
-
-
 def test_cell_types_have_networks_of_their_own(run):
     forms = (run, run.folder, run.folder / "network.h5ad", run.folder / "edges.parquet", run.network)
     for number, label in enumerate(run.cell_types, start=1):

@@ -210,7 +210,6 @@ def test_a_damaged_table_is_one_sentence(name, content, copied, capsys):
 DAMAGED = {
     "no columns": ("edges.parquet", lambda table: pd.DataFrame({"a": [1]})),
     "weights that are missing": ("edges.parquet", lambda table: table.assign(weight=np.nan)),
-    "half a confusion": ("confusion.csv", lambda table: table.head(1)),
 }
 
 

@@ -6,8 +6,6 @@ import gc
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -291,34 +289,3 @@ def test_a_backed_anndata_is_read_and_stays_open(adata, config, tiny_run):
     assert same(train(backed, config), tiny_run)
     assert backed.isbacked and backed.file.is_open and backed.X[:1].sum() >= 0
     backed.file.close()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
-def test_the_temporary_folder_goes_with_its_process_and_with_no_other(tmp_path):
-    """A forked process that ends leaves its parent's run alone. Without a GPU: CUDA does not survive a fork.
-
-    The child runs its exit functions and no more: with some builds of torch, a child of any process that has fitted
-    something with Lightning does not get to the end of a whole exit.
-    """
-    code = (
-        "import atexit, os, grn\n"
-        "tiny = {'data.simulated.cells': 60, 'regulation.steps': 2, 'regulation.members': 1}\n"
-        "run = grn.train('simulated:', max_steps=2, set=tiny, quiet=True)\n"
-        "if os.fork() == 0:\n"
-        "    atexit._run_exitfuncs()\n"
-        "    os._exit(0)\n"
-        "os.wait()\n"
-        "assert run.folder.is_dir()\n"
-        "print(run.folder)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        cwd=tmp_path,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-    )
-    assert done.returncode == 0, done.stderr
-    assert not Path(done.stdout.strip()).parent.exists()

@@ -1,4 +1,4 @@
-"""Edges as dots: two weights of each, of two cell types or conditions; or what it is within states and between them."""
+"""Dots: edges at two weights, within states and between them; and the genes that a perturbation changes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from grn.errors import DataError
 from grn.networks.signed_network import SignedNetwork
-from grn.plots.given import RunLike, as_edges, as_network, unknown, weights_of
-from grn.plots.style import INK, LINES, canvas, colour_bar, note, plain, short, shown, whole
-from grn.plots.tables import columns_of
+from grn.plots.given import RunLike, as_edges, as_network, columns_of, only_type, refuse_unknown, weights_of
+from grn.plots.style import DOWN, INK, LINES, UP, canvas, colour_bar, note, plain, short, shown, whole
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -53,8 +51,8 @@ def network_difference(
         marked = np.zeros(len(edges), dtype=bool)
         marked[order[:named]] = True
     limit = 1.12 * float(edges[["first", "second"]].abs().to_numpy().max())
-    axes.axhline(0, color="#dddddd", linewidth=0.8, zorder=0)
-    axes.axvline(0, color="#dddddd", linewidth=0.8, zorder=0)
+    for line in (axes.axhline, axes.axvline):
+        line(0, color="#dddddd", linewidth=0.8, zorder=0)
     axes.plot([-limit, limit], [-limit, limit], color="#bbbbbb", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     rest = edges[~marked]
     axes.scatter(rest["first"], rest["second"], s=7, color=REST, linewidths=0, zorder=2, rasterized=len(rest) > 5000)
@@ -83,18 +81,15 @@ def _both(network: object, first: str, second: str) -> pd.DataFrame:
     """Columns source, target, first, second and, of a comparison, q_value."""
     if isinstance(network, pd.DataFrame) and "effect" in network:
         known = [str(name).removeprefix("weight_") for name in network if str(name).startswith("weight_")]
-        if missing := [name for name in (first, second) if name not in known]:
-            raise unknown("condition", missing[0], known, "The table")
+        for name in (first, second):
+            refuse_unknown("condition", name, known, "The table")
         numbers = (f"weight_{first}", f"weight_{second}")
         wanted = "the table that grn.compare returns"
         table = columns_of(network, wanted, texts=("source", "target"), numbers=numbers, gaps=("q_value",))
         types = table["cell_type"].astype(str) if "cell_type" in table else pd.Series("all", index=table.index)
         of_all = table[types == "all"] if (types == "all").any() else table
-        if of_all is table and types.nunique() > 1:
-            raise DataError(
-                f"The table compares several cell types ({', '.join(map(repr, types.unique()[:5]))}), which this "
-                "picture would mix; choose the rows of one."
-            )
+        if of_all is table and len(table):
+            only_type(types.unique())
         names = {f"weight_{first}": "first", f"weight_{second}": "second"}
         return of_all[["source", "target", *names, "q_value"]].rename(columns=names)
     found = as_network(network)  # type: ignore[arg-type]
@@ -129,18 +124,11 @@ def within_and_between(
         return shown(note(axes, "The cells have one state, so nothing is between states."), ax, show)
     confidence = known["confidence"].fillna(0.5).to_numpy() if "confidence" in known else np.ones(len(known))
     order = np.argsort(confidence, kind="stable")  # the most confident on top
-    axes.axhline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
-    axes.axvline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
-    look: dict[str, Any] = {
-        "s": 20,
-        "cmap": "viridis_r",
-        "vmin": 0.5,
-        "vmax": 1.0,
-        "edgecolors": "white",
-        "linewidths": 0.3,
-    }
+    for line in (axes.axhline, axes.axvline):
+        line(0, color="#bbbbbb", linewidth=0.8, zorder=1)
     x, y = (known[name].to_numpy()[order] for name in ("between", "within"))
-    dots = axes.scatter(x, y, c=confidence[order], zorder=2, **look)
+    look: dict[str, Any] = {"s": 20, "cmap": "viridis_r", "vmin": 0.5, "vmax": 1.0, "edgecolors": "white"}
+    dots = axes.scatter(x, y, c=confidence[order], linewidths=0.3, zorder=2, **look)
     axes.set_xlim(-1.08, 1.08)
     height = 1.15 * float(known["within"].abs().max()) or 1.0
     axes.set_ylim(-height, height)
@@ -180,3 +168,61 @@ def name_edges(
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
             **look,
         )
+
+
+MOST = 20.0  # agreement beyond which dots are drawn at the edge
+CERTAIN = 2.0  # sds of the members from which on a change is coloured
+SMALL = 0.05  # sds of the gene
+
+
+def perturbation_volcano(
+    cells: AnnData | pd.DataFrame, *, named: int = 14, ax: Axes | None = None, show: bool | None = None
+) -> Axes:
+    """Each gene as a dot: its change in sds of the gene to the right, |change| in sds over the members upwards.
+
+    Blue genes rise and red ones fall; grey: less than two sds over the members, or less than 0.05 sds of the gene.
+    Upwards is no p-value: members were trained on nearly the same cells.
+    cells: what grn.perturb returns, or the table that grn perturb writes.   named: how many of the largest changes have
+    their names.   ax, show: as in grn.plots. Raises UserError.
+    """
+    table = cells if isinstance(cells, pd.DataFrame) else cells.var
+    if "grn_effect" in table:
+        columns = {name.removeprefix("grn_"): table[name] for name in table if str(name).startswith("grn_")}
+        table = pd.DataFrame(columns).assign(gene=table.index.astype(str))
+    wanted = "what grn.perturb returns, or the table of grn perturb"
+    table = columns_of(table, wanted, texts=("gene",), numbers=("effect", "perturbed"), gaps=("sd",))
+    table = table[table["perturbed"] == 0]
+    axes = canvas(ax, 6.2, 4.8)
+    if table.empty or not (table["effect"] != 0).any():
+        return shown(note(axes, "The perturbation changes no gene."), ax, show)
+    effect, sd = table["effect"].to_numpy(float), table["sd"].to_numpy(float)
+    agreement = np.divide(np.abs(effect), sd, out=np.zeros(len(effect)), where=sd > 0)
+    height = np.minimum(agreement, MOST)
+    certain = (agreement >= CERTAIN) & (np.abs(effect) >= SMALL)
+    colours = np.where(certain, np.where(effect > 0, UP, DOWN), "#c4c4c4")
+    axes.scatter(effect, height, s=np.where(certain, 20, 9), c=colours, edgecolors="white", linewidths=0.3, zorder=2)
+    axes.axhline(CERTAIN, color="#bbbbbb", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    axes.axvline(0, color="#bbbbbb", linewidth=0.8, zorder=1)
+    limit = 1.25 * float(np.abs(effect).max())
+    top = 1.12 * max(float(height.max()), CERTAIN)
+    taken: list[tuple[float, float]] = []
+    for place in np.argsort(-np.abs(effect) * certain, kind="stable")[:named]:
+        x, y = effect[place], np.sqrt(height[place] * top)
+        if not certain[place] or any(abs(x - a) < 0.16 * limit and abs(y - b) < 0.028 * top for a, b in taken):
+            continue
+        taken.append((x, y))
+        side: dict[str, Any] = {"xytext": (5 if x > 0 else -5, 0), "ha": "left" if x > 0 else "right", "va": "center"}
+        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "fontstyle": "italic", "color": INK}
+        axes.annotate(short(table["gene"].iloc[place], 14), (x, height[place]), **side, **look)
+    axes.set_xlim(-limit, limit)
+    axes.set_yscale("function", functions=(np.sqrt, np.square))  # most genes are near the floor
+    axes.set_ylim(0, top)
+    axes.set_yticks([0, 1, 2, 5, 10, MOST], ["0", "1", "2", "5", "10", "20 or more"])
+    axes.set_xlabel("expected change, in sds of the gene")
+    axes.set_ylabel("agreement: |change| in sds over the members")
+    rise, fall = (int((certain & chosen).sum()) for chosen in (effect > 0, effect < 0))
+    axes.text(0.99, 0.01, f"{rise} rise", ha="right", color=UP, transform=axes.transAxes)
+    axes.text(0.01, 0.01, f"{fall} fall", ha="left", color=DOWN, transform=axes.transAxes)
+    title = str(getattr(cells, "uns", {}).get("grn_perturb", {}).get("perturbation", "perturbation"))
+    plain(axes, short(f"{title[:1].upper()}{title[1:]}: genes that change", 60))
+    return shown(axes, ax, show)

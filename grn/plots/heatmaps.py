@@ -1,0 +1,203 @@
+"""Networks as heat maps of regulators and targets: side by side, clustered, and the layers' attention."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from grn.errors import UserError
+from grn.networks.signed_network import SignedNetwork, block, edge_list, heatmap_blocks, similarity_order, weights_in
+from grn.plots.given import ONLY_TYPES, RunLike, as_network, genes_of, is_run, targets_in_turn, weights_of
+from grn.plots.style import (
+    SIGNED,
+    canvas,
+    colour_bar,
+    figure,
+    note,
+    nothing,
+    plain,
+    short,
+    shorten,
+    shown,
+    unframed,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def network_heatmaps(
+    weights: Mapping[str, pd.DataFrame] | SignedNetwork | AnnData | RunLike | pd.DataFrame, *, signed: bool = True
+) -> Figure:
+    """One heat map for each entry of `weights`, all with one colour scale.
+
+    weights: a title (all cells, a cell type) -> signed weights, rows = regulators, columns = targets; all have the same
+    rows and columns.   signed: whether the sign means that the regulator raises or lowers its target.
+    Of a run, its network or a table of edges, the genes of the strongest edges are shown.
+    """
+    if not isinstance(weights, Mapping):
+        network = as_network(weights)
+        weights, signed = heatmap_blocks(network), network.signed
+        if network.about.get(ONLY_TYPES):
+            weights.pop("all cells", None)
+    first = next(iter(weights.values()), pd.DataFrame())
+    if first.empty:
+        return nothing("The network has no edges.")
+    regulators, targets = first.shape
+    columns = min(3, len(weights))
+    rows = -(-len(weights) // columns)
+    picture = figure(1.4 + columns * (0.19 * targets + 0.4), 1.0 + rows * (0.19 * regulators + 0.45) + 0.6)
+    grid = picture.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    values = np.abs(np.concatenate([frame.to_numpy().ravel() for frame in weights.values()]))
+    # With the largest weight as the limit, most of the map would be white.
+    limit = float(np.quantile(values, 0.99)) or 1.0
+    panels = list(grid.flat)
+    for number, (panel, (title, frame)) in enumerate(zip(panels, weights.items(), strict=False)):
+        image = panel.imshow(frame.to_numpy(), cmap=SIGNED, vmin=-limit, vmax=limit, aspect="auto")
+        panel.set_yticks(range(regulators), shorten(frame.index, 14), fontsize=7.5)
+        panel.set_xticks(range(targets), shorten(frame.columns, 14), fontsize=7.5, rotation=90)
+        # A column is labelled under its last map; above an empty panel, the labels extend into it.
+        panel.tick_params(labelbottom=number + columns >= len(weights), labelleft=number % columns == 0)
+        for label in panel.get_xticklabels():
+            label.set_in_layout(number // columns == rows - 1)
+        plain(panel)
+        panel.set_title(short(title), loc="left", fontsize=9, fontweight="bold" if number == 0 else "normal")
+        unframed(panel)
+    for panel in panels[len(weights) :]:
+        panel.set_axis_off()
+    picture.supxlabel("target", fontsize=9)
+    picture.supylabel("regulator", fontsize=9)
+    label = "weight: red lowers, blue raises the target" if signed else "weight (the sign has no meaning)"
+    shrink = min(1.0, 2.0 / rows)
+    colour_bar(picture, image, label, size=9, ax=grid, shrink=shrink, aspect=16, pad=0.015, extend="both")
+    return picture
+
+
+TREE = "#999999"
+
+
+def clustered_heatmap(
+    network: SignedNetwork | AnnData | RunLike | pd.DataFrame,
+    *,
+    cell_type: str | None = None,
+    regulators: Sequence[str] | int = 15,
+    targets: Sequence[str] | int = 30,
+    ax: Axes | None = None,
+    show: bool | None = None,
+) -> Axes:
+    """Signed weights of regulators (rows) on targets (columns): red lowers, blue raises; similar rows are neighbours.
+
+    network: a run, its network, or a table of edges.   cell_type: the network of this type; None: over all cells.
+    regulators, targets: names, or how many, those of the strongest edges first, so that each regulator has a place for
+    some targets of its own.   ax, show: as in grn.plots. Raises UserError.
+    """
+    from scipy.cluster.hierarchy import leaves_list
+
+    found = as_network(network)
+    weights, whose = weights_of(found, cell_type)
+    edges = edge_list(weights, found.genes)
+    strongest = list(dict.fromkeys(edges["source"]))
+    rows = strongest[:regulators] if isinstance(regulators, int) else genes_of(found, regulators)
+    columns = targets_in_turn(edges, rows, targets) if isinstance(targets, int) else genes_of(found, targets)
+    if not rows or not columns:
+        return shown(note(canvas(ax, 6, 2), "The network has no edges between these genes."), ax, show)
+    axes = canvas(ax, 1.9 + 0.21 * len(columns), 1.9 + 0.21 * len(rows))
+    frame = block(weights, found.genes, rows, columns)
+    row_tree, column_tree = _tree(frame.to_numpy()), _tree(frame.to_numpy().T)
+    leaves = [slice(None) if tree is None else leaves_list(tree) for tree in (row_tree, column_tree)]
+    frame = frame.iloc[leaves[0], leaves[1]]
+    limit = float(np.quantile(np.abs(frame.to_numpy()), 0.99)) or 1.0
+    image = axes.imshow(frame, cmap=SIGNED, vmin=-limit, vmax=limit, aspect="auto")
+    axes.set_xticks(range(len(columns)), shorten(frame.columns, 14), rotation=90, fontsize=8, fontstyle="italic")
+    axes.set_yticks(range(len(rows)), shorten(frame.index, 14), fontsize=8, fontstyle="italic")
+    axes.yaxis.tick_right()
+    unframed(axes)
+    axes.set_xticks(np.arange(-0.5, len(columns)), minor=True)
+    axes.set_yticks(np.arange(-0.5, len(rows)), minor=True)
+    axes.grid(which="minor", color="white", linewidth=0.6)
+    axes.tick_params(which="minor", length=0)
+    _draw_tree(axes.inset_axes((0, 1.01, 1, 0.12)), column_tree, len(columns), "top")
+    _draw_tree(axes.inset_axes((-0.09, 0, 0.085, 1)), row_tree, len(rows), "left")
+    title = "All cells" if whose == "all cells" else short(whose)
+    axes.set_title(f"{title}: regulators (rows) and their targets", fontsize=10, fontweight="bold", y=1.13)
+    meaning = "weight: red lowers, blue raises" if found.signed else "weight (the sign has no meaning)"
+    colour_bar(whole(axes), image, meaning, ax=axes, shrink=0.5, aspect=14, pad=0.02, extend="both")
+    return shown(axes, ax, show)
+
+
+def _tree(values: np.ndarray) -> np.ndarray | None:
+    """A linkage of the rows; None for fewer than three."""
+    from scipy.cluster.hierarchy import linkage
+
+    return linkage(values, method="average", optimal_ordering=True) if len(values) > 2 else None
+
+
+def _draw_tree(axes: Axes, tree: np.ndarray | None, count: int, side: str) -> None:
+    from scipy.cluster.hierarchy import dendrogram
+
+    axes.set_axis_off()
+    if tree is None:
+        return
+    drawn = dendrogram(tree, no_plot=True)
+    for places, heights in zip(drawn["icoord"], drawn["dcoord"], strict=True):
+        along = (np.array(places) - 5) / 10  # scipy puts the leaves at 5, 15, ...
+        axes.plot(*((along, heights) if side == "top" else (heights, along)), color=TREE, linewidth=0.8)
+    if side == "top":
+        axes.set_xlim(-0.5, count - 0.5)
+        axes.set_ylim(0, None)
+    else:
+        axes.set_ylim(count - 0.5, -0.5)
+        axes.set_xlim(axes.get_xlim()[1], 0)
+
+
+LAYER = re.compile(r"grn_attention_layer\d+")
+STRENGTH = "Purples"  # neither red nor blue: no sign is claimed
+
+
+def attention_layers(network: AnnData | RunLike, *, regulators: int = 12, targets: int = 18) -> Figure:
+    """A heat map for each layer, with the same regulators (rows) and targets (columns), on one scale.
+
+    Colour is the mean over cells and heads of |w|, the size of the normalised attention weight of the target on the
+    regulator: training does not identify the sign of a block's weight, so that none is drawn.
+    network: a run, or its network (varp["grn_attention_layer<i>"]).   regulators, targets: those of the strongest
+    weights over all layers; a regulator has a place for some targets of its own. Raises UserError.
+    """
+    from scipy import sparse
+
+    adata = network.network if is_run(network) else network  # type: ignore[union-attr]
+    keys = [key for key in getattr(adata, "varp", {}) if LAYER.fullmatch(key)]
+    keys.sort(key=lambda key: int(key.removeprefix("grn_attention_layer")))
+    if not keys:
+        raise UserError("This picture draws the layers' attention (run, or run.network), and none is in this object.")
+    layers = [abs(weights_in(adata, key)) for key in keys]  # type: ignore[arg-type]
+    genes: pd.Index = adata.var_names  # type: ignore[union-attr]
+    total = sum(layer / max(float(layer.max()), 1e-12) for layer in layers)
+    edges = edge_list(sparse.csr_matrix(total), genes)
+    rows = list(dict.fromkeys(edges["source"]))[:regulators]
+    columns = targets_in_turn(edges, rows, targets)
+    places = genes.get_indexer(columns), genes.get_indexer(rows)
+    blocks = [layer[places[0]][:, places[1]].toarray().T for layer in layers]
+    row_order = column_order = np.arange(0)
+    if rows:
+        row_order, column_order = (similarity_order(each) for each in (np.hstack(blocks), np.vstack(blocks).T))
+    limit = max((float(np.quantile(block, 0.99)) for block in blocks if block.size), default=0.0) or 1.0
+    picture = figure(1.6 + len(layers) * (0.22 * len(columns) + 0.3), 1.5 + 0.22 * len(rows))
+    panels = picture.subplots(1, len(layers), sharey=True, squeeze=False)[0]
+    for number, (key, panel, part) in enumerate(zip(keys, panels, blocks, strict=True)):
+        image = panel.imshow(part[row_order][:, column_order], cmap=STRENGTH, vmin=0, vmax=limit, aspect="auto")
+        names = [columns[place] for place in column_order]
+        panel.set_xticks(range(len(columns)), shorten(names, 14), rotation=90, fontsize=8, fontstyle="italic")
+        panel.set_yticks(range(len(rows)), shorten([rows[n] for n in row_order], 14), fontsize=8, fontstyle="italic")
+        plain(panel, f"Layer {int(key.removeprefix('grn_attention_layer')) + 1}")
+        unframed(panel)
+        panel.tick_params(labelleft=number == 0)
+    label = "|attention weight| (no sign claimed)"
+    colour_bar(picture, image, label, ax=list(panels), shrink=0.7, aspect=14, pad=0.02, extend="max")
+    return picture
