@@ -28,7 +28,7 @@ def test_gene_key_falls_back_to_the_index_where_a_name_is_missing():
     var = pd.DataFrame({"symbol": ["A", None, "", "nan"]}, index=["id1", "id2", "id3", "id4"])
     assert gene_names(var, "symbol") == ["A", "id2", "id3", "nan"]
     assert gene_names(var, None) == ["id1", "id2", "id3", "id4"]
-    with pytest.raises(DataError, match="did you mean 'symbol'") as caught:
+    with pytest.raises(DataError) as caught:
         gene_names(var, "symbols")
     assert caught.value.field == "data.gene_key"
 
@@ -45,39 +45,24 @@ def test_duplicates_are_refused_or_summed_in_the_first_place():
     assert names == ["A", "B"]
     np.testing.assert_array_equal(values.toarray(), [[5, 2], [6, 5]])
     assert values.has_sorted_indices
-
-
-@pytest.mark.parametrize("name", ["", " ", "a\tb", "a\nb"])
-def test_a_name_that_no_table_could_hold_is_refused(name):
-    with pytest.raises(DataError, match="Gene 2 of 2"):
-        once_each(["A", name], DataConfig(path="x"))
-
-
-def counts_with_variable_genes() -> sparse.csr_matrix:
-    """200 cells, 60 genes; 7, 30 and 31 differ fourfold between two halves of the cells."""
-    generator = np.random.default_rng(0)
-    rates = np.full((200, 60), 5.0)
-    rates[:100, [7, 30, 31]] = 20
-    return sparse.csr_matrix(generator.poisson(rates).astype(np.float32))
+    with pytest.raises(DataError):
+        once_each(["A", "a\tb"], DataConfig(path="x"))  # no table could hold this name
 
 
 def test_the_most_variable_genes_are_chosen_with_the_regulators_that_are_expressed():
-    """In the order of the data."""
-    counts = counts_with_variable_genes().tolil()
-    counts[:, 50] = 0
+    """In the order of the data; 7, 30 and 31 differ fourfold between two halves of the cells."""
+    generator = np.random.default_rng(0)
+    rates = np.full((200, 60), 5.0)
+    rates[:100, [7, 30, 31]] = 20
+    rates[:, 50] = 0
+    counts = sparse.csr_matrix(generator.poisson(rates).astype(np.float32))
     names = list(map(str, range(60)))
-    assert list(choose_genes(counts.tocsr(), names, 3, None, "counts")) == [7, 30, 31]
-    assert list(choose_genes(counts.tocsr(), names, 3, np.array([2, 30, 50]), "counts")) == [2, 7, 30, 31]
-
-
-def test_expression_is_chosen_by_variance():
-    values = sparse.csr_matrix(np.random.default_rng(0).normal(5, [0.1, 3, 0.2, 2], (100, 4)).clip(0))
-    assert list(choose_genes(values, NAMES, 2, None, "expression")) == [1, 3]
-
-
-@pytest.mark.parametrize("choice", ["all", 4, 100])
-def test_all_genes_stay_when_asked_for_all_or_more(choice):
-    assert list(choose_genes(sparse.csr_matrix((5, 4)), NAMES, choice, None, "counts")) == [0, 1, 2, 3]
+    assert list(choose_genes(counts, names, 3, None, "counts")) == [7, 30, 31]
+    assert list(choose_genes(counts, names, 3, np.array([2, 30, 50]), "counts")) == [2, 7, 30, 31]
+    values = sparse.csr_matrix(generator.normal(5, [0.1, 3, 0.2, 2], (100, 4)).clip(0))
+    assert list(choose_genes(values, NAMES, 2, None, "expression")) == [1, 3], "by variance"
+    for choice in ("all", 4, 100):
+        assert list(choose_genes(sparse.csr_matrix((5, 4)), NAMES, choice, None, "counts")) == [0, 1, 2, 3]
 
 
 def test_a_gene_list_ignores_blank_lines_comments_and_a_byte_order_mark(tmp_path):
