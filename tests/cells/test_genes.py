@@ -33,20 +33,15 @@ def test_gene_key_falls_back_to_the_index_where_a_name_is_missing():
     assert caught.value.field == "data.gene_key"
 
 
-def test_duplicates_are_refused_or_summed_in_the_first_place():
+def test_duplicates_are_summed_in_the_first_place_where_values_are_counts():
     twice = ["A", "B", "A"]
-    with pytest.raises(DataError, match="'A'") as caught:
-        once_each(twice, DataConfig(path="x"))
-    assert caught.value.field == "data.duplicates"
-    with pytest.raises(DataError):
-        once_each(twice, DataConfig(path="x", values="expression", duplicates="sum"))
+    for names, fields in ((twice, {}), (twice, {"values": "expression", "duplicates": "sum"}), (["A", "a\tb"], {})):
+        with pytest.raises(DataError):  # the last is a name that no table could hold
+            once_each(names, DataConfig(path="x", **fields))
     names, place = once_each(twice, DataConfig(path="x", duplicates="sum"))
     values = merge_duplicates(sparse.csr_matrix([[1.0, 2, 4], [0, 5, 6]]), place)
-    assert names == ["A", "B"]
+    assert names == ["A", "B"] and values.has_sorted_indices
     np.testing.assert_array_equal(values.toarray(), [[5, 2], [6, 5]])
-    assert values.has_sorted_indices
-    with pytest.raises(DataError):
-        once_each(["A", "a\tb"], DataConfig(path="x"))  # no table could hold this name
 
 
 def test_the_most_variable_genes_are_chosen_with_the_regulators_that_are_expressed():

@@ -8,7 +8,7 @@ import torch
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
-from grn.cells.loading.batches import EVALUATE, BagMaker, cell_states, gene_bits, plain_batches, threshold, uniform
+from grn.cells.loading.batches import EVALUATE, BagMaker, plain_batches, uniform
 from grn.config.schema import DataConfig
 
 ROWS = np.array([4, 0, 17, 9])
@@ -119,11 +119,3 @@ def test_the_numbers_stay_as_they_were_released():
     """Resumed runs depend on them: a change is a change of format."""
     released = [0.47141042966848024, 0.7247520786262142, 0.3030308965844536]
     np.testing.assert_allclose(uniform(0, 0, 0, np.array([0]), 3)[0], released, rtol=0, atol=1e-15)
-
-
-def test_a_threshold_is_the_number_below_which_it_is():
-    states = cell_states(5, 0, 2, np.array([3, 8]))
-    numbers, bits = uniform(5, 0, 2, np.array([3, 8]), 500), gene_bits(states, 500)
-    for p in (0.0, 0.3, 0.03, float(numbers[1, 7]), np.nextafter(float(numbers[0, 4]), 1), 1 - 2.0**-53):
-        np.testing.assert_array_equal(bits < threshold(p), numbers < p)
-    np.testing.assert_array_equal(gene_bits(states[1], 500), bits[1])

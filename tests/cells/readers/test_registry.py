@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grn.cells.load import load_cells
-from grn.cells.readers.registry import open_source, source_in_file
+from grn.cells.readers.registry import open_source
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
@@ -74,12 +74,3 @@ def test_a_file_without_x_names_the_other_matrices_and_one_without_genes_is_refu
         del file["var"]
     with pytest.raises(DataError, match="has no table var"):
         load_cells(config)
-
-
-def test_matrices_stay_in_the_file_while_training_reads_its_own(adata, write):
-    adata.layers["other"], adata.obsm["X_pca"] = adata.X, np.ones((adata.n_obs, 2))
-    config = DataConfig(path=write(adata))
-    with source_in_file(config, everything=False) as found:
-        assert hasattr(found.X, "group") and hasattr(found.layers["other"], "group") and not found.obsm
-    with source_in_file(config) as found:
-        assert isinstance(found.obsm["X_pca"], h5py.Dataset)
