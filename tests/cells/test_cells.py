@@ -69,15 +69,6 @@ def test_what_training_does_not_need_is_not_read(adata, write):
             open_source(DataConfig(path=str(damaged)))
 
 
-def test_the_names_of_genes_are_shown_and_doubtful_ones_named(adata, write):
-    adata.var["symbol"] = [None, "total", " A ", *map(str, range(3, adata.n_vars))]
-    cells, _ = load_cells(DataConfig(path=write(adata), genes="all", gene_key="symbol", regulators=["A", "3"]))
-    notes = " ".join(cells.notes)
-    assert f"({cells.vocabulary[0]}, total,  A  and {adata.n_vars - 3} more), 1 of them as regulators." in notes
-    assert f"1 of {adata.n_vars} genes have no name in the column 'symbol'" in notes
-    assert "1 are not in the data ('A'); some differ only in spaces or unusual characters ('A' and ' A ')" in notes
-
-
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -85,7 +76,6 @@ def test_the_names_of_genes_are_shown_and_doubtful_ones_named(adata, write):
         ({"group_key": "blank"}, "data.group_key"),
         ({"group_key": "number"}, "data.group_key"),
         ({"state_key": "label"}, "data.state_key"),
-        ({"state_key": "blank"}, "data.state_key"),
         ({"state_key": "one"}, "data.state_key"),
         ({"state_key": "large"}, "data.state_key"),
         ({"property_key": "label"}, "objectives.property.key"),
@@ -134,13 +124,6 @@ def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, write):
     adata.X = counts
     again, _ = load_cells(DataConfig(path=write(adata), genes=5), seed=4)
     assert (again.vocabulary, again.target_total) == (cells.vocabulary, cells.target_total)
-
-
-def test_simulated_cells_bring_their_truth(adata, write):
-    cells, _ = load_cells(DataConfig(path="simulated:", label_key="cell_type"))
-    assert set(cells.truth.columns) == {"source", "target", "sign"}
-    assert set(cells.truth["source"]) <= set(cells.vocabulary)
-    assert load_cells(DataConfig(path=write(adata)))[0].truth is None
 
 
 def test_genes_and_labels_are_placed_by_name_and_missing_ones_are_absent(adata, write):

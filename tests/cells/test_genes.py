@@ -6,22 +6,10 @@ import pytest
 from scipy import sparse
 
 from grn.cells.genes import choose_genes, choose_regulators, gene_names, merge_duplicates, once_each, read_gene_list
-from grn.cells.load import load_cells
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
 NAMES = ["A", "NA", "nan", "B"]
-
-
-def test_na_and_nan_are_genes(adata, write, tmp_path):
-    adata.var_names = ["NA", "nan", *adata.var_names[2:]]
-    (tmp_path / "listed.txt").write_text("nan\nNA\n")
-    path = write(adata)
-    cells, _ = load_cells(DataConfig(path=path, genes="all", regulators=["NA", "nan"]))
-    assert cells.vocabulary[:2] == ("NA", "nan")
-    assert list(cells.regulators) == [0, 1]
-    listed, _ = load_cells(DataConfig(path=path, genes=str(tmp_path / "listed.txt")))
-    assert listed.vocabulary == ("NA", "nan"), "the order is that of the data"
 
 
 def test_gene_key_falls_back_to_the_index_where_a_name_is_missing():

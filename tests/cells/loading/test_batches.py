@@ -96,15 +96,6 @@ def test_a_cell_without_genes_is_an_empty_bag(cells):
     assert batch.bags.offsets[1] == batch.bags.offsets[2]
 
 
-@pytest.mark.parametrize("changed", [(6, 0, 2, 3), (5, 1, 2, 3), (5, 0, 3, 3), (5, 0, 2, 4)])
-def test_every_part_of_the_counter_counts(changed):
-    seed, stream, epoch, cell = changed
-    one = uniform(5, 0, 2, np.array([3]), 2000)[0]
-    other = uniform(seed, stream, epoch, np.array([cell]), 2000)[0]
-    assert abs(np.corrcoef(one, other)[0, 1]) < 0.1
-    assert not np.isin(one, other).any()
-
-
 def test_the_numbers_are_uniform_and_independent():
     numbers = uniform(0, 0, 0, np.arange(300), 300)
     assert numbers.min() >= 0 and numbers.max() < 1
