@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData
-from scipy import sparse
 
 from grn.cells.genes import choose_genes
 from grn.cells.load import cells_for_vocabulary, cells_in_pieces, load_cells
@@ -70,44 +69,6 @@ def test_what_training_does_not_need_is_not_read(adata, write):
             open_source(DataConfig(path=str(damaged)))
 
 
-@pytest.mark.parametrize("name", ["csr", "csc", "10x", "mtx"])
-def test_entries_that_are_stored_twice_are_summed(name, tmp_path):
-    """As every reader does it: cell 0 has 1 and 2 counts of gene 1, stored apart."""
-    entries = (np.array([1.0, 2, 5, 4]), np.array([1, 1, 0, 1]), np.array([0, 3, 4]))
-    twice = (sparse.csc_matrix if name == "csc" else sparse.csr_matrix)(entries, shape=(2, 2))
-    path = tmp_path / {"10x": "cells.h5", "mtx": "mtx"}.get(name, "cells.h5ad")
-    if name == "mtx":
-        path.mkdir()
-        lines = ["2 1 1", "2 1 2", "1 1 5", "2 2 4"]  # gene, cell, count
-        banner = "%%MatrixMarket matrix coordinate integer general\n2 2 4\n"
-        (path / "matrix.mtx").write_text(banner + "\n".join(lines) + "\n")
-        (path / "barcodes.tsv").write_text("c1\nc2\n")
-        (path / "genes.tsv").write_text("g1\tg1\ng2\tg2\n")
-    elif name == "10x":
-        with h5py.File(path, "w") as file:
-            for part, values in zip(("data", "indices", "indptr"), entries, strict=True):
-                file[f"matrix/{part}"] = values.astype(np.int64)
-            file["matrix/shape"], file["matrix/barcodes"] = [2, 2], np.array(["c1", "c2"], "S")
-            for part in ("id", "name"):
-                file[f"matrix/features/{part}"] = np.array(["g1", "g2"], "S")
-            file["matrix/features/feature_type"] = np.array(["Gene Expression"] * 2, "S")
-    else:
-        AnnData(twice).write_h5ad(path)
-    config = DataConfig(path=str(path), multiplicity="counts", genes="all")
-    adata = open_source(config)
-    found = cells_for_vocabulary(adata, config, list(adata.var_names)).multiplicity
-    np.testing.assert_array_equal(found.toarray(), [[5, 0], [3, 4]] if name == "csc" else [[5, 3], [0, 4]])
-
-
-def test_the_names_of_genes_are_shown_and_doubtful_ones_named(adata, write):
-    adata.var["symbol"] = [None, "total", " A ", *map(str, range(3, adata.n_vars))]
-    cells, _ = load_cells(DataConfig(path=write(adata), genes="all", gene_key="symbol", regulators=["A", "3"]))
-    notes = " ".join(cells.notes)
-    assert f"({cells.vocabulary[0]}, total,  A  and {adata.n_vars - 3} more), 1 of them as regulators." in notes
-    assert f"1 of {adata.n_vars} genes have no name in the column 'symbol'" in notes
-    assert "1 are not in the data ('A'); some differ only in spaces or unusual characters ('A' and ' A ')" in notes
-
-
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
@@ -115,7 +76,6 @@ def test_the_names_of_genes_are_shown_and_doubtful_ones_named(adata, write):
         ({"group_key": "blank"}, "data.group_key"),
         ({"group_key": "number"}, "data.group_key"),
         ({"state_key": "label"}, "data.state_key"),
-        ({"state_key": "blank"}, "data.state_key"),
         ({"state_key": "one"}, "data.state_key"),
         ({"state_key": "large"}, "data.state_key"),
         ({"property_key": "label"}, "objectives.property.key"),
@@ -164,13 +124,6 @@ def test_what_is_fitted_is_fitted_on_training_cells_alone(adata, write):
     adata.X = counts
     again, _ = load_cells(DataConfig(path=write(adata), genes=5), seed=4)
     assert (again.vocabulary, again.target_total) == (cells.vocabulary, cells.target_total)
-
-
-def test_simulated_cells_bring_their_truth(adata, write):
-    cells, _ = load_cells(DataConfig(path="simulated:", label_key="cell_type"))
-    assert set(cells.truth.columns) == {"source", "target", "sign"}
-    assert set(cells.truth["source"]) <= set(cells.vocabulary)
-    assert load_cells(DataConfig(path=write(adata)))[0].truth is None
 
 
 def test_genes_and_labels_are_placed_by_name_and_missing_ones_are_absent(adata, write):

@@ -8,7 +8,7 @@ import torch
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
-from grn.cells.loading.batches import EVALUATE, BagMaker, cell_states, gene_bits, plain_batches, threshold, uniform
+from grn.cells.loading.batches import EVALUATE, BagMaker, plain_batches, uniform
 from grn.config.schema import DataConfig
 
 ROWS = np.array([4, 0, 17, 9])
@@ -96,15 +96,6 @@ def test_a_cell_without_genes_is_an_empty_bag(cells):
     assert batch.bags.offsets[1] == batch.bags.offsets[2]
 
 
-@pytest.mark.parametrize("changed", [(6, 0, 2, 3), (5, 1, 2, 3), (5, 0, 3, 3), (5, 0, 2, 4)])
-def test_every_part_of_the_counter_counts(changed):
-    seed, stream, epoch, cell = changed
-    one = uniform(5, 0, 2, np.array([3]), 2000)[0]
-    other = uniform(seed, stream, epoch, np.array([cell]), 2000)[0]
-    assert abs(np.corrcoef(one, other)[0, 1]) < 0.1
-    assert not np.isin(one, other).any()
-
-
 def test_the_numbers_are_uniform_and_independent():
     numbers = uniform(0, 0, 0, np.arange(300), 300)
     assert numbers.min() >= 0 and numbers.max() < 1
@@ -119,11 +110,3 @@ def test_the_numbers_stay_as_they_were_released():
     """Resumed runs depend on them: a change is a change of format."""
     released = [0.47141042966848024, 0.7247520786262142, 0.3030308965844536]
     np.testing.assert_allclose(uniform(0, 0, 0, np.array([0]), 3)[0], released, rtol=0, atol=1e-15)
-
-
-def test_a_threshold_is_the_number_below_which_it_is():
-    states = cell_states(5, 0, 2, np.array([3, 8]))
-    numbers, bits = uniform(5, 0, 2, np.array([3, 8]), 500), gene_bits(states, 500)
-    for p in (0.0, 0.3, 0.03, float(numbers[1, 7]), np.nextafter(float(numbers[0, 4]), 1), 1 - 2.0**-53):
-        np.testing.assert_array_equal(bits < threshold(p), numbers < p)
-    np.testing.assert_array_equal(gene_bits(states[1], 500), bits[1])

@@ -15,16 +15,16 @@ def config(**fields) -> DataConfig:
     return DataConfig(path="cells.h5ad", **fields)
 
 
-def log_normalised(counts) -> sparse.csr_matrix:
-    values = sparse.csr_matrix(counts, dtype=np.float64)
-    return values.multiply(1e4 / values.sum(axis=1)).tocsr().log1p()
-
-
 def refused(adata: AnnData, **fields) -> DataError:
     with pytest.raises(DataError) as caught:
         read_expression(adata, config(**fields))
     assert caught.value.field == "data.counts"
     return caught.value
+
+
+def log_normalised(counts) -> sparse.csr_matrix:
+    values = sparse.csr_matrix(counts, dtype=np.float64)
+    return values.multiply(1e4 / values.sum(axis=1)).tocsr().log1p()
 
 
 def test_raw_brings_its_own_genes(adata):
@@ -71,6 +71,7 @@ def test_log_values_given_as_counts_name_the_alternatives(adata):
     assert "looks log-normalised" in error.problem
     assert "raw or layer:umi" in error.advice and "scaled" not in error.advice
     assert choices_that_hold(adata, "counts") == ["raw", "layer:umi"]
+    assert "raw or layer:umi" in refused(adata, counts="layer:ump").advice
 
 
 def test_log_values_alone_offer_to_recover_and_other_values_expression(adata):
@@ -83,29 +84,16 @@ def test_log_values_alone_offer_to_recover_and_other_values_expression(adata):
     assert "expression" not in refused(adata).advice, "it would be refused, too"
 
 
-@pytest.mark.parametrize("counts", ["raw", "layer:ump", "umi"])
-def test_a_missing_matrix_names_those_that_exist(adata, counts):
-    adata.layers["umi"] = adata.X
-    assert "X or layer:umi" in refused(adata, counts=counts).advice
-
-
-def test_expression_is_used_as_it_is(adata):
-    adata.X = log_normalised(adata.X).astype(np.float32)
-    found = read_expression(adata, config(values="expression"))
-    np.testing.assert_array_equal(found.values.toarray(), adata.X.toarray())
-
-
 @pytest.mark.parametrize("value", [-0.5, np.nan, np.inf, 1e300, None])
-def test_expression_that_cannot_be_a_multiplicity_is_refused(adata, value):
+def test_expression_is_used_as_it_is_and_refused_where_it_cannot_be_a_multiplicity(adata, value):
     """None: nothing but zeros."""
-    values = adata.X.toarray().astype(np.float64)
-    values[3, 2] = value or 0
-    adata.X = values if value else 0 * values
+    values = log_normalised(adata.X).astype(np.float32).toarray()
+    adata.X = values
+    np.testing.assert_array_equal(read_expression(adata, config(values="expression")).values.toarray(), values)
+    adata.X = values.astype(np.float64) if value else 0 * values
+    adata.X[3, 2] = value or 0
     error = refused(adata, values="expression")
     assert "only zeros" in error.problem if value is None else "gene gene2 in cell cell3" in error.problem
-
-
-# The scale of counts, by which both training and prediction judge them
 
 
 def told(counts, **options) -> str:

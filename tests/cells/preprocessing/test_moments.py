@@ -19,6 +19,7 @@ def test_mean_and_sd_are_those_of_the_dense_table(monkeypatch):
     dense = values.toarray().astype(np.float64)
     np.testing.assert_allclose(mean, dense.mean(0), rtol=1e-6)
     np.testing.assert_allclose(sd, dense.std(0), rtol=1e-6)
+    np.testing.assert_allclose(variance(values), dense.var(0), rtol=1e-4)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 2.7182817, 3e4])
@@ -54,8 +55,3 @@ def test_residual_variance_is_that_of_scanpy_and_one_for_counting_noise(monkeypa
     assert 0.8 < np.median(noise[noise > 0.3]) < 1.2
     monkeypatch.setattr(moments, "BLOCK", 300 * 7)
     np.testing.assert_allclose(residual_variance(values), found, rtol=1e-6)
-
-
-def test_variance_of_expression():
-    values = counts()
-    np.testing.assert_allclose(variance(values), values.toarray().var(axis=0), rtol=1e-4)

@@ -58,13 +58,16 @@ def test_the_seed_decides(groups):
 
 
 def test_copies_of_a_cell_are_found():
+    """Equal cells with few genes, and a few of many, are chance."""
     generator = np.random.default_rng(0)
-    once = sparse.csr_matrix(generator.poisson(2.0, (60, 50)).astype(np.float32))
-    assert copies_of(once) is None
-    order = generator.permutation(180)
+    once = sparse.csr_matrix(generator.poisson(2.0, (200, 50)).astype(np.float32))
+    few_genes = sparse.csr_matrix(np.eye(10, 40, dtype=np.float32).repeat(10, 0))
+    for values in (once, sparse.vstack([once, once[:1]], format="csr"), few_genes):
+        assert copies_of(values) is None
+    order = generator.permutation(600)
     copies = copies_of(sparse.vstack([once, once, once], format="csr")[order])
-    assert is_copy(copies).all() and len(np.unique(copies)) == 60
-    assert all(len(np.unique(copies[order % 60 == cell])) == 1 for cell in range(60))
+    assert is_copy(copies).all() and len(np.unique(copies)) == 200
+    assert all(len(np.unique(copies[order % 200 == cell])) == 1 for cell in range(200))
 
 
 @pytest.mark.parametrize("groups", [None, np.arange(180) // 20])
@@ -76,13 +79,6 @@ def test_copies_stay_together_as_groups_do(groups):
     assert all(owners) and sum(map(len, owners)) == 60, "copies are in one part"
     if groups is None:
         assert [part.size for part in parts(split)] == [126, 18, 36], "the shares and the strata are kept"
-
-
-def test_equal_cells_with_few_genes_or_a_few_of_many_are_chance():
-    values = sparse.csr_matrix(np.eye(10, 40, dtype=np.float32).repeat(10, 0))
-    assert copies_of(values) is None
-    many = sparse.csr_matrix(np.random.default_rng(0).poisson(2.0, (200, 50)).astype(np.float32))
-    assert copies_of(sparse.vstack([many, many[:1]], format="csr")) is None
 
 
 def test_groups_with_copies_of_one_cell_are_one_group():

@@ -37,20 +37,24 @@ def test_every_format_gives_the_same_cells(adata, write, monkeypatch, form, coun
 
 
 @pytest.mark.parametrize("form", ["csr", "csc"])
-@pytest.mark.parametrize("index", [12345, -3])
-def test_an_index_outside_the_matrix_is_refused(adata, write, form, index):
+@pytest.mark.parametrize(
+    ("array", "change"),
+    [
+        ("indices", lambda x: np.where(np.arange(len(x)) == 3, 12345, x)),
+        ("indices", lambda x: np.where(np.arange(len(x)) == 3, -3, x)),
+        ("indptr", lambda x: np.where(np.arange(len(x)) == 5, x[-1] + 10, x)),
+        ("indptr", lambda x: x + 0.5),
+        ("indices", lambda x: x.astype("S4")),
+    ],
+    ids=["too large", "negative", "back", "fractions", "texts"],
+)
+def test_indices_that_cannot_be_are_refused(adata, write, form, array, change):
     adata.X = FORMATS[form](adata.X)
     path = write(adata)
     with h5py.File(path, "r+") as file:
-        file["X/indices"][3] = index
-    with pytest.raises(DataError, match="cannot be read"):
-        load_cells(DataConfig(path=path))
-
-
-def test_row_pointers_that_go_back_are_refused(adata, write):
-    path = write(adata)
-    with h5py.File(path, "r+") as file:
-        file["X/indptr"][5] = file["X/indptr"][-1] + 10
+        values = file[f"X/{array}"][:]
+        del file[f"X/{array}"]
+        file[f"X/{array}"] = change(values)
     with pytest.raises(DataError, match="cannot be read"):
         load_cells(DataConfig(path=path))
 
@@ -75,19 +79,6 @@ def test_flipped_bytes_are_refused_or_leave_counts(adata, write, tmp_path):
             values.check_format(full_check=True)
             assert np.array_equal(values.data, np.rint(values.data)) and values.data.min() > 0
     assert refused > 10
-
-
-@pytest.mark.parametrize("array", ["indices", "indptr"])
-@pytest.mark.parametrize("change", [lambda x: x + 0.5, lambda x: x.astype("S4")], ids=["fractions", "texts"])
-def test_indices_that_are_no_whole_numbers_are_refused(adata, write, array, change):
-    path = write(adata)
-    with h5py.File(path, "r+") as file:
-        values = file[f"X/{array}"][:]
-        del file[f"X/{array}"]
-        file[f"X/{array}"] = change(values)
-    with pytest.raises(DataError, match="cannot be read") as refused:
-        load_cells(DataConfig(path=path))
-    assert "\n" not in str(refused.value)
 
 
 def test_truth_values_and_texts_are_refused():

@@ -1,7 +1,6 @@
 """data.path: what opens, and what does not."""
 
 import errno
-import os
 import sys
 import types
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from grn.cells.load import load_cells
-from grn.cells.readers.registry import open_source, source_in_file
+from grn.cells.readers.registry import open_source
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
@@ -53,61 +52,25 @@ def test_what_the_machine_refuses_is_not_reported_as_damage(adata, write, monkey
         load(DataConfig(path=path))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_a_file_that_may_not_be_read_is_named(adata, write):
-    path = Path(write(adata))
-    path.chmod(0)
-    with pytest.raises(PermissionError, match=path.name):
-        load_cells(DataConfig(path=str(path)))
-
-
 def test_pbmc3k_keeps_labelled_cells_in_the_order_of_the_counts(adata, monkeypatch):
     processed = adata[["cell7", "cell3", "cell20"]].copy()
     processed.obs["louvain"] = ["B", "NK", "T"]
-    _stub_scanpy(monkeypatch, pbmc3k=lambda: adata, pbmc3k_processed=lambda: processed)
+    stub = types.ModuleType("scanpy")
+    stub.datasets = types.SimpleNamespace(pbmc3k=lambda: adata, pbmc3k_processed=lambda: processed)
+    monkeypatch.setitem(sys.modules, "scanpy", stub)
     cells = open_source(DataConfig(path="scanpy:pbmc3k"))
-    assert list(cells.obs_names) == ["cell3", "cell7", "cell20"]
-    assert list(cells.obs["louvain"]) == ["NK", "B", "T"]
+    assert list(cells.obs["louvain"].items()) == [("cell3", "NK"), ("cell7", "B"), ("cell20", "T")]
     np.testing.assert_array_equal(cells.X.toarray(), adata[["cell3", "cell7", "cell20"]].X.toarray())
 
 
-def test_pbmc3k_without_network_says_what_to_do(monkeypatch):
-    def offline():
-        raise OSError("no route to host")
-
-    _stub_scanpy(monkeypatch, pbmc3k=offline)
-    with pytest.raises(DataError, match=r"no route to host.*pbmc68k_reduced"):
-        open_source(DataConfig(path="scanpy:pbmc3k"))
-
-
-def _stub_scanpy(monkeypatch, **datasets):
-    stub = types.ModuleType("scanpy")
-    stub.datasets = types.SimpleNamespace(**datasets)
-    monkeypatch.setitem(sys.modules, "scanpy", stub)
-
-
-@pytest.mark.parametrize("load", [open_source, load_cells])
-def test_a_file_without_names_of_genes_is_refused(adata, write, load):
-    path = write(adata)
-    with h5py.File(path, "r+") as file:
-        del file["var"]
-    with pytest.raises(DataError, match="has no table var"):
-        load(DataConfig(path=path))
-
-
-def test_a_file_without_x_names_the_other_matrices(adata, write):
+def test_a_file_without_x_names_the_other_matrices_and_one_without_genes_is_refused(adata, write):
     adata.layers["umi"] = adata.X
     adata.X = None
     config = DataConfig(path=write(adata))
     with pytest.raises(DataError, match=r"has no X; set data\.counts to layer:umi"):
         load_cells(config)
     assert len(load_cells(config.model_copy(update={"counts": "layer:umi"}))[0]) == 40
-
-
-def test_matrices_stay_in_the_file_while_training_reads_its_own(adata, write):
-    adata.layers["other"], adata.obsm["X_pca"] = adata.X, np.ones((adata.n_obs, 2))
-    config = DataConfig(path=write(adata))
-    with source_in_file(config, everything=False) as found:
-        assert hasattr(found.X, "group") and hasattr(found.layers["other"], "group") and not found.obsm
-    with source_in_file(config) as found:
-        assert isinstance(found.obsm["X_pca"], h5py.Dataset)
+    with h5py.File(config.path, "r+") as file:
+        del file["var"]
+    with pytest.raises(DataError, match="has no table var"):
+        load_cells(config)
