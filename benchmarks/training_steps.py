@@ -40,6 +40,7 @@ from grn.model.objectives import mean_losses, total_loss
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
 from grn.model.transformer import Model
+from grn.regulation.members import RegulationSettings
 from grn.training.task import Task
 
 VOCABULARY = 40000  # genes that the model knows, for packed bags
@@ -110,7 +111,7 @@ def batches(point: Point, count: int, seed: int = 0) -> list[Batch]:
 def _batch(point: Point, chosen: Tensor | None, programs: Tensor, random: torch.Generator) -> Batch:
     """programs [classes, V]: log levels of the genes per class, which the model can learn."""
     masked_fraction = DEFAULTS.objectives.masked_multiplicity.fraction
-    absent_fraction = DEFAULTS.data.absent_fraction
+    absent_fraction = 0.1  # as in CellsDataModule
     cells, shape = point.cells, (point.cells, point.vocabulary)
     chance = torch.rand(shape, generator=random)
     masked, extra = chance < masked_fraction, chance < masked_fraction * absent_fraction
@@ -354,8 +355,8 @@ def build_model(point: Point, batch: Batch, dropout: float | None, seed: int) ->
     chosen, regulation = regulators(point), None
     if point.members:
         every = torch.arange(point.vocabulary) if chosen is None else chosen
-        heads, width = DEFAULTS.regulation.heads, DEFAULTS.regulation.width
-        layer = RegulationLayer(point.members, point.vocabulary, every, heads, width)
+        sizes = RegulationSettings.of(DEFAULTS.regulation)
+        layer = RegulationLayer(point.members, point.vocabulary, every, sizes.heads, sizes.width)
         regulation = Regulation(layer.requires_grad_(False))
     model = Model(settings, point.vocabulary, regulators=chosen, classes=CLASSES, regulation=regulation)
     model.mean.fill_(float(batch.multiplicity.mean()))
