@@ -3,14 +3,12 @@
 Regulators form a directed acyclic graph (simulated_network.py); the first of them, the masters, have a level per cell
 type. A regulated gene is produced at sum_j k_ij h_ij, with h = hill(x_j) for an activator and 1 - hill(x_j) for a
 repressor, so that a gene may have repressors alone. Strengths and signs may differ between cell types, or change along
-a state; a gene that a type leaves without regulators has a basal production beside. Composition is what differs between
-types without regulation: a factor on each gene's production. Production has log-normal noise, which regulators pass on
-to their targets: within a cell type, this noise is all that distinguishes one regulator from another. Counts are
-Poisson around production times the cell's size.
+a state; a gene that a type leaves without regulators has a basal production. Composition, a factor on each gene's
+production, differs between types without regulation. Regulators pass their log-normal noise on to their targets: within
+a cell type, it is all that distinguishes regulators. Counts are Poisson around production times the cell's size.
 
-Of all arrays of size C x N or R x N only the counts are kept, which are sparse: 500 cells over 40 000 genes take
-seconds. Random tables are drawn row by row, and the noise is drawn again wherever it is needed, from a copy of the
-generator.
+Of all arrays of size C x N or R x N only the sparse counts are kept: 500 cells over 40 000 genes take seconds. So the
+noise is drawn again wherever it is needed, from a copy of the generator.
 
 Letters: C cells, N genes, R regulators, T cell types.
 """
@@ -83,8 +81,7 @@ def simulate(config: SimulatedConfig) -> AnnData:
 
 
 def read_truth(adata: AnnData) -> pd.DataFrame | None:
-    """The planted edges of simulated cells (source, target, sign, and cell_type and along_state where edges differ by
-    them: see PlantedNetwork.table); None for any other data."""
+    """The planted edges of simulated cells (see PlantedNetwork.table); None for any other data."""
     truth = adata.uns.get(TRUTH)
     return truth if isinstance(truth, pd.DataFrame) and {"source", "target", "sign"} <= set(truth) else None
 

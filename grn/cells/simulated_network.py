@@ -159,7 +159,7 @@ def plant(config: Simulation, generator: np.random.Generator) -> PlantedNetwork:
 
 
 def masters(regulators: int) -> int:
-    """How many of the regulators are masters, which come first."""
+    """How many of the regulators, the first ones, are masters."""
     return max(1, regulators // 2)
 
 
@@ -170,14 +170,13 @@ def own_generator(config: Simulation, draws: int) -> np.random.Generator:
 
 def _check(config: Simulation) -> None:
     middle, targets = config.regulators - masters(config.regulators), config.genes - config.regulators
-    shares = {name: getattr(config, name) for name in ("type_specific", "changed_signs", "state")}
+    differ = config.type_specific + config.changed_signs
     problems = {
         f"regulators is {config.regulators}, which leaves no target among {config.genes} genes": targets <= 0,
-        f"cascades is {config.cascades}, but there are {targets} targets to end in and {middle} regulators to pass "
-        "through": config.cascades > (targets if middle else 0),
-        f"has shares of edges that add up to more than 1 ({shares})": sum(shares.values()) > 1 + 1e-9,
-        "cell_types is 1, so that no edge differs between types (type_specific, changed_signs)": config.cell_types < 2
-        and config.type_specific + config.changed_signs > 0,
+        f"cascades is {config.cascades}, but {middle} regulators can pass it on to {targets} targets": config.cascades
+        > (targets if middle else 0),
+        "type_specific, changed_signs and state add up to more than 1": differ + config.state > 1 + 1e-9,
+        "type_specific and changed_signs need more than one of cell_types": config.cell_types < 2 and differ > 0,
     }
     for problem in (problem for problem, found in problems.items() if found):
         raise ConfigError(f"{{field}}: {problem}", field="data.simulated")

@@ -10,10 +10,6 @@ from grn.cells.genes import choose_regulators
 from grn.cli.main import main
 from grn.errors import DataError
 
-TABLE = (
-    "Species\tSymbol\tEnsembl\nDanio_rerio\tpax6a\tENSDARG1\nDanio_rerio\t-\tE2\nDanio_rerio\tsox2\tE3\nx\tsox2\tE4\n"
-)
-
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
@@ -29,7 +25,8 @@ def test_a_list_is_kept_and_read_by_name(tmp_path, monkeypatch):
     path_of("mouse_tfs").write_text("Spi1\n")  # changed on the disk
     with pytest.raises(DataError, match="get it with: grn data get mouse_tfs"):
         read_list("mouse_tfs")
-    assert get_list("zebrafish_tfs", download=lambda url: TABLE.encode()) == ["pax6a", "sox2"], "a column of a table"
+    table = b"Species\tSymbol\nDanio_rerio\tpax6a\nDanio_rerio\t-\nDanio_rerio\tsox2\nx\tsox2\n"
+    assert get_list("zebrafish_tfs", download=lambda url: table) == ["pax6a", "sox2"], "a column of a table"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "human_tfs").write_text("SPI1\n")  # a file of this name is the user's
     assert list(choose_regulators(["SPI1", "PAX5"], "human_tfs")) == [0]

@@ -138,14 +138,10 @@ class BagMaker(Dataset[Batch]):
         for state, start, end in zip(states, stored.indptr, stored.indptr[1:], strict=False):
             own = stored.indices[start:end]
             before[own] = stored.data[start:end]
-            if self.masked_fraction:
-                bits = gene_bits(state, len(before))
-                genes = np.flatnonzero((before > 0) | (bits < samples))
-                masked = bits[genes] < masks
-            else:
-                genes = np.flatnonzero(before > 0)
-                masked = np.zeros(len(genes), dtype=bool)
-            found.append((genes, before[genes], masked))
+            # Without masks both thresholds are 0, and no random number is below them: none is computed.
+            bits = gene_bits(state, len(before)) if self.masked_fraction else np.full(len(before), masks)
+            genes = np.flatnonzero((before > 0) | (bits < samples))
+            found.append((genes, before[genes], bits[genes] < masks))
             before[own] = 0
         genes, listed, masked = (np.concatenate(each) for each in zip(*found, strict=True))
         return genes, np.cumsum([0, *(len(each[0]) for each in found)]), listed, masked

@@ -64,8 +64,8 @@ class OnceInOrder(Sampler[Request]):
 class ParallelRank:
     """The position of one process: number `replica` of `replicas` copies of the model, part `part` of its `parts`.
 
-    Each replica has cells of its own; the `parts` processes of one replica share the genes of these cells. They have
-    consecutive ranks, because such processes are closest to each other and communicate in every layer.
+    The `parts` processes of one replica share the genes of its cells. They have consecutive ranks, because such
+    processes are closest to each other and communicate in every layer.
     """
 
     replica: int = 0

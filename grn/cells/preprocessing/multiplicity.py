@@ -2,14 +2,12 @@
 
 Every transform keeps 0 at 0, so matrices stay sparse.
 
-A cell's total leaves out the regulators, as long as the other genes hold at least half of the counts. With the
-regulators in it, every other gene would depend on them: a count more for a regulator means a smaller share for the
-others, so that every regulator would seem to repress.
+A cell's total leaves out the regulators, as long as the other genes hold at least half of the counts: with them, a
+count more for a regulator means a smaller share for the others, so that every regulator would seem to repress.
 
-More genes are detected in deeper cells. A model that is not given the depth infers it from the regulators, and every
-regulator then seems to activate every target. So the model is given the depth, as the multiplicity of the basal gene,
-against which the multiplicities of all genes are compared: 1 at the mean log total of the training cells, 0.5 more or
-less for each standard deviation of it. Values that are not counts have no total, but the number of detected genes
+A model that is not given the depth infers it from the regulators, and every regulator then seems to activate every
+target. So it is given the depth as the multiplicity of the basal gene: 1 at the mean log total of the training cells,
+0.5 more or less for each standard deviation of it. For values that are not counts, the number of detected genes
 measures depth (the *cellular detection rate* of Finak et al. 2015, MAST), provided that it varies between cells by more
 than independent zeros of the genes explain.
 
@@ -57,10 +55,7 @@ def depth_share(counts: sparse.csr_matrix, measures: np.ndarray) -> np.ndarray:
 
 
 def detected(values: sparse.csr_matrix) -> sparse.csr_matrix:
-    """1 for each gene that was detected in a cell, CSR [C, N]; its `totals` count the detected genes.
-
-    values: CSR [C, N] without stored zeros.
-    """
+    """1 for each gene that was detected in a cell, CSR [C, N]. values: CSR [C, N] without stored zeros."""
     return sparse.csr_matrix((np.ones_like(values.data), values.indices, values.indptr), shape=values.shape)
 
 

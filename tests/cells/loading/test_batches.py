@@ -31,8 +31,6 @@ def test_dense_bags_hold_the_multiplicities_but_for_the_masked(cells):
     assert batch.cells.tolist() == ROWS.tolist()
     assert batch.labels.tolist() == cells.labels[ROWS].tolist()
     assert batch.property.tolist() == [2.0, 0.0, 8.5, 4.5]
-    assert (batch.bags.multiplicity.dtype, batch.labels.dtype) == (torch.float32, torch.int64)
-    assert (batch.masked.dtype, batch.property.dtype) == (torch.bool, torch.float32)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -4,6 +4,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 
 from grn.cells.load import load_cells
 from grn.cells.loading.module import CellsDataModule
@@ -36,13 +37,12 @@ class Recorder(L.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.0)
 
 
-class SaveAt(L.Callback):
-    def __init__(self, step: int, hook: str, path: str):
-        def save(trainer, *_):
-            if trainer.global_step == step:
-                trainer.save_checkpoint(path)
+def save_at(step: int, hook: str, path: str) -> L.Callback:
+    def save(trainer, *_):
+        if trainer.global_step == step:
+            trainer.save_checkpoint(path)
 
-        setattr(self, hook, save)
+    return LambdaCallback(**{hook: save})
 
 
 def fit(steps: int, num_workers: int = 0, callback=None, resume: str | None = None) -> list:
@@ -76,14 +76,14 @@ def test_epochs_differ_in_order_and_masks(uninterrupted):
 )
 def test_a_resumed_run_sees_the_batches_that_were_left(uninterrupted, tmp_path, hook, step):
     path = str(tmp_path / "saved.ckpt")
-    assert fit(18, callback=SaveAt(step, hook, path)) == uninterrupted
+    assert fit(18, callback=save_at(step, hook, path)) == uninterrupted
     assert fit(18, resume=path) == uninterrupted[step:]
 
 
 @pytest.mark.slow
 def test_workers_change_nothing(uninterrupted, tmp_path):
     path = str(tmp_path / "saved.ckpt")
-    assert fit(18, num_workers=2, callback=SaveAt(7, "on_train_batch_end", path)) == uninterrupted
+    assert fit(18, num_workers=2, callback=save_at(7, "on_train_batch_end", path)) == uninterrupted
     assert fit(18, num_workers=2, resume=path) == uninterrupted[7:]
 
 

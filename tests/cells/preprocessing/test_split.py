@@ -68,6 +68,9 @@ def test_copies_of_a_cell_are_found():
     copies = copies_of(sparse.vstack([once, once, once], format="csr")[order])
     assert is_copy(copies).all() and len(np.unique(copies)) == 200
     assert all(len(np.unique(copies[order % 200 == cell])) == 1 for cell in range(200))
+    found = joined(np.array([7, 7, -1, -1, 2, 2]), np.array([0, 1, 0, 3, 4, 5]))
+    assert len(set(found[:4])) == 1 and len(set(found)) == 2, "groups with copies of one cell are one group"
+    assert joined(copies, None) is joined(None, copies) is copies
 
 
 @pytest.mark.parametrize("groups", [None, np.arange(180) // 20])
@@ -79,13 +82,6 @@ def test_copies_stay_together_as_groups_do(groups):
     assert all(owners) and sum(map(len, owners)) == 60, "copies are in one part"
     if groups is None:
         assert [part.size for part in parts(split)] == [126, 18, 36], "the shares and the strata are kept"
-
-
-def test_groups_with_copies_of_one_cell_are_one_group():
-    copies = np.array([0, 1, 0, 3, 4, 5])
-    found = joined(np.array([7, 7, -1, -1, 2, 2]), copies)
-    assert found[0] == found[1] == found[2] == found[3] != found[4] == found[5]
-    assert joined(copies, None) is joined(None, copies) is copies
 
 
 @pytest.mark.parametrize(

@@ -181,9 +181,6 @@ def test_features_that_are_not_genes_are_left_out_with_a_note(plain, tmp_path, w
     assert "are left out (Antibody Capture: 2, CRISPR Guide Capture: 1)" in cells.notes[0]
 
 
-# Refused
-
-
 def refusal(path: Path, **fields) -> UserError:
     with pytest.raises(UserError) as caught:
         open_source(DataConfig(path=str(path), **fields))

@@ -1,5 +1,6 @@
 """One matrix, however it is stored."""
 
+from itertools import product
 from pathlib import Path
 
 import h5py
@@ -10,6 +11,7 @@ from scipy import sparse
 from grn.cells.load import load_cells
 from grn.cells.readers import matrix
 from grn.cells.readers.matrix import to_csr
+from grn.cells.readers.registry import open_source
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
@@ -59,7 +61,7 @@ def test_indices_that_cannot_be_are_refused(adata, write, form, array, change):
         load_cells(DataConfig(path=path))
 
 
-def test_flipped_bytes_are_refused_or_leave_counts(adata, write, tmp_path):
+def test_truncated_files_are_refused_and_flipped_bytes_are_refused_or_leave_counts(adata, write, tmp_path):
     path = write(adata)
     whole = Path(path).read_bytes()
     with h5py.File(path) as file:
@@ -79,6 +81,10 @@ def test_flipped_bytes_are_refused_or_leave_counts(adata, write, tmp_path):
             values.check_format(full_check=True)
             assert np.array_equal(values.data, np.rint(values.data)) and values.data.min() > 0
     assert refused > 10
+    for kept, load in product((0, 100, 3000), (open_source, load_cells)):
+        (tmp_path / "cut.h5ad").write_bytes(whole[:kept])
+        with pytest.raises(DataError, match=r"cut\.h5ad cannot be read as an \.h5ad file"):
+            load(DataConfig(path=str(tmp_path / "cut.h5ad")))
 
 
 def test_truth_values_and_texts_are_refused():

@@ -3,7 +3,6 @@
 import errno
 import sys
 import types
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -25,17 +24,6 @@ def test_what_does_not_open_names_what_does(adata, write, tmp_path, name, words)
     with pytest.raises(DataError, match=words) as caught:
         open_source(DataConfig(path=name if ":" in name else str(tmp_path / name)))
     assert caught.value.field == "data.path"
-
-
-@pytest.mark.parametrize("kept", [0, 100, 3000])
-@pytest.mark.parametrize("load", [open_source, load_cells])
-def test_a_truncated_file_is_one_sentence(adata, write, tmp_path, kept, load):
-    whole = Path(write(adata)).read_bytes()
-    assert len(whole) > 2 * kept
-    (tmp_path / "cut.h5ad").write_bytes(whole[:kept])
-    with pytest.raises(DataError, match=r"cut\.h5ad cannot be read as an \.h5ad file") as caught:
-        load(DataConfig(path=str(tmp_path / "cut.h5ad")))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("problem", [MemoryError("no memory left"), PermissionError(errno.EACCES, "denied", "x")])
