@@ -1,0 +1,1 @@
+"""Folds cut into slices: totals, gradients and plans."""

@@ -1,0 +1,1 @@
+"""The monoids of the table, a family a file."""
