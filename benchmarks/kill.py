@@ -58,7 +58,7 @@ def tiny(**trainer: object) -> Config:
             },
             "model": {"width": 16, "layers": 1, "hidden": 16},
             "trainer": {"max_steps": 20, "validate_every": 2, "batch_size": 8, "accelerator": "cpu", **trainer},
-            "regulation": {"members": 2, "steps": 4, "width": 8, "penalties": [10]},
+            "regulation": {"members": 2, "steps": 4, "penalties": [10]},
             "network": {"cells": 20},
         }
     )
