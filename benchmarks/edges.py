@@ -239,7 +239,7 @@ TRIALS = [(64, 64, 4, 3), (64, 128, 4, 3), (64, 128, 8, 3), (128, 128, 8, 3), (1
 def check_block_sizes(arguments: argparse.Namespace) -> None:
     """Checks all shipped block sizes against float64 on uneven sizes, then times them beside a few others."""
     wrong, device = [], arguments.device
-    for (size, width), (shipped, *_) in tables.EDGE_SUMS.items():
+    for (size, width), (shipped, *_) in tables.TABLES["edge_sums"].items():
         dtype = {2: "float16", 4: "float32"}[size]
         worst = 0.0
         for targets, regulators in ((1, 7), (70, 33)) if arguments.smoke else ((1, 7), (113, 130), (1000, 1025)):
@@ -265,7 +265,7 @@ def trials(dtype: str, width: int, device: str) -> None:
     keys = scaled(cells.k, cells.m, cells.k.dtype)[0]
     sums = torch.zeros(2, *SIZES[-1], device=device)
     call = partial(add_weights, cells.q, keys, inverse_norms(cells.q, keys, 1e-6).float(), *sums)
-    own = tables.EDGE_SUMS[cells.q.element_size(), width][0]
+    own = tables.TABLES["edge_sums"][cells.q.element_size(), width][0]
     for trial in dict.fromkeys([own, *(BlockSizes(*numbers) for numbers in TRIALS)]):
         try:
             outcome = f"{median_ms(partial(call, trial), device, 3) / len(cells.q):.3f} ms/cell"

@@ -84,14 +84,14 @@ def cases() -> Iterator[Case]:
     from flashsign.tuning import tables
 
     stream_tables = {
-        "forward": tables.FORWARD,
+        "forward": tables.TABLES["forward"],
         "hopper": tables.HOPPER,
         "hopper_split_keys": tables.HOPPER,
         "nan_repair": {key: [tables.NAN_REPAIR] for key in tables.HOPPER},
-        "key_gradients": tables.KEY_GRADIENTS,
-        "stream_query_gradient": tables.QUERY_GRADIENT,
+        "key_gradients": tables.TABLES["key_gradients"],
+        "stream_query_gradient": tables.TABLES["query_gradient"],
         "moment_query_gradient": {
-            key: row for key, row in tables.QUERY_GRADIENT.items() if key[1] <= WIDEST["moments"]
+            key: row for key, row in tables.TABLES["query_gradient"].items() if key[1] <= WIDEST["moments"]
         },
     }
     for kernel, table in stream_tables.items():
@@ -102,11 +102,11 @@ def cases() -> Iterator[Case]:
     single = {
         "small_forward": {key: bags.forward for key, bags in tables.SMALL_BAGS.items()},
         "small_backward": {key: bags.backward for key, bags in tables.SMALL_BAGS.items()},
-        "moment_keys": tables.MOMENT_KEYS,
-        "moment_queries": tables.MOMENT_QUERIES,
-        "moment_query_sums": tables.MOMENT_QUERY_SUMS,
-        "moment_key_gradients": tables.MOMENT_KEY_GRADIENTS,
-        "moment_query_gradients": tables.MOMENT_QUERY_GRADIENTS,
+        "moment_keys": tables.PASSES["moment_keys"],
+        "moment_queries": tables.PASSES["moment_queries"],
+        "moment_query_sums": tables.PASSES["moment_query_sums"],
+        "moment_key_gradients": tables.PASSES["moment_key_gradients"],
+        "moment_query_gradients": tables.PASSES["moment_query_gradients"],
     }
     for kernel, table in single.items():
         for (size, width), block_sizes in table.items():

@@ -457,9 +457,6 @@ def _may_be_triton(backend: Backend, rows: Tensor) -> bool:
     return backend == "triton" or (backend == "auto" and rows.is_cuda)
 
 
-# --- edge sums -------------------------------------------------------------------------------------------------------
-
-
 def choose_edge_sums(q: Tensor, sums: torch.dtype, backend: Backend) -> Literal["triton", "torch"]:
     """The backend that adds the weights of a call to edge sums; sums: dtype of the sums.
 

@@ -22,9 +22,8 @@ def cached(tensor: Tensor, key: Hashable, compute: Callable[[], T]) -> T:
     Nothing is kept while torch.compile traces, while a CUDA graph is recorded, or for inference tensors, whose changes
     torch does not count.
     """
-    if torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return compute()
-    if tensor.is_inference():
+    recorded = torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    if recorded or tensor.is_inference():
         return compute()
     results = _RESULTS.get(tensor)
     if results is None or results["version"] != tensor._version:

@@ -151,12 +151,6 @@ def check_layer(h: Tensor, weight: Tensor, bias: Tensor | None, name: str = "h",
         raise ShapeMismatch(f"{name} and its layer must have one floating dtype and device; found {kind}.")
 
 
-def bag_sizes(name: str, offsets: Tensor, rows: int) -> Tensor:
-    """The number of rows of each bag, [C]; offsets [C + 1]. Raises ShapeMismatch as check_cut does."""
-    check_cut(name, offsets, rows)
-    return offsets.diff()
-
-
 def check_cut(name: str, offsets: Tensor, rows: int) -> None:
     """Raises ShapeMismatch unless offsets [C + 1] rise from 0 to the number of rows. name: of the argument.
 

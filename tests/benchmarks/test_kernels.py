@@ -20,7 +20,7 @@ CPU = not torch.cuda.is_available()
 def test_all_shipped_block_sizes_are_cases():
     cases = list(tiles.cases())
     assert {case.kernel for case in cases} == set(tiles.KERNELS)
-    for table in (tables.FORWARD, tables.KEY_GRADIENTS, tables.QUERY_GRADIENT):
+    for table in (tables.TABLES["forward"], tables.TABLES["key_gradients"], tables.TABLES["query_gradient"]):
         assert {width for _, width in table} == {16, 32, 64, 128, 256}
         assert all(row in [case.block_sizes for case in cases] for rows in table.values() for row in rows)
 

@@ -47,28 +47,19 @@ def test_values_may_be_narrower_or_wider_than_keys(bag, method, width):
     assert empty.shape == (0, 4, width)
 
 
-# --- the bag -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("power", [-20, -3, 1, 17])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_unit_of_queries_and_of_all_multiplicities_changes_no_bit(draw, method, power, dtype):
     q, k, v, m = draw(dtype=dtype).leaves
     output = spherical_attention(q, k, v, m, method=method)
     assert torch.equal(spherical_attention(q * 2.0**power, k, v, m, method=method), output)
-    assert torch.equal(spherical_attention(q, k, v, m * 2.0**power, method=method), output)
+    for unit in (power, -110, 110):  # far from one they neither overflow nor vanish
+        assert torch.equal(spherical_attention(q, k, v, m * 2.0**unit, method=method), output)
 
 
 def test_any_positive_scale_of_queries_and_multiplicities_is_invisible(bag, method):
     q, k, v, m = bag.leaves
     close(spherical_attention(3.3 * q, k, v, 0.7 * m, method=method), spherical_attention(q, k, v, m, method=method))
-
-
-@pytest.mark.parametrize("unit", [2.0**-110, 2.0**110])
-def test_multiplicities_far_from_one_neither_overflow_nor_vanish(draw, method, unit):
-    q, k, v, m = draw(dtype=torch.float32).leaves
-    output = spherical_attention(q, k, v, m, method=method)
-    assert torch.equal(spherical_attention(q, k, v, m * unit, method=method), output)
 
 
 @pytest.mark.parametrize("value", [5.0, float("nan"), float("inf")])
@@ -128,9 +119,6 @@ def test_a_bag_of_zeros_gives_zeros_forward_and_backward(draw, method, zero, dty
         assert not any(gradient.any() for gradient in gradients)
 
 
-# --- signs ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("flipped", "weights_flip"), [("qo", True), ("kv", True), ("vo", False)], ids=["q and o", "k and v", "v and o"]
 )
@@ -147,9 +135,6 @@ def test_flips_of_two_projections_leave_the_layers_output_unchanged(draw, method
     (output, weights), (flipped_output, flipped_weights) = layer(dict.fromkeys("qkvo", 1.0)), layer(signs)
     close(flipped_output, output)
     close(flipped_weights, -weights if weights_flip else weights)
-
-
-# --- forms of one call ---------------------------------------------------------------------------------------------
 
 
 def test_grouped_heads_are_repeated_keys_and_values(bag, method):
@@ -213,9 +198,6 @@ def test_calls_without_keys_queries_or_cells_are_zeros_of_the_right_shape(draw, 
         assert not any(gradient.any() for gradient in zero_gradients(output, call.leaves))
 
 
-# --- precision -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_forward_and_backward_are_as_accurate_as_the_dtype_allows(draw, method, dtype):
     call = draw(queries=64, keys=80, width=16, dtype=dtype)
@@ -224,9 +206,6 @@ def test_forward_and_backward_are_as_accurate_as_the_dtype_allows(draw, method, 
     found = dict(zip(TENSORS, (output.detach(), *call.gradients(output)), strict=True))
     verdicts = Case(*call.leaves, call.grad).judge(found)
     assert all(verdict.good for verdict in verdicts.values()), table(verdicts)
-
-
-# --- differentiation -----------------------------------------------------------------------------------------------
 
 
 def small(draw):
@@ -285,9 +264,6 @@ def test_multiplicities_below_the_smallest_normal_number_are_as_good_as_any():
     torch.testing.assert_close(
         spherical_attention(q, k, k, m * 1e-40), spherical_attention(q, k, k, m), rtol=1e-4, atol=1e-5
     )
-
-
-# --- what is refused -------------------------------------------------------------------------------------------------
 
 
 def test_edge_weights_times_values_are_the_attention(bag, method):

@@ -121,9 +121,6 @@ def test_calls_take_the_path_of_their_plan(draw, monkeypatch, dtype, form, keys)
     assert taken == [expected.kernel]
 
 
-# --- asking for a path -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def interpreter():
     pytest.importorskip("triton")
@@ -179,9 +176,6 @@ def test_a_path_that_cannot_take_a_call_is_an_error(draw, interpreter):
         spherical_attention(*draw().leaves)
     with pytest.raises(ValueError, match=r"takes one of torch_stream, .*; found 'fast'"), dispatch.only("fast"):
         pass
-
-
-# --- what calls ask --------------------------------------------------------------------------------------------------
 
 
 def test_the_largest_bag_is_read_once(monkeypatch):

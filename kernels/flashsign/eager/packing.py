@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from flashsign.validation import bag_sizes
+from flashsign.validation import check_cut
 
 
 class Slots(NamedTuple):
@@ -71,7 +71,9 @@ def groups_of_bags(
     bags a group may have at most, given the largest numbers of queries and of keys in it (default: any number).
     Raises ShapeMismatch unless the offsets cut the rows exactly.
     """
-    sizes, query_sizes = bag_sizes("offsets", offsets, keys), bag_sizes("query_offsets", query_offsets, queries)
+    check_cut("offsets", offsets, keys)
+    check_cut("query_offsets", query_offsets, queries)
+    sizes, query_sizes = offsets.diff(), query_offsets.diff()
     for similar in similar_bags(sizes, query_sizes):
         most = len(similar) if at_once is None else at_once(int(query_sizes[similar].max()), int(sizes[similar].max()))
         for bags in torch.split(similar, most):

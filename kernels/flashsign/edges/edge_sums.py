@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Literal, NamedTuple, overload
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -79,13 +79,9 @@ def stacked(found: list[TopEdges], k: int, absolute: bool, like: Tensor) -> TopE
     return TopEdges(regulator, signed, torch.cat(sizes) if absolute else None)
 
 
-@overload
-def taken(table: Tensor, at: Tensor) -> Tensor: ...
-@overload
-def taken(table: Tensor | None, at: Tensor) -> Tensor | None: ...
-def taken(table: Tensor | None, at: Tensor) -> Tensor | None:
-    """table[i, at[i, r]] for at [N, k], 0 where at is -1; None for no table."""
-    return None if table is None else torch.where(at >= 0, table.gather(1, at.clamp_min(0)), 0)
+def taken(table: Tensor, at: Tensor) -> Tensor:
+    """table[i, at[i, r]] for at [N, k], 0 where at is -1."""
+    return torch.where(at >= 0, table.gather(1, at.clamp_min(0)), 0)
 
 
 class EdgeSums:
@@ -247,7 +243,8 @@ class EdgeSums:
             best = strength.topk(min(k, regulators), dim=1)
             known = best.values >= 0
             at = torch.where(known, best.indices, -1)
-            found.append(TopEdges(at, taken(means.signed, at), taken(means.absolute, at)))
+            absolute = None if means.absolute is None else taken(means.absolute, at)
+            found.append(TopEdges(at, taken(means.signed, at), absolute))
         return stacked(found, min(k, regulators), self.absolute is not None, self.signed)
 
     def _add_weights(self, part: Part) -> None:

@@ -84,8 +84,6 @@ class _Attention(torch.autograd.Function):
         return None, dq, dk, dv, dm.sum(1, keepdim=True) if shared else dm, None, None, None
 
 
-# --- the operators ----------------------------------------------------------------------------------------------------
-
 TOTALS: dict[in_torch.Method, tuple[str, ...]] = {"stream": (), "moments": ("sums", "totals")}
 """What each operator returns behind o and 1 / n."""
 # Defined by schema and not by torch's decorator: a decorated operator took 100 microseconds a call, this one takes 10.

@@ -27,7 +27,6 @@ import threading
 import warnings
 from collections.abc import Callable
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +40,7 @@ from flashsign.tuning.accuracy import TENSORS, Bag
 from flashsign.tuning.block_sizes import padded_width
 from flashsign.tuning.choose import Tiles, file_block_sizes
 from flashsign.tuning.device import capability, device_name
-from flashsign.tuning.tile_file import kernel_sources
+from flashsign.tuning.tile_file import KERNELS, kernel_digest
 
 DRIVER = Path("/proc/driver/nvidia/version")
 VARIABLE = "FLASHSIGN_VERIFY"
@@ -222,9 +221,6 @@ def _all_block_sizes(kernel: Kernel, q: Tensor) -> list[Tiles]:
     return [{name: each[min(entry, len(each) - 1)] for name, each in lists.items()} for entry in range(most)]
 
 
-# --- what is remembered ---------------------------------------------------------------------------------------------
-
-
 def cache_file(place: Place) -> Path:
     """Where a result is kept between processes: a file of its own, as several processes may write at one time."""
     home = os.environ.get("XDG_CACHE_HOME")
@@ -261,9 +257,7 @@ def remember(place: Place, problem: str) -> None:
 @cache
 def _source() -> str:
     """Twelve hexadecimal digits that change with any byte of the kernels, of their launches and of the tables."""
-    folders = Path(tables.__file__).parent, Path(__file__).parent
-    sources = chain(kernel_sources(), *map(kernel_sources, folders))
-    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
+    return kernel_digest(KERNELS, Path(tables.__file__).parent, Path(__file__).parent)
 
 
 @cache

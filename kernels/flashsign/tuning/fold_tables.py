@@ -143,11 +143,11 @@ def of_width(table: Table, x: Tensor, width: int, tensors: int = 4) -> BlockSize
     return next(fitting, table[x.element_size(), padded][-1])
 
 
-def of_logits(table: Table, x: Tensor, tables: int = 1) -> BlockSizes:
-    """Block sizes for tiles of logits, from rows of x's dtype. tables: of logits, that a program computes."""
+def of_logits(table: Table, x: Tensor) -> BlockSizes:
+    """Block sizes for tiles of logits, from rows of x's dtype."""
     size = x.element_size()
     most = device_limits(x.device)[1]
     for each in table[size, 0]:
-        if tables * each.stages * (each.own + each.other) * LOGITS_WIDTH[size] * size <= most:
+        if each.stages * (each.own + each.other) * LOGITS_WIDTH[size] * size <= most:
             return each
     return table[size, 0][-1]

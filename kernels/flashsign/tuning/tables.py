@@ -18,20 +18,6 @@ H200). Elsewhere a kernel is checked before its first use (operators.verify)."""
 FALLBACK, SMALLEST = BlockSizes(32, 16, 4, 1), BlockSizes(16, 16, 4, 1)
 """Block sizes for GPUs whose shared memory is too small for every measured entry, and for FALLBACK."""
 
-FORWARD: dict[tuple[int, int], list[BlockSizes]] = {
-    (2, 16): [BlockSizes(128, 128, 4, 4)],
-    (2, 32): [BlockSizes(128, 128, 4, 4)],
-    (2, 64): [BlockSizes(128, 64, 8, 4), BlockSizes(64, 128, 4, 3)],
-    (2, 128): [BlockSizes(256, 64, 8, 4), BlockSizes(128, 64, 8, 4)],
-    (2, 256): [BlockSizes(128, 64, 8, 2)],
-    (4, 16): [BlockSizes(64, 32, 4, 2)],
-    (4, 32): [BlockSizes(64, 32, 4, 2)],
-    (4, 64): [BlockSizes(128, 32, 8, 2)],
-    (4, 128): [BlockSizes(32, 32, 4, 2)],
-    (4, 256): [BlockSizes(32, 16, 4, 1)],
-}
-"""The plain forward kernel: tiles of queries by tiles of keys. Entries for long bags come first."""
-
 HOPPER: dict[tuple[int, int], list[BlockSizes]] = {
     (2, 64): [BlockSizes(256, 128, 8, 5), BlockSizes(128, 128, 8, 5)],
     (2, 128): [BlockSizes(256, 64, 8, 5), BlockSizes(128, 64, 8, 5)],
@@ -40,110 +26,6 @@ HOPPER: dict[tuple[int, int], list[BlockSizes]] = {
 
 NAN_REPAIR = BlockSizes(128, 32, 8, 1)
 """triton/streaming/nan_repair.py: little shared memory, as nearly all of its programs end at once."""
-
-KEY_GRADIENTS: dict[tuple[int, int], list[BlockSizes]] = {
-    (2, 16): [BlockSizes(64, 64, 4, 4)],
-    (2, 32): [BlockSizes(128, 64, 4, 3)],
-    (2, 64): [BlockSizes(64, 64, 4, 3)],
-    (2, 128): [BlockSizes(128, 64, 8, 3)],
-    (2, 256): [BlockSizes(64, 64, 8, 1)],
-    (4, 16): [BlockSizes(64, 32, 4, 2)],
-    (4, 32): [BlockSizes(64, 32, 4, 2)],
-    (4, 64): [BlockSizes(128, 32, 8, 2)],
-    (4, 128): [BlockSizes(64, 32, 4, 2)],
-    (4, 256): [BlockSizes(16, 16, 4, 1)],
-}
-"""The backward pass for keys and values: tiles of keys by tiles of queries."""
-
-QUERY_GRADIENT: dict[tuple[int, int], list[BlockSizes]] = {
-    (2, 16): [BlockSizes(128, 64, 4, 3)],
-    (2, 32): [BlockSizes(128, 64, 4, 3)],
-    (2, 64): [BlockSizes(64, 64, 4, 3)],
-    (2, 128): [BlockSizes(64, 64, 4, 2)],
-    (2, 256): [BlockSizes(64, 32, 4, 2)],
-    (4, 16): [BlockSizes(64, 32, 4, 2)],
-    (4, 32): [BlockSizes(64, 32, 4, 2)],
-    (4, 64): [BlockSizes(32, 32, 4, 2)],
-    (4, 128): [BlockSizes(32, 32, 4, 1)],
-    (4, 256): [BlockSizes(16, 16, 4, 1)],
-}
-"""The backward pass for queries: tiles of queries by tiles of keys."""
-
-
-EDGE_SUMS: dict[tuple[int, int], list[BlockSizes]] = {
-    (2, 16): [BlockSizes(128, 128, 8, 4)],
-    (2, 32): [BlockSizes(128, 128, 8, 4)],
-    (2, 64): [BlockSizes(128, 128, 8, 3)],
-    (2, 128): [BlockSizes(128, 128, 8, 2)],
-    (2, 256): [BlockSizes(64, 64, 4, 2)],
-    (4, 16): [BlockSizes(64, 128, 8, 3)],
-    (4, 32): [BlockSizes(64, 128, 8, 3)],
-    (4, 64): [BlockSizes(64, 64, 4, 3)],
-    (4, 128): [BlockSizes(64, 64, 4, 2)],
-    (4, 256): [BlockSizes(32, 32, 4, 2)],
-}
-"""Edge sums: tiles of targets by tiles of regulators, at most as tall as wide. Registers hold two sums of a tile."""
-
-
-MOMENT_KEYS: dict[tuple[int, int], RowBlockSizes] = {
-    (2, 16): RowBlockSizes(128, 4, 3, 2),
-    (2, 32): RowBlockSizes(128, 2, 2, 4),
-    (2, 64): RowBlockSizes(256, 4, 3, 1),
-    (2, 128): RowBlockSizes(64, 8, 6, 1),
-    (4, 16): RowBlockSizes(64, 4, 3, 2),
-    (4, 32): RowBlockSizes(64, 4, 3, 2),
-    (4, 64): RowBlockSizes(32, 4, 3, 1),
-    (4, 128): RowBlockSizes(16, 8, 2, 1),
-}
-"""Moments, forward: the pass over keys, which sums A and G."""
-
-MOMENT_QUERIES: dict[tuple[int, int], RowBlockSizes] = {
-    (2, 16): RowBlockSizes(128, 4, 3, 4),
-    (2, 32): RowBlockSizes(64, 4, 3, 4),
-    (2, 64): RowBlockSizes(64, 4, 3, 2),
-    (2, 128): RowBlockSizes(64, 4, 3, 2),
-    (4, 16): RowBlockSizes(64, 4, 2, 4),
-    (4, 32): RowBlockSizes(64, 4, 2, 4),
-    (4, 64): RowBlockSizes(64, 4, 2, 2),
-    (4, 128): RowBlockSizes(32, 4, 1, 2),
-}
-"""Moments, forward: the pass over queries, which computes o."""
-
-MOMENT_QUERY_SUMS: dict[tuple[int, int], RowBlockSizes] = {
-    (2, 16): RowBlockSizes(64, 4, 3, 3),
-    (2, 32): RowBlockSizes(64, 4, 3, 3),
-    (2, 64): RowBlockSizes(64, 4, 3, 2),
-    (2, 128): RowBlockSizes(64, 8, 3, 1),
-    (4, 16): RowBlockSizes(64, 4, 1, 2),
-    (4, 32): RowBlockSizes(64, 4, 1, 2),
-    (4, 64): RowBlockSizes(32, 4, 1, 1),
-    (4, 128): RowBlockSizes(16, 8, 1, 1),
-}
-"""Moments, backward: the pass over queries that sums dA and D = 2 dG."""
-
-MOMENT_QUERY_GRADIENTS: dict[tuple[int, int], RowBlockSizes] = {
-    (2, 16): RowBlockSizes(64, 4, 3, 4),
-    (2, 32): RowBlockSizes(64, 4, 3, 4),
-    (2, 64): RowBlockSizes(32, 4, 3, 3),
-    (2, 128): RowBlockSizes(64, 8, 3, 1),
-    (4, 16): RowBlockSizes(64, 4, 1, 2),
-    (4, 32): RowBlockSizes(64, 4, 1, 2),
-    (4, 64): RowBlockSizes(32, 4, 1, 2),
-    (4, 128): RowBlockSizes(32, 4, 1, 2),
-}
-"""Moments, backward: the pass over queries that computes dq."""
-
-MOMENT_KEY_GRADIENTS: dict[tuple[int, int], RowBlockSizes] = {
-    (2, 16): RowBlockSizes(64, 4, 3, 4),
-    (2, 32): RowBlockSizes(64, 4, 3, 2),
-    (2, 64): RowBlockSizes(64, 4, 3, 2),
-    (2, 128): RowBlockSizes(64, 8, 3, 1),
-    (4, 16): RowBlockSizes(64, 4, 1, 2),
-    (4, 32): RowBlockSizes(64, 4, 1, 2),
-    (4, 64): RowBlockSizes(32, 4, 1, 2),
-    (4, 128): RowBlockSizes(32, 8, 1, 1),
-}
-"""Moments, backward: the pass over keys, which computes dk, dv and dm."""
 
 
 @dataclass(frozen=True)
@@ -171,18 +53,116 @@ MOST_QUERIES = 128
 KEPT = {"forward": 1, "key_gradients": 2, "query_gradient": 2, "edge_sums": 0}
 """From how many tensors a program keeps its own tile in shared memory."""
 TABLES: dict[str, dict[tuple[int, int], list[BlockSizes]]] = {
-    "forward": FORWARD,
-    "key_gradients": KEY_GRADIENTS,
-    "query_gradient": QUERY_GRADIENT,
-    "edge_sums": EDGE_SUMS,
+    # The plain forward kernel: tiles of queries by tiles of keys. Entries for long bags come first.
+    "forward": {
+        (2, 16): [BlockSizes(128, 128, 4, 4)],
+        (2, 32): [BlockSizes(128, 128, 4, 4)],
+        (2, 64): [BlockSizes(128, 64, 8, 4), BlockSizes(64, 128, 4, 3)],
+        (2, 128): [BlockSizes(256, 64, 8, 4), BlockSizes(128, 64, 8, 4)],
+        (2, 256): [BlockSizes(128, 64, 8, 2)],
+        (4, 16): [BlockSizes(64, 32, 4, 2)],
+        (4, 32): [BlockSizes(64, 32, 4, 2)],
+        (4, 64): [BlockSizes(128, 32, 8, 2)],
+        (4, 128): [BlockSizes(32, 32, 4, 2)],
+        (4, 256): [BlockSizes(32, 16, 4, 1)],
+    },
+    # The backward pass for keys and values: tiles of keys by tiles of queries.
+    "key_gradients": {
+        (2, 16): [BlockSizes(64, 64, 4, 4)],
+        (2, 32): [BlockSizes(128, 64, 4, 3)],
+        (2, 64): [BlockSizes(64, 64, 4, 3)],
+        (2, 128): [BlockSizes(128, 64, 8, 3)],
+        (2, 256): [BlockSizes(64, 64, 8, 1)],
+        (4, 16): [BlockSizes(64, 32, 4, 2)],
+        (4, 32): [BlockSizes(64, 32, 4, 2)],
+        (4, 64): [BlockSizes(128, 32, 8, 2)],
+        (4, 128): [BlockSizes(64, 32, 4, 2)],
+        (4, 256): [BlockSizes(16, 16, 4, 1)],
+    },
+    # The backward pass for queries: tiles of queries by tiles of keys.
+    "query_gradient": {
+        (2, 16): [BlockSizes(128, 64, 4, 3)],
+        (2, 32): [BlockSizes(128, 64, 4, 3)],
+        (2, 64): [BlockSizes(64, 64, 4, 3)],
+        (2, 128): [BlockSizes(64, 64, 4, 2)],
+        (2, 256): [BlockSizes(64, 32, 4, 2)],
+        (4, 16): [BlockSizes(64, 32, 4, 2)],
+        (4, 32): [BlockSizes(64, 32, 4, 2)],
+        (4, 64): [BlockSizes(32, 32, 4, 2)],
+        (4, 128): [BlockSizes(32, 32, 4, 1)],
+        (4, 256): [BlockSizes(16, 16, 4, 1)],
+    },
+    # Edge sums: tiles of targets by tiles of regulators, at most as tall as wide. Registers hold two sums of a tile.
+    "edge_sums": {
+        (2, 16): [BlockSizes(128, 128, 8, 4)],
+        (2, 32): [BlockSizes(128, 128, 8, 4)],
+        (2, 64): [BlockSizes(128, 128, 8, 3)],
+        (2, 128): [BlockSizes(128, 128, 8, 2)],
+        (2, 256): [BlockSizes(64, 64, 4, 2)],
+        (4, 16): [BlockSizes(64, 128, 8, 3)],
+        (4, 32): [BlockSizes(64, 128, 8, 3)],
+        (4, 64): [BlockSizes(64, 64, 4, 3)],
+        (4, 128): [BlockSizes(64, 64, 4, 2)],
+        (4, 256): [BlockSizes(32, 32, 4, 2)],
+    },
 }
 """The tables of kernels whose program keeps one tile and loops over others."""
 PASSES: dict[str, dict[tuple[int, int], RowBlockSizes]] = {
-    "moment_keys": MOMENT_KEYS,
-    "moment_queries": MOMENT_QUERIES,
-    "moment_query_sums": MOMENT_QUERY_SUMS,
-    "moment_query_gradients": MOMENT_QUERY_GRADIENTS,
-    "moment_key_gradients": MOMENT_KEY_GRADIENTS,
+    # Moments, forward: the pass over keys, which sums A and G.
+    "moment_keys": {
+        (2, 16): RowBlockSizes(128, 4, 3, 2),
+        (2, 32): RowBlockSizes(128, 2, 2, 4),
+        (2, 64): RowBlockSizes(256, 4, 3, 1),
+        (2, 128): RowBlockSizes(64, 8, 6, 1),
+        (4, 16): RowBlockSizes(64, 4, 3, 2),
+        (4, 32): RowBlockSizes(64, 4, 3, 2),
+        (4, 64): RowBlockSizes(32, 4, 3, 1),
+        (4, 128): RowBlockSizes(16, 8, 2, 1),
+    },
+    # Moments, forward: the pass over queries, which computes o.
+    "moment_queries": {
+        (2, 16): RowBlockSizes(128, 4, 3, 4),
+        (2, 32): RowBlockSizes(64, 4, 3, 4),
+        (2, 64): RowBlockSizes(64, 4, 3, 2),
+        (2, 128): RowBlockSizes(64, 4, 3, 2),
+        (4, 16): RowBlockSizes(64, 4, 2, 4),
+        (4, 32): RowBlockSizes(64, 4, 2, 4),
+        (4, 64): RowBlockSizes(64, 4, 2, 2),
+        (4, 128): RowBlockSizes(32, 4, 1, 2),
+    },
+    # Moments, backward: the pass over queries that sums dA and D = 2 dG.
+    "moment_query_sums": {
+        (2, 16): RowBlockSizes(64, 4, 3, 3),
+        (2, 32): RowBlockSizes(64, 4, 3, 3),
+        (2, 64): RowBlockSizes(64, 4, 3, 2),
+        (2, 128): RowBlockSizes(64, 8, 3, 1),
+        (4, 16): RowBlockSizes(64, 4, 1, 2),
+        (4, 32): RowBlockSizes(64, 4, 1, 2),
+        (4, 64): RowBlockSizes(32, 4, 1, 1),
+        (4, 128): RowBlockSizes(16, 8, 1, 1),
+    },
+    # Moments, backward: the pass over queries that computes dq.
+    "moment_query_gradients": {
+        (2, 16): RowBlockSizes(64, 4, 3, 4),
+        (2, 32): RowBlockSizes(64, 4, 3, 4),
+        (2, 64): RowBlockSizes(32, 4, 3, 3),
+        (2, 128): RowBlockSizes(64, 8, 3, 1),
+        (4, 16): RowBlockSizes(64, 4, 1, 2),
+        (4, 32): RowBlockSizes(64, 4, 1, 2),
+        (4, 64): RowBlockSizes(32, 4, 1, 2),
+        (4, 128): RowBlockSizes(32, 4, 1, 2),
+    },
+    # Moments, backward: the pass over keys, which computes dk, dv and dm.
+    "moment_key_gradients": {
+        (2, 16): RowBlockSizes(64, 4, 3, 4),
+        (2, 32): RowBlockSizes(64, 4, 3, 2),
+        (2, 64): RowBlockSizes(64, 4, 3, 2),
+        (2, 128): RowBlockSizes(64, 8, 3, 1),
+        (4, 16): RowBlockSizes(64, 4, 1, 2),
+        (4, 32): RowBlockSizes(64, 4, 1, 2),
+        (4, 64): RowBlockSizes(32, 4, 1, 2),
+        (4, 128): RowBlockSizes(32, 8, 1, 1),
+    },
 }
 """The tables of kernels that pass over rows once."""
 IN_LITTLE_MEMORY: dict[str, dict[tuple[int, int], RowBlockSizes]] = {

@@ -74,9 +74,10 @@ def kernel_sources(folder: Path = KERNELS) -> list[Path]:
     return sources
 
 
-def kernel_digest(folder: Path = KERNELS) -> str:
-    """Twelve hexadecimal digits that change with any byte of any kernel source below a folder."""
-    return hashlib.sha256(b"".join(source.read_bytes() for source in kernel_sources(folder))).hexdigest()[:12]
+def kernel_digest(*folders: Path) -> str:
+    """Twelve hexadecimal digits that change with any byte of any source below the folders (default: KERNELS)."""
+    sources = (source for folder in folders or (KERNELS,) for source in kernel_sources(folder))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
 
 @cache

@@ -43,12 +43,6 @@ def mean_and_variance():
     return Monoid("mean and variance", identity, lift, combine, finish, local_gradient)
 
 
-# The two largest numbers: totals (first, second).
-
-
-# Log-sum-exp of scores with a mask of pairs that is computed from groups of rows and items.
-
-
 def test_mean_and_variance():
     monoid, x = mean_and_variance(), normal(11, 3).requires_grad_()
     check_monoid(monoid, (x.detach(),))

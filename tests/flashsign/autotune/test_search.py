@@ -124,8 +124,8 @@ def test_kernels_take_the_block_sizes_of_the_file(tiles):
     assert choose_block_sizes("forward", q, 16) == BETTER
     assert choose_row_block_sizes("moment_keys", q, 16) == RowBlockSizes(16, 4, 1, 1)
     # Other kernels take those of the tables.
-    assert choose_block_sizes("key_gradients", q, 16) == tables.KEY_GRADIENTS[4, 16][0]
-    assert choose_row_block_sizes("moment_queries", q, 16) == tables.MOMENT_QUERIES[4, 16]
+    assert choose_block_sizes("key_gradients", q, 16) == tables.TABLES["key_gradients"][4, 16][0]
+    assert choose_row_block_sizes("moment_queries", q, 16) == tables.PASSES["moment_queries"][4, 16]
 
 
 def test_block_sizes_are_added_and_removed_one_by_one(tiles):

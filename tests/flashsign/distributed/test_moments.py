@@ -136,11 +136,7 @@ def process(rank: int, ranks: int, folder: Path) -> None:
         distributed.all_reduce, count.real = count, distributed.all_reduce
         found = {}
         for name, case in CASES.items():
-            tensors = case.rank(rank)
-            output, leaves = call(tensors, case.eps, group)
-            forward = count.taken()
-            gradients = torch.autograd.grad(output, leaves, tensors["grad"])
-            found[name] = dict(zip(NAMES, (output.detach(), *gradients), strict=True), calls=(forward, count.taken()))
+            found[name] = of_case(case, rank, group, count)
         for question in QUESTIONS:
             found[question.__name__] = question(rank, group, count)
             count.taken()
@@ -159,6 +155,15 @@ class Count:
     def taken(self) -> int:
         calls, self.calls = self.calls, 0
         return calls
+
+
+def of_case(case, rank, group, count):
+    """A rank's outputs and gradients, and the collectives of each pass."""
+    tensors = case.rank(rank)
+    output, leaves = call(tensors, case.eps, group)
+    forward = count.taken()
+    gradients = torch.autograd.grad(output, leaves, tensors["grad"])
+    return dict(zip(NAMES, (output.detach(), *gradients), strict=True), calls=(forward, count.taken()))
 
 
 def frozen(rank, group, count):
@@ -214,14 +219,8 @@ def kernels(rank, group, count):
         return {}
     found = {}
     for name, case in KERNEL_CASES.items():
-        tensors = case.rank(rank)
-        leaves = [tensors[part].requires_grad_() for part in "qkvm"]
-        offsets = {part: tensors[part] for part in ("offsets", "query_offsets") if part in tensors}
         with dispatch.only("triton_gene_parallel"):
-            output = spherical_attention(*leaves, **offsets, eps=case.eps, group=group)
-        forward = count.taken()
-        gradients = torch.autograd.grad(output, leaves, tensors["grad"])
-        found[name] = dict(zip(NAMES, (output.detach(), *gradients), strict=True), calls=(forward, count.taken()))
+            found[name] = of_case(case, rank, group, count)
     return found
 
 

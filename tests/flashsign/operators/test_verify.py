@@ -224,9 +224,6 @@ def test_a_kernel_that_is_found_wrong_in_the_background_is_not_used(unseen, code
         assert not verify.is_right("triton_stream", OnAGpu, 64, fails)
 
 
-# --- the rest ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_full_device_says_nothing_about_a_kernel(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory")

@@ -193,9 +193,6 @@ def test_second_derivatives_are_those_of_torch(kernels):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
-
-
 def test_bags_of_zeros_give_zeros_forward_and_backward(kernels):
     q, k, v, m, grad = draw()
     for tensors in ((q, k, v, m * 0), (q * 0, k, v, m), (q, k * 0, v, m)):

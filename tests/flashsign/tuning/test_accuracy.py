@@ -94,9 +94,6 @@ def test_a_sabotage_is_refused(what, dtype, condition):
     assert not all(verdict.good for verdict in verdicts.values())
 
 
-# --- the bounds themselves --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("genes", [1, 7, 113])
 @pytest.mark.parametrize("width", [16, 64])
 def test_materialised_torch_is_within_the_bounds_of_float32(genes, width):

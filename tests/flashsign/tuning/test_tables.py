@@ -26,7 +26,7 @@ def chosen(name, rows, width, dtype=torch.float16):
 
 def test_long_bags_take_the_tallest_tiles_and_short_ones_fill_the_device(gpu):
     gpu(H200)
-    tall, short = tables.FORWARD[2, 128]
+    tall, short = tables.TABLES["forward"][2, 128]
     assert chosen("forward", 8192, 128) == tall
     assert chosen("forward", 2048, 128) == short
 

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashsign.triton.common.launch import start
-from flashsign.triton.common.layout import cdiv, descriptor, precision
+from flashsign.triton.common.layout import cdiv, descriptor, multiplicity_strides, precision
 from flashsign.triton.folds.attention_rows import Row
 from flashsign.tuning.block_sizes import BlockSizes, padded_width
 from flashsign.tuning.fold_tables import ATTENTION, ATTENTION_KEYS, ATTENTION_QUERIES, of_width
@@ -316,9 +316,7 @@ def backward(
 
 
 def _numbers(q: Tensor, k: Tensor, m: Tensor | None) -> dict[str, int | float]:
-    strides = {"m_bag": 0, "m_head": 0}
-    if m is not None:
-        strides = {"m_bag": m.stride(0), "m_head": m.stride(1) if m.shape[1] > 1 else 0}
+    strides = {"m_bag": 0, "m_head": 0} if m is None else multiplicity_strides(m)
     return {"queries": q.shape[2], "keys": k.shape[2], "heads": q.shape[1], "key_heads": k.shape[1], **strides}
 
 

@@ -125,7 +125,7 @@ def distribution_totals(
     s [N, D], s_layer [V, D], t [N, D'], t_layer [V, D'] contiguous -> [N] float32 each.
     """
     (rows, width), classes = s.shape, len(s_layer)
-    sizes = sizes or of_logits(DISTRIBUTION_TOTALS, s, 1)
+    sizes = sizes or of_logits(DISTRIBUTION_TOTALS, s)
     own, tiles, parts = _grid(rows, classes, sizes, s)
     q, p, mean = (s.new_empty(parts, rows, dtype=torch.float32) for _ in range(3))
     start(
@@ -152,7 +152,7 @@ def distribution_gradients(
 ) -> tuple[Tensor | None, ...]:
     """Gradients for s, s_layer, t and t_layer from that of the losses [N]; totals: of distribution_totals."""
     (rows, width), classes = s.shape, len(s_layer)
-    sizes = sizes or of_logits(DISTRIBUTION_GRADIENTS, s, 1)
+    sizes = sizes or of_logits(DISTRIBUTION_GRADIENTS, s)
     unit = unit_of(grad)
     slope = grad / unit
     q, p, mean = totals

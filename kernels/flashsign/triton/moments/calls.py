@@ -93,7 +93,7 @@ class Passes:
     @property
     def block(self) -> int:
         """Entries of a matrix that one program of add_parts adds up."""
-        return moment_block(self.call.width)
+        return min(1024, self.call.width**2)
 
     @property
     def common(self) -> Arguments:
@@ -287,8 +287,3 @@ class Passes:
             },
             num_warps=4,
         )  # fmt: skip
-
-
-def moment_block(width: int) -> int:
-    """How many entries of a moment [width, width] a program of sums.add_parts sums; width: padded."""
-    return min(1024, width**2)
