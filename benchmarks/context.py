@@ -84,7 +84,7 @@ def infer(method: str, one: NetworkSet, seed: int, q_values: bool = False) -> Fo
         from ours import infer_in_context
 
         known = replace(one, labels=None) if method == "grn_unlabelled" else one
-        ours = infer_in_context(known, seed, q_values=q_values, signed_layers=1 if method == "grn_total" else 2)
+        ours = infer_in_context(known, seed, q_values=q_values, direct=method != "grn_total")
         by_type = ours.by_type if known is one else ours.of_labels(one.labels or [])
         return Found(ours.overall, by_type, ours.overall["q_value"].to_numpy() if q_values else None)
     if method == "pearson":

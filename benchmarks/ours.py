@@ -8,7 +8,7 @@ all cells, the edge tables.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -62,15 +62,16 @@ def infer_in_context(
     device: str = "cpu",
     *,
     q_values: bool = False,
-    signed_layers: int = 2,
+    direct: bool = True,
     say: Say = silent,
 ) -> Networks:
     """Networks of a set and of its cell types, or of the states that are found in a set without labels.
 
-    q_values: add their column.   signed_layers: 1, total effects; 2, direct ones.
+    q_values: add their column.   direct: direct effects, where counts are known, else total ones.
     """
     cells, states, regulation, units = fitted(one, seed, device, say)
-    network = network_in_context(regulation, cells, states, **units, seed=seed, signed_layers=signed_layers)
+    cells = cells if direct else replace(cells, counting=None)
+    network = network_in_context(regulation, cells, states, **units, seed=seed)
     listed = (cells.vocabulary, regulation.regulators.cpu().numpy(), None)
     by_type = {name: edge_table(network.of_type(name), *listed, q_values=q_values) for name in network.by_type}
     return Networks(edge_table(network, *listed, q_values=q_values), by_type, states)

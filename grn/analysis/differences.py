@@ -228,7 +228,7 @@ def _penalties(x: torch.Tensor, y: torch.Tensor, sample: Sample, seed: int) -> t
         fold[part] = number
     one = x.new_ones(len(x), 1)
     grid = [len(x) * penalty for penalty in PENALTIES]
-    return choose_penalties(x, y.double(), one, one, sample.own, fold, grid).penalty
+    return choose_penalties(x, y.double(), one, sample.own, fold, grid).penalty
 
 
 def _p_values(

@@ -235,14 +235,8 @@ def meaning(network: SignedNetwork) -> str:
 
 
 def prior_meaning(prior: dict) -> str:
-    errors = {name: float(value) for name, value in prior["held_out_error"].items()}
-    helped = errors["prior"] < errors["least_shuffled"]
     kept = "The network has no other edges." if prior["use"] == "restrict" else "The network has other edges, too."
-    return (
-        f"It lists {prior['pairs']} pairs of these genes. {kept} Held-out error with it {errors['prior']:.4f}, with "
-        f"its targets shuffled {errors['shuffled']:.4f}, without it {errors['all']:.4f}: it "
-        + ("knows something of these cells." if helped else "knows no more of these cells than chance.")
-    )
+    return f"It lists {prior['pairs']} pairs of these genes. {kept}"
 
 
 def weights_of(network: SignedNetwork) -> str:

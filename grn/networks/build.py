@@ -27,7 +27,7 @@ from grn.messages import Say, silent
 from grn.model.saved import TrainedModel
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.in_context import network_in_context, summary
-from grn.networks.prior import Prior, held_out, prior_of
+from grn.networks.prior import Prior, prior_of
 from grn.networks.prior import summary as prior_summary
 from grn.networks.readouts.one_layer import LayerChoice, meaning_of_signs, read_layer
 from grn.networks.readouts.sampling import even_rows
@@ -62,20 +62,16 @@ def fit_layers(
         return fit_regulation(config, cells, states, rows, mean=mean, sd=sd, say=say, penalties=penalties, prior=prior)
 
 
-def with_prior(
-    network: Network, config: Config, cells: Cells, regulators: np.ndarray, say: Say
-) -> tuple[Network, Prior | None, dict[str, float]]:
-    """The network with its prior applied, the prior, and the prior's errors on held-out cells; says what both and the
-    knock-offs know. regulators: vocabulary positions [R]."""
-    prior, errors = None, {}
+def with_prior(network: Network, config: Config, cells: Cells, say: Say) -> tuple[Network, Prior | None]:
+    """The network with its prior applied, and the prior; says what the prior is, and what the knock-offs know."""
+    prior = None
     if config.network.prior is not None:
         prior = prior_of(config.network, cells)
         network = prior.applied(network)
-        errors = held_out(prior, cells, regulators, config.trainer.seed)
-    lines = [] if prior is None else prior_summary(prior, errors)
-    for line in lines + ([] if network.q is None else summary(network)):
+        say(prior_summary(prior))
+    for line in [] if network.q is None else summary(network):
         say(line)
-    return network, prior, errors
+    return network, prior
 
 
 def tables_of(
@@ -96,16 +92,9 @@ def edges_of_regulation(
     config: Config, fitted: FittedRegulation, cells: Cells, states: States, *, mean: Tensor, sd: Tensor, say: Say
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The effects of fitted regulation layers as tables: over all cells, and of each state. No model is needed."""
-    found = network_in_context(
-        fitted.regulation,
-        cells,
-        states,
-        mean=mean,
-        sd=sd,
-        seed=config.trainer.seed,
-    )
+    found = network_in_context(fitted.regulation, cells, states, mean=mean, sd=sd, seed=config.trainer.seed)
     regulators = fitted.regulation.regulators.numpy()
-    network, prior, _ = with_prior(found, config, cells, regulators, say)
+    network, prior = with_prior(found, config, cells, say)
     return tables_of(network, prior, config, cells, regulators)
 
 
@@ -130,7 +119,7 @@ def network_of_model(
         say=say,
     )
     give_back()  # what the knock-offs used makes room for the tables
-    chosen, prior, errors = with_prior(networks.chosen, config, cells, regulators, say)
+    chosen, prior = with_prior(networks.chosen, config, cells, say)
     regulation = trained.model.regulation
     about: dict[str, Any] = {
         "model_hash": trained.hash,
@@ -146,7 +135,7 @@ def network_of_model(
     if regulation is not None and regulation.level_error is not None:
         about["level_error"] = regulation.level_error
     if prior is not None:
-        about["prior"] = {"use": prior.use, "pairs": prior.listed, "held_out_error": errors}
+        about["prior"] = {"use": prior.use, "pairs": prior.listed}
     if chosen.q is not None:
         about["found"] = found_edges(chosen)
     adata = network_anndata(

@@ -24,12 +24,12 @@ from grn.regulation.states import States
 
 
 def network_in_context(
-    regulation: Regulation, cells: Cells, states: States, *, mean: Tensor, sd: Tensor, seed: int, signed_layers: int = 2
+    regulation: Regulation, cells: Cells, states: States, *, mean: Tensor, sd: Tensor, seed: int
 ) -> Network:
     """The effects of all cells and of each state, with confidences and q-values, computed on the layers' device.
 
-    mean, sd [N]: of every gene, the units of the targets.   seed: of the knock-offs.   signed_layers: 1, total effects;
-    2, direct ones (see direct.py), where multiplicities are counted.
+    They are direct effects (see direct.py) where the cells say how they were counted, else total ones.
+    mean, sd [N]: of every gene, the units of the targets.   seed: of the knock-offs.
     """
     device, regulators = regulation.pooled.unit.device, regulation.regulators.cpu().numpy()
     measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray(), device=device)
@@ -44,7 +44,7 @@ def network_in_context(
     values, of_ranks = (Penalties(layer.penalty[member], float(layer.ratio), 1.0) for member in (0, ranks))
     fit = fit_with_knockoffs(replace(fitted, regulators=regulators), values, of_ranks, seed=seed, device=device)
     paths = None
-    if signed_layers == 2 and cells.counting is not None:
+    if cells.counting is not None:
         noise = cells.counting.variance(cells.multiplicity[:, regulators])
         paths = paths_between(fit, layer, measured, membership, noise, sd)
         fit = replace(fit, slopes=paths.direct(fit.slopes))

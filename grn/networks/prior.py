@@ -2,10 +2,8 @@
 
 The fit penalises pairs that the prior does not list more, by as much as held-out cells say (grn/regulation/linear.py).
 To `restrict`, the network that was read is left with the listed pairs alone, as pySCENIC prunes its modules by motifs.
-Whether the prior knows something of these cells, held-out cells say: ridge regression with the prior against ridge with
-the prior's targets shuffled, and against ridge with all regulators.
 
-Letters: C cells, N genes, R regulators.
+Letters: N genes, R regulators.
 """
 
 from __future__ import annotations
@@ -26,19 +24,14 @@ from grn.networks.edge_tables import find_columns, names, numbers, read_table, u
 from grn.networks.weights import Network
 
 COLUMNS = (("source", "target"), ("TF", "target"), ("Gene1", "Gene2"), ("regulatoryGene", "targetGene"))
-UNLISTED = 0.5  # of `weigh`: the factor of pairs that the prior does not list, where held-out cells judge the prior
-PENALTIES = np.logspace(0, 5, 11)
-SHUFFLES = 5
-TARGETS = 500  # most that are judged
-WORK = 2e11  # operations of one comparison: with many regulators, fewer targets are judged
+UNLISTED = 0.5  # of `weigh`: the factor of pairs that the prior does not list
 Use = Literal["restrict", "weigh"]
 
 
 @dataclass(frozen=True)
 class Prior:
-    """factor [N, R]: each pair's penalty is divided by its square where held-out cells judge the prior; 0: no
-    candidate.   listed: pairs of the file among the genes.   pairs: of the file.   use: restrict | weigh.   path: of
-    the file."""
+    """factor [N, R], 0 to 1; 0: no candidate.   listed: pairs of the file among the genes.   pairs: of the file.
+    use: restrict | weigh.   path: of the file."""
 
     factor: np.ndarray
     listed: int
@@ -124,67 +117,10 @@ def prior_of(settings: NetworkConfig, cells: Cells) -> Prior:
     return read_prior(settings.prior, settings.prior_use, cells.vocabulary, regulators)
 
 
-def held_out(prior: Prior, cells: Cells, regulators: np.ndarray, seed: int) -> dict[str, float]:
-    """Squared error on a fifth of the cells, in variances of the genes, of ridge regressions on the rest: with `prior`,
-    with the prior `shuffled` over the targets (mean and least of SHUFFLES), and with `all` regulators.
-
-    Each has the one penalty that serves it best. The cells of a donor (data.group_key) are held out together.
-    """
-    generator = np.random.default_rng(seed)
-    groups = np.arange(len(cells)) if cells.groups is None else cells.groups
-    order = generator.permutation(np.unique(groups))
-    test = np.isin(groups, order[: max(1, len(order) // 5)])
-    if test.all():  # one donor alone
-        test = generator.random(len(cells)) < 0.2
-    most = int(np.clip(WORK / (len(PENALTIES) * (2 + SHUFFLES) * len(regulators) ** 3), 20, TARGETS))
-    targets = np.sort(generator.permutation(prior.factor.shape[0])[:most])
-    every = np.union1d(targets, regulators)
-    values = cells.multiplicity[:, every].toarray().astype(np.float64)
-    mean, sd = values.mean(0), values.std(0)
-    values = (values - mean) / np.where(sd > 0, sd, 1)
-    x = values[:, np.searchsorted(every, regulators)]
-    y = values[:, np.searchsorted(every, targets)]
-    other = (regulators[None] != targets[:, None]).astype(np.float64)
-    factor = prior.factor[targets]
-
-    def error(of_pairs: np.ndarray) -> float:
-        return _least_error(x[~test], y[~test], x[test], y[test], of_pairs * other)
-
-    shuffled = [error(factor[generator.permutation(len(factor))]) for _ in range(SHUFFLES)]
-    return {
-        "prior": error(factor),
-        "shuffled": float(np.mean(shuffled)),
-        "least_shuffled": min(shuffled),
-        "all": error(np.ones_like(factor)),
-    }
-
-
-def _least_error(x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray, factor: np.ndarray) -> float:
-    """The mean squared error on test cells with the best of PENALTIES, which is divided by the squared factor [n, R] of
-    each pair; 0: no candidate."""
-    gram, cross = x.T @ x, x.T @ y
-    errors = []
-    for penalty in PENALTIES:
-        coefficients = np.zeros_like(cross)
-        for target, of_target in enumerate(factor):
-            used = np.flatnonzero(of_target)
-            if len(used):
-                matrix = gram[np.ix_(used, used)] + np.diag(penalty / of_target[used] ** 2)
-                coefficients[used, target] = np.linalg.solve(matrix, cross[used, target])
-        errors.append(float(np.square(test_y - test_x @ coefficients).mean()))
-    return min(errors)
-
-
-def summary(prior: Prior, errors: dict[str, float]) -> list[str]:
-    """What the prior is, and whether it helped, in two sentences."""
-    restricts, better = prior.use == "restrict", errors["prior"] < errors["least_shuffled"]
-    kept = "the others are no candidates" if restricts else "the fit penalises the others more, where that helps"
-    verdict = "it knows something of these cells" if better else "it knows no more of these cells than chance"
-    return [
+def summary(prior: Prior) -> str:
+    """What the prior is, in a sentence."""
+    others = {"restrict": "are no candidates", "weigh": "are penalised more by the fit, where that helps"}
+    return (
         f"The prior {prior.path} lists {prior.listed} of {prior.factor.size} pairs of a regulator and a gene "
-        f"({prior.pairs} in the file); {kept}.",
-        f"Held-out error of ridge with the prior {errors['prior']:.4f}, with its targets shuffled "
-        f"{errors['shuffled']:.4f} (at least {errors['least_shuffled']:.4f}), with all regulators "
-        f"{errors['all']:.4f}: {verdict}"
-        + (", and predicts better than without it." if errors["prior"] < errors["all"] else "."),
-    ]
+        f"({prior.pairs} in the file); the others {others[prior.use]}."
+    )

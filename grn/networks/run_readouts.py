@@ -96,14 +96,7 @@ def read_networks(
         attention = attention_network(regulation, measured, torch.as_tensor(basal, device=device), membership)
         attention = attention.with_names(states.names)
         if readout == "effect":
-            chosen = network_in_context(
-                regulation,
-                cells,
-                states,
-                mean=model.mean,
-                sd=model.sd,
-                seed=seed,
-            )
+            chosen = network_in_context(regulation, cells, states, mean=model.mean, sd=model.sd, seed=seed)
     if readout == "attention":
         chosen = attention or Network(mean, {}, np.broadcast_to(np.float32(0.5), layers[0].shape))
     if readout in WHOLE_MODEL:

@@ -35,7 +35,7 @@ from grn.regulation.states import States
 MOST_SCORES = 2**32  # of all members and states together, 16 GiB; the fit holds about nine tables of this size
 # Steps x scores after the linear start: a minute or two of one thread, or of a GPU. Large tables gain little from more.
 WORK, WORK_ON_GPU = 2**30, 2**37
-FEWEST_STEPS = 20  # fewer do not get beyond the warm-up
+FEWEST_STEPS = 20  # fewer do not get beyond the warm-up, and are left out
 MEMBER_FOLDS = 10  # a member holds out one of at least this many folds of the cells, or of as many as there are groups
 WITH_DEPTH = (2, 3)  # of every five members, those that read the depth: one of each kind
 
@@ -124,7 +124,9 @@ def fit_ensemble(
     for member, found in enumerate(of_members):
         start(layer, member, table, training[member], found)
     give_back()
-    steps = min(config.steps, affordable_steps(layer))
+    scores = layer.centre.numel() * layer.members * layer.heads * layer.genes
+    affordable = (WORK_ON_GPU if layer.unit.is_cuda else WORK) // scores
+    steps = min(config.steps, affordable) if affordable >= FEWEST_STEPS else 0
     if steps < config.steps:
         say(
             f"Members are trained for {steps} steps after their linear start, not {config.steps} (regulation.steps), "
@@ -148,20 +150,13 @@ def fit_ensemble(
     return FittedLayer(layer, values, ranks, errors)
 
 
-def affordable_steps(layer: RegulationLayer) -> int:
-    """How many steps WORK allows; 0 where these are too few to be of use."""
-    scores = layer.centre.numel() * layer.members * layer.heads * layer.genes
-    steps = (WORK_ON_GPU if layer.unit.is_cuda else WORK) // scores
-    return steps if steps >= FEWEST_STEPS else 0
-
-
 def choose(
     config: RegulationConfig,
     layer: RegulationLayer,
     table: CellTable,
     cells: TrainingCells,
     seed: int,
-    prior: np.ndarray | None = None,
+    prior: np.ndarray | None,
 ) -> tuple[Penalties, Penalties]:
     """The penalties of multiplicities and of ranks; multiplicities choose the ratio and what a prior counts."""
     rows = sampled(layer, table, torch.arange(len(table)), seed)
@@ -170,13 +165,12 @@ def choose(
     fold = validation_folds(len(rows), groups, FOLDS, torch.Generator().manual_seed(seed))
     x, _, states = centred(layer, table, rows)
     of_values, of_ranks = table.values.columns(rows, like=x), table.ranks.columns(rows, like=x)
-    found = partial(choose_penalties, x, states=states, covariates=states, own=layer.regulators)
-    found = partial(found, folds=fold.to(x.device), penalties=list(config.penalties))
+    own, fold = layer.regulators, fold.to(x.device)
+    found = partial(choose_penalties, x, states=states, own=own, folds=fold, penalties=list(config.penalties))
     values = found(of_values)
     if prior is not None:
-        strength = torch.as_tensor(prior, device=x.device)
-        values = weigh_by_prior(x, of_values, states, layer.regulators, fold.to(x.device), values, strength)
-    return values, found(of_ranks, ratios=(values.ratio,)).sharing(values)
+        values = weigh_by_prior(x, of_values, states, own, fold, values, torch.as_tensor(prior, device=x.device))
+    return values, replace(found(of_ranks, ratios=(values.ratio,)), factor=values.factor, prior=values.prior)
 
 
 def fit_regulation(

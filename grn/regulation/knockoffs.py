@@ -32,9 +32,6 @@ RIDGE = 1e-3  # added to correlations, so that regulators which never vary leave
 BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may follow
 
 
-MakeKnockoffs = Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray]
-
-
 @dataclass(frozen=True)
 class KnockoffFit:
     """slopes [K, N, R] in each state and null_slopes [K, N, R] of the knock-offs: for one unit of the regulator, in sds
@@ -55,11 +52,11 @@ def fit_with_knockoffs(
     *,
     seed: int,
     device: torch.device | str = "cpu",
-    make: MakeKnockoffs | None = None,
+    make: Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray] | None = None,
 ) -> KnockoffFit:
     """Linear fits with every regulator and its knock-off side by side.
 
-    values, ranks: penalties for multiplicities and for ranks.   make: another way to make knock-offs.
+    values, ranks: penalties for multiplicities and for ranks.   make: in place of `knockoffs`.
     """
     cells = cells.only_fitted()  # knock-offs are made for the fitted cells only
     real = cells.multiplicity[:, cells.regulators].toarray()

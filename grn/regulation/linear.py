@@ -52,10 +52,6 @@ class Penalties:
     factor: Tensor | None = None
     prior: PriorError | None = None
 
-    def sharing(self, other: Penalties) -> Penalties:
-        """The same with the factors of another fit."""
-        return replace(self, factor=other.factor, prior=other.prior)
-
 
 @dataclass(frozen=True)
 class PriorError:
@@ -80,7 +76,6 @@ def choose_penalties(
     x: Tensor,
     y: Tensor | Columns,
     states: Tensor,
-    covariates: Tensor,
     own: Tensor,
     folds: Tensor,
     penalties: list[float],
@@ -88,10 +83,10 @@ def choose_penalties(
 ) -> Penalties:
     """The penalties and the ratio with which held-out cells are predicted best.
 
-    x [C, R]: regulators.   y [C, N]: targets.   covariates [C, G]: what is taken out of both first.   own [R]: the gene
-    that each regulator is.   folds [C].   penalties: the grid to begin with; a single one is taken.
+    x [C, R]: regulators.   y [C, N]: targets.   states [C, K]: their levels are taken out of both first.   own [R]: the
+    gene that each regulator is.   folds [C].   penalties: the grid to begin with; a single one is taken.
     """
-    rest = without(covariates)
+    rest = without(states)
     x, y = rest(x), Columns.of(y).each(rest)
     ratios = (ratios or RATIOS) if states.shape[1] > 1 else (0.0,)
     if min(x.shape[1] * (1 + states.shape[1]), len(x)) > LARGE:
@@ -139,13 +134,13 @@ def standard_error(values: Tensor) -> float:
 
 
 def weigh_by_prior(
-    x: Tensor, y: Tensor | Columns, covariates: Tensor, own: Tensor, folds: Tensor, found: Penalties, strength: Tensor
+    x: Tensor, y: Tensor | Columns, states: Tensor, own: Tensor, folds: Tensor, found: Penalties, strength: Tensor
 ) -> Penalties:
     """The penalties with the factors that a prior gives the pairs, if they lower the held-out error of some targets.
 
     strength [N, R]: 0 for a pair that the prior does not list, up to 1. Other arguments: as in choose_penalties.
     """
-    rest = without(covariates)
+    rest = without(states)
     y, x = Columns.of(y), rest(x)
     # Targets without a listed pair have the same solution but for the penalty, and would dilute the others.
     judging = (strength > 0).any(1).nonzero()[:, 0].to(x.device)
@@ -156,7 +151,7 @@ def weigh_by_prior(
     targets = rest(y.read(judging))
     regulated = torch.isin(own, judging).nonzero()[:, 0]
     places = torch.searchsorted(judging, own[regulated])
-    features = Features(x, covariates, 0.0, own)
+    features = Features(x, states, 0.0, own)
     of_regulators = features.of_regulators(x.device)[regulated]
     listed = strength.to(x)[judging].mT
     trials = [(1.0, 1.0), *((unlisted, overall) for unlisted in UNLISTED for overall in OVERALL)]
@@ -211,38 +206,24 @@ def _penalty_of_targets(
 
 
 def fit_linear(
-    x: Tensor,
-    y: Tensor | Columns,
-    states: Tensor,
-    depth: Tensor | None,
-    own: Tensor,
-    found: Penalties,
-    *,
-    copies: int = 1,
+    x: Tensor, y: Tensor | Columns, states: Tensor, depth: Tensor | None, own: Tensor, found: Penalties
 ) -> LinearFit:
     """The slopes on the regulators x [C, R] and, if given, on the depth [C], and the levels of the states.
 
-    x and depth are centred in each state, so that the levels are the states' means of y [C, N].   copies: see Features.
+    x and depth are centred in each state, so that the levels are the states' means of y [C, N].
     """
     genes, count = y.shape[1], states.shape[1]
     slopes, deviations = x.new_empty(genes, x.shape[1] + 1), x.new_empty(count, genes, x.shape[1] + 1)
     bias = x.new_empty(count, genes)
-    for some, part in fits_of_blocks(x, y, states, depth, own, found, copies=copies):
+    for some, part in fits_of_blocks(x, y, states, depth, own, found):
         slopes[some], deviations[:, some], bias[:, some] = part.slopes, part.deviations, part.bias
     return LinearFit(slopes, deviations, bias)
 
 
 def fits_of_blocks(
-    x: Tensor,
-    y: Tensor | Columns,
-    states: Tensor,
-    depth: Tensor | None,
-    own: Tensor,
-    found: Penalties,
-    *,
-    copies: int = 1,
+    x: Tensor, y: Tensor | Columns, states: Tensor, depth: Tensor | None, own: Tensor, found: Penalties, copies: int = 1
 ) -> Iterator[tuple[slice, LinearFit]]:
-    """`fit_linear` for some targets after the other, as the fit of all can be a large table."""
+    """`fit_linear` for some targets after the other, as the fit of all can be a large table. copies: see Features."""
     covariates = states if depth is None else torch.cat([states, depth[:, None]], 1)
     rest, y, inverse = without(covariates), Columns.of(y), torch.linalg.pinv(covariates)
     count = states.shape[1]

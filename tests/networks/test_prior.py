@@ -1,19 +1,16 @@
-"""A prior network: what it restricts, how it weighs, and whether held-out cells say that it helped."""
+"""A prior network: what it restricts, and how it weighs."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
 
 import grn
 from grn.cli.main import main
 from grn.config.files import change_config, dump_config
 from grn.errors import DataError
-from grn.networks.prior import Prior, held_out, read_prior, summary
+from grn.networks.prior import read_prior
 from grn.networks.weights import Network
 
 GENES = ("R1", "R2", "a", "b", "c")
@@ -86,39 +83,6 @@ def test_a_prior_that_cannot_be_used_is_refused(change, words, pairs, tmp_path):
         read_prior("none.csv" if change is None else written(tmp_path, change(pairs)), "restrict", GENES, REGULATORS)
 
 
-class Held(SimpleNamespace):
-    """What the comparison reads of cells."""
-
-    def __len__(self) -> int:
-        return self.multiplicity.shape[0]
-
-
-def simulated(cells: int = 120, genes: int = 40, regulators: int = 30):
-    """Each gene follows one regulator, with noise; with few cells, knowing which is worth a lot."""
-    generator = np.random.default_rng(1)
-    values = generator.normal(size=(cells, genes))
-    true = generator.integers(regulators, size=genes)
-    values[:, regulators:] += 1.5 * values[:, true[regulators:]]
-    factor = np.zeros((genes, regulators), np.float32)
-    factor[np.arange(regulators, genes), true[regulators:]] = 1
-    return Held(multiplicity=sp.csr_matrix(values - values.min()), groups=None), factor, np.arange(regulators)
-
-
-@pytest.mark.parametrize("use", ["restrict", "weigh"])
-def test_held_out_cells_know_a_true_prior_from_a_shuffled_one(use):
-    cells, factor, regulators = simulated()
-    if use == "weigh":
-        factor = 0.5 + 0.5 * factor
-    prior = Prior(factor, int((factor > 0.5).sum()), 10, use, "prior.csv")
-    errors = held_out(prior, cells, regulators, 0)
-    assert errors["prior"] < errors["least_shuffled"] <= errors["shuffled"] and errors["prior"] < errors["all"] < 1
-    assert "it knows something of these cells, and predicts better than without it." in summary(prior, errors)[1]
-    wrong = Prior(factor[np.r_[np.arange(30), np.roll(np.arange(30, 40), 3)]], 10, 10, use, "prior.csv")
-    of_wrong = held_out(wrong, cells, regulators, 0)
-    assert of_wrong["prior"] > errors["prior"]
-    assert "no more of these cells than chance" in summary(wrong, of_wrong | {"prior": of_wrong["least_shuffled"]})[1]
-
-
 def test_a_run_with_a_prior_has_its_candidates_alone(make_config, tmp_path, capsys):
     table = pd.DataFrame({"source": ["R1", "R1", "R2"], "target": ["R2", "R3", "R4"]})
     changes = {"network.prior": written(tmp_path, table), "trainer.max_steps": 2}
@@ -134,7 +98,7 @@ def test_a_run_with_a_prior_has_its_candidates_alone(make_config, tmp_path, caps
     )
     by_type = pd.read_parquet(tmp_path / "run" / "edges_by_type.parquet")
     assert len(by_type) == 6 and run.network.varp["grn"].nnz <= 3
-    assert set(run.network.uns["grn"]["prior"]["held_out_error"]) == {"prior", "shuffled", "least_shuffled", "all"}
+    assert run.network.uns["grn"]["prior"] == {"use": "restrict", "pairs": 3}
 
 
 def test_a_wrong_prior_is_refused_before_anything_is_trained(make_config, tmp_path, capsys):

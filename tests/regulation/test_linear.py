@@ -46,7 +46,7 @@ def folds_of(cells: int) -> torch.Tensor:
 
 
 def chosen(x, y, states, grid=GRID, **options) -> Penalties:
-    return choose_penalties(x, y, states, states, OWN, folds_of(len(x)), grid, **options)
+    return choose_penalties(x, y, states, OWN, folds_of(len(x)), grid, **options)
 
 
 def slopes_of(x, y, states, found: Penalties) -> torch.Tensor:
@@ -76,7 +76,7 @@ def test_slopes_that_differ_between_states_are_found(seed):
     targets = slice(REGULATORS, None)
     correlation = np.corrcoef(differences[:, targets].ravel(), expected[:, targets].ravel())[0, 1]
     assert correlation > 0.95
-    shared = choose_penalties(x, y, states, states, OWN, folds_of(CELLS), GRID, ratios=(0.0,))
+    shared = choose_penalties(x, y, states, OWN, folds_of(CELLS), GRID, ratios=(0.0,))
     assert shared.ratio == 0 and found.error < 0.8 * shared.error
 
 
@@ -192,7 +192,7 @@ def weighed(truth: torch.Tensor, listed: torch.Tensor, seed: int) -> tuple[Penal
     y = x @ truth.mT + 2 * torch.randn(60, len(truth), generator=generator).double()
     y[:, : x.shape[1]] = x
     one, own, folds = torch.ones(60, 1).double(), torch.arange(x.shape[1]), folds_of(60)
-    found = choose_penalties(x, y, one, one, own, folds, GRID)
+    found = choose_penalties(x, y, one, own, folds, GRID)
     with_prior = linear.weigh_by_prior(x, y, one, own, folds, found, listed)
     fits = [fit_linear(taken_out(x, one), y, one, None, own, each).slopes[:, :-1] for each in (found, with_prior)]
     return with_prior, *(float((slopes - truth)[x.shape[1] :].square().sum()) for slopes in fits)

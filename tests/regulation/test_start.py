@@ -34,7 +34,7 @@ def training_cells() -> TrainingCells:
 
 
 def started(
-    *, heads: int = 2, width: int = 8, deviates: bool = True, found: Penalties = FOUND, rows: torch.Tensor | None = None
+    *, heads: int = 2, width: int = 8, deviates: bool = True, found: Penalties = FOUND
 ) -> tuple[RegulationLayer, CellTable]:
     """A layer of a member that predicts multiplicities from the depth, too, and one of ranks without it."""
     cells = training_cells()
@@ -44,7 +44,7 @@ def started(
     set_units(layer, cells)
     table = CellTable(layer, cells)
     for member in range(2):
-        start(layer, member, table, torch.arange(CELLS) if rows is None else rows, found)
+        start(layer, member, table, torch.arange(CELLS), found)
     return layer, table
 
 
@@ -108,18 +108,3 @@ def test_slopes_and_levels_are_those_of_the_fit():
             expected = (fit.slopes + fit.deviations[state]).float()
             expected[REGULATORS, range(len(REGULATORS))] = 0
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
-
-
-def test_a_member_starts_from_its_own_rows_alone():
-    rows = torch.arange(0, CELLS, 2)
-    some, all_rows = started(rows=rows)[0], started()[0]
-    assert not torch.allclose(some.bias, all_rows.bias)
-    cells = training_cells()
-    layer = RegulationLayer(2, GENES, torch.as_tensor(REGULATORS), 2, 8, STATES, True)
-    layer.reads_depth.copy_(torch.tensor([1, 0]))
-    set_units(layer, cells)
-    table = CellTable(layer, cells)
-    table.inputs[1::2] = torch.nan
-    table.values.dense[1::2] = torch.nan
-    start(layer, 0, table, rows, FOUND)
-    assert torch.equal(layer.bias[0], some.bias[0]) and torch.equal(layer.query[0], some.query[0])
