@@ -153,7 +153,7 @@ def test_a_folder_of_the_format_before_the_reader_is_still_read(make_config, tmp
     card["hash"] = hash_of(card, {name: (folder / name).read_bytes() for name in names})
     (folder / "card.json").write_text(json.dumps(card))
     assert TrainedModel.load(folder).classes == trained.classes
-    with pytest.raises(ConfigError, match="confidences"):
+    with pytest.raises(ConfigError, match="cell reader"):
         grn.predict(simulate(make_config().data.simulated), folder, error=0.1, quiet=True)
 
 

@@ -16,14 +16,11 @@ from grn.config.files import dump_config, load_config
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
 from grn.io.run_folder import locked
+from grn.messages import silent
 from grn.training.metrics import MetricsFile, rows_before
 from grn.training.resume import find_start
 from grn.training.run import train
 from grn.training.task import Task
-
-
-def quiet(line: str) -> None:
-    pass
 
 
 class Cut(BaseException):
@@ -52,7 +49,7 @@ def asked_to_stop() -> None:
 
 
 def resumed(folder):
-    return train(load_config(folder / "config.yaml"), resume=folder, say=quiet)
+    return train(load_config(folder / "config.yaml"), resume=folder, say=silent)
 
 
 def checkpoint(folder, name: str) -> dict:
@@ -85,7 +82,7 @@ def configured(make_config, **trainer) -> Config:
 @pytest.fixture(scope="module")
 def whole(make_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train(configured(make_config), folder, say=quiet)
+    train(configured(make_config), folder, say=silent)
     return folder
 
 
@@ -98,7 +95,7 @@ CUTS += [(1, asked_to_stop), (4, power_fails), (11, asked_to_stop), (14, power_f
 def test_a_run_interrupted_in_any_step_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, step):
     cut(monkeypatch, "training_step", step, how)
     with pytest.raises((Cut, Interrupted)):
-        train(configured(make_config), tmp_path / "run", say=quiet)
+        train(configured(make_config), tmp_path / "run", say=silent)
     resumed(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
 
@@ -107,7 +104,7 @@ def test_a_run_interrupted_in_any_step_ends_as_the_whole_one(whole, make_config,
 def test_a_run_interrupted_in_a_validation_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, call):
     cut(monkeypatch, "on_validation_epoch_end", call, how)
     with pytest.raises((Cut, Interrupted)):
-        train(configured(make_config), tmp_path / "run", say=quiet)
+        train(configured(make_config), tmp_path / "run", say=silent)
     resumed(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
 
@@ -120,7 +117,7 @@ def test_a_run_may_be_interrupted_more_than_once(whole, make_config, tmp_path, m
                 if (tmp_path / "run").exists():
                     resumed(tmp_path / "run")
                 else:
-                    train(configured(make_config), tmp_path / "run", say=quiet)
+                    train(configured(make_config), tmp_path / "run", say=silent)
     resumed(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
 
@@ -128,11 +125,11 @@ def test_a_run_may_be_interrupted_more_than_once(whole, make_config, tmp_path, m
 @pytest.mark.parametrize("cut_off", ["evaluate", "write_network_files"])
 def test_a_run_interrupted_after_its_training_is_not_trained_further(make_config, tmp_path, monkeypatch, cut_off):
     config = configured(make_config, patience=1, learning_rate=0.1)  # its patience ends long before its steps do
-    train(config, tmp_path / "whole", say=quiet)
+    train(config, tmp_path / "whole", say=silent)
     with monkeypatch.context() as patch:
         patch.setattr(grn.training.run, cut_off, lambda *_, **__: power_fails())
         with pytest.raises(Cut):
-            train(config, tmp_path / "run", say=quiet)
+            train(config, tmp_path / "run", say=silent)
     start = find_start(tmp_path / "run")
     assert start.step < STEPS
     monkeypatch.setattr(Task, "training_step", lambda *_: power_fails())
@@ -145,7 +142,7 @@ def test_a_run_interrupted_before_its_first_checkpoint_begins_again(whole, make_
     with monkeypatch.context() as patch:
         patch.setattr(grn.training.run, cut_off, lambda *_: power_fails())
         with pytest.raises(Cut):
-            train(configured(make_config), tmp_path / "run", say=quiet)
+            train(configured(make_config), tmp_path / "run", say=silent)
     assert find_start(tmp_path / "run").step == 0
     resumed(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
@@ -176,7 +173,7 @@ def cut_off(cells_file, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         cut(patch, "training_step", 5, asked_to_stop)
         with pytest.raises(Interrupted, match="saved step 5 in "):
-            train(cells_file[0], tmp_path / "run", say=quiet)
+            train(cells_file[0], tmp_path / "run", say=silent)
     assert find_start(tmp_path / "run").step == 5
     return tmp_path / "run"
 
