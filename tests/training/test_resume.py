@@ -87,22 +87,16 @@ def whole(make_config, tmp_path_factory):
 
 
 # Both ways around an epoch's end, a validation and the last step; others in one.
-CUTS = [(step, how) for step in (3, 7, 8, STEPS) for how in (asked_to_stop, power_fails)]
-CUTS += [(1, asked_to_stop), (4, power_fails), (11, asked_to_stop), (14, power_fails)]
+CUTS = [("training_step", step, how) for step in (3, 7, 8, STEPS) for how in (asked_to_stop, power_fails)]
+CUTS += [("training_step", step, asked_to_stop) for step in (1, 11)]
+CUTS += [("training_step", step, power_fails) for step in (4, 14)]
+CUTS += [("on_validation_epoch_end", call, asked_to_stop) for call in (1, 5)]
+CUTS += [("on_validation_epoch_end", call, power_fails) for call in (2, 5)]
 
 
-@pytest.mark.parametrize("step, how", CUTS)
-def test_a_run_interrupted_in_any_step_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, step):
-    cut(monkeypatch, "training_step", step, how)
-    with pytest.raises((Cut, Interrupted)):
-        train(configured(make_config), tmp_path / "run", say=silent)
-    resumed(tmp_path / "run")
-    assert_same_run(tmp_path / "run", whole)
-
-
-@pytest.mark.parametrize("call, how", [(1, asked_to_stop), (2, power_fails), (5, asked_to_stop), (5, power_fails)])
-def test_a_run_interrupted_in_a_validation_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, call):
-    cut(monkeypatch, "on_validation_epoch_end", call, how)
+@pytest.mark.parametrize("cutting", CUTS)
+def test_a_run_interrupted_anywhere_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, cutting):
+    cut(monkeypatch, *cutting)
     with pytest.raises((Cut, Interrupted)):
         train(configured(make_config), tmp_path / "run", say=silent)
     resumed(tmp_path / "run")
@@ -212,20 +206,16 @@ def test_cells_and_lists_that_are_lost_or_replaced_are_named_as_what_the_run_was
 
 
 @pytest.mark.parametrize(
-    ("section", "field", "value"),
-    [
-        ("trainer", "learning_rate", 0.5),
-        ("trainer", "devices", 2),
-    ],
+    ("field", "value", "named"), [("learning_rate", 0.5, "trainer.learning_rate"), ("devices", 2, "processes")]
 )
-def test_another_configuration_is_refused(cut_off, section, field, value):
+def test_another_configuration_is_refused(cut_off, field, value, named):
     found = load_config(cut_off / "config.yaml").model_dump()
-    found[section][field] = value
+    found["trainer"][field] = value
     (cut_off / "config.yaml").write_text(dump_config(Config.model_validate(found)))
     before = state(cut_off)
     with pytest.raises(ConfigError) as caught:
         resumed(cut_off)
-    assert caught.value.field == ("processes" if field == "devices" else f"{section}.{field}")
+    assert caught.value.field == named
     assert state(cut_off) == before
 
 
@@ -317,10 +307,7 @@ def test_damaged_metrics_are_refused(cut_off, damage):
 
 def test_a_locked_run_is_left_alone(cut_off):
     before = state(cut_off)
-    with (
-        locked(cut_off),
-        pytest.raises(RunFolderError, match=r"Another process is working on the run in .*; wait for it, or stop it"),
-    ):
+    with locked(cut_off), pytest.raises(RunFolderError, match="Another process is working on the run"):
         resumed(cut_off)
     assert state(cut_off) == before
     assert resumed(cut_off).folder == cut_off
@@ -360,9 +347,7 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tm
     assert main(["train", "--resume", "run"]) == 0
     assert "Resuming the run in run after step 5.\n" in capsys.readouterr().out
     log = (cut_off / "log.txt").read_text().splitlines()
-    assert [
-        line for line in log if line.endswith(f"  The run was interrupted; grn train --resume {cut_off} resumes it.")
-    ]
+    assert any(line.endswith(f"The run was interrupted; grn train --resume {cut_off} resumes it.") for line in log)
     assert sum("All results are in" in line for line in log) == 1 < sum("Ready to train" in line for line in log)
     before = state(cut_off)
     assert main(["train", "--resume", "run"]) == 0

@@ -39,9 +39,8 @@ def checkpoint(folder, name="best"):
 
 def test_a_run_folder_is_complete(tiny_run, make_config):
     names = {path.name for path in tiny_run.iterdir()}
-    expected = {"config.yaml", "metrics.csv", "checkpoints", "model", "network.h5ad", "edges.parquet", "log.txt"}
-    expected.add("edges_by_type.parquet")
-    assert expected <= names
+    tables = {"metrics.csv", "network.h5ad", "edges.parquet", "edges_by_type.parquet"}
+    assert {"config.yaml", "checkpoints", "model", "log.txt"} | tables <= names
     assert {path.name for path in (tiny_run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     assert load_config(tiny_run / "config.yaml") == make_config(), "the resolved configuration reads back"
     log = (tiny_run / "log.txt").read_text()
@@ -221,9 +220,7 @@ def test_a_nan_in_one_cell_names_step_and_cells_and_keeps_the_last_good_model(ma
     scale = mean_and_sd(load_cells(config.data)[0].multiplicity[split.train])
     monkeypatch.setattr(run, "load_cells", lambda *args, **options: (cells, split))
     monkeypatch.setattr(run, "mean_and_sd", lambda multiplicity: scale)
-    with pytest.raises(
-        TrainingDiverged, match=rf"The loss is not finite at step 4 \(batch of the cells in rows {cell}, "
-    ) as caught:
+    with pytest.raises(TrainingDiverged, match=rf"loss is not finite at step 4 \(.* cells in rows {cell}, ") as caught:
         train(config, tmp_path / "run", say=silent)
     assert "\n" not in str(caught.value)
     kept = checkpoint(tmp_path / "run")
@@ -247,9 +244,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_take_it(make_con
         return model
 
     monkeypatch.setattr(run, "build_model", build_with_a_bad_gradient)
-    with pytest.raises(
-        TrainingDiverged, match=r"The gradient norm is not finite at step 2 \(batch of the cells in rows"
-    ):
+    with pytest.raises(TrainingDiverged, match="The gradient norm is not finite at step 2"):
         train(make_config(), tmp_path / "run", say=silent)
     assert all(parameter.isfinite().all() for parameter in kept["model"].parameters())
     assert checkpoint(tmp_path / "run")["global_step"] == 2
