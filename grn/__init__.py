@@ -53,22 +53,9 @@ __all__ = [
     "train",
 ]
 
-_MODULES = {
-    "Run": "grn.verbs.run",
-    "activity": "grn.verbs.activity",
-    "benchmark": "grn.verbs.benchmark",
-    "compare": "grn.verbs.compare",
-    "evaluate": "grn.verbs.evaluate",
-    "explain": "grn.verbs.explain",
-    "export": "grn.verbs.export",
-    "load": "grn.verbs.run",
-    "network": "grn.verbs.network",
-    "perturb": "grn.verbs.perturb",
-    "predict": "grn.verbs.predict",
-    "read_network": "grn.verbs.read_network",
-    "screen": "grn.verbs.perturb",
-    "train": "grn.verbs.train",
-}
+_ELSEWHERE = {"Run": "run", "load": "run", "screen": "perturb"}  # what the module of the same name does not define
+_NO_VERBS = ("__version__", "errors", "plots")
+_MODULES = {name: f"grn.verbs.{_ELSEWHERE.get(name, name)}" for name in __all__ if name not in _NO_VERBS}
 
 
 def __getattr__(name: str) -> object:

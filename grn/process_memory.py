@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4  # numbers of options in malloc.h
 LARGE_PIECE, LARGEST_PIECE, KEPT = 8 * 2**20, 32 * 2**20, 64 * 2**20  # bytes
@@ -41,17 +41,13 @@ def keeping_pieces() -> Iterator[None]:
         give_back()
 
 
-def _set(options: Mapping[int, int]) -> None:
-    try:
-        for option, value in options.items():
-            ctypes.CDLL(None).mallopt(option, value)
-    except (OSError, AttributeError):  # another allocator
-        return
-
-
 def give_back() -> None:
     """Has the allocator return what was freed: glibc keeps pieces of many megabytes otherwise."""
-    try:
+    with suppress(OSError, AttributeError):  # another allocator
         ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):  # another allocator
-        return
+
+
+def _set(options: Mapping[int, int]) -> None:
+    with suppress(OSError, AttributeError):
+        for option, value in options.items():
+            ctypes.CDLL(None).mallopt(option, value)

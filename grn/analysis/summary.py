@@ -27,8 +27,6 @@ LOSSES = {
     "cell_type_loss": "loss of cell types",
     "masked_multiplicity_loss": "loss of masked multiplicities",
     "property_loss": "loss of the property",
-    "gene_identity_loss": "loss of gene identities (nats a gene)",
-    "composition_loss": "loss of compositions (nats)",
     "loss": "loss, weighted sum",
 }
 

@@ -66,14 +66,14 @@ def _machine(say: Callable[[str], None], config) -> int:
 
     import torch
 
+    from flashsign.check import check_kernels
+    from flashsign.dispatch import plan
     from grn.config.schema import ModelConfig
-    from grn.model.kernel_check import own_device, paths_taken, self_test
 
-    device = own_device()
     say("Device")
     say(f"  CPU: {os.cpu_count()} cores, {torch.get_num_threads()} threads of torch")
-    if device.type == "cuda":
-        about = torch.cuda.get_device_properties(device)
+    if torch.cuda.is_available():
+        about = torch.cuda.get_device_properties("cuda")
         capability = f"compute capability {about.major}.{about.minor}"
         say(f"  GPU: {about.name}, {in_units(about.total_memory)}, {capability}; {torch.cuda.device_count()} in all")
     else:
@@ -82,14 +82,20 @@ def _machine(say: Callable[[str], None], config) -> int:
     model = ModelConfig() if config is None else config.model
     if model.attention != "spherical":
         say(f"  {model.attention}, by flashsign.normalised_attention; spherical attention would take")
-    for taken in paths_taken(model):
-        reason = f" ({taken.reason})" if taken.reason else ""
-        say(f"  {taken.genes} genes in a bag: {taken.kernel}{reason}")
-    say("Self-test: the largest error against the definition in float64, of outputs and gradients")
-    tests = self_test()
-    for test in tests:
-        say(f"  {test.kernel}, {test.dtype}: {test.error:.1e} {'ok' if test.passed else 'WRONG'}")
-    return sum(not test.passed for test in tests)
+    width, dtype = model.width // model.query_heads, torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    kernels = set()
+    for genes in (500, 2000, 20_000):
+        shapes = [(8, heads, genes, width) for heads in (model.query_heads, model.key_heads)]
+        chosen = plan(*shapes, dtype=dtype, gradients=True)
+        say(f"  {genes} genes in a bag: {chosen.kernel}" + (f" ({chosen.reason})" if chosen.reason else ""))
+        kernels.add(chosen.kernel)
+    failed = 0
+    if any(kernel.startswith("triton") for kernel in kernels):
+        say("Self-test: outputs and gradients of the kernels against float64")
+        for test in check_kernels([dtype], [width]):
+            say(f"  {test.name}: {f'WRONG: {test.problem}' if test.problem else 'ok'}")
+            failed += bool(test.problem)
+    return failed
 
 
 def _estimate(config, say: Callable[[str], None]) -> None:

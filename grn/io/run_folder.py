@@ -92,10 +92,6 @@ def refuse_mixed_parts(run: Path) -> None:
         )
 
 
-def _hash_in_card(path: Path) -> str:
-    return str(json.loads(path.read_bytes())["hash"])
-
-
 def _hash_in_network(path: Path) -> str:
     import h5py
 
@@ -111,7 +107,7 @@ def _hash_in_table(path: Path) -> str:
 
 MODEL_HASH = b"grn_model_hash"  # a key in the metadata of a run's parquet files
 HASHES: dict[str, Callable[[Path], str]] = {
-    "model/card.json": _hash_in_card,
+    "model/card.json": lambda path: str(json.loads(path.read_bytes())["hash"]),
     "network.h5ad": _hash_in_network,
     "edges.parquet": _hash_in_table,
     "edges_by_type.parquet": _hash_in_table,

@@ -35,18 +35,14 @@ def fusible(method: Callable[..., Any]) -> Callable[..., Any]:
     return either
 
 
-def fuse(model: nn.Module, fused: bool) -> None:
-    """Switches the compilation of the model's fusible methods on or off."""
-    for part in model.modules():
-        if isinstance(part, Fusible):
-            part.fused = fused
-
-
 @contextmanager
 def fusing(model: nn.Module, wanted: bool = True) -> Iterator[None]:
     """Within it, the model's fusible methods are compiled, if wanted."""
-    fuse(model, wanted)
+    parts = [part for part in model.modules() if isinstance(part, Fusible)]
+    for part in parts:
+        part.fused = wanted
     try:
         yield
     finally:
-        fuse(model, False)
+        for part in parts:
+            part.fused = False

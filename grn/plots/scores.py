@@ -113,8 +113,6 @@ LOSSES = {
     "cell_type_loss": "Loss of cell types",
     "masked_multiplicity_loss": "Loss of masked multiplicities",
     "property_loss": "Loss of the property",
-    "gene_identity_loss": "Loss of gene identities",
-    "composition_loss": "Loss of compositions",
 }
 SCORES = {"accuracy": "accuracy", "macro_f1": "macro F1", "auroc": "AUROC", "r2": "R² of masked multiplicities"}
 

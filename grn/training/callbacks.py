@@ -56,7 +56,8 @@ class Signals(L.Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, task: L.LightningModule, outputs, batch, index) -> None:
         # A validation that is due comes first: a run that resumes from here would skip it.
-        if not validation_is_due(trainer):
+        every = trainer.val_check_batch
+        if every is None or trainer.global_step == 0 or trainer.global_step % every:
             self.stop_if_asked(trainer, save=True)
 
     def on_validation_end(self, trainer: L.Trainer, task: L.LightningModule) -> None:
@@ -103,11 +104,6 @@ def exits_are_interruptions() -> Iterator[None]:
             raise
         number = signal.SIGINT if by_ctrl_c else signal.SIGTERM
         raise Interrupted(number, "as training began; nothing was saved") from None
-
-
-def validation_is_due(trainer: L.Trainer) -> bool:
-    every = trainer.val_check_batch
-    return every is not None and trainer.global_step > 0 and trainer.global_step % every == 0
 
 
 class ProgressLines(L.Callback):

@@ -98,7 +98,8 @@ class Evaluation(nn.Module):
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torchmetrics warns of what was never updated and of classes without cells
-            losses = self._losses()
+            counts = {name: metric.compute() for name, metric in self.counts.items()}
+            losses = {name: metric.compute() / counts[name] for name, metric in self.sums.items() if counts[name] > 0}
             if not losses and not self.alone:
                 raise DataError(
                     "No validation cell has a label or value that the objectives use, so nothing can decide when "
@@ -113,11 +114,6 @@ class Evaluation(nn.Module):
                 first, second = (metric.compute() for metric in self.moments.values())
                 found["r2"] = 1 - losses["masked_multiplicity"] / (second - first.square())
             return found | self._cell_types()
-
-    def _losses(self) -> dict[str, Tensor]:
-        """The mean loss of each objective that some cell counts for."""
-        counts = {name: metric.compute() for name, metric in self.counts.items()}
-        return {name: metric.compute() / counts[name] for name, metric in self.sums.items() if counts[name] > 0}
 
     def _cell_types(self) -> dict[str, Tensor]:
         """macro_f1: mean over the classes with cells; auroc: over those without all cells. torchmetrics counts 0s."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,9 +79,6 @@ class ReaderCells:
 
     def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(self.multiplicity[rows].toarray()), self.basal[rows]
-
-    def chunks(self) -> list[np.ndarray]:
-        return [np.arange(first, min(first + CHUNK, len(self.basal))) for first in range(0, len(self.basal), CHUNK)]
 
 
 def fit_reader(
@@ -166,11 +164,11 @@ def train_members(
     optimizer = torch.optim.AdamW(trained, rate, betas=(0.9, 0.98), weight_decay=settings.weight_decay)
     average = copy.deepcopy(reader)
     warmup = max(1, steps // 20)
-    order = _Order(read.labels, settings.batch_size, generator)
+    order = batch_rows(read.labels, settings.batch_size, generator)
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = rate * warmup_cosine(step, steps, warmup)
-        rows = order.next()
+        rows = next(order)
         multiplicity, basal = read.batch(rows.numpy())
         # Genes are predicted as they were counted, also where the summary sees fewer counts.
         target = reader.standardised(multiplicity.to(device))
@@ -212,25 +210,16 @@ def train_members(
     return average, predict
 
 
-class _Order:
+def batch_rows(labels: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Rows of the batches: passes over all cells in a random order or, where some have no label, half of a batch with
     labels, however few they are, and half without."""
-
-    def __init__(self, labels: Tensor, size: int, generator: torch.Generator):
-        self.size, self.generator, self.cells = min(size, len(labels)), generator, len(labels)
-        known = labels >= 0
-        self.weights = None
-        if not known.all():
-            self.weights = torch.where(known, 0.5 / known.sum().clamp(min=1), 0.5 / (~known).sum())
-        self.rest = torch.empty(0, dtype=torch.int64)
-
-    def next(self) -> Tensor:
-        if self.weights is not None:
-            return torch.multinomial(self.weights, self.size, replacement=True, generator=self.generator)
-        if len(self.rest) < self.size:
-            self.rest = torch.randperm(self.cells, generator=self.generator)
-        found, self.rest = self.rest[: self.size], self.rest[self.size :]
-        return found
+    size, known = min(size, len(labels)), labels >= 0
+    weights = torch.where(known, 0.5 / known.sum().clamp(min=1), 0.5 / (~known).sum())
+    while not known.all():
+        yield torch.multinomial(weights, size, replacement=True, generator=generator)
+    while True:
+        order = torch.randperm(len(labels), generator=generator)
+        yield from order[: len(order) // size * size].split(size)
 
 
 @torch.no_grad()
@@ -243,7 +232,8 @@ def weigh_members(reader: CellReader, read: ReaderCells, seed: int) -> tuple[int
     generator = np.random.default_rng(seed)
     device = reader.mean.device
     judged, truth = [], []
-    for rows in read.chunks():
+    for first in range(0, len(read.basal), CHUNK):
+        rows = np.arange(first, min(first + CHUNK, len(read.basal)))
         multiplicity, basal = (tensor.to(device) for tensor in read.batch(rows))
         summaries = reader.summaries(multiplicity, reader.standardised(multiplicity), basal)
         folds = read.fold[rows]

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+import flashsign.check
+import flashsign.dispatch
+from flashsign.check import Checked
 from grn.cli.main import main
-from grn.model import kernel_check
 from grn.training import rehearsal
 
 
-def test_the_machine_is_described_and_its_kernels_are_tested(capsys):
+def test_the_machine_and_its_kernels_are_described(capsys):
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
     assert "  torch: " in said and "  CPU: " in said
-    assert "  2000 genes in a bag: " in said
-    assert "  torch_stream, float32: " in said and "WRONG" not in said
+    assert "  2000 genes in a bag: " in said and "WRONG" not in said
 
 
 def test_a_kernel_that_computes_wrongly_is_found(capsys, monkeypatch):
-    ordinary = kernel_check.spherical_attention
-    monkeypatch.setattr(kernel_check, "spherical_attention", lambda q, k, v, m: ordinary(q, -k, v, m))
+    found = [Checked("triton_stream bfloat16 32", 1.0, "its output is off"), Checked("edge_sums bfloat16 32", 1.0, "")]
+    monkeypatch.setattr(flashsign.check, "check_kernels", lambda dtypes, widths: found)
+    monkeypatch.setattr(flashsign.dispatch, "plan", lambda *_, **__: flashsign.dispatch.Plan("triton_stream"))
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
-    assert "WRONG" in said and "of the kernels compute wrongly on this machine" in said
+    assert "  triton_stream bfloat16 32: WRONG: its output is off" in said and "  edge_sums bfloat16 32: ok" in said
+    assert "1 of the kernels compute wrongly on this machine" in said
 
 
 def test_an_estimate_is_printed_for_a_run(capsys, monkeypatch):
@@ -45,7 +48,7 @@ def test_wrong_cells_are_said_before_the_kernels_are_tested(tmp_path, monkeypatc
     import numpy as np
 
     anndata.AnnData(np.ones((8, 4), np.float32)).write_h5ad(tmp_path / "cells.h5ad")
-    monkeypatch.setattr(kernel_check, "self_test", lambda: pytest.fail("the kernels were tested first"))
+    monkeypatch.setattr(flashsign.dispatch, "plan", lambda *_, **__: pytest.fail("the kernels were tested first"))
     assert main(["doctor", str(tmp_path / "cells.h5ad"), "--set", "data.label_key=type"]) == 2
     printed = capsys.readouterr()
     assert "type" in printed.err and not printed.out

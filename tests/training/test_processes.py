@@ -17,6 +17,7 @@ import torch
 
 from grn.config.schema import Config
 from grn.errors import ConfigError
+from grn.messages import silent
 
 SMALL = ["data.simulated.cells=200", "data.simulated.genes=16", "data.simulated.regulators=4", "model.width=16"]
 # Dropout is drawn by each process for itself; everything else (order, masks, initial values) is the same by design.
@@ -49,10 +50,6 @@ BAGS = ("dense", "packed")
 STEPS = 30
 # float32 sums in another order, through 30 steps of AdamW: losses, which are near 1; parameters, which moved by 0.05.
 LOSS, PARAMETER = 1e-4, 5e-4
-
-
-def quiet(line: str) -> None:
-    pass
 
 
 def configured(make_config, bags: str, **trainer) -> Config:
@@ -89,7 +86,7 @@ def runs(tmp_path_factory, make_config) -> Path:
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as two:
         try:
             for bags in BAGS:
-                train(configured(make_config, bags), folder / f"{bags}-alone", say=quiet)
+                train(configured(make_config, bags), folder / f"{bags}-alone", say=silent)
             output = two.communicate(timeout=200)[0]
         finally:
             two.terminate()
@@ -130,7 +127,7 @@ def test_automatic_devices_are_counted_before_there_is_a_run_folder(make_config,
 
     config = make_config(devices="auto", gene_parallel=2)
     with pytest.raises(ConfigError, match=r"trainer\.gene_parallel 2 does not divide the number of processes.*, 1;"):
-        train(config, tmp_path / "run", say=quiet)
+        train(config, tmp_path / "run", say=silent)
     assert not (tmp_path / "run").exists()
 
 
@@ -138,7 +135,7 @@ def main(folder: Path) -> None:
     from grn.training.run import train
 
     for bags in BAGS:
-        train(Config.model_validate_json((folder / f"{bags}.json").read_text()), folder / bags, say=quiet)
+        train(Config.model_validate_json((folder / f"{bags}.json").read_text()), folder / bags, say=silent)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,8 @@ def test_folds_are_stratified_and_leave_out_cells_without_label_and_single_ones(
     labels = np.repeat([0, 1, 2, -1], [80, 16, 1, 20])
     folds = folds_of(labels, None, 0)
     assert (folds[labels == -1] == -1).all() and (folds[labels == 2] == -1).all()
-    assert (
-        np.bincount(folds[labels == 0]).tolist() == [10] * FOLDS
-        and np.bincount(folds[labels == 1]).tolist() == [2] * FOLDS
-    )
+    for label, cells in ((0, 10), (1, 2)):
+        assert np.bincount(folds[labels == label]).tolist() == [cells] * FOLDS
 
 
 def test_cells_of_a_group_are_in_one_fold():
@@ -153,7 +151,7 @@ def test_a_folder_of_the_format_before_the_reader_is_still_read(make_config, tmp
     card["hash"] = hash_of(card, {name: (folder / name).read_bytes() for name in names})
     (folder / "card.json").write_text(json.dumps(card))
     assert TrainedModel.load(folder).classes == trained.classes
-    with pytest.raises(ConfigError, match="confidences"):
+    with pytest.raises(ConfigError, match="cell reader"):
         grn.predict(simulate(make_config().data.simulated), folder, error=0.1, quiet=True)
 
 

@@ -16,14 +16,11 @@ from grn.config.files import dump_config, load_config
 from grn.config.schema import Config
 from grn.errors import ConfigError, DataError, Interrupted, RunFolderError
 from grn.io.run_folder import locked
+from grn.messages import silent
 from grn.training.metrics import MetricsFile, rows_before
 from grn.training.resume import find_start
 from grn.training.run import train
 from grn.training.task import Task
-
-
-def quiet(line: str) -> None:
-    pass
 
 
 class Cut(BaseException):
@@ -52,7 +49,7 @@ def asked_to_stop() -> None:
 
 
 def resumed(folder):
-    return train(load_config(folder / "config.yaml"), resume=folder, say=quiet)
+    return train(load_config(folder / "config.yaml"), resume=folder, say=silent)
 
 
 def checkpoint(folder, name: str) -> dict:
@@ -85,29 +82,23 @@ def configured(make_config, **trainer) -> Config:
 @pytest.fixture(scope="module")
 def whole(make_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train(configured(make_config), folder, say=quiet)
+    train(configured(make_config), folder, say=silent)
     return folder
 
 
 # Both ways around an epoch's end, a validation and the last step; others in one.
-CUTS = [(step, how) for step in (3, 7, 8, STEPS) for how in (asked_to_stop, power_fails)]
-CUTS += [(1, asked_to_stop), (4, power_fails), (11, asked_to_stop), (14, power_fails)]
+CUTS = [("training_step", step, how) for step in (3, 7, 8, STEPS) for how in (asked_to_stop, power_fails)]
+CUTS += [("training_step", step, asked_to_stop) for step in (1, 11)]
+CUTS += [("training_step", step, power_fails) for step in (4, 14)]
+CUTS += [("on_validation_epoch_end", call, asked_to_stop) for call in (1, 5)]
+CUTS += [("on_validation_epoch_end", call, power_fails) for call in (2, 5)]
 
 
-@pytest.mark.parametrize("step, how", CUTS)
-def test_a_run_interrupted_in_any_step_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, step):
-    cut(monkeypatch, "training_step", step, how)
+@pytest.mark.parametrize("cutting", CUTS)
+def test_a_run_interrupted_anywhere_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, cutting):
+    cut(monkeypatch, *cutting)
     with pytest.raises((Cut, Interrupted)):
-        train(configured(make_config), tmp_path / "run", say=quiet)
-    resumed(tmp_path / "run")
-    assert_same_run(tmp_path / "run", whole)
-
-
-@pytest.mark.parametrize("call, how", [(1, asked_to_stop), (2, power_fails), (5, asked_to_stop), (5, power_fails)])
-def test_a_run_interrupted_in_a_validation_ends_as_the_whole_one(whole, make_config, tmp_path, monkeypatch, how, call):
-    cut(monkeypatch, "on_validation_epoch_end", call, how)
-    with pytest.raises((Cut, Interrupted)):
-        train(configured(make_config), tmp_path / "run", say=quiet)
+        train(configured(make_config), tmp_path / "run", say=silent)
     resumed(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
 
@@ -120,7 +111,7 @@ def test_a_run_may_be_interrupted_more_than_once(whole, make_config, tmp_path, m
                 if (tmp_path / "run").exists():
                     resumed(tmp_path / "run")
                 else:
-                    train(configured(make_config), tmp_path / "run", say=quiet)
+                    train(configured(make_config), tmp_path / "run", say=silent)
     resumed(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
 
@@ -128,11 +119,11 @@ def test_a_run_may_be_interrupted_more_than_once(whole, make_config, tmp_path, m
 @pytest.mark.parametrize("cut_off", ["evaluate", "write_network_files"])
 def test_a_run_interrupted_after_its_training_is_not_trained_further(make_config, tmp_path, monkeypatch, cut_off):
     config = configured(make_config, patience=1, learning_rate=0.1)  # its patience ends long before its steps do
-    train(config, tmp_path / "whole", say=quiet)
+    train(config, tmp_path / "whole", say=silent)
     with monkeypatch.context() as patch:
         patch.setattr(grn.training.run, cut_off, lambda *_, **__: power_fails())
         with pytest.raises(Cut):
-            train(config, tmp_path / "run", say=quiet)
+            train(config, tmp_path / "run", say=silent)
     start = find_start(tmp_path / "run")
     assert start.step < STEPS
     monkeypatch.setattr(Task, "training_step", lambda *_: power_fails())
@@ -145,7 +136,7 @@ def test_a_run_interrupted_before_its_first_checkpoint_begins_again(whole, make_
     with monkeypatch.context() as patch:
         patch.setattr(grn.training.run, cut_off, lambda *_: power_fails())
         with pytest.raises(Cut):
-            train(configured(make_config), tmp_path / "run", say=quiet)
+            train(configured(make_config), tmp_path / "run", say=silent)
     assert find_start(tmp_path / "run").step == 0
     resumed(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
@@ -176,7 +167,7 @@ def cut_off(cells_file, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         cut(patch, "training_step", 5, asked_to_stop)
         with pytest.raises(Interrupted, match="saved step 5 in "):
-            train(cells_file[0], tmp_path / "run", say=quiet)
+            train(cells_file[0], tmp_path / "run", say=silent)
     assert find_start(tmp_path / "run").step == 5
     return tmp_path / "run"
 
@@ -215,20 +206,16 @@ def test_cells_and_lists_that_are_lost_or_replaced_are_named_as_what_the_run_was
 
 
 @pytest.mark.parametrize(
-    ("section", "field", "value"),
-    [
-        ("trainer", "learning_rate", 0.5),
-        ("trainer", "devices", 2),
-    ],
+    ("field", "value", "named"), [("learning_rate", 0.5, "trainer.learning_rate"), ("devices", 2, "processes")]
 )
-def test_another_configuration_is_refused(cut_off, section, field, value):
+def test_another_configuration_is_refused(cut_off, field, value, named):
     found = load_config(cut_off / "config.yaml").model_dump()
-    found[section][field] = value
+    found["trainer"][field] = value
     (cut_off / "config.yaml").write_text(dump_config(Config.model_validate(found)))
     before = state(cut_off)
     with pytest.raises(ConfigError) as caught:
         resumed(cut_off)
-    assert caught.value.field == ("processes" if field == "devices" else f"{section}.{field}")
+    assert caught.value.field == named
     assert state(cut_off) == before
 
 
@@ -320,10 +307,7 @@ def test_damaged_metrics_are_refused(cut_off, damage):
 
 def test_a_locked_run_is_left_alone(cut_off):
     before = state(cut_off)
-    with (
-        locked(cut_off),
-        pytest.raises(RunFolderError, match=r"Another process is working on the run in .*; wait for it, or stop it"),
-    ):
+    with locked(cut_off), pytest.raises(RunFolderError, match="Another process is working on the run"):
         resumed(cut_off)
     assert state(cut_off) == before
     assert resumed(cut_off).folder == cut_off
@@ -363,9 +347,7 @@ def test_the_command_resumes_a_run_once_and_explains_what_it_refuses(cut_off, tm
     assert main(["train", "--resume", "run"]) == 0
     assert "Resuming the run in run after step 5.\n" in capsys.readouterr().out
     log = (cut_off / "log.txt").read_text().splitlines()
-    assert [
-        line for line in log if line.endswith(f"  The run was interrupted; grn train --resume {cut_off} resumes it.")
-    ]
+    assert any(line.endswith(f"The run was interrupted; grn train --resume {cut_off} resumes it.") for line in log)
     assert sum("All results are in" in line for line in log) == 1 < sum("Ready to train" in line for line in log)
     before = state(cut_off)
     assert main(["train", "--resume", "run"]) == 0

@@ -17,16 +17,13 @@ from grn.cells.loading.order import EpochOrder
 from grn.cells.preprocessing.moments import mean_and_sd
 from grn.config.files import change_config, load_config
 from grn.errors import ConfigError, TrainingDiverged
+from grn.messages import silent
 from grn.model.saved import TrainedModel
 from grn.networks.build import read_again
 from grn.regulation import fit as fitting
 from grn.training import run
 from grn.training.run import best_weights, train
 from grn.training.task import Task
-
-
-def quiet(line: str) -> None:
-    pass
 
 
 def without_layer(config, readout="knockout"):
@@ -42,9 +39,8 @@ def checkpoint(folder, name="best"):
 
 def test_a_run_folder_is_complete(tiny_run, make_config):
     names = {path.name for path in tiny_run.iterdir()}
-    expected = {"config.yaml", "metrics.csv", "checkpoints", "model", "network.h5ad", "edges.parquet", "log.txt"}
-    expected.add("edges_by_type.parquet")
-    assert expected <= names
+    tables = {"metrics.csv", "network.h5ad", "edges.parquet", "edges_by_type.parquet"}
+    assert {"config.yaml", "checkpoints", "model", "log.txt"} | tables <= names
     assert {path.name for path in (tiny_run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     assert load_config(tiny_run / "config.yaml") == make_config(), "the resolved configuration reads back"
     log = (tiny_run / "log.txt").read_text()
@@ -81,7 +77,7 @@ def test_the_network_and_its_table_agree(tiny_run):
 
 
 def test_the_same_seed_gives_the_same_run_bit_for_bit(tiny_run, make_config, tmp_path):
-    again = train(make_config(), tmp_path / "again", say=quiet)
+    again = train(make_config(), tmp_path / "again", say=silent)
     assert again.trained.hash == TrainedModel.load(tiny_run).hash
     pd.testing.assert_frame_equal(again.edges, pd.read_parquet(tiny_run / "edges.parquet"), check_exact=True)
 
@@ -90,7 +86,7 @@ def test_q_values_are_exported_with_effects_and_with_no_other_read_out(make_conf
     """They are about effects alone; those of a run do not prevent another read-out of it."""
     config = make_config(max_steps=2)
     network = config.network.model_copy(update={"false_discovery": True})
-    found = train(config.model_copy(update={"network": network}), tmp_path / "run", say=quiet)
+    found = train(config.model_copy(update={"network": network}), tmp_path / "run", say=silent)
     assert found.edges["q_value"].between(0, 1).all()
     again = read_again(tmp_path / "run", {"top_k": 2})[1]
     assert "q_value" in again
@@ -112,7 +108,7 @@ def test_the_metrics_are_of_a_layer_that_has_seen_the_training_cells_alone(make_
     evaluate = run.evaluate
     monkeypatch.setattr(fitting, "fit_ensemble", recorded)
     monkeypatch.setattr(run, "evaluate", lambda task, batches: order.append(len(seen)) or evaluate(task, batches))
-    found = train(config, tmp_path / "run", say=quiet)
+    found = train(config, tmp_path / "run", say=silent)
     _, split = load_cells(config.data, seed=config.trainer.seed)
     first, last = seen[:2], seen[2:]  # the pooled layer, then that of the states
     assert len(last) == 2 and order == [2]
@@ -145,7 +141,7 @@ def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config
 
     monkeypatch.setattr(fitting, "held_out_cells", recorded)
     monkeypatch.setattr(fitting, "validation_folds", choosing)
-    train(config, tmp_path / "run", say=quiet)
+    train(config, tmp_path / "run", say=silent)
     assert len(found) == 4 and len(chosen) == 2  # the fits of the network have the penalties of the first ones
     for donor, fold in chosen:
         assert all(len(np.unique(fold[donor == one])) == 1 for one in np.unique(donor))
@@ -157,7 +153,7 @@ def test_no_donor_is_both_fitted_and_held_out_by_a_member_of_any_fit(make_config
 
 @pytest.mark.parametrize("readout", ["knockout", "attention"])
 def test_a_model_without_a_regulation_layer_trains_and_exports(make_config, tmp_path, readout):
-    found = train(without_layer(make_config(), readout), tmp_path / "run", say=quiet)
+    found = train(without_layer(make_config(), readout), tmp_path / "run", say=silent)
     assert found.trained.model.regulation is None
     assert TrainedModel.load(tmp_path / "run").hash == found.trained.hash
     assert len(found.edges) == 4 * 15 and (found.edges["weight"] != 0).any()
@@ -173,7 +169,7 @@ def test_a_model_without_a_regulation_layer_trains_and_exports(make_config, tmp_
 def test_a_run_with_softmax_in_its_blocks_is_read_and_loaded_as_such(make_config, tmp_path):
     changes = {"model.attention": "softmax", "data.bags": "packed"}
     config = change_config(without_layer(make_config(), "attention"), changes)
-    trained = train(config, tmp_path / "run", say=quiet).trained
+    trained = train(config, tmp_path / "run", say=silent).trained
     assert TrainedModel.load(tmp_path / "run").model.blocks[0].attention.normaliser == "softmax"
     network = anndata.read_h5ad(tmp_path / "run" / "network.h5ad")
     layer = network.varp["grn_attention_layer0"].toarray()[:, trained.regulators]
@@ -191,7 +187,7 @@ def test_checkpoints_hold_the_average_of_the_weights(make_config, tmp_path, monk
         return training_step(task, batch, index)
 
     monkeypatch.setattr(Task, "training_step", recorded)
-    train(make_config(averaging=0.75, max_steps=4), tmp_path / "run", say=quiet)
+    train(make_config(averaging=0.75, max_steps=4), tmp_path / "run", say=silent)
     for file in ("best", "last"):
         saved = checkpoint(tmp_path / "run", file)
         now = {name.removeprefix("model."): tensor for name, tensor in saved["current_model_state"].items()}
@@ -224,10 +220,8 @@ def test_a_nan_in_one_cell_names_step_and_cells_and_keeps_the_last_good_model(ma
     scale = mean_and_sd(load_cells(config.data)[0].multiplicity[split.train])
     monkeypatch.setattr(run, "load_cells", lambda *args, **options: (cells, split))
     monkeypatch.setattr(run, "mean_and_sd", lambda multiplicity: scale)
-    with pytest.raises(
-        TrainingDiverged, match=rf"The loss is not finite at step 4 \(batch of the cells in rows {cell}, "
-    ) as caught:
-        train(config, tmp_path / "run", say=quiet)
+    with pytest.raises(TrainingDiverged, match=rf"loss is not finite at step 4 \(.* cells in rows {cell}, ") as caught:
+        train(config, tmp_path / "run", say=silent)
     assert "\n" not in str(caught.value)
     kept = checkpoint(tmp_path / "run")
     assert kept["global_step"] in (2, 4)
@@ -250,10 +244,8 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_take_it(make_con
         return model
 
     monkeypatch.setattr(run, "build_model", build_with_a_bad_gradient)
-    with pytest.raises(
-        TrainingDiverged, match=r"The gradient norm is not finite at step 2 \(batch of the cells in rows"
-    ):
-        train(make_config(), tmp_path / "run", say=quiet)
+    with pytest.raises(TrainingDiverged, match="The gradient norm is not finite at step 2"):
+        train(make_config(), tmp_path / "run", say=silent)
     assert all(parameter.isfinite().all() for parameter in kept["model"].parameters())
     assert checkpoint(tmp_path / "run")["global_step"] == 2
 
