@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from grn.bags import Batch
 from grn.cells.cells import Cells
 from grn.cells.loading.batches import EVALUATE, TRAIN, BagMaker, is_packed
-from grn.cells.loading.order import EpochOrder, OnceInOrder, ParallelRank
+from grn.cells.loading.order import EpochOrder, ParallelRank, once_in_order
 from grn.cells.preprocessing.split import Split
 
 
@@ -70,7 +70,7 @@ class CellsDataModule(LightningDataModule):
         return self._once(self.split.test, ParallelRank())
 
     def _once(self, rows: np.ndarray, rank: ParallelRank) -> DataLoader:
-        order = OnceInOrder(rows, self.batch_size, rank.replica, rank.replicas)
+        order = once_in_order(rows, self.batch_size, rank.replica, rank.replicas)
         bags = replace(self.evaluation, part=rank.part, parts=rank.parts)
         return DataLoader(bags, sampler=order, pin_memory=torch.cuda.is_available(), **self.options)
 

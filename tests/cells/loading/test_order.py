@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grn.cells.loading.order import EpochOrder, OnceInOrder, ParallelRank
+from grn.cells.loading.order import EpochOrder, ParallelRank, once_in_order
 
 worlds = st.integers(1, 5)
 sizes = st.integers(1, 9)
@@ -44,7 +44,7 @@ def test_each_epoch_has_its_own_order_and_names_itself():
 
 @given(cells=st.integers(0, 120), size=sizes, world=worlds)
 def test_evaluation_reads_every_cell_once(cells, size, world):
-    shares = [OnceInOrder(np.arange(cells), size, rank, world) for rank in range(world)]
+    shares = [once_in_order(np.arange(cells), size, rank, world) for rank in range(world)]
     seen = [row for share in shares for batch in batches(share) for row in batch]
     assert sorted(seen) == list(range(cells))
     assert all(len(batch) <= size for share in shares for batch in batches(share))
