@@ -93,7 +93,7 @@ class ResumableLoader(DataLoader):
         # A generator: a pass begins when its first batch is taken; Lightning makes iterators that it never uses.
         self.epoch, self.handed_out = self.following
         self.following = (self.epoch + 1, 0)
-        self.order.begin(self.epoch, self.handed_out)
+        self.order.epoch, self.order.start = self.epoch, self.handed_out
         for batch in super().__iter__():
             self.handed_out += 1
             yield batch

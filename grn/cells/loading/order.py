@@ -31,9 +31,6 @@ class EpochOrder(Sampler[Request]):
         self.rows, self.batch_size, self.seed, self.rank, self.world = rows, batch_size, seed, rank, world
         self.epoch = self.start = 0
 
-    def begin(self, epoch: int, start: int = 0) -> None:
-        self.epoch, self.start = epoch, start
-
     def __len__(self) -> int:
         return max(len(self.rows) // (self.world * self.batch_size), 1)
 

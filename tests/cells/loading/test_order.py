@@ -20,7 +20,7 @@ def test_processes_share_the_batches_of_one(cells, size, world, epoch):
     alone = EpochOrder(rows, size * world, seed=3)
     shares = [EpochOrder(rows, size, 3, rank, world) for rank in range(world)]
     for order in (alone, *shares):
-        order.begin(epoch)
+        order.epoch = epoch
     together = [[row for share in step for row in share] for step in zip(*map(batches, shares), strict=True)]
     assert together == batches(alone)
     assert {len(order) for order in shares} == {len(alone)} == {len(together)}
