@@ -18,7 +18,6 @@ from scipy import sparse
 from grn.cells.cells import Cells, CellsInPieces, Source, digest_of_cells
 from grn.cells.genes import (
     ENSEMBL_ID,
-    Chosen,
     choose,
     first_of_most,
     gene_names,
@@ -67,7 +66,39 @@ def load_cells(
     chosen = choose(source.values[split.train], source.names, config)
     every = len(chosen.positions) == len(source.names)
     values = source.values if every else source.values[:, chosen.positions]
-    cells = _cells(source, values, chosen, joined(source.groups, copies), split, config)
+    counted = config.values == "counts"
+    transform = config.multiplicity if counted else "counts"  # expression is used as it is
+    counts = values if counted else detected(values)  # depth is measured in counts, or in detected genes
+    training = counts[split.train]
+    measures = measures_depth(training, chosen.regulators)
+    total = totals(counts, measures)
+    target = median_total(total[split.train]) if transform == "log1p_normalised" else None
+    measured = config.depth == "auto" and (counted or zeros_reflect_depth(training, measures))
+    depth = depth_scale(total[split.train]) if measured else None
+    vocabulary = tuple(source.names[position] for position in chosen.positions)
+    # Of a gene with several columns, the first one's name in the index of var.
+    first = np.unique(source.columns, return_index=True)[1][chosen.positions]
+    cells = Cells(
+        multiplicity=to_multiplicity(values, transform, total, target),
+        vocabulary=vocabulary,
+        regulators=chosen.regulators,
+        labels=source.labels,
+        classes=source.classes,
+        property=source.property,
+        obs_names=source.obs_names,
+        basal=basal_multiplicity(total, depth),
+        depth=depth,
+        measures_depth=measures,
+        depth_share=depth_share(training, measures),
+        target_total=target,
+        counts_from=source.expression.origin,
+        truth=source.truth,
+        groups=joined(source.groups, copies),
+        state=source.state,
+        state_name=config.state_key or "",
+        counting=counting_of(transform, total, target) if counted else None,
+        var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
+    )
     notes = notes_on_cells(cells, source, chosen, split, copies, config, property_key)
     return replace(cells, notes=notes, digest=digest_of_cells(cells, values, config, split)), split
 
@@ -173,50 +204,6 @@ def _read(config: DataConfig, property_key: str | None, adata: AnnData | None) -
     values = merge_duplicates(expression.values, columns)
     return Source(
         obs_names, labels, classes, groups, state, predicted, values, names, columns, expression, truth, left_out
-    )
-
-
-def _cells(
-    source: Source,
-    values: sparse.csr_matrix,
-    chosen: Chosen,
-    groups: np.ndarray | None,
-    split: Split,
-    config: DataConfig,
-) -> Cells:
-    """The cells over the chosen genes, whose values CSR [C, N] become multiplicities."""
-    counted = config.values == "counts"
-    transform = config.multiplicity if counted else "counts"  # expression is used as it is
-    counts = values if counted else detected(values)  # depth is measured in counts, or in detected genes
-    training = counts[split.train]
-    measures = measures_depth(training, chosen.regulators)
-    total = totals(counts, measures)
-    target = median_total(total[split.train]) if transform == "log1p_normalised" else None
-    measured = config.depth == "auto" and (counted or zeros_reflect_depth(training, measures))
-    depth = depth_scale(total[split.train]) if measured else None
-    vocabulary = tuple(source.names[position] for position in chosen.positions)
-    # Of a gene with several columns, the first one's name in the index of var.
-    first = np.unique(source.columns, return_index=True)[1][chosen.positions]
-    return Cells(
-        multiplicity=to_multiplicity(values, transform, total, target),
-        vocabulary=vocabulary,
-        regulators=chosen.regulators,
-        labels=source.labels,
-        classes=source.classes,
-        property=source.property,
-        obs_names=source.obs_names,
-        basal=basal_multiplicity(total, depth),
-        depth=depth,
-        measures_depth=measures,
-        depth_share=depth_share(training, measures),
-        target_total=target,
-        counts_from=source.expression.origin,
-        truth=source.truth,
-        groups=groups,
-        state=source.state,
-        state_name=config.state_key or "",
-        counting=counting_of(transform, total, target) if counted else None,
-        var_names=None if config.gene_key is None else tuple(map(str, source.expression.var.index[first])),
     )
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -44,17 +43,21 @@ def simulate(config: SimulatedConfig) -> AnnData:
     network = plant(config, generator)
     shape = (config.cell_types, config.genes)
     composition = np.exp(config.composition * own_generator(config, COMPOSITION).standard_normal(shape))
-    context = _Context(
-        np.arange(config.cells) % config.cell_types,
-        own_generator(config, STATE).random(config.cells),
-        composition if config.composition else None,
-    )
+    cell_type = np.arange(config.cells) % config.cell_types
+    state = own_generator(config, STATE).random(config.cells)
     level = np.exp(MASTER_SD * generator.standard_normal((config.cell_types, masters(config.regulators))))
     before_noise = copy.deepcopy(generator)
-    regulators, response = _regulators(network, level, context, config, _noise(config, generator))
+    regulators, response = _regulators(network, level, composition, cell_type, state, config, _noise(config, generator))
+    first = config.regulators
+    targets = Regulation.of(network, slice(first, None), first)
 
     def production() -> Iterator[tuple[slice, np.ndarray]]:
-        return _production(network, regulators, response, context, config, _noise(config, copy.deepcopy(before_noise)))
+        """Production of every gene, [c, N] for one block of c cells after the other."""
+        for rows, block in _noise(config, copy.deepcopy(before_noise)):
+            block[:, :first] = regulators[rows]
+            block[:, first:] *= targets.production(response[rows], cell_type[rows], state[rows])
+            block[:, first:] *= composition[cell_type[rows], first:]
+            yield rows, block
 
     mean = sum(block.sum(axis=0) for _, block in production()) / config.cells
     means = config.depth * _log_normal(generator, MEAN_SD, config.genes) / mean
@@ -69,9 +72,9 @@ def simulate(config: SimulatedConfig) -> AnnData:
     counted = [("R", config.regulators), ("G", config.genes - config.regulators)]
     names = np.array([f"{letter}{number + 1}" for letter, of in counted for number in range(of)], dtype=object)
     types = [f"type {number + 1}" for number in range(config.cell_types)]
-    obs = {"cell_type": pd.Categorical([types[number] for number in context.cell_type])}
+    obs = {"cell_type": pd.Categorical([types[number] for number in cell_type])}
     if config.state:
-        obs["state"] = context.state
+        obs["state"] = state
     return AnnData(
         counts,
         obs=pd.DataFrame(obs, index=[f"cell{number + 1}" for number in range(config.cells)]),
@@ -86,17 +89,6 @@ def read_truth(adata: AnnData) -> pd.DataFrame | None:
     return truth if isinstance(truth, pd.DataFrame) and {"source", "target", "sign"} <= set(truth) else None
 
 
-class _Context(NamedTuple):
-    """What cells are apart from their network.
-
-    cell_type [C]: numbers.   state [C]: 0 to 1.   composition [T, N]: factors on production; None where all are 1.
-    """
-
-    cell_type: np.ndarray
-    state: np.ndarray
-    composition: np.ndarray | None
-
-
 def _noise(config: Simulation, generator: np.random.Generator) -> Iterator[tuple[slice, np.ndarray]]:
     """Noise on production, [c, N] for one block of c cells after the other."""
     step = max(BLOCK // config.genes, 1)
@@ -108,48 +100,29 @@ def _noise(config: Simulation, generator: np.random.Generator) -> Iterator[tuple
 def _regulators(
     network: PlantedNetwork,
     level: np.ndarray,
-    context: _Context,
+    composition: np.ndarray,
+    cell_type: np.ndarray,
+    state: np.ndarray,
     config: Simulation,
     noise: Iterator[tuple[slice, np.ndarray]],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Production of the regulators [C, R], each with mean 1 over the cells, and the Hill response to each, half at its
-    mean. level [T, masters]."""
+    mean. level [T, masters].   composition [T, N]: factors on production.   cell_type [C]: number.   state [C]."""
     regulators = config.regulators
     production = np.concatenate([block[:, :regulators] for _, block in noise])
     response = np.zeros(production.shape)
     regulation = Regulation.of(network, slice(regulators), regulators)
     for gene in range(regulators):
         production[:, gene] *= (
-            level[context.cell_type, gene]
+            level[cell_type, gene]
             if gene < level.shape[1]
-            else regulation.only(gene).production(response, context.cell_type, context.state)[:, 0]
+            else regulation.only(gene).production(response, cell_type, state)[:, 0]
         )
-        if context.composition is not None:
-            production[:, gene] *= context.composition[context.cell_type, gene]
+        production[:, gene] *= composition[cell_type, gene]
         production[:, gene] /= production[:, gene].mean()
         power = production[:, gene] ** STEEPNESS
         response[:, gene] = power / (1 + power)
     return production, response
-
-
-def _production(
-    network: PlantedNetwork,
-    regulators: np.ndarray,
-    response: np.ndarray,
-    context: _Context,
-    config: Simulation,
-    noise: Iterator[tuple[slice, np.ndarray]],
-) -> Iterator[tuple[slice, np.ndarray]]:
-    """Production of every gene, [c, N] for one block of c cells after the other."""
-    first = config.regulators
-    targets = Regulation.of(network, slice(first, None), first)
-    for rows, block in noise:
-        cell_type = context.cell_type[rows]
-        block[:, :first] = regulators[rows]
-        block[:, first:] *= targets.production(response[rows], cell_type, context.state[rows])
-        if context.composition is not None:
-            block[:, first:] *= context.composition[cell_type, first:]
-        yield rows, block
 
 
 def _log_normal(generator: np.random.Generator, sd: float, size) -> np.ndarray:

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 
 from grn.bags import Bags, Batch
 from grn.cells.cells import Cells
-from grn.cells.loading.order import OnceInOrder, Request
+from grn.cells.loading.order import Request, once_in_order
 
 # splitmix64 (Steele, Lea and Flood 2014): the golden-ratio step and the two mixing multipliers.
 STEP, FIRST, SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -150,4 +150,4 @@ class BagMaker(Dataset[Batch]):
 def plain_batches(cells: Cells, rows: np.ndarray, batch_size: int, *, packed: bool = False) -> Iterator[Batch]:
     """Batches without masks, every row once and in order: for prediction and read-outs."""
     maker = BagMaker(cells, packed)
-    return (maker[request] for request in OnceInOrder(rows, batch_size))
+    return (maker[request] for request in once_in_order(rows, batch_size))

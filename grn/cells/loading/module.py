@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from grn.bags import Batch
 from grn.cells.cells import Cells
 from grn.cells.loading.batches import EVALUATE, TRAIN, BagMaker, is_packed
-from grn.cells.loading.order import EpochOrder, OnceInOrder, ParallelRank
+from grn.cells.loading.order import EpochOrder, ParallelRank, once_in_order
 from grn.cells.preprocessing.split import Split
 
 
@@ -42,6 +42,7 @@ class CellsDataModule(LightningDataModule):
         self.batch_size, self.seed, self.gene_parallel = batch_size, seed, gene_parallel
         # batch_size None: a sampler's item is already a whole batch; workers persist, as an epoch may be a few batches.
         self.options: dict = {"batch_size": None, "num_workers": num_workers, "persistent_workers": num_workers > 0}
+        self.options["pin_memory"] = torch.cuda.is_available()
         packed = is_packed(bags, len(cells.vocabulary))
         self.training, self.evaluation = (
             BagMaker(cells, packed, masked_fraction, absent_fraction, seed, stream, with_regulators)
@@ -55,12 +56,7 @@ class CellsDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         rank = self._rank()
         order = EpochOrder(self.split.train, self.batch_size, self.seed, rank.replica, rank.replicas)
-        return ResumableLoader(
-            replace(self.training, part=rank.part, parts=rank.parts),
-            order,
-            pin_memory=torch.cuda.is_available(),
-            **self.options,
-        )
+        return ResumableLoader(replace(self.training, part=rank.part, parts=rank.parts), order, **self.options)
 
     def val_dataloader(self) -> DataLoader:
         return self._once(self.split.validation, self._rank())
@@ -70,9 +66,9 @@ class CellsDataModule(LightningDataModule):
         return self._once(self.split.test, ParallelRank())
 
     def _once(self, rows: np.ndarray, rank: ParallelRank) -> DataLoader:
-        order = OnceInOrder(rows, self.batch_size, rank.replica, rank.replicas)
+        order = once_in_order(rows, self.batch_size, rank.replica, rank.replicas)
         bags = replace(self.evaluation, part=rank.part, parts=rank.parts)
-        return DataLoader(bags, sampler=order, pin_memory=torch.cuda.is_available(), **self.options)
+        return DataLoader(bags, sampler=order, **self.options)
 
     def _rank(self) -> ParallelRank:
         if self.trainer is None:
@@ -97,7 +93,7 @@ class ResumableLoader(DataLoader):
         # A generator: a pass begins when its first batch is taken; Lightning makes iterators that it never uses.
         self.epoch, self.handed_out = self.following
         self.following = (self.epoch + 1, 0)
-        self.order.begin(self.epoch, self.handed_out)
+        self.order.epoch, self.order.start = self.epoch, self.handed_out
         for batch in super().__iter__():
             self.handed_out += 1
             yield batch

@@ -31,9 +31,6 @@ class EpochOrder(Sampler[Request]):
         self.rows, self.batch_size, self.seed, self.rank, self.world = rows, batch_size, seed, rank, world
         self.epoch = self.start = 0
 
-    def begin(self, epoch: int, start: int = 0) -> None:
-        self.epoch, self.start = epoch, start
-
     def __len__(self) -> int:
         return max(len(self.rows) // (self.world * self.batch_size), 1)
 
@@ -45,19 +42,11 @@ class EpochOrder(Sampler[Request]):
             yield self.epoch, np.array_split(rows, self.world)[self.rank]
 
 
-class OnceInOrder(Sampler[Request]):
+def once_in_order(rows: np.ndarray, batch_size: int, rank: int = 0, world: int = 1) -> list[Request]:
     """Every cell once over all processes, in order. With enough cells, each process has the same number of batches."""
-
-    def __init__(self, rows: np.ndarray, batch_size: int, rank: int = 0, world: int = 1):
-        own = np.array_split(rows, world)[rank]
-        batches = -(-len(rows) // (world * batch_size))
-        self.batches = [batch for batch in np.array_split(own, max(batches, 1)) if len(batch)]
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[Request]:
-        return ((0, batch) for batch in self.batches)
+    own = np.array_split(rows, world)[rank]
+    batches = -(-len(rows) // (world * batch_size))
+    return [(0, batch) for batch in np.array_split(own, max(batches, 1)) if len(batch)]
 
 
 @dataclass(frozen=True)

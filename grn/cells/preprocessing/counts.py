@@ -16,7 +16,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from grn.cells.preprocessing.recover import recovery
-from grn.cells.readers.matrix import csr_pieces, locate, to_csr
+from grn.cells.readers.matrix import csr_pieces, to_csr
 from grn.config.schema import DataConfig
 from grn.errors import DataError
 
@@ -88,11 +88,7 @@ def choices_that_hold(adata: AnnData, values: Values, rows: int | None = None) -
     """The choices of `data.counts` with which `adata` gives such values; each is read to see whether it does."""
     layers = [f"layer:{layer}" for layer in adata.layers if layer is not None]
     found = ["X", "raw", *layers, *(["recover"] if values == "counts" else [])]
-    return [choice for choice in found if _holds(adata, choice, values, rows)]
-
-
-def _holds(adata: AnnData, choice: str, values: Values, rows: int | None) -> bool:
-    return _examined(adata, choice, values, rows)[1] is not None
+    return [choice for choice in found if _examined(adata, choice, values, rows)[1] is not None]
 
 
 def _examined(
@@ -126,7 +122,7 @@ def _alternatives(adata: AnnData, tried: str, values: Values, rows: int | None) 
         explained = {"recover": "recover (computes the integers from its log1p values)"}
         return f"set {{field}} to {' or '.join(explained.get(choice, choice) for choice in found)}"
     own = tried if tried != "recover" else "X" if adata.raw is None else "raw"
-    if values == "counts" and _holds(adata, own, "expression", rows):
+    if values == "counts" and _examined(adata, own, "expression", rows)[1] is not None:
         return "no matrix holds counts: add one, or set data.values to expression to use the values as they are"
     return f"no other matrix holds {values}; give data with {values}"
 
@@ -169,7 +165,7 @@ def _recovered(adata: AnnData, rows: int | None) -> tuple[Pieces, pd.DataFrame, 
 
 
 def _judge_counts(
-    pieces: Pieces, cells: pd.Index, genes: pd.Index, name: str, weights: np.ndarray | None = None
+    pieces: Pieces, cells: pd.Index, genes: pd.Index, name: str, weights: np.ndarray | None
 ) -> tuple[str | None, Scale]:
     """The beginning of a sentence about the first value that cannot be a count (None: all can), and their scale."""
     wrong = {
@@ -258,5 +254,5 @@ def _expression_problem(pieces: Pieces, cells: pd.Index, genes: pd.Index, name: 
 
 
 def _named(values: sparse.csr_matrix, entry: int, cells: pd.Index, genes: pd.Index) -> str:
-    cell, gene = locate(values, entry)
-    return f"{values.data[entry]:g} for gene {genes[gene]} in cell {cells[cell]}"
+    cell = np.searchsorted(values.indptr, entry, side="right") - 1
+    return f"{values.data[entry]:g} for gene {genes[values.indices[entry]]} in cell {cells[cell]}"

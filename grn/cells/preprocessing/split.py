@@ -91,7 +91,11 @@ def split_cells(
         if count < wanted:
             problem = f"The number of groups in the column of {{field}} is {count}, but the split needs {wanted}"
             raise DataError(problem, field="data.group_key", advice="set {field} to null, or data.test_fraction to 0")
-        split = _grouped(together, validation_fraction, test_fraction, seed)
+        # The fractions are of groups, not of cells.
+        every, least = np.arange(together.size), 1 + (validation_fraction > 0)
+        rest, test = _divide(every, together, test_fraction, seed, leave=least)
+        train, validation = _divide(rest, together, validation_fraction / (1 - test_fraction), seed + 1, leave=1)
+        split = Split(train, validation, test)
     elif copies is not None:
         rows, number = np.unique(copies, return_inverse=True)
         once = _stratified(labels[rows], validation_fraction, test_fraction, seed)
@@ -127,14 +131,6 @@ def _stratified(labels: np.ndarray, validation_fraction: float, test_fraction: f
 def _share(fraction: float, size: int) -> int:
     """Number of cells for a fraction of a stratum; strata of fewer than three cells are not divided."""
     return max(round(fraction * size), 1) if fraction > 0 and size >= 3 else 0
-
-
-def _grouped(groups: np.ndarray, validation_fraction: float, test_fraction: float, seed: int) -> Split:
-    """A split of whole groups; the fractions are of groups, not of cells."""
-    rest, test = _divide(np.arange(groups.size), groups, test_fraction, seed, leave=1 + (validation_fraction > 0))
-    validation_fraction /= 1 - test_fraction
-    train, validation = _divide(rest, groups, validation_fraction, seed + 1, leave=1)
-    return Split(train, validation, test)
 
 
 def _divide(

@@ -38,11 +38,6 @@ def csr_pieces(values, where: str, rows: int | None = None) -> Iterator[sparse.c
                 yield from (clean[start : start + rows] for start in range(0, clean.shape[0], rows))
 
 
-def locate(values: sparse.csr_matrix, entry: int) -> tuple[int, int]:
-    """Row and column of the stored value number `entry`."""
-    return int(np.searchsorted(values.indptr, entry, side="right")) - 1, int(values.indices[entry])
-
-
 def _blocks(values, rows: int | None) -> Iterator:
     """A dense matrix, or one on disk, in blocks of rows, so that no copy is ever whole; any other as one block.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from scipy import sparse
 
 from grn.cells.preprocessing import moments
 from grn.cells.preprocessing.moments import mean_and_sd, residual_variance, variance, varying
@@ -32,20 +31,16 @@ def test_a_gene_that_is_the_same_in_every_cell_does_not_vary_and_has_an_sd_of_1(
     assert not varying(sp.csr_matrix(np.full((105, 3), np.log1p(np.float32(2))))).any()
 
 
-def counts(seed: int = 0) -> sparse.csr_matrix:
+def test_residual_variance_is_that_of_scanpy_and_one_for_counting_noise(monkeypatch):
     """300 cells of different depths, 80 genes of different means; 7, 30 and 31 differ between halves of the cells."""
-    generator = np.random.default_rng(seed)
+    scanpy = pytest.importorskip("scanpy")
+    generator = np.random.default_rng(0)
     rates = generator.gamma(5, 0.2, (300, 1)) * generator.gamma(0.5, 4, (1, 80))
     rates[:, [7, 30, 31]] = 2
     rates[:150, [7, 30, 31]] = 0.5
-    return sparse.csr_matrix(generator.poisson(rates).astype(np.float32))
-
-
-def test_residual_variance_is_that_of_scanpy_and_one_for_counting_noise(monkeypatch):
-    scanpy = pytest.importorskip("scanpy")
-    with_empty = counts().tolil()
-    with_empty[:, 4] = 0
-    values = with_empty.tocsr()
+    counts = generator.poisson(rates).astype(np.float32)
+    counts[:, 4] = 0
+    values = sp.csr_matrix(counts)
     options = {"flavor": "pearson_residuals", "n_top_genes": 10, "inplace": False}
     table = scanpy.experimental.pp.highly_variable_genes(scanpy.AnnData(values), **options)
     found = residual_variance(values)
