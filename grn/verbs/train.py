@@ -87,13 +87,9 @@ def train(
         >>> run.edges[["source", "target", "weight"]].shape
         (380, 3)
     """
-    keywords: dict[str, Any] = {
-        "label_key": label_key,
-        "group_key": group_key,
-        "state_key": state_key,
-        "regulators": regulators,
-    }
-    keywords |= {"genes": genes, "values": values, "counts": counts, "max_steps": max_steps, "seed": seed}
+    keywords: dict[str, Any] = {"label_key": label_key, "group_key": group_key, "state_key": state_key}
+    keywords |= {"regulators": regulators, "genes": genes, "values": values, "counts": counts}
+    keywords |= {"max_steps": max_steps, "seed": seed}
     changes = changed_fields(keywords, set)
     with _python_handles_signals():
         settings, adata, name = run_settings(data, config, changes)
