@@ -64,6 +64,11 @@ SENTENCES = {
     "perturb RUN --towards x": "--towards",
     "perturb RUN --knock-out x --where cell_type": "--where",
     "export run --output x --top-k 0": "--top-k",
+    "export RUN --output out.csv --format csv --cell-type typ": "did you mean 'type",
+    "export RUN --output out.csv --format csv --max-q-value 0": "passes --max-q-value",
+    "export RUN --output out.csv --format gmt": "--output",
+    "export RUN --output out.csv --format loom": "the formats are parquet, csv",
+    "export RUN --output out.csv": "--format",
     # Cells
     "train nowhere.h5ad": "nowhere.h5ad does not exist",
     "train table.h5ad": "table.h5ad",
