@@ -143,8 +143,9 @@ def comparable_genes(cells: Cells, compared: Compared) -> Genes:
 def compare_slopes(
     cells: Cells, compared: Compared, genes: Genes, unit: np.ndarray, permutations: int, seed: int
 ) -> pd.DataFrame:
-    """Every pair of a regulator and another gene, in the order of q and |effect|: the columns of the whole table but
-    for cell_type. unit [all genes]: the sd that an effect is in."""
+    """Every pair of a regulator and another gene: the columns of the whole table but for cell_type.
+
+    unit [all genes]: the sd that an effect is in."""
     values = cells.multiplicity[compared.rows][:, genes.targets].toarray()
     sample, spread = _sample(cells, compared, genes, values)
     sign = torch.as_tensor(compared.sign, dtype=torch.float64)
@@ -176,7 +177,7 @@ def compare_slopes(
     regulator, target = np.nonzero(tested)
     names = np.asarray(cells.vocabulary, object)
     a, b = compared.names
-    table = pd.DataFrame(
+    return pd.DataFrame(
         {
             "source": names[genes.regulators][regulator],
             "target": names[genes.targets][target],
@@ -191,8 +192,6 @@ def compare_slopes(
             "level_target": level[target],
         }
     )
-    order = np.lexsort([-table["effect"].abs(), table["q_value"]])
-    return table.iloc[order].reset_index(drop=True)
 
 
 def _sample(cells: Cells, compared: Compared, genes: Genes, values: np.ndarray) -> tuple[Sample, np.ndarray]:

@@ -71,9 +71,9 @@ def evaluate(
 ) -> Evaluation:
     """Scores of a network on the universe of a reference, with one-sided permutation p-values; see grn.evaluate.
 
-    predicted: source, target, weight. Self loops are dropped; of a pair that is listed repeatedly the largest |weight|
-    is kept (of +w and -w the positive one). A pair that is missing has weight 0.   reference: source, target, sign (+1,
-    -1, 0: unknown).   regulators, genes: see make_universe.   signed: None: if any weight is negative.
+    predicted: source, target, weight; of a pair that is listed with +w and -w, the positive one counts.   reference:
+    source, target, sign (+1, -1, 0: unknown).   regulators, genes: see make_universe.   signed: None: if any weight is
+    negative.
 
     Where fewer than K pairs have a weight, early precision is computed on those, as BEELINE does: a network of few but
     right edges then scores high, so read it together with `cut`.
@@ -114,7 +114,8 @@ def evaluate_on(
         scores["signed_early_precision"] = signed_early_precision(ranking.signs[:cut], ranks, sign)
         scores |= sign_scores(at_edges[known], sign[known], top)
     scores = {name: scores.get(name, np.nan) for name in SCORES}
-    scores["sign_majority"] = majority_share(sign[known])
+    if known.any():
+        scores["sign_majority"] = float(max((sign[known] > 0).mean(), (sign[known] < 0).mean()))
     drawn = _null(ranking, sign, at_edges[known], top, scores, permutations, np.random.default_rng(seed))
     return Evaluation(
         universe=universe,
@@ -315,10 +316,6 @@ def signed_early_precision(signs: np.ndarray, ranks: np.ndarray, true: np.ndarra
     found, true = signs[ranks[inside]], true[inside]
     scored = len(signs) - np.count_nonzero(true == 0)
     return float(np.count_nonzero((found == true) & (true != 0)) / scored) if scored else np.nan
-
-
-def majority_share(sign: np.ndarray) -> float:
-    return float(max((sign > 0).mean(), (sign < 0).mean())) if len(sign) else np.nan
 
 
 def auroc(weight: np.ndarray, positive: np.ndarray) -> float:

@@ -28,6 +28,7 @@ REFUSALS |= dict.fromkeys((errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP), "giv
 REFUSALS |= {errno.EISDIR: "rename or remove it, or give another path"}
 REFUSALS |= {errno.EIO: "the disk may be damaged; choose another", errno.EMFILE: "raise the limit (ulimit -n)"}
 
+OUT_OF_MEMORY = ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory")  # torch, HDF5, the system
 LONGEST = 1500  # characters of a sentence; one that quotes a damaged file may have a million
 
 
@@ -68,7 +69,8 @@ def explain(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError) and error.errno in REFUSALS:
         where = error.filename or "the disk, or what the output is sent to"
         return USER_ERROR, f"{where}: {(error.strerror or str(error)).lower()}; {REFUSALS[error.errno]}."
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or out_of_memory(str(error)):
+    out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if out_of_memory or any(sign in str(error) for sign in OUT_OF_MEMORY):
         return USER_ERROR, (
             f"memory ran out ({one_line(error)[:150]}); lower trainer.batch_size, data.genes, regulation.members or "
             "network.cells, or set data.bags: packed."
@@ -77,11 +79,6 @@ def explain(error: Exception) -> tuple[int, str]:
         f"this is a fault of grn: {type(error).__name__}: {one_line(error)}; please report it, with what the same "
         "command prints with --debug."
     )
-
-
-def out_of_memory(message: str) -> bool:
-    """Whether a library says in a RuntimeError or OSError that memory ran out: torch on CPUs, HDF5, the system."""
-    return any(sign in message for sign in ("DefaultCPUAllocator", "not enough memory", "Cannot allocate memory"))
 
 
 def print_error(sentence: str) -> None:

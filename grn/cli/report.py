@@ -5,9 +5,7 @@ from __future__ import annotations
 from grn.cli.options import RunFolder
 
 
-def command(
-    run: RunFolder,
-) -> None:
+def command(run: RunFolder) -> None:
     """Write report.html of a finished run again, as this version writes it."""
     from grn.cli.console import console, plain
     from grn.verbs.run import load

@@ -51,7 +51,8 @@ def confusion_matrix(confusion: pd.DataFrame, *, ax: Axes | None = None, show: b
     size = 9 if len(confusion) <= 20 else 6
     axes.tick_params(labelsize=size)
     for row, column in zip(*counts.nonzero(), strict=True):
-        ink = ink_on(colours(share[row, column]))
+        red, green, blue, _ = colours(share[row, column])
+        ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "black"  # what is read more easily
         axes.text(column, row, f"{counts[row, column]:g}", ha="center", va="center", fontsize=size, color=ink)
     axes.set_xlabel("predicted type")
     axes.set_ylabel("true type")
@@ -59,12 +60,6 @@ def confusion_matrix(confusion: pd.DataFrame, *, ax: Axes | None = None, show: b
     axes.spines[:].set_visible(False)
     colour_bar(whole(axes), image, "share of the true type's cells", size=9, ax=axes, shrink=0.6, pad=0.02)
     return shown(axes, ax, show)
-
-
-def ink_on(colour: tuple[float, ...]) -> str:
-    """Black or white, whichever is read more easily on `colour`."""
-    red, green, blue = colour[:3]
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "black"
 
 
 def precision_recall_curves(

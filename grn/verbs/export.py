@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
@@ -79,16 +79,9 @@ def export(
     if format == "huggingface":
         from grn.analysis.model_card import export_model
 
-        edges_alone = {
-            "cell_type": cell_type,
-            "regulators": regulators,
-            "targets": targets,
-            "sign": sign,
-            "min_weight": min_weight,
-            "min_confidence": min_confidence,
-            "max_q_value": max_q_value,
-            "top_k": top_k,
-        }
+        edges_alone: dict[str, Any] = {"cell_type": cell_type, "regulators": regulators, "targets": targets}
+        edges_alone |= {"sign": sign, "min_weight": min_weight, "min_confidence": min_confidence}
+        edges_alone |= {"max_q_value": max_q_value, "top_k": top_k}
         if given := [name for name, option in edges_alone.items() if option is not None]:
             raise ConfigError("{field} chooses edges, and huggingface is the whole model", field=given[0])
         run = as_run(network)  # type: ignore[arg-type]

@@ -77,41 +77,27 @@ def read_network(
         found = found if cell_type is None else found.of_type(cell_type)
         table, sign = found.edges.reset_index(drop=True), found.sign
     else:
+        from grn.networks.build import read_again, read_layer_again
+        from grn.networks.readouts.one_layer import LayerChoice
+        from grn.networks.run_files import refuse_unknown_type
+
         folder = network._there() if isinstance(network, Run) else network
         if not isinstance(folder, (str, os.PathLike)) or not Path(folder).is_dir():
             raise DataError("{field} reads the model of a run; give the run or its folder", field="readout")
-        table, sign = _read_again(Path(folder), cell_type, readout, layer, head, value or "absolute", cells, data)
+        changes = {} if cells is None else {"cells": cells}
+        adata = cells_of_caller(data)
+        if layer is not None:
+            choice = LayerChoice(layer, head, value or "absolute")
+            table, sign = read_layer_again(Path(folder), choice, changes, cell_type=cell_type, adata=adata)
+        else:
+            of_run, table, by_type = read_again(Path(folder), {**changes, "readout": readout}, adata=adata)
+            sign = str(of_run.uns["grn"]["sign"])
+            if cell_type is not None:
+                refuse_unknown_type(cell_type, by_type["cell_type"].unique())
+                table = by_type[by_type["cell_type"] == cell_type].drop(columns="cell_type").reset_index(drop=True)
+        table = table.astype({"weight": "float64"})
     table.attrs["sign"] = sign
     return table
-
-
-def _read_again(
-    run: Path,
-    cell_type: str | None,
-    readout: str | None,
-    layer: int | None,
-    head: int | None,
-    value: str,
-    cells: int | str | None,
-    data: AnnData | None,
-) -> tuple[pd.DataFrame, str]:
-    """The edges of a run's read-out or of one of its layers, and what their signs mean."""
-    from grn.networks.build import read_again, read_layer_again
-    from grn.networks.readouts.one_layer import LayerChoice
-    from grn.networks.run_files import refuse_unknown_type
-
-    changes = {} if cells is None else {"cells": cells}
-    adata = cells_of_caller(data)
-    if layer is not None:
-        choice = LayerChoice(layer, head, value)
-        edges, sign = read_layer_again(run, choice, changes, cell_type=cell_type, adata=adata)
-    else:
-        found, edges, by_type = read_again(run, {**changes, "readout": readout}, adata=adata)
-        sign = str(found.uns["grn"]["sign"])
-        if cell_type is not None:
-            refuse_unknown_type(cell_type, by_type["cell_type"].unique())
-            edges = by_type[by_type["cell_type"] == cell_type].drop(columns="cell_type").reset_index(drop=True)
-    return edges.astype({"weight": "float64"}), sign
 
 
 def predicted_network(

@@ -87,15 +87,11 @@ def train(
         >>> run.edges[["source", "target", "weight"]].shape
         (380, 3)
     """
-    keywords: dict[str, Any] = {
-        "label_key": label_key,
-        "group_key": group_key,
-        "state_key": state_key,
-        "regulators": regulators,
-    }
-    keywords |= {"genes": genes, "values": values, "counts": counts, "max_steps": max_steps, "seed": seed}
+    keywords: dict[str, Any] = {"label_key": label_key, "group_key": group_key, "state_key": state_key}
+    keywords |= {"regulators": regulators, "genes": genes, "values": values, "counts": counts}
+    keywords |= {"max_steps": max_steps, "seed": seed}
     changes = changed_fields(keywords, set)
-    with _python_handles_signals():
+    try:
         settings, adata, name = run_settings(data, config, changes)
         if output is not None:
             run = Run(_train(settings, Path(output), adata, silent if quiet else _print_but(None)))
@@ -107,6 +103,11 @@ def train(
         except BaseException:
             shutil.rmtree(home, ignore_errors=True)
             raise
+    except Interrupted as stopped:  # training has saved; now Python does what it does at such a signal elsewhere
+        if stopped.signum == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        signal.raise_signal(stopped.signum)
+        raise
 
 
 def changed_fields(keywords: Mapping[str, Any], others: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -157,18 +158,6 @@ def _train(settings: Config, folder: Path, adata: AnnData | None, say: Say) -> P
 def _print_but(temporary: Path | None) -> Say:
     """Prints lines, except those that name a temporary folder: nothing in it can be used later."""
     return lambda line: None if temporary and str(temporary) in line else print(line, flush=True)
-
-
-@contextmanager
-def _python_handles_signals() -> Iterator[None]:
-    """Training stops at a signal when it has saved; then Python does what it does at such a signal elsewhere."""
-    try:
-        yield
-    except Interrupted as stopped:
-        if stopped.signum == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        signal.raise_signal(stopped.signum)
-        raise
 
 
 @contextmanager

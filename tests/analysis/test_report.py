@@ -14,13 +14,7 @@ import pytest
 from scipy import sparse
 
 from grn.analysis.report import CONFIDENCE, READOUT, write_report
-from grn.analysis.summary import (
-    edge_columns,
-    edge_rows,
-    edges_json,
-    is_composition,
-    strongest_of_targets,
-)
+from grn.analysis.summary import edge_columns, edge_rows, edges_json, is_composition, strongest_of_targets
 from grn.config.schema import Config, NetworkConfig
 from grn.networks.run_files import network_anndata, write_network
 from grn.networks.run_readouts import Networks

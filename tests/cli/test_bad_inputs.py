@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from pathlib import Path
 
 import anndata
 import numpy as np
@@ -63,6 +64,11 @@ SENTENCES = {
     "perturb RUN --towards x": "--towards",
     "perturb RUN --knock-out x --where cell_type": "--where",
     "export run --output x --top-k 0": "--top-k",
+    "export RUN --output out.csv --format csv --cell-type typ": "did you mean 'type",
+    "export RUN --output out.csv --format csv --max-q-value 0": "passes --max-q-value",
+    "export RUN --output out.csv --format gmt": "--output",
+    "export RUN --output out.csv --format loom": "the formats are parquet, csv",
+    "export RUN --output out.csv": "--format",
     # Cells
     "train nowhere.h5ad": "nowhere.h5ad does not exist",
     "train table.h5ad": "table.h5ad",
@@ -89,7 +95,22 @@ SENTENCES = {
     "evaluate zero.csv RUN/truth.csv": "zero.csv",
     "evaluate nowhere.csv RUN/truth.csv": "nowhere.csv does not exist",
     "evaluate RUN cells.h5ad": "cells.h5ad",
+    "evaluate RUN RUN/truth.csv --cell-type c": "cell type 'c'",
+    "evaluate RUN/truth.csv RUN/truth.csv": "truth.csv",
+    "evaluate RUN RUN/truth.csv --regulators al": "al",
+    "evaluate other.csv RUN/truth.csv --genes data": "--genes is data",
+    "evaluate RUN RUN/truth.csv --data pbm.yaml": "pbm.yaml",
+    "evaluate other.csv RUN/truth.csv --output other.csv": "other.csv",
+    "evaluate other.csv RUN/truth.csv --permutations -1": "--permutations",
 }
+
+
+def assert_refused(arguments, sentence, capfd):
+    before = sorted(Path.cwd().rglob("*"))
+    assert main(arguments) == 2
+    printed = capfd.readouterr().err
+    assert printed.startswith("error: ") and printed.count("\n") == 1 and sentence in printed
+    assert sorted(Path.cwd().rglob("*")) == before
 
 
 @pytest.mark.parametrize("command", SENTENCES)
@@ -98,12 +119,7 @@ def test_a_mistake_is_one_sentence_that_names_the_cause(command, tiny_run, tmp_p
     for name, write in FILES.items():
         if name in re.split(r"[ =/]", command):
             write(tmp_path / name)
-    before = sorted(tmp_path.rglob("*"))
-    assert main([part.replace("RUN", str(tiny_run)) for part in shlex.split(command)]) == 2
-    printed = capfd.readouterr().err
-    assert printed.startswith("error: ") and printed.count("\n") == 1
-    assert SENTENCES[command] in printed
-    assert sorted(tmp_path.rglob("*")) == before
+    assert_refused([part.replace("RUN", str(tiny_run)) for part in shlex.split(command)], SENTENCES[command], capfd)
 
 
 def unfinished(run) -> None:
@@ -133,9 +149,4 @@ def test_what_is_wrong_with_a_run_is_told_apart_from_wrong_settings(
     change(tmp_path / "run")
     for name in ("cells.h5ad", "other.csv"):
         FILES[name](tmp_path / name)
-    before = sorted(tmp_path.rglob("*"))
-    assert main(shlex.split(command.replace("RUN", "run"))) == 2
-    printed = capfd.readouterr().err
-    assert printed.startswith("error: ") and printed.count("\n") == 1
-    assert OF_RUNS[command, change] in printed
-    assert sorted(tmp_path.rglob("*")) == before
+    assert_refused(shlex.split(command.replace("RUN", "run")), OF_RUNS[command, change], capfd)

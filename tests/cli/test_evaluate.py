@@ -280,25 +280,6 @@ def sign_accuracy(edges, truth):
     return pytest.approx(sum(right) / len(right))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["typed.csv", "types.csv", "--cell-type", "c"],
-        ["reference.csv", "reference.csv"],
-        ["network.csv", "reference.csv", "--regulators", "al"],
-        ["network.csv", "reference.csv", "--genes", "data"],
-        ["network.csv", "reference.csv", "--data", "pbm.yaml"],
-        ["network.csv", "reference.csv", "--output", "network.csv"],
-        ["network.csv", "reference.csv", "--permutations", "-1"],
-    ],
-)
-def test_mistakes_are_one_sentence_and_exit_code_2(grn_evaluate, folder, typed, arguments):
-    before = sorted(folder.iterdir())
-    code, _, wrong = grn_evaluate(*arguments)
-    assert code == 2 and wrong.startswith("error: ") and len(wrong.splitlines()) == 1
-    assert sorted(folder.iterdir()) == before
-
-
 @pytest.mark.skipif("GRN_BENCHMARK_DATA" not in os.environ, reason="GRN_BENCHMARK_DATA is not set")
 def test_sergio_s_published_numbers(grn_evaluate):
     """The baselines of the project's design: 990 pairs, 258 true edges; Pearson and ridge 0.54 and 0.52."""

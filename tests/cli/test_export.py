@@ -26,31 +26,6 @@ def test_the_command_writes_what_the_function_writes(tiny_run, tmp_path, capsys)
     assert (tmp_path / "one.csv").read_text() == (tmp_path / "two.csv").read_text()
 
 
-def test_a_model_is_written_as_a_folder_with_a_card(tiny_run, tmp_path):
-    folder = tmp_path / "model"
-    assert main(["export", str(tiny_run), "--format", "huggingface", "--output", str(folder)]) == 0
-    assert (folder / "README.md").is_file() and grn.load(folder).cell_types == ("type 1", "type 2")
-    with pytest.raises(grn.errors.ConfigError) as caught:
-        grn.export(tiny_run, tmp_path / "other", format="huggingface", top_k=1)
-    assert caught.value.field == "top_k"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--format", "csv", "--cell-type", "typ"], "did you mean 'type"),
-        (["--format", "csv", "--max-q-value", "0"], "passes --max-q-value"),
-        (["--format", "gmt"], "--output"),
-        (["--format", "loom"], "the formats are parquet, csv"),
-        ([], "--format"),
-    ],
-)
-def test_what_cannot_be_exported_leaves_nothing(arguments, words, tiny_run, tmp_path, capsys):
-    assert main(["export", str(tiny_run), "--output", str(tmp_path / "out.csv"), *arguments]) == 2
-    assert words in " ".join(capsys.readouterr().err.split())
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("changed", "value"),
     [("simulated.seed", 1), ("multiplicity", "log1p"), ("label_key", None), ("test_fraction", 0.3)],

@@ -6,7 +6,6 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.text import Text
 from scipy import sparse
 
 from grn.plots.regulators import cell_type_regulators
@@ -38,10 +37,6 @@ def network() -> anndata.AnnData:
     return adata
 
 
-def texts(picture) -> list[str]:
-    return [text.get_text() for text in picture.findobj(Text) if text.get_text()]
-
-
 def bars(axes) -> list[float]:
     return [round(float(bar.get_width()), 3) for bar in axes.patches]
 
@@ -65,9 +60,3 @@ def test_a_network_without_cell_types_is_drawn_over_all_cells(network):
     (axes,) = cell_type_regulators(network).axes
     assert axes.get_title() == "all cells"
     assert bars(axes) == [0.9, -0.7, -0.2]
-
-
-def test_a_network_without_edges_says_so(network):
-    for key in list(network.varp):
-        network.varp[key] = matrix({})
-    assert texts(cell_type_regulators(network)) == ["The network has no edges."]

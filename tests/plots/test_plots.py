@@ -162,6 +162,7 @@ EMPTY = {
     "no labelled test": lambda edges: confusion_matrix(pd.DataFrame([[0]], index=["T"], columns=["T"])),
     "has no edges": lambda edges: strongest_regulations(edges.iloc[:0]),
     "network has no edges": lambda edges: network_heatmaps({}),
+    "The network has no edges.": lambda edges: cell_type_regulators(edges.iloc[:0]),
     "No metrics were recorded": lambda edges: training_curves(pd.DataFrame({"step": []})),
     "no network to draw": lambda edges: precision_recall_curves({}, 0.1),
     "cells have one state": lambda edges: within_and_between(edges.assign(within=0.1, between=0.0)),

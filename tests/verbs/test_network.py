@@ -100,35 +100,24 @@ def test_a_cell_of_a_run_has_a_network(tiny_run):
 
 
 @pytest.mark.parametrize(
-    ("options", "problem", "field"),
+    ("source", "options", "problem", "field"),
     [
-        ({"cell": "a", "cell_type": "b"}, ConfigError, "cell_type"),
-        ({"cell_type": "type 3"}, DataError, "cell_type"),
-        ({"cell": "nobody"}, DataError, "cell"),
-        ({"cell": 3}, ConfigError, "cell"),
-        ({"label_key": "x"}, ConfigError, "data.label_key"),
-        ({"cell": "a", "data": 5}, ConfigError, "data"),
+        ("tiny_run", {"cell": "a", "cell_type": "b"}, ConfigError, "cell_type"),
+        ("tiny_run", {"cell_type": "type 3"}, DataError, "cell_type"),
+        ("tiny_run", {"cell": "nobody"}, DataError, "cell"),
+        ("tiny_run", {"cell": 3}, ConfigError, "cell"),
+        ("tiny_run", {"label_key": "x"}, ConfigError, "data.label_key"),
+        ("tiny_run", {"cell": "a", "data": 5}, ConfigError, "data"),
+        ("adata", {"cell_type": "type 1"}, DataError, "cell_type"),
+        ("adata", {"label_key": "cell_type", "cell_type": "typ 1"}, DataError, "cell_type"),
+        ("adata", {"cell": "nobody"}, DataError, "cell"),
+        ("adata", {"set": {"network.readout": "knockout"}}, ConfigError, "network.readout"),
+        ("adata", {"data": anndata.AnnData(np.ones((2, 2)))}, ConfigError, "data"),
     ],
 )
-def test_what_a_run_cannot_give_is_refused(options, problem, field, tiny_run):
+def test_what_a_run_or_cells_cannot_give_is_refused(source, options, problem, field, request):
     with pytest.raises(problem) as caught:
-        grn.network(tiny_run, **options)
-    assert caught.value.field == field
-
-
-@pytest.mark.parametrize(
-    ("options", "problem", "field"),
-    [
-        ({"cell_type": "type 1"}, DataError, "cell_type"),
-        ({"label_key": "cell_type", "cell_type": "typ 1"}, DataError, "cell_type"),
-        ({"cell": "nobody"}, DataError, "cell"),
-        ({"set": {"network.readout": "knockout"}}, ConfigError, "network.readout"),
-        ({"data": anndata.AnnData(np.ones((2, 2)))}, ConfigError, "data"),
-    ],
-)
-def test_what_cells_cannot_give_is_refused(options, problem, field, adata):
-    with pytest.raises(problem) as caught:
-        grn.network(adata, quiet=True, **options)
+        grn.network(request.getfixturevalue(source), quiet=True, **options)
     assert caught.value.field == field
 
 

@@ -12,15 +12,9 @@ import pandas as pd
 import pytest
 
 import grn
-from grn.cells.simulated import simulate
 from grn.errors import RunFolderError, UserError
 
 EDGES = pd.DataFrame({"source": ["R1", "R2", "R1"], "target": ["G1", "G2", "G3"], "weight": [1.0, -2.0, 0.5]})
-
-
-@pytest.fixture(scope="module")
-def cells(tiny_run):
-    return simulate(grn.load(tiny_run).config.data.simulated)
 
 
 # Runs
@@ -78,6 +72,3 @@ def test_a_dense_network_is_one(tiny_run):
     expected = grn.read_network(run.network)
     for each in (network, table):
         pd.testing.assert_frame_equal(grn.read_network(each), expected)
-
-
-# Cells
