@@ -28,8 +28,7 @@ LEVELS = {
         "validation",
         "reference",
         "eager",
-        "algebra | tuning",
-        "call",
+        "algebra | tuning call",
         "dispatch",
         "triton",
         "operators",
@@ -53,7 +52,7 @@ KEPT_TO = {
     "typer": ("grn/cli/",),
     "matplotlib": ("grn/plots/",),
     "decoupler": ("grn/analysis/activity.py",),
-    "flashsign": ("grn/model/", "grn/networks/", "kernels/flashsign/"),
+    "flashsign": ("grn/model/", "grn/networks/", "grn/cli/doctor.py", "kernels/flashsign/"),
     "triton": ("kernels/flashsign/",),
     "grn": ("grn/", "train.py"),
 }

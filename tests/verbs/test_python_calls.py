@@ -60,7 +60,7 @@ def test_edges_in_parquet_are_no_cells(tmp_path, labelled):
     path = tmp_path / "edges.parquet"
     labelled.edges.to_parquet(path)
     for call in (grn.network, grn.train, lambda given: grn.predict(given, labelled)):
-        with pytest.raises(DataError, match=r"edges\.parquet has another format; grn reads"):
+        with pytest.raises(DataError, match=r"edges\.parquet has another format"):
             call(path)
 
 
