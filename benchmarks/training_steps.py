@@ -35,7 +35,7 @@ from flashsign.dispatch import Device, plan
 from flashsign.tensor_cache import cached
 from grn.bags import Bags, Batch
 from grn.config.schema import Config
-from grn.model.compile import fuse
+from grn.model.compile import Fusible
 from grn.model.objectives import mean_losses, total_loss
 from grn.model.signed.regulation import Regulation
 from grn.model.signed.regulation_layer import RegulationLayer
@@ -317,7 +317,9 @@ class Training:
     ):
         self.device, self.precision = device, precision
         model = build_model(point, batches[0], dropout, seed).to(device)
-        fuse(model, compiled)
+        for part in model.modules():
+            if isinstance(part, Fusible):
+                part.fused = compiled
         self.task = Task(model, DEFAULTS.objectives, DEFAULTS.trainer, total).to(device).train()
         built = self.task.configure_optimizers()
         self.optimizer, self.schedule = built["optimizer"], built["lr_scheduler"]["scheduler"]
