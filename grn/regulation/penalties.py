@@ -1,0 +1,142 @@
+"""The penalties with which the signed blocks are trained, chosen by held-out prediction.
+
+Ridge regression with deviations by state is a linear shadow of a signed block: it tells in seconds which penalty
+predicts cells that were held out best, and which form of it (penalty.py). The three best are taken by the members in
+turn. What is exported is read from the trained blocks and never from these regressions.
+
+Letters: C cells, R regulators, S states, n targets, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grn.model.penalty import Penalty
+from grn.regulation.cell_table import CellTable
+
+FORMS = ((0.0, 1.0), (0.1, 1.0), (0.1, 2.0), (0.05, 2.0), (0.05, 4.0), (0.03, 4.0), (0.03, 8.0))  # t, times ridge's
+RHOS = (0.05, 0.25, 1.0, 2.0)
+RIDGE = tuple(10 ** np.arange(0.5, 4.6, 0.25))
+STRENGTHS = (0.5, 1.0, 2.0, 4.0)  # times ridge's penalty, with deviations
+KEPT = 3  # of the best penalties, which the members take in turn
+OPERATIONS, OPERATIONS_ON_GPU = 8e10, 3e12  # that choosing a form may take
+FEATURES = 2048  # of more regulators and states, deviations and forms are not compared: the usual ones are taken
+USUAL = (1.0, 0.05, 2.0)  # rho, t and times ridge's
+CELLS, NUMBERS = 20_000, 2**25  # cells, and multiplicities of targets, that are enough to choose
+REWEIGHTED = 4  # rounds that a curved penalty takes
+COUNTED = 0.8  # largest share of counting: else a rare regulator would be nothing but what the others say
+
+
+def shares_of_counting(table: CellTable) -> tuple[Tensor, Tensor]:
+    """r [R]: the share of counting in what the other regulators leave of each; and the sds of m', [R + 1]."""
+    count = len(table.regulators)
+    none = torch.zeros(count, device=table.device), torch.ones(count + 1, device=table.device)
+    if table.counting is None or count < 2:
+        return none
+    x = (table.inputs - table.membership @ table.means()[0])[:, :-1].double()
+    hat = _by_others(x, x)
+    share = (table.counting / (x - hat).var(0).clamp(min=1e-6)).clamp(0, COUNTED)
+    unit = (x + share * (hat - x)).std(0).clamp(min=1e-3)
+    return share.float(), F.pad(unit.float(), (0, 1), value=1.0)
+
+
+def _by_others(x: Tensor, of: Tensor, penalty: float = 10.0) -> Tensor:
+    """Each regulator of the cells `of` [C, R] as ridge regression on the others, fitted to x [C, R], predicts it."""
+    inverse = torch.linalg.inv(x.T @ x + penalty * torch.eye(x.shape[1], device=x.device, dtype=x.dtype))
+    return of @ (-inverse / inverse.diagonal()).fill_diagonal_(0)
+
+
+class HeldOut:
+    """Regulators and targets of the cells, the levels of their states taken out, and which cells are held out."""
+
+    def __init__(self, table: CellTable, fold: np.ndarray, held_out: int, layered: bool):
+        rows = np.flatnonzero(fold != held_out)
+        self.states, device = table.membership, table.device
+        self.judged = torch.as_tensor(fold == held_out, device=device)
+        self.training = ~self.judged
+        centre, level = table.means(rows)
+        self.x = (table.inputs - self.states @ centre).double()
+        is_target = ~np.isin(np.arange(table.multiplicity.shape[1]), table.regulators)
+        genes = np.flatnonzero(is_target) if is_target.any() else np.arange(len(is_target))
+        genes = np.random.default_rng(0).permutation(genes)
+        genes = genes[: max(64, NUMBERS // len(table))]
+        self.y = (table.targets(genes) - self.states @ level[:, torch.as_tensor(genes, device=device)]).double()
+        self.among = self.x[:, :-1]
+        if layered:
+            share, unit = shares_of_counting(table)
+            hat = _by_others(self.among[self.training], self.among)
+            corrected = self.among + share * (hat - self.among)
+            self.x = torch.cat([corrected, self.x[:, -1:]], 1) / unit
+
+    def features(self, rho: float) -> Tensor:
+        """[C, F]: regulators and depth, then rho times the regulators in each state."""
+        if not rho or self.states.shape[1] == 1:
+            return self.x
+        of_states = self.states.double()[:, :, None] * self.x[:, None, :-1]
+        return torch.cat([self.x, rho * of_states.flatten(1)], 1)
+
+    def errors(self, penalties: Sequence[Penalty], rho: float, targets: int) -> list[float]:
+        """Held-out squared error of some targets, for penalties of one rho."""
+        x, y, count = self.features(rho), self.y[:, :targets], self.x.shape[1] - 1
+        size = x.shape[1]
+        gram, cross = x[self.training].T @ x[self.training], x[self.training].T @ y[self.training]
+        # The features of one regulator are one group; the depth is a group of its own, hardly penalised.
+        group = torch.cat([torch.arange(count + 1), torch.arange(count).repeat((size - count - 1) // max(count, 1))])
+        group = group.to(x.device)
+        found = []
+        for penalty in penalties:
+            base = torch.full((size,), penalty.lam, device=x.device, dtype=x.dtype)
+            base[count] = 1e-3
+            w = torch.linalg.solve(gram + torch.diag(base), cross)
+            for _ in range(REWEIGHTED if penalty.t else 0):
+                squares = x.new_zeros(count + 1, w.shape[1]).index_add_(0, group, w.square())
+                factor = 1 / (1 + squares / penalty.t**2)
+                factor[count] = 1
+                own = torch.diag_embed((base[:, None] * factor[group]).T)
+                w = torch.linalg.solve(gram + own, cross.T[..., None])[..., 0].T
+            found.append(float((x[self.judged] @ w - y[self.judged]).square().mean().nan_to_num(9.0)))
+        return found
+
+
+def choose_penalties_of_blocks(table: CellTable, fold: np.ndarray, layered: bool) -> list[Penalty]:
+    """The best penalties of block 2, the best first, and last that of block 1. fold [C]: folds 0 and 1 are held out."""
+    if len(table) > CELLS:
+        rows = np.sort(np.random.default_rng(0).permutation(len(table))[:CELLS])
+        table, fold = table.some(rows), fold[rows]
+    states, count = table.states.shape[1], len(table.regulators)
+    tries = 2 if count * (states + 1) < 300 and (fold == 1).any() else 1
+    parts = [HeldOut(table, fold, number, layered) for number in range(tries)]
+
+    def errors(penalties: Sequence[Penalty], rho: float, targets: int) -> np.ndarray:
+        return np.sum([part.errors(penalties, rho, targets) for part in parts], 0)
+
+    every = parts[0].y.shape[1]
+    ridge = [Penalty(lam) for lam in RIDGE]
+    lam = ridge[int(errors(ridge, 0.0, every).argmin())].lam
+    among = Penalty(_among(parts[0]))
+    if count * (states + 1) > FEATURES:
+        rho, t, strength = USUAL
+        return [Penalty(lam * strength, rho, t), among]
+    tried: list[tuple[float, Penalty]] = []
+    rhos = RHOS if states > 1 else (0.0,)
+    for rho in rhos:
+        several = [Penalty(lam * strength, rho) for strength in (STRENGTHS if states > 1 else (1.0,))]
+        best = several[int(errors(several, rho, every).argmin())].lam
+        size = count + 1 + states * count * (states > 1)
+        work = OPERATIONS_ON_GPU if torch.device(table.device).type == "cuda" else OPERATIONS
+        targets = min(every, max(16, int(work / (tries * REWEIGHTED * len(FORMS) * len(rhos) * size**3))))
+        forms = [Penalty(best * strength, rho, t) for t, strength in FORMS]
+        tried += zip(errors(forms, rho, targets).tolist(), forms, strict=True)
+    return [penalty for _, penalty in sorted(tried, key=lambda one: one[0])[:KEPT]] + [among]
+
+
+def _among(part: HeldOut) -> float:
+    """Ridge's penalty with which the regulators predict each other best."""
+    x, judged = part.among[part.training], part.among[part.judged]
+    errors = [float((judged - _by_others(x, judged, lam)).square().mean()) for lam in RIDGE]
+    return RIDGE[int(np.argmin(errors))]
