@@ -38,7 +38,7 @@ def tiny_model(
     dtype=torch.float64,
     **fields,
 ) -> Model:
-    """A model with every parameter and unit drawn at random: fresh ones predict each gene's mean, whatever they read."""
+    """A model with every parameter and unit drawn at random: fresh ones predict the means alone."""
     config = ModelConfig(**{"width": 5, "query_heads": 4, "key_heads": 2, "hidden": 24, "members": members} | fields)
     chosen = None if regulators is None else torch.tensor(regulators)
     identity = IdentityShape(members, classes, summary=8, hidden=10, embedding=6, held_out=20, property=property)

@@ -84,20 +84,20 @@ def slopes_of(model: Model, m: Tensor, state: int, share: Tensor) -> Slopes:
     """Of cells m [C, R + 1] of one state, each of which counts its share [C]."""
     first, second = model.blocks
     regulators, members = len(model.counting), model.config.members
-    states = torch.zeros(len(m), len(model.share), device=m.device)
+    states = m.new_zeros(len(m), len(model.share))
     states[:, state] = 1
     among = in_parts(model, first, m, state, share)  # [P, R, R]
     corrected = model.corrected(m, model.among(m, states) if model.layered else None, states)
     direct = in_parts(model, second, corrected, state, share)  # [P, T, R]
 
-    found = torch.zeros(members, model.genes, regulators, device=m.device)
+    found = m.new_zeros(members, model.genes, regulators)
     found[:, model.regulators] = among
     found[:, model.targets] = direct
     counting = model.counting if model.layered else torch.zeros_like(model.counting)
     through = direct @ ((counting / model.unit[:-1])[:, None] * among)  # through the other regulators
     some = slice(0, OF_CONTEXT)
     context = through_context(model, m[some], states[some])
-    others = torch.zeros(model.genes, regulators, device=m.device)
+    others = m.new_zeros(model.genes, regulators)
     others[model.targets] = (through + context).mean(0)
     return Slopes(found, others)
 
