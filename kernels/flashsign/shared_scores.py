@@ -67,7 +67,7 @@ def attention_by_scores(
     if basal is not None:
         squares = squares + basal.square().unsqueeze(-2)
     inverse = (squares + eps).rsqrt() if eps else squares.clamp(min=torch.finfo(squares.dtype).tiny).rsqrt()
-    return sums.unflatten(-1, (queries, -1)) * inverse.unsqueeze(-1)
+    return sums.unflatten(-1, (queries, values.shape[-1])) * inverse.unsqueeze(-1)
 
 
 def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
