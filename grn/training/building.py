@@ -231,9 +231,10 @@ def refuse_nothing_to_learn(config: Config, cells: Cells, split: Split) -> None:
         property_scale(cells.property[split.train], objectives.property.key)
     others = objectives.masked_multiplicity.weight or objectives.property.weight
     if not others and not trained_classes(config, cells):
+        column = f"The obs column {config.data.label_key!r}"
+        found = f"{column} has one cell type only, {cells.classes[0]!r}" if cells.classes else "There are no cell types"
         raise ConfigError(
-            f"The obs column {config.data.label_key!r} has one cell type only, {cells.classes[0]!r}, and there is no "
-            "other objective",
+            f"{found}, and there is no other objective",
             field="data.label_key",
             advice="set objectives.masked_multiplicity.weight above 0, or {field} to another column",
         )

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import lightning as L
+import numpy as np
 import pandas as pd
 import torch
 from anndata import AnnData
@@ -45,10 +47,10 @@ from grn.networks.build import write_network_files
 from grn.networks.cells_of_run import refuse_lost_cells
 from grn.networks.prior import prior_of
 from grn.process_memory import give_back, keeping_pieces, returning_large_pieces
-from grn.regulation.states import states_of
+from grn.regulation.states import States, states_of
 from grn.threads import threads_for
 from grn.training.building import Fit, data_module, prepare, refuse_nothing_to_learn, trained_model
-from grn.training.calibration import Calibration, set_axes
+from grn.training.calibration import Calibration, judge, set_axes
 from grn.training.callbacks import ProgressLines, Signals, exits_are_interruptions, process_rank
 from grn.training.checkpoints import Checkpoints, StreamedCheckpoints, load_checkpoint
 from grn.training.held_out import held_out_errors
@@ -176,13 +178,10 @@ def train_in(
     say(f"Ready to train after {time.monotonic() - started:.0f} s.")
     started = time.monotonic()
     with quiet(), keeping_pieces():
-        trainer, checkpoints = fit_model(
-            config, fit, data, start, origin, say=say, terminal=terminal, watch=watch
-        )
+        trainer, checkpoints = fit_model(config, fit, data, start, origin, say=say, terminal=terminal, watch=watch)
     if not first:
         return None
     say(f"Trained {trainer.global_step} steps in {time.monotonic() - started:.0f} s; stopped: {checkpoints.reason}.")
-    model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
 
     # Lightning has moved the model to the processor, where many cells would take minutes.
     model.to(own_device(config.trainer)).eval().requires_grad_(False)
@@ -195,8 +194,8 @@ def train_in(
         logger.save()
     if held_out:
         say(
-            f"Error on {len(split.test)} test cells (of each gene's mean: 1): the model {held_out['error']:.4f}, ridge on "
-            f"the same regulators {held_out['ridge_error']:.4f}."
+            f"Error on {len(split.test)} test cells (of each gene's mean: 1): the model {held_out['error']:.4f}, ridge "
+            f"on the same regulators {held_out['ridge_error']:.4f}."
         )
     trained = trained_model(config, cells, model)
     trained.save(folder / "model")
@@ -214,6 +213,20 @@ def train_in(
         write_text(folder / "confusion.csv", tables["confusion"].to_csv())
     say(f"All results are in {folder}.")
     return TrainResult(folder=folder, edges=edges, trained=trained, **tables)
+
+
+def fit_cells(config: Config, cells: Cells, states: States, say: Say) -> TrainedModel:
+    """The same model of all cells: nothing is held out to test it, nothing evaluated, and no file is left."""
+    refuse_impossible_training(config.trainer)
+    split = Split(np.arange(len(cells)), np.zeros(0, int))
+    refuse_nothing_to_learn(config, cells, split)
+    L.seed_everything(config.trainer.seed, verbose=False)
+    with threads_for(THREADED):
+        fit = prepare(config, cells, split, states, say)
+    data, origin = data_module(config, cells, split, fit), Origin(config, cells)
+    with TemporaryDirectory(prefix="grn-") as folder, quiet(), keeping_pieces():
+        fit_model(config, fit, data, Start(Path(folder)), origin, say=say, terminal=False, watch=())
+    return trained_model(config, cells, fit.model.eval().requires_grad_(False))
 
 
 def describe(cells: Cells, split: Split) -> list[str]:
@@ -239,7 +252,8 @@ def fit_model(
     terminal: bool,
     watch: Sequence[L.Callback],
 ) -> tuple[L.Trainer, Checkpoints]:
-    """Trains the model in place, from `start` until its last step or until its patience is over."""
+    """Trains the model in place, from `start` until its last step or until its patience is over; the first process's
+    then has its best weights."""
     settings, model = config.trainer, fit.model
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
@@ -280,6 +294,10 @@ def fit_model(
     for callback in callbacks:  # Lightning gave each a method of the task, which would live as long as they do
         for method in ("log", "log_dict"):
             vars(callback).pop(method, None)
+    if process_rank() == 0:
+        model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
+        if checkpoints.best_step <= task.opened and len(fit.judging):  # saved before the held-out cells had judged
+            judge(model, data.validation, fit.judging)
     return trainer, checkpoints
 
 
