@@ -100,6 +100,8 @@ class TrainedModel:
             tensors = load(files.tensors)
             if not all(tensor.isfinite().all() for tensor in tensors.values()):
                 raise ValueError("a weight is not finite")
+            if len(files.classes) != card["identity"]["classes"]:
+                raise ValueError("another number of cell types")
             measures, share = tensors.pop(MEASURES).numpy(), tensors.pop(SHARE).numpy()
             model = Model(
                 files.config,
