@@ -3,7 +3,7 @@
     python benchmarks/activity.py                          # 6 minutes of one CPU thread
     python benchmarks/activity.py --sets pbmc68k_reduced   # half a minute
 
-Networks of grn (`grn.network`: the regulation layers from their linear start), Pearson and ridge are inferred from the
+Networks of grn (`grn.network`), Pearson and ridge are inferred from the
 same cells with the same regulators; none is told a condition. `grn.activity` (ulm, 50 targets) turns each into
 activities of regulators in cells. A regulator's place in a type is that of Welch's t between the type's cells and all
 others; after interferon, between treated and control cells of one type.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 
 import activity as benchmark
 import anndata
+import held_out
 import networks
 import numpy as np
 import ours
@@ -14,7 +16,7 @@ import pandas as pd
 import perturb
 import pytest
 import scaling
-from peers import NAMES
+from peers import perceptron, ridge_within_states
 from results_file import merged, ordered, write
 from scaling import SIZES
 from sets import SETS, NetworkSet, digest, load_sets
@@ -44,7 +46,7 @@ def test_the_published_table_comes_back_as_it_is(tmp_path):
     shutil.copy(published, path)
     before = pd.read_csv(path)
     table = merged(path, before[before["method"] == "ridge"], KEYS)
-    write(path, ordered(table, set=list(SETS), method=[networks.OURS, *NAMES]))
+    write(path, ordered(table, set=list(SETS), method=networks.methods()))
     assert path.read_text() == published.read_text()
 
 
@@ -155,9 +157,8 @@ def test_planted_cells_have_the_size_that_is_asked_for_and_regulators_a_tenth_of
 def planted(monkeypatch):
     """200 cells of two types over 20 genes, where g0 raises g3; the fit is short."""
     whole = ours.configuration
-    few = {"regulation.members": 2, "regulation.steps": 5}
+    few = {"model.members": 2, "trainer.max_steps": 40}
     monkeypatch.setattr(ours, "configuration", lambda *arguments: change_config(whole(*arguments), few))
-    ours.fitted.cache_clear()
     generator = np.random.default_rng(0)
     level = generator.normal(1, 0.5, (200, 20))
     level[:, 3] += level[:, 0]
@@ -177,6 +178,32 @@ def test_it_lists_every_candidate_edge_of_all_cells_and_of_each_type(planted):
     assert sorted(found.of_labels(planted.labels)) == ["a", "b"]
     of_g3 = ours.infer(planted, 0, "cpu").query("target == 'g3'").set_index("source")["weight"]
     assert of_g3.abs().idxmax() == "g0" and of_g3["g0"] > 0
+
+
+def test_ridge_within_states_lists_the_same_pairs(planted):
+    found = ridge_within_states.infer_in_context(planted, 0)
+    assert sorted(found.by_type) == ["a", "b"]
+    for table in (found.overall, *found.by_type.values()):
+        assert len(table) == 3 * 19
+        of_g3 = table.query("target == 'g3'").set_index("source")["weight"]
+        assert of_g3.abs().idxmax() == "g0" and of_g3["g0"] > 0
+
+
+def test_errors_on_held_out_cells_are_of_the_genes_that_are_no_regulators(planted, monkeypatch):
+    monkeypatch.setattr(perceptron, "STEPS", 100)
+    found = held_out.errors(planted, 0, "cpu")
+    assert found["test_cells"] == 20
+    assert all(0.3 < found[name] < 1.5 for name in held_out.METHODS)
+    every = held_out.errors(replace(planted, regulators=None), 0, "cpu")
+    assert np.isnan(every["perceptron"]) and every["ridge"] > 0
+
+
+def test_a_perceptron_learns_what_no_line_can(monkeypatch):
+    monkeypatch.setattr(perceptron, "STEPS", 300)
+    x = np.random.default_rng(0).normal(size=(1200, 2))
+    y = np.sign(x[:, :1] * x[:, 1:])
+    found = perceptron.predicted(x[:1000], y[:1000], x[1000:], 0)
+    assert np.square(found - y[1000:]).mean() < 0.6 * np.square(y[1000:]).mean()
 
 
 def test_propagation_adds_the_paths_and_keeps_what_is_knocked_out():
