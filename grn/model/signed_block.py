@@ -97,19 +97,18 @@ class SignedBlock(nn.Module):
         """
         scores = self.scores(pick) if scores is None else scores
         found = m.new_zeros(len(self.bias), len(states), len(pick))
-        for state in range(states.shape[1]):
-            share = states[:, state]
+        for state, (share, of) in enumerate(zip(states.unbind(1), scores.unbind(2), strict=True)):
             cells = share.nonzero()[:, 0]
             if len(cells):
-                of_state = self.of_state(m.index_select(-2, cells), state, pick, scores)
+                of_state = self.of_state(m.index_select(-2, cells), state, pick, of)
                 found = found.index_add(1, cells, of_state * share[cells, None])
         return found
 
     def of_state(self, m: Tensor, state: int, pick: Tensor, scores: Tensor) -> Tensor:
-        """The same of cells that are all in one state: [P, B, n]."""
+        """The same of cells that are all in one state, with its scores [P, H, n, R + 1]: [P, B, n]."""
         gain, basal = self.gains(pick)
         read = attention_by_scores(
-            scores[:, :, state],
+            scores,
             self.amounts()[..., None],
             m if m.ndim == 2 else m[:, None],
             centre=self.centre[:, None, state],

@@ -49,13 +49,13 @@ def read_network(model: Model, cells: Cells, states: States, seed: int) -> Netwo
     measured = torch.as_tensor(cells.multiplicity[:, regulators].toarray())
     generator, membership = np.random.default_rng(seed), torch.as_tensor(states.membership)
     size = states.membership.sum(0, dtype=np.float64)
-    share = torch.as_tensor(size / size.sum(), dtype=torch.float32, device=device)
+    share = torch.as_tensor(size / size.sum()).to(model.mean)
     slopes, sds = [], []
     for state in range(len(states)):
         rows = np.flatnonzero(states.membership[:, state] > 0)
         rows = np.sort(generator.permutation(rows)[:CELLS])
         m = model.inputs(measured[rows].to(device), torch.as_tensor(cells.basal[rows], device=device))
-        weight = membership[rows, state].to(device)
+        weight = membership[rows, state].to(m)
         weight = weight / weight.sum().clamp(min=1e-9)
         slopes.append(slopes_of(model, m, state, weight))
         sds.append((weight @ (m - weight @ m).square()).sqrt()[:-1])

@@ -252,8 +252,8 @@ def fit_model(
     terminal: bool,
     watch: Sequence[L.Callback],
 ) -> tuple[L.Trainer, Checkpoints]:
-    """Trains the model in place, from `start` until its last step or until its patience is over; the first process's
-    then has its best weights."""
+    """Trains the model in place, from `start` until its last step or until its patience is over. In the first process,
+    blocks and context then have the weights that predicted held-out genes best, and the identity token its last ones."""
     settings, model = config.trainer, fit.model
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)
@@ -295,8 +295,11 @@ def fit_model(
         for method in ("log", "log_dict"):
             vars(callback).pop(method, None)
     if process_rank() == 0:
-        model.load_state_dict(best_weights(checkpoints.folder / "best.ckpt"))
-        if checkpoints.best_step <= task.opened and len(fit.judging):  # saved before the held-out cells had judged
+        best = best_weights(checkpoints.folder / "best.ckpt")
+        if model.genes_train:  # held-out genes have chosen the step, which says nothing of what reads the cells
+            best = {name: tensor for name, tensor in best.items() if not name.startswith("identity.")}
+        model.load_state_dict(best, strict=not model.genes_train)
+        if trainer.global_step <= task.opened and len(fit.judging):  # training ended before held-out cells had judged
             judge(model, data.validation, fit.judging)
     return trainer, checkpoints
 

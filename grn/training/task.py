@@ -156,9 +156,9 @@ class Task(L.LightningModule):
             {"params": list(getattr(self.model, name).parameters()), "lr": rate * share, "weight_decay": decay * part}
             for name, (share, part) in RATES.items()
         ]
-        # Fused: one launch for all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
-        fused = all(p.is_cuda for p in self.model.parameters()) and self.settings.precision != "16-mixed"
-        optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=fused or None)
+        # Fused: one pass over all parameters. Not in 16-mixed, where a fused optimiser would unscale gradients itself.
+        fused = self.settings.precision != "16-mixed"
+        optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=fused)
         optimizer.register_load_state_dict_pre_hook(as_fused_here)
         warmup = max(1, round(WARMUP * self.total_steps))
 
