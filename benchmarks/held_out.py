@@ -72,7 +72,7 @@ def chosen(patterns: list[str]) -> Iterator[NetworkSet]:
 
 
 @torch.no_grad()
-def errors(one: NetworkSet, seed: int, device: str) -> dict[str, float]:
+def errors(one: NetworkSet, seed: int, device: str, methods: tuple[str, ...] = METHODS) -> dict[str, float]:
     """The number of test cells, and the squared error of each method on them."""
     trained, cells, split = ours.trained(one, seed, device)
     model = trained.model
@@ -85,10 +85,12 @@ def errors(one: NetworkSet, seed: int, device: str) -> dict[str, float]:
     train, test = cells.multiplicity[split.train], cells.multiplicity[split.test].toarray()
     basal = torch.as_tensor(cells.basal[split.test])
     bags = Bags(torch.as_tensor(test), basal, None if known is None else known[split.test]).to(model.mean.device)
-    found = {"model": model(bags).multiplicity.cpu().numpy(), "ridge": np.zeros_like(test)}
-    for some, predicted in ridge_predictions(train, cells.multiplicity[split.test], regulators):
-        found["ridge"][:, some] = predicted
-    if not every:
+    found = {"model": model(bags).multiplicity.cpu().numpy()}
+    if "ridge" in methods:
+        found["ridge"] = np.zeros_like(test)
+        for some, predicted in ridge_predictions(train, cells.multiplicity[split.test], regulators):
+            found["ridge"][:, some] = predicted
+    if "perceptron" in methods and not every:
         whole = cells.multiplicity.toarray()
         mean, sd = whole[split.train].mean(0), np.maximum(whole[split.train].std(0), 1e-6)
         values = (whole - mean) / sd

@@ -18,7 +18,7 @@ from PIL import Image
 
 import grn
 
-STEPS = {"regulation.steps": 100, "trainer.validate_every": 4}
+STEPS = {"model.members": 2, "trainer.validate_every": 4}
 COLOURS = 256  # of a picture, so that files stay small: one byte a pixel
 TOGETHER = {
     "network_graph": ["network_graph", "network_graph_one"],
