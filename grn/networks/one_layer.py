@@ -67,7 +67,7 @@ def read_layer(model: Model, choice: LayerChoice, cells: Cells, states: States, 
             rows = np.flatnonzero(states.membership[:, state] > 0)[:CELLS]
             measured = torch.as_tensor(cells.multiplicity[rows][:, regulators].toarray(), device=device)
             m = model.inputs(measured, torch.as_tensor(cells.basal[rows], device=device))
-            of = torch.zeros(len(rows), len(states), device=device)
+            of = m.new_zeros(len(rows), len(states))
             of[:, state] = 1
             if choice.layer:
                 m = model.corrected(m, model.among(m, of) if model.layered else None, of)
