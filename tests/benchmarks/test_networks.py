@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import activity as benchmark
 import anndata
@@ -13,14 +14,17 @@ import networks
 import numpy as np
 import ours
 import pandas as pd
+import parts
 import perturb
 import pytest
 import scaling
+import torch
 from peers import perceptron, ridge_within_states
 from results_file import merged, ordered, write
 from scaling import SIZES
 from sets import SETS, NetworkSet, digest, load_sets
 
+import grn
 from grn.config.files import change_config
 
 KEYS = ["set", "method"]
@@ -206,6 +210,31 @@ def test_a_perceptron_learns_what_no_line_can(monkeypatch):
     assert np.square(found - y[1000:]).mean() < 0.6 * np.square(y[1000:]).mean()
 
 
+def test_without_its_norm_a_block_is_linear_and_its_weights_are_its_slopes(make_model, make_bags):
+    model, bags = make_model(), make_bags()
+    block, pick, states = model.blocks[0], torch.arange(2), torch.ones(len(bags), 1, dtype=torch.float64)
+    m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
+
+    def bent() -> float:
+        low, middle, high = (block(m + step, states, pick) for step in (0, 1, 2))
+        return float((high - 2 * middle + low).detach().abs().max())
+
+    assert bent() > 1e-6
+    with parts.changed("no norm"):
+        assert bent() < 1e-9
+        scores, share = block.scores(pick), m.new_full((len(m),), 1 / len(m))
+        found = block.derivatives(m, 0, pick, scores, share)
+        torch.testing.assert_close(found, block.slopes(scores, pick)[:, 0])
+
+
+def test_keys_that_are_present_or_absent_do_not_know_how_much_there_is(make_model, make_bags):
+    model, bags = make_model(), make_bags()
+    m = bags.multiplicity[:, model.is_regulator]
+    assert not torch.equal(model.inputs(m, bags.basal), model.inputs(2 * m, bags.basal))
+    with parts.changed("present or absent"):
+        assert torch.equal(model.inputs(m, bags.basal), model.inputs(2 * m, bags.basal))
+
+
 def test_propagation_adds_the_paths_and_keeps_what_is_knocked_out():
     # A (0) lowers B (1), B raises C (2); all are regulators, at level 1.
     coefficients = np.array([[0.0, 0, 0], [-0.5, 0, 0], [0, 0.4, 0]])
@@ -223,9 +252,11 @@ def test_places_are_counted_from_one_and_hits_are_the_first_five():
     assert found["first"] == "R0 R1 R2 R3 R4" and found["expected_by_chance"] == 1.5
 
 
-def test_a_planted_regulator_is_found_active_in_its_cells():
+def test_a_planted_regulator_is_found_active_in_its_cells(monkeypatch):
     """STAT1 raises twelve genes, and does so after treatment; each method finds it."""
     pytest.importorskip("decoupler")
+    few = {"model.members": 2, "trainer.max_steps": 100}
+    monkeypatch.setattr(grn, "network", partial(grn.network, set=few))
     generator = np.random.default_rng(0)
     regulators = ["STAT1", "STAT2", "IRF7", "IRF9", "X1", "X2"]
     genes = [*regulators, *(f"g{number}" for number in range(30))]
