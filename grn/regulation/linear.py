@@ -154,7 +154,8 @@ def weigh_by_prior(
     features = Features(x, states, 0.0, own)
     of_regulators = features.of_regulators(x.device)[regulated]
     listed = strength.to(x)[judging].mT
-    trials = [(1.0, 1.0), *((unlisted, overall) for unlisted in UNLISTED for overall in OVERALL)]
+    # Factors of all pairs alike say nothing of the prior: it is compared with the best of them.
+    trials = [(unlisted, overall) for unlisted in (1.0, *UNLISTED) for overall in OVERALL]
     error = x.new_zeros(len(trials), len(judging))
     for part in parts:
         training, held_out = (folds != part).nonzero()[:, 0], (folds == part).nonzero()[:, 0]
@@ -167,11 +168,12 @@ def weigh_by_prior(
             slopes = solved.coefficients(penalty) if number == 0 else solved.weighed(penalty, factor)
             error[number] += (targets[held_out] - features.matrix(held_out) @ slopes).square().sum(0)
     error = error / targets.square().sum(0).clamp(min=1e-9)
-    best = 1 + int(error[1:].mean(1).argmin())
-    gain = error[0] - error[best]
+    alike, best = (int(error.mean(1)[some].argmin()) for some in (slice(len(OVERALL)), slice(len(OVERALL), None)))
+    best += len(OVERALL)
+    gain = error[alike] - error[best]
     unlisted, overall = trials[best]
     helps = float(gain.mean()) > HELPS * standard_error(gain)
-    judged = PriorError(float(error[0].mean()), float(error[best].mean()), unlisted if helps else 1.0)
+    judged = PriorError(float(error[alike].mean()), float(error[best].mean()), unlisted if helps else 1.0)
     if not helps:
         return replace(found, prior=judged)
     return replace(found, factor=overall * (unlisted + (1 - unlisted) * strength.to(x)), prior=judged)
