@@ -49,7 +49,6 @@ def tiny_model(
             genes,
             regulators=chosen,
             states=states,
-            types_are_states=states > 1 and states == classes,
             identity=identity,
             genes_train=genes_train,
         )
@@ -60,7 +59,6 @@ def tiny_model(
         model.counting.copy_(0.6 * torch.rand_like(model.counting))
         model.unit.copy_(0.5 + torch.rand_like(model.unit))
         model.depth.copy_(torch.tensor([1.0, 0.3]))
-        model.state_of_type.copy_(torch.eye(states)[: len(model.state_of_type)])
         for block in model.blocks:
             for buffer in (block.centre, block.square, block.level):
                 buffer.copy_(torch.rand_like(buffer) + 0.1)

@@ -81,11 +81,10 @@ def _table(
         basal = torch.tensor(cells.basal[[row]], device=device)
         z = model.identity.standardised(x)
         if not model.genes_train:  # the identity token reads the genes after the blocks
-            bags = Bags(x, basal)
-            states = model.states_of(bags, None)
-            z = model.residual_stream(bags, model.expected(model.inputs(x[:, model.is_regulator], basal), states))
+            m = model.inputs(x[:, model.is_regulator], basal)
+            z = z + model.expected(m, model.states_of(Bags(x, basal), m)).mean(0)
         whole = model.identity(x, basal, z)[1]
-        hidden = model.identity.without_each(x[0], z[..., 0, :], basal[0])
+        hidden = model.identity.without_each(x[0], z[0], basal[0])
         effects.append(log_odds(whole, of_type) - log_odds(hidden, of_type))
     found = torch.stack(effects).cpu()
     mean = found.mean(0)

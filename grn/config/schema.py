@@ -108,7 +108,7 @@ class DataConfig(Section):
 class ModelConfig(Section):
     width: Size = 64
     layers: int = Field(2, ge=1, le=2)
-    members: int = Field(6, ge=1, le=1000)
+    members: int = Field(5, ge=1, le=1000)
     query_heads: Few = 2
     key_heads: Few = 2
     hidden: Size = 256

@@ -65,14 +65,26 @@ class FeedForward(nn.Module):
 class BasalGene(nn.Module):
     """keys: the regulators, the basal gene's own multiplicity (the depth) and a constant."""
 
-    def __init__(self, members: int, genes: int, regulators: int, width: int, hidden: int, iterations: int, drop: float):
+    def __init__(
+        self,
+        members: int,
+        genes: int,
+        regulators: int,
+        states: int,
+        width: int,
+        hidden: int,
+        iterations: int,
+        dropout: float,
+    ):
         super().__init__()
         self.read = StaticAttention(members, regulators + 2, HEADS, VALUE, spread=0.25)
         self.output = nn.Parameter(torch.randn(members, HEADS * VALUE, width) * (HEADS * VALUE) ** -0.5)
-        self.feed_forward = FeedForward(members, width, hidden, iterations, drop)
+        self.feed_forward = FeedForward(members, width, hidden, iterations, dropout)
         self.query = nn.Parameter(torch.zeros(members, genes, width))  # p_i
         self.bias = nn.Parameter(torch.zeros(members, genes))
-        self.dropout = drop
+        self.state = nn.Parameter(torch.zeros(members, regulators + 1, states))
+        self.state_bias = nn.Parameter(torch.zeros(members, 1, states))
+        self.dropout = dropout
 
     def summary(self, m: Tensor) -> Tensor:
         """z_b of multiplicities without their states' means: [P, B, R + 1] -> [P, B, Z]."""
@@ -82,3 +94,8 @@ class BasalGene(nn.Module):
         """[P, B, n] in sds of the genes."""
         key = F.dropout(self.summary(m), self.dropout, self.training)
         return key @ self.query[:, pick].mT + self.bias[:, None, pick]
+
+    def states(self, m: Tensor) -> Tensor:
+        """Log probabilities of the states of cells, from multiplicities without the mean over all cells [C, R + 1]:
+        [P, C, S]."""
+        return (m @ self.state + self.state_bias).log_softmax(-1)

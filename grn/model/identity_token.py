@@ -25,16 +25,17 @@ from flashsign import rms_norm
 from grn.model.basal_gene import EPS, StaticAttention
 
 LARGEST = 8.0  # sds from the mean, where differences are cut off: a rare gene is many sds away where it is seen
+MEMBERS = 8
 HEADS, VALUE, RANK = 2, 16, 32  # of each kind, width of a value, rank of the linear map
 
 
 @dataclass(frozen=True)
 class IdentityShape:
-    """members.   classes: cell types, 0 without.   summary: width of a member's.   hidden: of the feed-forward map.
+    """members: in pairs, where there are cell types.   classes: cell types, 0 without.   summary: width of a member's.   hidden: of the feed-forward map.
     embedding: width of X_grn.   held_out: number of held-out cells that are kept (see `threshold`).   property: whether
     one is predicted."""
 
-    members: int
+    members: int = MEMBERS
     classes: int = 0
     summary: int = 64
     hidden: int = 128
@@ -49,9 +50,10 @@ class IdentityToken(nn.Module):
     importance [P]: what each member's log probabilities count, chosen on held-out cells; their sum sharpens or softens
     the probabilities, so that a confidence of .9 is right nine times of ten.   axes [P * S, D]: the leading directions
     of the members' summaries over the training cells.   confidence, right: of held-out cells, which no judging member
-    had seen.
+    had seen.   held_out [P]: the fold that a member does not learn from until it is judged; a pair has the same.
     """
 
+    held_out: Tensor
     mean: Tensor
     sd: Tensor
     scale: Tensor
@@ -80,6 +82,7 @@ class IdentityToken(nn.Module):
         self.register_buffer("mean", torch.zeros(genes))
         self.register_buffer("sd", torch.ones(genes))
         self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("held_out", torch.arange(members) // (2 if classes else 1))
         self.register_buffer("importance", torch.full((members,), 1 / members))
         self.register_buffer("centre", torch.zeros(members * summary))
         self.register_buffer("axes", torch.zeros(members * summary, shape.embedding))
@@ -93,17 +96,13 @@ class IdentityToken(nn.Module):
     def summaries(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
         """Each member's summary of every cell, [P, C, S]. A gene is hidden where both inputs are 0.
 
-        multiplicity [C, N], basal [C]; standardised [C, N], or [P, C, N] of each member.
+        multiplicity, standardised [C, N], basal [C].
         """
         own = basal[:, None]
         present = self.present(torch.cat([multiplicity * self.scale, own], 1))
-        own = own.expand(*standardised.shape[:-1], 1)
-        different = self.different(torch.cat([standardised, own], -1))
-        if standardised.ndim == 2:  # one product for all members
-            flat = self.first.transpose(0, 1).flatten(1)
-            first = (standardised @ flat).unflatten(-1, (self.shape.members, -1)).transpose(0, 1)
-        else:
-            first = standardised @ self.first
+        different = self.different(torch.cat([standardised, own], 1))
+        flat = self.first.transpose(0, 1).flatten(1)  # one product for all members
+        first = (standardised @ flat).unflatten(-1, (self.shape.members, -1)).transpose(0, 1)
         return self.summarised(torch.cat([present, different, first], -1))
 
     def summarised(self, read: Tensor) -> Tensor:
@@ -135,14 +134,13 @@ class IdentityToken(nn.Module):
         return (summaries @ self.of_property[:, :-1, None])[..., 0] + self.of_property[:, -1:]
 
     def without_each(self, multiplicity: Tensor, standardised: Tensor, basal: Tensor) -> Tensor:
-        """The logits of one cell with each of its genes hidden in turn. [N] or, standardised, [P, N]; basal [] -> [N, K].
+        """The logits of one cell with each of its genes hidden in turn. [N] each, basal [] -> [N, K].
 
         A hidden gene is neither there nor different from its mean, as genes that are hidden in training.
         """
         present = self.present.without_each(torch.cat([multiplicity * self.scale, basal[None]]))
-        z = standardised.expand(self.shape.members, -1)
-        different = self.different.without_each(F.pad(z, (0, 1), value=float(basal))[:, None])
-        parts = z[..., None] * self.first  # [P, N, rank]
+        different = self.different.without_each(torch.cat([standardised, basal[None]]))
+        parts = standardised[:, None] * self.first  # [P, N, rank]
         read = torch.cat([present[:, :-1], different[:, :-1], parts.sum(1, keepdim=True) - parts], -1)
         return self.logits(self.summarised(read))
 

@@ -61,7 +61,16 @@ class Draw:
 
 def members_cells(batch: Batch, model: Model) -> Tensor:
     """1 where a member learns from a cell, else 0: [P, C]."""
-    return (batch.fold != model.held_out[:, None]).to(batch.bags.multiplicity.dtype)
+    return _learned(batch, model.held_out)
+
+
+def readers_cells(batch: Batch, model: Model) -> Tensor:
+    """The same for the members of the identity token."""
+    return _learned(batch, model.identity.held_out)
+
+
+def _learned(batch: Batch, held_out: Tensor) -> Tensor:
+    return (batch.fold != held_out[:, None]).to(batch.bags.multiplicity.dtype)
 
 
 def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, Tensor]:
@@ -75,6 +84,7 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, T
     assert states is not None, "training knows the states of its cells"
     first, second = model.blocks
     m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
+    inferred = -(states * model.state_scores(m)).sum(-1)  # [P, C]: cells of which the state is not known will ask for it
     true = model.standardised(bags.multiplicity)
     scores, of_targets = first.scores(draw.regulators), second.scores(draw.targets)
     y = first(m, states, draw.regulators, scores)
@@ -91,7 +101,7 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, T
     of_others = len(model.targets) / max(len(draw.targets), 1)
     each = of_regulators * among.sum(-1) + of_others * errors.sum(-1)  # [P, C]
     learned = members_cells(batch, model)
-    loss = Loss((each * learned).sum() / model.genes, learned.sum() / len(learned))
+    loss = Loss(((each / model.genes + inferred) * learned).sum(), learned.sum() / len(learned))
     slopes = [first.slopes(scores, draw.regulators)[..., :-1], second.slopes(of_targets, draw.targets)[..., :-1]]
     if model.prior is not None:
         slopes = [each / model.prior[genes.to(true.device)] for each, genes in zip(slopes, (own, others), strict=True)]
@@ -102,11 +112,9 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, T
 
 def held_out_error(batch: Batch, model: Model) -> Loss:
     """Squared error of each cell's genes by the members that have not learned from it, all genes alike."""
-    bags = batch.bags
-    assert bags.states is not None, "training knows the states of its cells"
-    own = 1 - members_cells(batch, model)
+    bags, own = batch.bags, 1 - members_cells(batch, model)
     m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
-    error = (model.expected(m, bags.states) - model.standardised(bags.multiplicity)).square().mean(-1)
+    error = (model.expected(m, model.states_of(bags, m)) - model.standardised(bags.multiplicity)).square().mean(-1)
     return Loss((error * own).sum(), own.sum())
 
 
@@ -128,8 +136,8 @@ def summaries_of(batch: Batch, model: Model) -> Tensor:
     bags = batch.bags if batch.seen is None else batch.seen
     z, multiplicity = model.identity.standardised(bags.multiplicity), bags.multiplicity
     if not model.genes_train:
-        states = model.states_of(batch.bags, None)
-        z = z + model.expected(model.inputs(multiplicity[:, model.is_regulator], bags.basal), states)
+        m = model.inputs(multiplicity[:, model.is_regulator], bags.basal)
+        z = z + model.expected(m, model.states_of(batch.bags, m)).mean(0)
     if batch.kept is not None:
         z, multiplicity = z * batch.kept, multiplicity * batch.kept
     return model.identity.summaries(multiplicity, z, model.basal_of(bags))

@@ -72,7 +72,6 @@ class TrainedModel:
             "target_total": self.target_total,
             "depth": None if self.depth is None else list(self.depth),
             "states": len(self.model.share),
-            "types_are_states": bool(len(self.model.state_of_type)),
             "identity": vars(self.model.identity.shape),
             "genes_train": self.model.genes_train,
             "property_key": self.property_key,
@@ -108,7 +107,6 @@ class TrainedModel:
                 len(files.vocabulary),
                 regulators=tensors["is_regulator"].nonzero()[:, 0],
                 states=card["states"],
-                types_are_states=card["types_are_states"],
                 identity=IdentityShape(**card["identity"]),
                 genes_train=card["genes_train"],
             )

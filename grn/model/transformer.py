@@ -11,8 +11,8 @@ Tokens are the genes, the basal gene b (the last key; its multiplicity is the ce
     identity   c reads all genes (identity_token.py): the cell's type, X_grn and, in training, every gene. It is never a
                key, and the only path from a cell to its type
 
-An ensemble of members is the first axis of every parameter: they see the same cells, each without those of its own
-fold, and the mean of their predictions is the model's.
+An ensemble of members is the first axis of every parameter (the identity token has members of its own): they see the
+same cells, each without those of its own fold, and the mean of their predictions is the model's.
 
 Letters: P members, C cells, N genes, n genes that are asked for, R regulators, S states, K cell types, D width of X_grn.
 """
@@ -53,7 +53,7 @@ class Model(nn.Module):
 
     mean, sd [N]: of each gene; sds are those within states, the unit of inputs and targets.   depth [2]: mean and sd of
     the basal gene's multiplicity.   counting [R]: r_j.   unit [R + 1]: sds of m'.   share [S]: of the cells in each
-    state.   state_of_type [K, S]: the states of cells of each type; empty where states are not types.   held_out [P]:
+    state.   held_out [P]:
     the fold that a member does not learn from.   penalty [P + 1, 3]: with which block 2 of each member is trained, and
     last block 1 of all (penalty.py).   prior [N, R]: what slopes are divided by before they are penalised, in training
     with a prior network.   genes_train: whether genes are predicted; else types alone shape the blocks.
@@ -66,7 +66,6 @@ class Model(nn.Module):
     counting: Tensor
     unit: Tensor
     share: Tensor
-    state_of_type: Tensor
     held_out: Tensor
     penalty: Tensor
     prior: Tensor | None
@@ -79,7 +78,6 @@ class Model(nn.Module):
         *,
         regulators: Tensor | None = None,
         states: int = 1,
-        types_are_states: bool = False,
         identity: IdentityShape,
         genes_train: bool = True,
     ):
@@ -95,8 +93,7 @@ class Model(nn.Module):
         self.register_buffer("counting", torch.zeros(count))
         self.register_buffer("unit", torch.ones(count + 1))
         self.register_buffer("share", torch.full((states,), 1 / states))
-        self.register_buffer("state_of_type", torch.zeros(identity.classes if types_are_states else 0, states))
-        self.register_buffer("held_out", torch.arange(members) // (2 if identity.classes else 1))
+        self.register_buffer("held_out", torch.arange(members))
         self.register_buffer("penalty", torch.zeros(members + 1, 3))
         self.register_buffer("prior", None, persistent=False)
         self.register_buffer("property_scale", torch.tensor([0.0, 1.0]))  # mean and sd of the property
@@ -110,17 +107,16 @@ class Model(nn.Module):
         none = torch.full((len(self.targets),), -1)
         self.blocks = nn.ModuleList([SignedBlock(members, own, *sizes) for own in (torch.arange(count), none)])
         shape = 2 * config.width, config.hidden, config.iterations, config.dropout
-        self.basal = BasalGene(members, len(self.targets), count, *shape)
+        self.basal = BasalGene(members, len(self.targets), count, states, *shape)
         self.identity = IdentityToken(genes, identity)
 
     def forward(self, bags: Bags) -> Prediction:
         """The members' mean of the expected multiplicities, and what the identity token says."""
         m = self.inputs(bags.multiplicity[:, self.regulators.to(bags.multiplicity.device)], bags.basal)
-        standardised = None
-        if not self.genes_train:  # types alone are learned: the identity token reads genes after the blocks
-            standardised = self.residual_stream(bags, self.expected(m, self.states_of(bags, None)))
-        cell, logits, found = self.identity(bags.multiplicity, self.basal_of(bags), standardised)
-        y = self.expected(m, self.states_of(bags, logits)).mean(0)
+        y = self.expected(m, self.states_of(bags, m)).mean(0)
+        # Where types alone are learned, the identity token reads the genes after the blocks.
+        stream = None if self.genes_train else self.identity.standardised(bags.multiplicity) + y
+        cell, logits, found = self.identity(bags.multiplicity, self.basal_of(bags), stream)
         mean, sd = self.property_scale
         return Prediction(self.mean + self.sd * y, cell, logits, None if found is None else mean + sd * found)
 
@@ -176,22 +172,18 @@ class Model(nn.Module):
         """Whether block 2 reads what block 1 says of the regulators."""
         return self.config.layers > 1 and len(self.counting) <= AMONG
 
-    # The cells: what the identity token says of them.
+    def state_scores(self, m: Tensor) -> Tensor:
+        """Log probabilities of each state, from the regulators alone: [P, C, S]."""
+        return self.basal.states(m - (self.share @ self.blocks[0].centre).mean(0))
 
-    def residual_stream(self, bags: Bags, y: Tensor) -> Tensor:
-        """The genes after the blocks, in sds: [P, C, N]."""
-        return self.identity.standardised(bags.multiplicity) + y
+    def states_of(self, bags: Bags, m: Tensor) -> Tensor:
+        """[C, S]: the given states, else what the basal gene has read of them."""
+        return bags.states if bags.states is not None else self.state_scores(m).exp().mean(0)
+
+    # The cells: what the identity token says of them.
 
     def basal_of(self, bags: Bags) -> Tensor:
         return bags.multiplicity.new_ones(len(bags)) if bags.basal is None else bags.basal
-
-    def states_of(self, bags: Bags, logits: Tensor | None) -> Tensor:
-        """[C, S]: the given states, those of the predicted types, or the shares of the states among the cells."""
-        if bags.states is not None:
-            return bags.states
-        if logits is not None and len(self.state_of_type):
-            return logits.softmax(-1) @ self.state_of_type
-        return self.share.expand(len(bags), -1)
 
     @property
     def classes(self) -> int:

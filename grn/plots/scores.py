@@ -103,12 +103,12 @@ def precision_recall_curves(
 
 
 PANELS = {
-    "validation/loss": "Loss of cells that a member has not learned from",
-    "train/loss": "Training loss, of all members",
+    "validation/loss": "Error of unseen cells, genes",
+    "train/loss": "Training loss, all members",
     "train/masked_multiplicity_loss": "Loss of the genes",
     "train/penalty_loss": "Penalty of the slopes",
     "train/cell_type_loss": "Loss of cell types",
-    "train/genes_loss": "Loss of the genes, from the identity token",
+    "train/genes_loss": "Loss of genes, identity token",
     "train/property_loss": "Loss of the property",
 }
 

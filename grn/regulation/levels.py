@@ -20,7 +20,7 @@ from torch import Tensor
 from grn.regulation.cell_table import CellTable
 from grn.regulation.penalties import CELLS, RIDGE
 
-SLACK = 0.01  # of a target's variance within states, by which slopes of all cells may be worse there
+ENOUGH = 0.5  # of what slopes of differences within states explain there, slopes of all cells must explain
 GENES = 512  # targets that are enough to decide
 MOST = 4096  # regulators; with more, differences between states do not count
 
@@ -38,7 +38,8 @@ class Levels:
     @property
     def count(self) -> bool:
         """Whether differences between states count as regulation."""
-        return self.level_error < 1 and self.pooled_error <= self.within_error + SLACK
+        explained = 1 - self.pooled_error
+        return self.level_error < 1 and explained > max(ENOUGH * (1 - self.within_error), 0)
 
     def summary(self) -> str:
         verdict = "count as regulation" if self.count else "do not count: they may be composition"

@@ -123,7 +123,8 @@ def choose_penalties_of_blocks(table: CellTable, fold: np.ndarray, layered: bool
         rho, t, strength = USUAL
         return [Penalty(lam * strength, rho, t), among]
     tried: list[tuple[float, Penalty]] = []
-    rhos = RHOS if states > 1 else (0.0,)
+    # Where levels count as regulation, slopes of single states would take up their levels.
+    rhos = (0.0,) if states == 1 else RHOS[:1] if table.pooled else RHOS
     for rho in rhos:
         several = [Penalty(lam * strength, rho) for strength in (STRENGTHS if states > 1 else (1.0,))]
         best = several[int(errors(several, rho, every).argmin())].lam

@@ -17,7 +17,7 @@ from grn.config.schema import Config
 from grn.devices import own_device
 from grn.errors import ConfigError, DataError
 from grn.messages import Say
-from grn.model.identity_token import IdentityShape
+from grn.model.identity_token import MEMBERS, IdentityShape
 from grn.model.penalty import Penalty
 from grn.model.saved import TrainedModel
 from grn.model.transformer import Model
@@ -58,20 +58,18 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
     classes = trained_classes(config, cells)
     regulators = np.arange(len(cells.vocabulary)) if cells.regulators is None else cells.regulators
     refuse_too_many_scores(config, len(cells.vocabulary), len(regulators), len(states))
-    kinds = 2 if classes else 1
     fold = np.full(len(cells), -1)
     fold[split.train] = folds_of(cells, split.train, states, max(settings.members, FEWEST_FOLDS), seed)
-    held_out = np.unique(np.arange(settings.members) // kinds)
-    judging = np.flatnonzero((cells.labels >= 0) & np.isin(fold, held_out)) if classes else np.zeros(0, int)
+    # The members of the identity token are pairs; each pair is judged by one of the first folds.
+    judging = np.flatnonzero((cells.labels >= 0) & (fold >= 0) & (fold < MEMBERS // 2)) if classes else np.zeros(0, int)
     judging = np.sort(np.random.default_rng(seed).permutation(judging)[:MOST_HELD_OUT])
 
     torch.manual_seed(seed)
     identity = IdentityShape(
-        members=settings.members,
         classes=len(classes),
         summary=settings.width,
         hidden=max(settings.hidden // 2, 1),
-        embedding=min(settings.width, settings.members * settings.width),
+        embedding=settings.width,
         held_out=len(judging),
         property=bool(objectives.property.weight),
     )
@@ -80,7 +78,6 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         len(cells.vocabulary),
         regulators=torch.as_tensor(regulators),
         states=len(states),
-        types_are_states=states.origin == "labels" and bool(classes),
         identity=identity,
         genes_train=bool(objectives.masked_multiplicity.weight),
     )
@@ -96,10 +93,6 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         if levels.count:
             table = CellTable.of(cells, split.train, states.membership, pooled=True, device=device)
     set_units(model, table, own)
-    if len(model.state_of_type):
-        of_type = [states.membership[cells.labels == label].mean(0) for label in range(len(classes))]
-        model.state_of_type.copy_(torch.as_tensor(np.nan_to_num(np.stack(of_type), nan=1 / len(states))))
-
     if not model.genes_train:
         penalties = [Penalty(settings.penalty or 1.0)] * 2
     elif settings.penalty is not None:
@@ -167,8 +160,8 @@ def folds_of(cells: Cells, rows: np.ndarray, states: States, folds: int, seed: i
 
 def data_module(config: Config, cells: Cells, split: Split, fit: Fit) -> CellsDataModule:
     """Batches for Lightning."""
-    held_out = np.unique(fit.model.held_out.numpy())
-    judged = np.flatnonzero(np.isin(fit.fold, held_out))
+    judges = fit.model.held_out if fit.model.genes_train else fit.model.identity.held_out
+    judged = np.flatnonzero(np.isin(fit.fold, np.unique(judges.numpy())))
     return CellsDataModule(
         cells,
         split,

@@ -56,7 +56,7 @@ def judge(model: Model, bags: BagMaker, rows: np.ndarray) -> float:
     log_odds = identity.of_members(summaries_in(model, bags, rows)).cpu()
     assert bags.fold is not None, "training has folds"
     fold, labels = torch.from_numpy(bags.fold[rows]), torch.from_numpy(bags.cells.labels[rows])
-    held_out, members = model.held_out.cpu(), len(model.held_out)
+    held_out, members = identity.held_out.cpu(), identity.shape.members
     kind = torch.arange(members) % 2
     of_kinds = []
     for each in kind.unique():

@@ -38,8 +38,7 @@ def held_out_errors(model: Model, states: States, cells: Cells, split: Split) ->
         known = None if states.origin == "found" else torch.as_tensor(states.membership[part])
         bags = Bags(torch.as_tensor(true), torch.as_tensor(cells.basal[part]), known).to(device)
         m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
-        of_states = bags.states if known is not None else model.share.expand(len(part), -1)
-        y = model.expected(m, of_states).mean(0)
+        y = model.expected(m, model.states_of(bags, m)).mean(0)
         predicted = (model.mean + model.sd * y).cpu().numpy()
         total["error"] += float(np.square((predicted - true) / spread, dtype=np.float64).sum())
     train, test = cells.multiplicity[split.train], cells.multiplicity[split.test]

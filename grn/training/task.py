@@ -17,7 +17,7 @@ from grn.bags import Batch
 from grn.cells.loading.batches import STEPS, cell_states
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
-from grn.model.objectives import OF_GENES, Draw, held_out_error, masked_multiplicity, members_cells, of_cells
+from grn.model.objectives import OF_GENES, Draw, held_out_error, masked_multiplicity, of_cells, readers_cells
 from grn.model.schedule import warmup_cosine
 from grn.model.transformer import Model
 from grn.training.calibration import opened_at
@@ -58,7 +58,7 @@ class Task(L.LightningModule):
             found |= {"masked_multiplicity": error / members, "penalty": shrink / members}
             total.append(objectives.masked_multiplicity.weight * (error + shrink))
         if not model.genes_train or self.global_step % READ_EVERY == 0:
-            learned = members_cells(batch, model)
+            learned = readers_cells(batch, model)
             if self.global_step >= self.opened:
                 learned = torch.ones_like(learned)
             parts = of_cells(batch, model, learned, genes=model.genes_train)
@@ -138,7 +138,7 @@ class Task(L.LightningModule):
         if self.model.genes_train:
             loss = held_out_error(batch, self.model)
         else:
-            parts = of_cells(batch, self.model, 1 - members_cells(batch, self.model), genes=False)
+            parts = of_cells(batch, self.model, 1 - readers_cells(batch, self.model), genes=False)
             loss = next(iter(parts.values()))
         self.error.update(loss.sum.sum())
         self.judged.update(loss.count.sum())

@@ -47,8 +47,8 @@ class CellsDataModule(LightningDataModule):
         self.options["pin_memory"] = torch.cuda.is_available()
         thinning = None if multiplicity is None else Thinning.of(cells, np.arange(len(cells)), multiplicity)
         self.training = BagMaker(cells, states, fold, seed, True, thinning)
-        self.validation = BagMaker(cells, states, fold)
-        self.test = BagMaker(cells, states if states_are_known else None)
+        known = states if states_are_known else None
+        self.validation, self.test = BagMaker(cells, known, fold), BagMaker(cells, known)
 
     def steps_per_epoch(self, world: int = 1) -> int:
         """Optimiser steps of one pass, from the data alone: the schedule must not change when a run resumes."""
