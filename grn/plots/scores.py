@@ -103,7 +103,7 @@ def precision_recall_curves(
 
 
 PANELS = {
-    "validation/loss": "Error of unseen cells, genes",
+    "validation/loss": "Error on unseen cells",
     "train/loss": "Training loss, all members",
     "train/masked_multiplicity_loss": "Loss of the genes",
     "train/penalty_loss": "Penalty of the slopes",
