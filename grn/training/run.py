@@ -169,7 +169,7 @@ def train_in(
     if first and cells.truth is not None:
         write_text(folder / "truth.csv", cells.truth.to_csv(index=False))
 
-    states = states_of(cells, config.trainer.seed)
+    states = states_of(cells, config.trainer.seed, genes_train=bool(config.objectives.masked_multiplicity.weight))
     say(states.summary())
     with threads_for(THREADED):
         fit = prepare(config, cells, split, states, say)
