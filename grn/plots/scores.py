@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -126,7 +127,12 @@ def training_curves(metrics: pd.DataFrame) -> Figure:
     picture, axes = panels(len(names), 3, 3.6, 2.6)
     for name, panel in zip(names, axes, strict=True):
         known = metrics[["step", name]].dropna()
-        look = {"color": LINES[name.startswith("train")], "linewidth": 1.6, "marker": "o", "markersize": 3}
+        look: dict[str, Any] = {
+            "color": LINES[name.startswith("train")],
+            "linewidth": 1.6,
+            "marker": "o",
+            "markersize": 3,
+        }
         panel.plot(known["step"] + 1, known[name], **look)  # Lightning counts steps from 0
         plain(panel, PANELS[name])
         panel.set_xlabel("step")
