@@ -56,15 +56,6 @@ def test_each_member_is_what_it_would_be_alone(token, cells):
         assert (together[member] - together[member - 1]).abs().mean() > 0.1
 
 
-def test_standardised_cells_of_each_member_are_read_by_it(token, cells):
-    x, basal = cells
-    z = token.standardised(x)
-    of_each = torch.stack([z, 2 * z, z - 1])
-    found = token.summaries(x, of_each, basal)
-    for member in range(SHAPE.members):
-        torch.testing.assert_close(found[member], token.summaries(x, of_each[member], basal)[member])
-
-
 def test_members_count_by_their_importance(token, cells):
     cell, logits, found = token(*cells)
     summaries = token.summaries(cells[0], token.standardised(cells[0]), cells[1])
@@ -75,18 +66,14 @@ def test_members_count_by_their_importance(token, cells):
     torch.testing.assert_close(found, mean)
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_without_each_gene_is_the_forward_pass_with_that_gene_hidden(token, cells, own):
-    """Also where members read cells of their own."""
+def test_without_each_gene_is_the_forward_pass_with_that_gene_hidden(token, cells):
     x, basal = cells
     z = token.standardised(x[3])
-    z = torch.stack([z, 0.5 * z, z + 0.2]) if own else z
     found = token.without_each(x[3], z, basal[3])
     for gene in range(GENES):
         kept = torch.ones(GENES).double()
         kept[gene] = 0
-        hidden = z * kept
-        summaries = token.summaries(x[3:4] * kept, hidden[:, None] if own else hidden[None], basal[3:4])
+        summaries = token.summaries(x[3:4] * kept, z[None] * kept, basal[3:4])
         torch.testing.assert_close(found[gene], token.logits(summaries)[0])
 
 

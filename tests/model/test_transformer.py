@@ -63,7 +63,7 @@ def test_an_absent_regulator_is_still_predicted_from_the_others(make_model, make
 
 @pytest.mark.parametrize("given", [True, False])
 def test_the_identity_token_is_never_a_key(make_model, make_bags, given):
-    """What it says of a cell reaches genes through the states of the predicted types alone, where none are given."""
+    """What it says of a cell reaches no gene, whether the states of the cell are known or not."""
     model, bags = make_model(states=3), make_bags(states=3)
     bags = bags if given else replace(bags, states=None)
     before = model(bags)
@@ -71,21 +71,24 @@ def test_the_identity_token_is_never_a_key(make_model, make_bags, given):
         parameter.data.neg_()
     after = model(bags)
     assert (after.logits - before.logits).abs().max() > 0.1
-    assert torch.equal(after.multiplicity, before.multiplicity) == given
+    assert torch.equal(after.multiplicity, before.multiplicity)
 
 
-def test_states_are_the_given_ones_those_of_predicted_types_or_the_usual_ones(make_model, make_bags):
+def test_states_are_the_given_ones_or_those_that_the_regulators_tell(make_model, make_bags):
     model, bags = make_model(states=3), make_bags(states=3)
-    assert model.states_of(bags, None) is bags.states
-    unknown, logits = replace(bags, states=None), model(bags).logits
-    model.state_of_type.copy_(torch.tensor([[0.0, 1, 0], [1, 0, 0], [0, 0.5, 0.5]]))
-    expected = logits.softmax(-1) @ model.state_of_type
-    torch.testing.assert_close(model.states_of(unknown, logits), expected, **close)
-    model.share.copy_(torch.tensor([0.5, 0.3, 0.2]))
-    assert torch.equal(model.states_of(unknown, None), model.share.expand(5, -1))
-    same(model(unknown), model(replace(bags, states=expected)))
-    other = make_model(states=2, classes=3)  # states that are no types
-    assert len(other.state_of_type) == 0 and torch.equal(other.states_of(unknown, logits)[0], other.share)
+    m = regulators_of(bags, model)
+    assert model.states_of(bags, m) is bags.states
+    unknown, basal = replace(bags, states=None), model.basal
+    found = model.states_of(unknown, m)
+    expected = torch.zeros(5, 3).double()
+    for member in range(4):
+        centre = (model.share @ model.blocks[0].centre).mean(0)
+        expected += ((m - centre) @ basal.state[member] + basal.state_bias[member]).softmax(-1) / 4
+    torch.testing.assert_close(found, expected, **close)
+    same(model(unknown), model(replace(bags, states=found)))
+    assert (model(unknown).multiplicity - model(bags).multiplicity).abs().max() > 0.01
+    alone = make_model()
+    assert torch.equal(alone.states_of(replace(make_bags(), states=None), m), torch.ones(5, 1).double())
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -131,7 +134,7 @@ def test_genes_that_are_asked_for_one_after_the_other_are_those_of_one_pass(make
 def test_without_genes_to_learn_the_identity_token_reads_them_after_the_blocks(make_model, make_bags):
     model, bags = make_model(genes_train=False), make_bags()
     y = model.expected(regulators_of(bags, model), bags.states)
-    z = model.identity.standardised(bags.multiplicity) + y
+    z = model.identity.standardised(bags.multiplicity) + y.mean(0)
     found = model(bags)
     torch.testing.assert_close(found.logits, model.identity(bags.multiplicity, bags.basal, z)[1], **close)
     assert (found.logits - make_model()(bags).logits).abs().max() > 1e-3
