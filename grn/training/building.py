@@ -31,6 +31,7 @@ from grn.regulation.states import States
 from grn.training.machine import processes
 
 FEWEST_FOLDS = 5
+FREER = 2.5  # times rho: members with more freedom know better which edges a state has, the others rank them better
 MOST_SCORES = 2**31  # of all members and states together; training holds about five tables of this size
 MOST_JUDGED = 4000  # cells that validate: enough to know the error to a hundredth
 MOST_HELD_OUT = 10_000  # cells that the thresholds of predictions are computed from
@@ -136,9 +137,11 @@ def set_units(model: Model, table: CellTable, fold: np.ndarray) -> None:
 
 
 def set_penalties(model: Model, penalties: list[Penalty], fold: np.ndarray) -> None:
-    """Members take the penalties of block 2 in turn; per cell that a member learns from."""
+    """Members take the penalties of block 2 in turn, those of every second one with more freedom for the states; per
+    cell that a member learns from."""
     of_members = [penalties[member % (len(penalties) - 1)] for member in range(model.config.members)]
     found = torch.stack([each.as_tensor() for each in (*of_members, penalties[-1])])
+    found[1:-1:2, 1] *= FREER
     learned = [(fold != held_out).sum() for held_out in model.held_out.tolist()]
     found[:, 0] /= torch.tensor([*learned, np.mean(learned)]).clamp(min=1)
     model.penalty.copy_(found)
