@@ -3,8 +3,8 @@
 The token's query is the same for every cell, so that the score of a gene in a head is one number: static spherical
 attention (basal_gene.py). Half of the heads read multiplicities, which tell what a cell has, the others standardised
 ones, which tell how it differs from the other cells; labels differ in which of the two they follow. A linear map of low
-rank is the first value of the summary, beside the heads. A feed-forward map and RMSNorm follow. Nothing reads the token:
-it is never a key.
+rank is the first value of the summary, beside the heads. A feed-forward map and RMSNorm follow. Nothing reads the
+token: it is never a key.
 
 Members come in pairs. The genes shape the summaries of every second one, the labels those of the others; which of the
 two is right differs from data set to data set, so held-out labels decide how much each half counts.
@@ -31,9 +31,9 @@ HEADS, VALUE, RANK = 2, 16, 32  # of each kind, width of a value, rank of the li
 
 @dataclass(frozen=True)
 class IdentityShape:
-    """members: in pairs, where there are cell types.   classes: cell types, 0 without.   summary: width of a member's.   hidden: of the feed-forward map.
-    embedding: width of X_grn.   held_out: number of held-out cells that are kept (see `threshold`).   property: whether
-    one is predicted."""
+    """members: in pairs, where there are cell types.   classes: cell types, 0 without.   summary: width of a member's.
+    hidden: of the feed-forward map.   embedding: width of X_grn.   held_out: number of held-out cells that are kept
+    (see `threshold`).   property: whether one is predicted."""
 
     members: int = MEMBERS
     classes: int = 0

@@ -84,7 +84,7 @@ def masked_multiplicity(batch: Batch, model: Model, draw: Draw) -> tuple[Loss, T
     assert states is not None, "training knows the states of its cells"
     first, second = model.blocks
     m = model.inputs(bags.multiplicity[:, model.is_regulator], bags.basal)
-    inferred = -(states * model.state_scores(m)).sum(-1)  # [P, C]: cells of which the state is not known will ask for it
+    inferred = -(states * model.state_scores(m)).sum(-1)  # [P, C]: new cells, of which no state is known, ask for it
     true = model.standardised(bags.multiplicity)
     scores, of_targets = first.scores(draw.regulators), second.scores(draw.targets)
     y = first(m, states, draw.regulators, scores)
@@ -132,7 +132,7 @@ def of_cells(batch: Batch, model: Model, learned: Tensor, *, genes: bool) -> dic
 
 
 def summaries_of(batch: Batch, model: Model) -> Tensor:
-    """What the identity token reads of the cells of a batch, [P, C, S]: with hidden genes, and some with fewer counts."""
+    """What the identity token reads of the cells of a batch, [P, C, S]: genes are hidden, some cells lack counts."""
     bags = batch.bags if batch.seen is None else batch.seen
     z, multiplicity = model.identity.standardised(bags.multiplicity), bags.multiplicity
     if not model.genes_train:

@@ -2,7 +2,8 @@
 
     s_ij(z) = m_j (q_i + d_iz) . k_j       z: the state of the cell (its type, for example); 0 on the gene itself
     n_i^2   = b_i^2 + sum_j s_ij^2         b_i: the score of the basal gene, which bounds the norm from below
-    y_i     = level_iz + sum over heads g_i sum_j (w_ij - w_ij at the state's mean multiplicities) a_j,  w_ij = s_ij / n_i
+    w_ij    = s_ij / n_i
+    y_i     = level_iz + sum over heads g_i sum_j (w_ij - w_ij at the state's mean multiplicities) a_j
 
 Training does not identify the sign of an attention weight: k and v, or q and o, may change theirs together. Here the
 value of a regulator is a positive amount a_j and a gene's read-out a positive gain g_i, so that neither may, and the

@@ -14,12 +14,15 @@ Tokens are the genes, the basal gene b (the last key; its multiplicity is the ce
 An ensemble of members is the first axis of every parameter (the identity token has members of its own): they see the
 same cells, each without those of its own fold, and the mean of their predictions is the model's.
 
-Letters: P members, C cells, N genes, n genes that are asked for, R regulators, S states, K cell types, D width of X_grn.
+Letters: P members, C cells, N genes, n genes that are asked for, R regulators, S states, K cell types, D width of
+X_grn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +49,15 @@ class Prediction:
     cell: Tensor
     logits: Tensor | None
     property: Tensor | None
+
+
+class Blocks(nn.ModuleList):
+    """The signed blocks: a ModuleList, with types for what it holds."""
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, number: int) -> SignedBlock: ...  # type: ignore[override]
+        def __iter__(self) -> Iterator[SignedBlock]: ...
 
 
 class Model(nn.Module):
@@ -105,7 +117,7 @@ class Model(nn.Module):
 
         sizes = count, config.query_heads, config.key_heads, config.width, states
         none = torch.full((len(self.targets),), -1)
-        self.blocks = nn.ModuleList([SignedBlock(members, own, *sizes) for own in (torch.arange(count), none)])
+        self.blocks = Blocks([SignedBlock(members, own, *sizes) for own in (torch.arange(count), none)])
         shape = 2 * config.width, config.hidden, config.iterations, config.dropout
         self.basal = BasalGene(members, len(self.targets), count, states, *shape)
         self.identity = IdentityToken(genes, identity)

@@ -21,9 +21,9 @@ from grn.model.saved import TrainedModel
 from grn.networks.cells_of_run import cells_of_run, states_of_run
 from grn.networks.evidence.false_discovery import SIGNIFICANT, edge_evidence, with_evidence
 from grn.networks.evidence.false_discovery import summary as evidence_summary
+from grn.networks.one_layer import LayerChoice, read_layer
 from grn.networks.prior import Prior, prior_of
 from grn.networks.prior import summary as prior_summary
-from grn.networks.one_layer import LayerChoice, read_layer
 from grn.networks.read import read_network
 from grn.networks.run_files import edge_table, edges_by_type, network_anndata, refuse_unknown_type, write_network
 from grn.networks.weights import Network

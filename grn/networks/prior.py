@@ -49,14 +49,16 @@ class Prior:
             return network
         none = self.factor == 0
 
-        def kept(values: np.ndarray | None, otherwise: float) -> np.ndarray | None:
-            return None if values is None else np.where(none, otherwise, values).astype(values.dtype)
+        def kept(values: np.ndarray, otherwise: float) -> np.ndarray:
+            return np.where(none, otherwise, values).astype(values.dtype)
 
         return replace(
             network,
-            **{name: kept(getattr(network, name), 0) for name in ("weight", "sd", "total")},
-            confidence=kept(network.confidence, 0.5),
-            q=kept(network.q, 1),
+            weight=kept(network.weight, 0),
+            sd=kept(network.sd, 0),
+            total=kept(network.total, 0),
+            confidence=None if network.confidence is None else kept(network.confidence, 0.5),
+            q=None if network.q is None else kept(network.q, 1),
             of_states={name: self.applied(of) for name, of in network.of_states.items()},
         )
 

@@ -1,9 +1,9 @@
 """The network of a trained model: what raising a regulator does to the expected multiplicity of each gene.
 
-The weight of an edge is the mean over cells and members of the derivative of a signed block's prediction, the change of
-its norm in it: of block 1 where the target is a regulator, of block 2 elsewhere. What genes read of the basal gene stays
-as it is; it is part of the total effect, as is what goes through other regulators. So the sign of a weight is that of
-the trained model's own response, in every edge.
+The weight of an edge is the mean over cells and members of the derivative of a signed block's prediction, the change
+of its norm in it: of block 1 where the target is a regulator, of block 2 elsewhere. What genes read of the basal gene
+stays as it is; it is part of the total effect, as is what goes through other regulators. So the sign of a weight is
+that of the trained model's own response, in every edge.
 
 Letters: P members, C cells, N genes, n targets at a time, R regulators, S states.
 """
@@ -150,9 +150,11 @@ def _network(model: Model, slopes: Slopes, units: Tensor, between: np.ndarray, c
     others = slopes.others
     indirect = others.abs() / (others.abs() + own.abs()).clamp(min=1e-30)
     total = (own + others) * units
-    tables = mean * factor, spread * factor, total * row_factors(total), indirect
-    found = (without_self(each.float().cpu().numpy(), regulators) for each in tables)
-    return Network(*found, between, cells)
+    weight, sd, total, indirect = (
+        without_self(each.float().cpu().numpy(), regulators)
+        for each in (mean * factor, spread * factor, total * row_factors(total), indirect)
+    )
+    return Network(weight, sd, total, indirect, between, cells)
 
 
 def cells_with_both(cells: Cells, regulators: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
@@ -173,8 +175,8 @@ def level_correlation(levels: np.ndarray, regulators: np.ndarray, cells: np.ndar
 @torch.no_grad()
 def read_cell(model: Model, cells: Cells, states: States, cell: int) -> np.ndarray:
     """The weights in one cell, float32 [N, R]: the derivatives at its own multiplicities, for a usual sd of each
-    regulator within states; 0 for a regulator that the cell lacks. A cell that belongs to several states in part has the
-    mean of their effects. Knock-offs, which know many cells, say nothing here. cell: its position."""
+    regulator within states; 0 for a regulator that the cell lacks. A cell that belongs to several states in part has
+    the mean of their effects. Knock-offs, which know many cells, say nothing here. cell: its position."""
     model = model.eval()
     device, regulators = model.mean.device, model.regulators.numpy()
     measured = torch.as_tensor(cells.multiplicity[[cell]][:, regulators].toarray(), device=device)

@@ -9,7 +9,6 @@ Letters: C cells, N genes, R regulators, S states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,15 +23,14 @@ from grn.model.transformer import DEPTH, LIMIT
 from grn.regulation.ridge import Columns
 
 LEAST_SD = 1e-3
-SORTED, SORTED_ON_GPU = 2**17, 2**26  # values whose ranks are computed at the same time; a GPU needs many
 
 
 @dataclass(frozen=True)
 class CellTable:
-    """multiplicity: CSR float32 [C, N].   basal [C].   states [C, S]: see States.membership.   regulators [R]: positions
-    among the genes.   noise [C, R]: variance of the regulators by counting, CSR; None where cells have no counts.
-    groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.   device: of the
-    tensors.   pooled: whether differences between states count."""
+    """multiplicity: CSR float32 [C, N].   basal [C].   states [C, S]: see States.membership.   regulators [R]:
+    positions among the genes.   noise [C, R]: variance of the regulators by counting, CSR; None where cells have no
+    counts.   groups [C]: each cell's donor or batch, whose cells are held out together; None: each by itself.   device:
+    of the tensors.   pooled: whether differences between states count."""
 
     multiplicity: sp.csr_matrix
     basal: np.ndarray
@@ -115,28 +113,23 @@ class CellTable:
     def membership(self) -> Tensor:
         return torch.as_tensor(self.states, dtype=torch.float32, device=self.device)
 
-    def targets(self, genes: np.ndarray | slice, ranks: bool = False) -> Tensor:
-        """Standardised multiplicities, or ranks among all cells, of some genes: [C, n]."""
-        table = self.ranks if ranks else self.multiplicity
-        mean, sd = (each[genes].to(self.device) for each in (self.ranks_scale if ranks else (self.mean, self.sd)))
-        values = torch.as_tensor(table[:, genes].toarray(), device=self.device)
+    @cached_property
+    def by_gene(self) -> sp.csc_matrix:
+        return self.multiplicity.tocsc()
+
+    def targets(self, genes: np.ndarray | slice) -> Tensor:
+        """Standardised multiplicities of some genes: [C, n]."""
+        mean, sd = (each[genes].to(self.device) for each in (self.mean, self.sd))
+        values = torch.as_tensor(self.by_gene[:, genes].toarray(), device=self.device)
         return values.sub_(mean).div_(sd).clamp_(max=LIMIT)
 
-    def columns(self, like: Tensor, ranks: bool = False) -> Columns:
+    def columns(self, like: Tensor) -> Columns:
         """All genes, some columns at a time, in the dtype of `like`."""
 
         def read(some: Tensor | slice) -> Tensor:
-            return self.targets(some if isinstance(some, slice) else some.cpu().numpy(), ranks).to(like)
+            return self.targets(some if isinstance(some, slice) else some.cpu().numpy()).to(like)
 
         return Columns(self.multiplicity.shape, read)
-
-    @cached_property
-    def ranks(self) -> sp.csc_matrix:
-        return cell_ranks(self.multiplicity, self.device).tocsc()
-
-    @cached_property
-    def ranks_scale(self) -> tuple[Tensor, Tensor]:
-        return mean_and_sd(self.ranks.tocsr())
 
     def means(self, rows: np.ndarray | None = None) -> tuple[Tensor, Tensor]:
         """What states keep for themselves, from some of the cells (None: all): the mean of m, [S, R + 1], and of the
@@ -145,8 +138,8 @@ class CellTable:
         states = self.states[some]
         if self.pooled:
             states = np.ones_like(states)
-        level = self._state_means(self.multiplicity[some], states)
-        level = (torch.as_tensor(level, dtype=torch.float32) - self.mean) / self.sd
+        means = self._state_means(self.multiplicity[some], states)
+        level = (torch.as_tensor(means, dtype=torch.float32) - self.mean) / self.sd
         share = torch.as_tensor(states, dtype=torch.float32, device=self.device)
         chosen = self.inputs if rows is None else self.inputs[torch.as_tensor(rows, device=self.device)]
         centre = share.T @ chosen / share.sum(0)[:, None].clamp(min=1e-9)
@@ -164,42 +157,3 @@ class CellTable:
             return None
         mean = torch.as_tensor(np.asarray(self.noise.mean(0)).ravel()).float()
         return (mean / self.sd[torch.as_tensor(self.regulators)].square()).to(self.device)
-
-
-def blocks_of(count: int, size: int) -> Iterator[slice]:
-    """Slices of at most `size` that cover range(count)."""
-    return (slice(first, min(first + size, count)) for first in range(0, count, size))
-
-
-def cell_ranks(multiplicity: sp.csr_matrix, device: torch.device | str = "cpu") -> sp.csr_matrix:
-    """The rank of each cell among all cells, by each gene, as a share of the cells: CSR float32 [C, N].
-
-    Equal multiplicities share their mean rank. The rank of multiplicity 0 is subtracted, so that zeros stay zeros.
-    """
-    together = SORTED_ON_GPU if torch.device(device).type == "cuda" else SORTED
-    columns = multiplicity.tocsc(copy=True)
-    columns.eliminate_zeros()
-    cells, starts = columns.shape[0], columns.indptr.astype(np.int64)
-    first = 0
-    while first < columns.shape[1]:
-        last = max(first + 1, int(np.searchsorted(starts, starts[first] + together, side="right")) - 1)
-        sizes = torch.as_tensor(np.diff(starts[first : last + 1]), device=device)
-        own = slice(starts[first], starts[last])
-        # All values are positive, so that the zeros come first.
-        ranks = ranks_in_rows(torch.as_tensor(columns.data[own], device=device), sizes)
-        zeros = (cells - sizes).repeat_interleave(sizes)
-        columns.data[own] = ((zeros + ranks - (zeros + 1) / 2) / cells).cpu().numpy()
-        first = last
-    return sp.csr_matrix(columns, dtype=np.float32)
-
-
-def ranks_in_rows(values: Tensor, sizes: Tensor) -> Tensor:
-    """Rank in its row, from 1, of each value, float64 [T]. values: positive, float32 [T], by row.   sizes: of rows."""
-    row = torch.arange(len(sizes), device=values.device).repeat_interleave(sizes)
-    # The bits of positive floats are ordered as the floats are.
-    order = (row << 32 | values.view(torch.int32)).sort()
-    _, group, counts = order.values.unique_consecutive(return_inverse=True, return_counts=True)
-    mean_place = counts.cumsum(0) - (counts - 1) / 2  # of each group in the order, from 1
-    before = (sizes.cumsum(0) - sizes)[row]  # values of earlier rows
-    ranks = torch.empty(len(values), dtype=torch.float64, device=values.device)
-    return ranks.scatter_(0, order.indices, mean_place[group].double()) - before

@@ -36,7 +36,7 @@ BASAL_POWERS = 3  # of the basal gene's multiplicity that a regulator's mean may
 @dataclass(frozen=True)
 class KnockoffFit:
     """slopes [K, N, R] in each state and null_slopes [K, N, R] of the knock-offs: for one unit of the regulator, in sds
-    of the target, the mean of a fit to multiplicities and one to ranks.   share [K]: of the cells in each state.
+    of the target.   share [K]: of the cells in each state.
     sds [K, R]: of the regulators in each state, in units.   usual [R]: over all states."""
 
     slopes: Tensor
@@ -52,12 +52,8 @@ def fit_with_knockoffs(
     seed: int,
     make: Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], np.ndarray] | None = None,
 ) -> KnockoffFit:
-    """Linear fits with every regulator and its knock-off side by side, of multiplicities and of ranks.
-
-    make: in place of `knockoffs`.
-    """
+    """A linear fit with every regulator and its knock-off side by side. make: in place of `knockoffs`."""
     real = table.multiplicity[:, table.regulators].toarray()
-    # All fits read the same knock-offs: averaged over different ones, these would be weaker than false edges are.
     false = (make or knockoffs)(real, table.basal, table.states.argmax(1), own_generator(seed))
     rows = sampled(table, seed)
     x, depth, states = centred(table, rows)
@@ -69,13 +65,10 @@ def fit_with_knockoffs(
     count = x.shape[1]
     total = x.new_zeros(states.shape[1], table.multiplicity.shape[1], both.shape[1])
     reads_depth = depth if bool(depth.std() > 0) else None
-    ratios = None
-    for ranks in (False, True):
-        y = columns_of(table, rows, x, ranks)
-        penalties = held_out_penalties(table, x, y, states, rows, seed, ratios)
-        ratios = (penalties.ratio,)
-        for some, fit in fits_of_blocks(both, y, states, reads_depth, own, penalties, copies=2):
-            total[:, some] += (fit.slopes + fit.deviations)[..., :-1] / 2
+    y = columns_of(table, rows, x)
+    penalties = held_out_penalties(table, x, y, states, rows, seed)
+    for some, fit in fits_of_blocks(both, y, states, reads_depth, own, penalties, copies=2):
+        total[:, some] = (fit.slopes + fit.deviations)[..., :-1]
     share = states.sum(0) / states.sum()
     squares = (states / states.sum(0).clamp(min=1e-9)).mT @ x.square()
     return KnockoffFit(total[..., :count], total[..., count:], share, squares.sqrt(), (share @ squares).sqrt())

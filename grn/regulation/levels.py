@@ -3,8 +3,8 @@
 Cells of different states (types, for example) have different levels of their genes. Where these differences come from
 regulators, slopes that were fitted to other states predict the levels of a state that the fit has not seen, and slopes
 of all cells together predict differences between cells of one state as well as slopes of such differences alone. Where
-they come from what the states are made of, as in blood, the slopes of all cells are wrong within a state. Both are asked,
-because either may pass by chance where there are few states or little within them.
+they come from what the states are made of, as in blood, the slopes of all cells are wrong within a state. Both are
+asked, because either may pass by chance where there are few states or little within them.
 
 Letters: C cells, N genes, R regulators, S states.
 """
@@ -65,13 +65,13 @@ def levels_of(table: CellTable, fold: np.ndarray) -> Levels | None:
     x, y = x - x.mean(0), y - y.mean(0)
     share = table.membership.double()
     training = torch.as_tensor(fold != 0, device=x.device)
-    within = [_without_levels(each, share, training) for each in (x, y)]
-    of_within = _best_slopes(*within, training)[0]
+    x_within, y_within = (_without_levels(each, share, training) for each in (x, y))
+    of_within = _best_slopes(x_within, y_within, training)[0]
     of_all, penalty = _best_slopes(x, y, training)
-    judged = [each[~training] for each in within]
+    x_judged, y_judged = x_within[~training], y_within[~training]
 
     def error(slopes: Tensor) -> float:
-        return float((judged[1] - judged[0] @ slopes).square().sum() / judged[1].square().sum().clamp(min=1e-9))
+        return float((y_judged - x_judged @ slopes).square().sum() / y_judged.square().sum().clamp(min=1e-9))
 
     return Levels(_level_error(x, y, share, penalty), error(of_all), error(of_within))
 

@@ -7,8 +7,6 @@ Letters: C cells, R regulators, S states.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -21,18 +19,10 @@ GRID = [10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0]  # of penalties, to begin with
 DENSE = 2**28  # numbers that a regression may read of its targets
 
 
-def held_out_penalties(
-    table: CellTable,
-    x: Tensor,
-    y: Columns,
-    states: Tensor,
-    rows: Tensor,
-    seed: int,
-    ratios: Sequence[float] | None = None,
-) -> Penalties:
+def held_out_penalties(table: CellTable, x: Tensor, y: Columns, states: Tensor, rows: Tensor, seed: int) -> Penalties:
     """`choose_penalties` (linear.py) for the cells `rows` of a table."""
     own = torch.as_tensor(table.regulators, device=x.device)
-    return choose_penalties(x, y, states, own, folds_of(table, rows, seed).to(x.device), list(GRID), ratios)
+    return choose_penalties(x, y, states, own, folds_of(table, rows, seed).to(x.device), list(GRID))
 
 
 def folds_of(table: CellTable, rows: Tensor, seed: int) -> Tensor:
@@ -62,7 +52,7 @@ def sampled(table: CellTable, seed: int) -> Tensor:
     return rows.to(table.device)
 
 
-def columns_of(table: CellTable, rows: Tensor, like: Tensor, ranks: bool = False) -> Columns:
-    """The genes of the cells `rows`, or their ranks among all cells, in the dtype of `like`."""
-    whole = table.columns(like, ranks)
+def columns_of(table: CellTable, rows: Tensor, like: Tensor) -> Columns:
+    """The genes of the cells `rows`, in the dtype of `like`."""
+    whole = table.columns(like)
     return Columns((len(rows), whole.shape[1]), lambda some: whole.read(some)[rows])

@@ -26,7 +26,7 @@ LEAST_GENES = 50  # with fewer genes, each one decides about the states, so that
 @dataclass(frozen=True)
 class States:
     """membership: float32 [C, K], how much each cell belongs to each state; rows sum to 1.   names [K].
-    origin: labels | found | numeric | one | together.   alone: cell types that have one cell each, and so are no states."""
+    origin: labels | found | numeric | one | together.   alone: cell types of one cell each, which are no states."""
 
     membership: np.ndarray
     names: tuple[str, ...]

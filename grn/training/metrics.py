@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor, nn
 from torch.nn import functional as F

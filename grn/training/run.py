@@ -252,8 +252,10 @@ def fit_model(
     terminal: bool,
     watch: Sequence[L.Callback],
 ) -> tuple[L.Trainer, Checkpoints]:
-    """Trains the model in place, from `start` until its last step or until its patience is over. In the first process,
-    blocks and context then have the weights that predicted held-out genes best, and the identity token its last ones."""
+    """Trains the model in place, from `start` until its last step or until its patience is over.
+
+    In the first process, blocks and context then have the weights that predicted held-out genes best, and the identity
+    token its last ones."""
     settings, model = config.trainer, fit.model
     per_epoch = data.steps_per_epoch(processes(settings))
     total = min(settings.max_steps, (settings.max_epochs or settings.max_steps) * per_epoch)

@@ -18,7 +18,6 @@ from grn.cells.loading.batches import STEPS, cell_states
 from grn.config.schema import ObjectivesConfig, TrainerConfig
 from grn.errors import TrainingDiverged
 from grn.model.objectives import OF_GENES, Draw, held_out_error, masked_multiplicity, of_cells, readers_cells
-from grn.model.schedule import warmup_cosine
 from grn.model.transformer import Model
 from grn.training.calibration import opened_at
 from grn.training.finite import FiniteCheck, Step
@@ -45,10 +44,12 @@ class Task(L.LightningModule):
         # NaN stays NaN and stops the run.
         self.error, self.judged = SumMetric(nan_strategy=math.nan), SumMetric(nan_strategy=math.nan)
         self.finite_check = FiniteCheck()
+        self.latest: dict[str, Tensor | float] = {}  # losses by name; those of the identity token are not of every step
 
     def losses(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a step, which members share out evenly, and its parts by name, of an average member."""
-        model, objectives, found = self.model, self.objectives, {}
+        model, objectives = self.model, self.objectives
+        found: dict[str, Tensor] = {}
         total: list[Tensor] = []
         members = model.config.members
         if model.genes_train:
@@ -96,12 +97,17 @@ class Task(L.LightningModule):
             self.refuse(Step(self.global_step, batch.cells, torch.tensor([False, True])))
         loss, parts = self.losses(batch)
         self.batch, self.loss = batch, loss.detach()
-        logged = {"train/loss": loss} | {f"train/{name}_loss": mean for name, mean in parts.items()}
+        self.latest |= {name: mean.detach() for name, mean in parts.items()}
+        logged = {"train/loss": self.loss} | {f"train/{name}_loss": mean for name, mean in self.latest.items()}
         # Averaged over processes these are the means of the whole batch.
-        self.log_dict(
-            {name: value.detach() for name, value in logged.items()}, batch_size=len(batch.cells), sync_dist=True
-        )
+        self.log_dict(logged, batch_size=len(batch.cells), sync_dist=True)
         return loss
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["latest"] = {name: float(mean) for name, mean in self.latest.items()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.latest = dict(checkpoint["latest"])
 
     def mean_over_processes(self, count: Tensor) -> Tensor:
         return self.trainer.strategy.reduce(count, reduce_op="mean") if self.trainer.world_size > 1 else count
@@ -166,6 +172,13 @@ class Task(L.LightningModule):
             optimizer, lambda step: warmup_cosine(step, self.total_steps, warmup)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def warmup_cosine(step: int, steps: int, warmup: int) -> float:
+    """What the learning rate is multiplied by in a step, 0 to 1: a linear warm-up of `warmup` steps, then a cosine that
+    ends at 0 after `steps` steps."""
+    after = min(max(0, step - warmup) / max(1, steps - warmup), 1.0)
+    return min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * after))
 
 
 def as_fused_here(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ Letters: C cells, B cells of a batch, N genes of the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch.utils.data import Dataset
 
 from grn.bags import Bags, Batch
 from grn.cells.cells import Cells
-from grn.cells.loading.order import Request, once_in_order
+from grn.cells.loading.order import Request
 from grn.cells.loading.thinning import Thinning, shares
 
 # splitmix64 (Steele, Lea and Flood 2014): the golden-ratio step and the two mixing multipliers.
@@ -104,9 +103,3 @@ class BagMaker(Dataset[Batch]):
         generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
         kept = shares(len(rows), LEAST_COUNTS, DEEP, generator)
         return self.thinning.thinned(multiplicity, basal, torch.from_numpy(np.asarray(rows)), kept, generator)
-
-
-def plain_batches(cells: Cells, rows: np.ndarray, batch_size: int) -> Iterator[Batch]:
-    """Batches with nothing hidden, every row once and in order: for prediction and read-outs."""
-    maker = BagMaker(cells)
-    return (maker[request] for request in once_in_order(rows, batch_size))

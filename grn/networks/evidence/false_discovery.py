@@ -88,7 +88,7 @@ def summary(network: Network) -> list[str]:
     """What the knock-offs found, in a few sentences."""
     assert network.q is not None, "the caller has asked"
     found = int((network.q <= SIGNIFICANT).sum())
-    lines = [f"{found} edges at a false discovery rate of {SIGNIFICANT} (of associations within states, not of causes)."]
+    lines = [f"{found} edges at a false discovery rate of {SIGNIFICANT}, of associations within states, not of causes."]
     of_states = {name: int((of.q <= SIGNIFICANT).sum()) for name, of in network.of_states.items() if of.q is not None}
     if of_states:
         each = ", ".join(f"{name} {count}" for name, count in list(of_states.items())[:12])
