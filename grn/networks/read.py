@@ -150,11 +150,18 @@ def _network(model: Model, slopes: Slopes, units: Tensor, between: np.ndarray, c
     others = slopes.others
     indirect = others.abs() / (others.abs() + own.abs()).clamp(min=1e-30)
     total = (own + others) * units
-    weight, sd, total, indirect = (
-        without_self(each.float().cpu().numpy(), regulators)
-        for each in (mean * factor, spread * factor, total * row_factors(total), indirect)
+
+    def table(values: Tensor) -> np.ndarray:
+        return without_self(values.float().cpu().numpy(), regulators)
+
+    return Network(
+        weight=table(mean * factor),
+        sd=table(spread * factor),
+        total=table(total * row_factors(total)),
+        indirect=table(indirect),
+        between=between,
+        cells=cells,
     )
-    return Network(weight, sd, total, indirect, between, cells)
 
 
 def cells_with_both(cells: Cells, regulators: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:

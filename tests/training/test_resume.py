@@ -88,7 +88,8 @@ def whole(make_config, tmp_path_factory):
 
 # Both ways around an epoch's end, a validation and the last step; others in one.
 CUTS = [("training_step", step, how) for step in (3, 7, 8, STEPS) for how in (asked_to_stop, power_fails)]
-CUTS += [("training_step", step, asked_to_stop) for step in (1, 11)]
+# Members are judged, and opened, before step 8.
+CUTS += [("training_step", step, asked_to_stop) for step in (1, 9, 11)]
 CUTS += [("training_step", step, power_fails) for step in (4, 14)]
 CUTS += [("on_validation_epoch_end", call, asked_to_stop) for call in (1, 5)]
 CUTS += [("on_validation_epoch_end", call, power_fails) for call in (2, 5)]
@@ -131,10 +132,10 @@ def test_a_run_interrupted_after_its_training_is_not_trained_further(make_config
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("cut_off", ["describe", "mean_and_sd", "build_model"])
+@pytest.mark.parametrize("cut_off", ["describe", "prepare", "fit_model"])
 def test_a_run_interrupted_before_its_first_checkpoint_begins_again(whole, make_config, tmp_path, monkeypatch, cut_off):
     with monkeypatch.context() as patch:
-        patch.setattr(grn.training.run, cut_off, lambda *_: power_fails())
+        patch.setattr(grn.training.run, cut_off, lambda *_, **__: power_fails())
         with pytest.raises(Cut):
             train(configured(make_config), tmp_path / "run", say=silent)
     assert find_start(tmp_path / "run").step == 0
