@@ -296,6 +296,9 @@ def fit_model(
     for callback in callbacks:  # Lightning gave each a method of the task, which would live as long as they do
         for method in ("log", "log_dict"):
             vars(callback).pop(method, None)
+    if start.checkpoint is not None and trainer.global_step == start.step:
+        # Nothing was left to train. Lightning puts the average in the place of the weights where training ends.
+        model.load_state_dict(best_weights(start.checkpoint))
     if process_rank() == 0:
         best = best_weights(checkpoints.folder / "best.ckpt")
         if model.genes_train:  # held-out genes have chosen the step, which says nothing of what reads the cells

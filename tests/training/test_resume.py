@@ -86,13 +86,10 @@ def whole(make_config, tmp_path_factory):
     return folder
 
 
-# Both ways around an epoch's end, a validation and the last step; others in one.
-CUTS = [("training_step", step, how) for step in (3, 7, 8, STEPS) for how in (asked_to_stop, power_fails)]
-# Members are judged, and opened, before step 8.
-CUTS += [("training_step", step, asked_to_stop) for step in (1, 9, 11)]
-CUTS += [("training_step", step, power_fails) for step in (4, 14)]
-CUTS += [("on_validation_epoch_end", call, asked_to_stop) for call in (1, 5)]
-CUTS += [("on_validation_epoch_end", call, power_fails) for call in (2, 5)]
+# Both ways around an epoch's end, before which members are judged, and the last step; others in one.
+CUTS = [("training_step", step, how) for step in (8, 9, STEPS) for how in (asked_to_stop, power_fails)]
+CUTS += [("training_step", 1, asked_to_stop), ("training_step", 14, power_fails)]
+CUTS += [("on_validation_epoch_end", 1, asked_to_stop), ("on_validation_epoch_end", 5, power_fails)]
 
 
 @pytest.mark.parametrize("cutting", CUTS)
