@@ -1,4 +1,4 @@
-"""The fitted cells in the model's units: ranks, inputs, targets, and the means that states keep for themselves."""
+"""The fitted cells in the model's units: inputs, targets, and the means that states keep for themselves."""
 
 from dataclasses import replace
 
@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import rankdata
 
 from grn.cells.load import load_cells
 from grn.cells.preprocessing.multiplicity import Counting
 from grn.model.transformer import DEPTH
 from grn.regulation import cell_table as module
-from grn.regulation.cell_table import CellTable, cell_ranks
+from grn.regulation.cell_table import CellTable
 
 REGULATORS = [1, 4]
 STATE = np.arange(12) % 2
@@ -32,20 +29,6 @@ def table(make_table, request) -> CellTable:
 
 def means(values: np.ndarray) -> np.ndarray:
     return np.stack([values[state == STATE].mean(0) for state in (0, 1)])
-
-
-@given(st.integers(0, 500), st.integers(1, 40), st.sampled_from([1, 3, 100]))
-def test_ranks_are_those_of_all_cells_up_to_a_constant_of_each_gene(seed, cells, values):
-    """Ties, of zeros and of others, share their mean rank; zeros stay zeros, and nothing else becomes one."""
-    generator = np.random.default_rng(seed)
-    multiplicity = generator.integers(0, values + 1, (cells, 5)).astype(np.float32)
-    multiplicity[:, 0] = 0
-    multiplicity[:, 1] += 1  # no zeros
-    found = cell_ranks(sp.csr_matrix(multiplicity)).toarray()
-    difference = found - rankdata(multiplicity, axis=0) / cells
-    np.testing.assert_allclose(difference, np.broadcast_to(difference[:1], difference.shape), atol=1e-6)
-    np.testing.assert_array_equal(found == 0, multiplicity == 0)
-    assert found.dtype == np.float32
 
 
 def test_units_are_sds_within_states_unless_their_differences_count(table):
@@ -67,9 +50,6 @@ def test_inputs_and_targets_are_in_these_units_and_absent_regulators_are_0(table
     np.testing.assert_allclose(table.inputs, expected, rtol=1e-4, atol=1e-5)
     standard = (VALUES - VALUES.mean(0)) / sd
     np.testing.assert_allclose(table.targets(np.array([5, 0])), standard[:, [5, 0]], rtol=1e-4, atol=1e-4)
-    ranks = rankdata(VALUES, axis=0)
-    expected = (ranks - ranks.mean(0)) / ranks.std(0)
-    np.testing.assert_allclose(table.targets(slice(None), ranks=True), expected, rtol=1e-4, atol=1e-4)
     columns = table.columns(torch.zeros(1).double())
     assert columns.shape == (12, 6) and columns.read(slice(1, 3)).dtype == torch.float64
     np.testing.assert_allclose(columns.read(torch.tensor([3])), standard[:, [3]], rtol=1e-4, atol=1e-4)

@@ -24,10 +24,8 @@ def test_differences_within_states_have_no_levels(make_table):
 def test_targets_of_some_cells_keep_the_units_of_all(make_table):
     table, rows = make_table(VALUES, STATE, [1, 4]), torch.tensor([3, 50])
     like = torch.zeros(1).double()
-    for ranks in (False, True):
-        found = columns_of(table, rows, like, ranks)
-        whole = table.targets(slice(None), ranks).double()
-        assert found.shape == (2, 6) and torch.equal(found.read(slice(None)), whole[rows])
+    found, whole = columns_of(table, rows, like), table.targets(slice(None)).double()
+    assert found.shape == (2, 6) and torch.equal(found.read(slice(None)), whole[rows])
 
 
 def test_folds_keep_groups_together_and_penalties_follow_the_noise(make_table):
