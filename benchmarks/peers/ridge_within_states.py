@@ -37,13 +37,10 @@ def infer_in_context(one: NetworkSet, seed: int, device: str = "cpu") -> Network
     x, depth, membership = centred(table, rows)
     own = torch.as_tensor(table.regulators, device=x.device)
     reads_depth = depth if bool(depth.std() > 0) else None
-    slopes, ratios = x.new_zeros(membership.shape[1], table.multiplicity.shape[1], x.shape[1]), None
-    for ranks in (False, True):
-        y = columns_of(table, rows, x, ranks)
-        penalties = held_out_penalties(table, x, y, membership, rows, seed, ratios)
-        ratios = (penalties.ratio,)
-        fit = fit_linear(x, y, membership, reads_depth, own, penalties)
-        slopes += (fit.slopes + fit.deviations)[..., :-1] / 2
+    y = columns_of(table, rows, x)
+    penalties = held_out_penalties(table, x, y, membership, rows, seed)
+    fit = fit_linear(x, y, membership, reads_depth, own, penalties)
+    slopes = (fit.slopes + fit.deviations)[..., :-1]
     share = membership.sum(0) / membership.sum()
     sds = ((membership / membership.sum(0).clamp(min=1e-9)).mT @ x.square()).sqrt()
     usual = (share @ sds.square()).sqrt()

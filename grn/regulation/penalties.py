@@ -39,13 +39,13 @@ def shares_of_counting(table: CellTable) -> tuple[Tensor, Tensor]:
     if table.counting is None or count < 2:
         return none
     x = (table.inputs - table.membership @ table.means()[0])[:, :-1].double()
-    hat = _by_others(x, x)
+    hat = by_others(x, x)
     share = (table.counting / (x - hat).var(0).clamp(min=1e-6)).clamp(0, COUNTED)
     unit = (x + share * (hat - x)).std(0).clamp(min=1e-3)
     return share.float(), F.pad(unit.float(), (0, 1), value=1.0)
 
 
-def _by_others(x: Tensor, of: Tensor, penalty: float = 10.0) -> Tensor:
+def by_others(x: Tensor, of: Tensor, penalty: float = 10.0) -> Tensor:
     """Each regulator of the cells `of` [C, R] as ridge regression on the others, fitted to x [C, R], predicts it."""
     inverse = torch.linalg.inv(x.T @ x + penalty * torch.eye(x.shape[1], device=x.device, dtype=x.dtype))
     return of @ (-inverse / inverse.diagonal()).fill_diagonal_(0)
@@ -69,7 +69,7 @@ class HeldOut:
         self.among = self.x[:, :-1]
         if layered:
             share, unit = shares_of_counting(table)
-            hat = _by_others(self.among[self.training], self.among)
+            hat = by_others(self.among[self.training], self.among)
             corrected = self.among + share * (hat - self.among)
             self.x = torch.cat([corrected, self.x[:, -1:]], 1) / unit
 
@@ -139,5 +139,5 @@ def choose_penalties_of_blocks(table: CellTable, fold: np.ndarray, layered: bool
 def _among(part: HeldOut) -> float:
     """Ridge's penalty with which the regulators predict each other best."""
     x, judged = part.among[part.training], part.among[part.judged]
-    errors = [float((judged - _by_others(x, judged, lam)).square().mean()) for lam in RIDGE]
+    errors = [float((judged - by_others(x, judged, lam)).square().mean()) for lam in RIDGE]
     return RIDGE[int(np.argmin(errors))]
