@@ -86,7 +86,7 @@ def fit_with_knockoffs(
 
 
 def corrections(table: CellTable, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """What is added to regulators, or to their knock-offs, [C, R]: the share of counting, towards what the others say."""
+    """What is added to regulators, or to their knock-offs, [C, R]: the share of counting, towards the others' word."""
     share = shares_of_counting(table)[0].to(x)
     expected = by_others(x, x)
     return lambda values: share * (expected - values)
