@@ -28,6 +28,7 @@ OPERATIONS, OPERATIONS_ON_GPU = 8e10, 3e12  # that choosing a form may take
 FEATURES = 2048  # of more regulators and states, deviations and forms are not compared: the usual ones are taken
 USUAL = (1.0, 0.05, 2.0)  # rho, t and times ridge's
 CELLS, NUMBERS = 20_000, 2**25  # cells, and multiplicities of targets, that are enough to choose
+NEVER = 1e12  # the penalty of what may not be read
 REWEIGHTED = 4  # rounds that a curved penalty takes
 COUNTED = 0.8  # largest share of counting: else a rare regulator would be nothing but what the others say
 
@@ -52,20 +53,30 @@ def by_others(x: Tensor, of: Tensor, penalty: float = 10.0) -> Tensor:
 
 
 class HeldOut:
-    """Regulators and targets of the cells, the levels of their states taken out, and which cells are held out."""
+    """Regulators and targets of the cells, the levels of their states taken out, and which cells are held out.
 
-    def __init__(self, table: CellTable, fold: np.ndarray, held_out: int, layered: bool):
+    genes: the targets, positions; None: genes that do not regulate, or all where every gene does, in a random order.
+    """
+
+    def __init__(
+        self, table: CellTable, fold: np.ndarray, held_out: int, layered: bool = False, genes: np.ndarray | None = None
+    ):
         rows = np.flatnonzero(fold != held_out)
         self.states, device = table.membership, table.device
         self.judged = torch.as_tensor(fold == held_out, device=device)
         self.training = ~self.judged
         centre, level = table.means(rows)
         self.x = (table.inputs - self.states @ centre).double()
-        is_target = ~np.isin(np.arange(table.multiplicity.shape[1]), table.regulators)
-        genes = np.flatnonzero(is_target) if is_target.any() else np.arange(len(is_target))
-        genes = np.random.default_rng(0).permutation(genes)
-        genes = genes[: max(64, NUMBERS // len(table))]
+        if genes is None:
+            every = np.arange(table.multiplicity.shape[1])
+            others = np.setdiff1d(every, table.regulators)
+            genes = np.random.default_rng(0).permutation(others if len(others) else every)
+            genes = genes[: max(64, NUMBERS // len(table))]
         self.y = (table.targets(genes) - self.states @ level[:, torch.as_tensor(genes, device=device)]).double()
+        # The number of each target among the regulators, none of which is predicted from itself; -1 for the others.
+        number = np.full(table.multiplicity.shape[1], -1)
+        number[table.regulators] = np.arange(len(table.regulators))
+        self.own = torch.as_tensor(number[genes], device=device)
         self.among = self.x[:, :-1]
         if layered:
             share, unit = shares_of_counting(table)
@@ -81,26 +92,44 @@ class HeldOut:
         return torch.cat([self.x, rho * of_states.flatten(1)], 1)
 
     def errors(self, penalties: Sequence[Penalty], rho: float, targets: int) -> list[float]:
-        """Held-out squared error of some targets, for penalties of one rho."""
-        x, y, count = self.features(rho), self.y[:, :targets], self.x.shape[1] - 1
-        size = x.shape[1]
+        """Held-out squared error of the first targets, for penalties of one rho."""
+        found = self.errors_of_targets(penalties, rho, targets)
+        return found.mean(1).nan_to_num(9.0).tolist()
+
+    def errors_of_targets(
+        self, penalties: Sequence[Penalty], rho: float, targets: int, weight: Tensor | None = None
+    ) -> Tensor:
+        """The same of each target, [penalties, targets]. weight [targets, R]: what each pair's penalty is multiplied
+        by; None: 1."""
+        x, y, own, count = self.features(rho), self.y[:, :targets], self.own[:targets], self.x.shape[1] - 1
+        blocks = (x.shape[1] - 1) // max(count, 1)
         gram, cross = x[self.training].T @ x[self.training], x[self.training].T @ y[self.training]
         # The features of one regulator are one group; the depth is a group of its own, hardly penalised.
-        group = torch.cat([torch.arange(count + 1), torch.arange(count).repeat((size - count - 1) // max(count, 1))])
-        group = group.to(x.device)
+        group = torch.cat([torch.arange(count + 1), torch.arange(count).repeat(blocks - 1)]).to(x.device)
+        itself = (own[:, None] == group) & (own[:, None] >= 0)  # [targets, F]
+        plain = weight is None and not bool(itself.any())
+        pairs = x.new_ones(y.shape[1], count + 1)
+        pairs[:, :-1] = 1.0 if weight is None else weight.to(x)
         found = []
         for penalty in penalties:
-            base = torch.full((size,), penalty.lam, device=x.device, dtype=x.dtype)
+            base = torch.full((x.shape[1],), penalty.lam, device=x.device, dtype=x.dtype)
             base[count] = 1e-3
-            w = torch.linalg.solve(gram + torch.diag(base), cross)
+
+            def solve(factor: Tensor, base: Tensor = base) -> Tensor:
+                """[F, targets]. factor [targets, R + 1]: of each target's penalties."""
+                own = (base * factor[:, group]).masked_fill(itself, NEVER)
+                return torch.cholesky_solve(cross.T[..., None], torch.linalg.cholesky(gram + torch.diag_embed(own)))[
+                    ..., 0
+                ].T
+
+            w = torch.linalg.solve(gram + torch.diag(base), cross) if plain else solve(pairs)
             for _ in range(REWEIGHTED if penalty.t else 0):
                 squares = x.new_zeros(count + 1, w.shape[1]).index_add_(0, group, w.square())
                 factor = 1 / (1 + squares / penalty.t**2)
                 factor[count] = 1
-                own = torch.diag_embed((base[:, None] * factor[group]).T)
-                w = torch.cholesky_solve(cross.T[..., None], torch.linalg.cholesky(gram + own))[..., 0].T
-            found.append(float((x[self.judged] @ w - y[self.judged]).square().mean().nan_to_num(9.0)))
-        return found
+                w = solve(factor.T * pairs)
+            found.append((x[self.judged] @ w - y[self.judged]).square().mean(0))
+        return torch.stack(found)
 
 
 def choose_penalties_of_blocks(table: CellTable, fold: np.ndarray, layered: bool) -> list[Penalty]:
@@ -115,7 +144,10 @@ def choose_penalties_of_blocks(table: CellTable, fold: np.ndarray, layered: bool
     def errors(penalties: Sequence[Penalty], rho: float, targets: int) -> np.ndarray:
         return np.sum([part.errors(penalties, rho, targets) for part in parts], 0)
 
-    every = parts[0].y.shape[1]
+    every, size = parts[0].y.shape[1], count + 1
+    work = OPERATIONS_ON_GPU if torch.device(table.device).type == "cuda" else OPERATIONS
+    if bool((parts[0].own >= 0).any()):  # every target has a solution of its own, without itself
+        every = min(every, max(16, int(work / (tries * len(RIDGE) * size**3))))
     ridge = [Penalty(lam) for lam in RIDGE]
     lam = ridge[int(errors(ridge, 0.0, every).argmin())].lam
     among = Penalty(_among(parts[0]))
@@ -129,7 +161,6 @@ def choose_penalties_of_blocks(table: CellTable, fold: np.ndarray, layered: bool
         several = [Penalty(lam * strength, rho) for strength in (STRENGTHS if states > 1 else (1.0,))]
         best = several[int(errors(several, rho, every).argmin())].lam
         size = count + 1 + states * count * (states > 1)
-        work = OPERATIONS_ON_GPU if torch.device(table.device).type == "cuda" else OPERATIONS
         targets = min(every, max(16, int(work / (tries * REWEIGHTED * len(FORMS) * len(rhos) * size**3))))
         forms = [Penalty(best * strength, rho, t) for t, strength in FORMS]
         tried += zip(errors(forms, rho, targets).tolist(), forms, strict=True)

@@ -26,7 +26,7 @@ from grn.regulation.cell_table import CellTable
 from grn.regulation.folds import group_folds
 from grn.regulation.levels import levels_of
 from grn.regulation.penalties import choose_penalties_of_blocks, shares_of_counting
-from grn.regulation.prior_strength import prior_factor, sentence
+from grn.regulation.prior_strength import prior_factor
 from grn.regulation.states import States
 from grn.training.machine import processes
 
@@ -103,9 +103,10 @@ def prepare(config: Config, cells: Cells, split: Split, states: States, say: Say
         say(f"Held-out cells choose penalties of {', '.join(f'{each.lam:.3g}' for each in penalties[:-1])}.")
     set_penalties(model, penalties, own)
     if config.network.prior is not None and model.genes_train:
-        factor, found = prior_factor(table, prior_of(config.network, cells).strength, seed)
+        strength = prior_of(config.network, cells).strength
+        factor, found = prior_factor(table, strength, own, penalties[0].lam)
         model.prior = None if factor is None else factor.cpu()
-        say(sentence(found))
+        say(found.sentence())
     return Fit(model, fold, judging, states)
 
 
