@@ -94,7 +94,7 @@ def test_automatic_devices_are_counted_before_there_is_a_run_folder(make_config,
 
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="torchrun started 2 processes, but .* is 1"):
+    with pytest.raises(ConfigError, match=r"torchrun started 2 processes, but .* is 1"):
         train(make_config(devices="auto"), tmp_path / "run", say=silent)
     assert not (tmp_path / "run").exists()
 
