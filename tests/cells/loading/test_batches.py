@@ -9,7 +9,7 @@ from scipy import sparse
 
 from grn.cells.cells import Cells
 from grn.cells.load import load_cells
-from grn.cells.loading.batches import MOST_HIDDEN, WHOLE, BagMaker, plain_batches, uniform
+from grn.cells.loading.batches import MOST_HIDDEN, WHOLE, BagMaker, uniform
 from grn.cells.loading.thinning import Thinning, shares
 from grn.cells.preprocessing.multiplicity import basal_multiplicity, counting_of, depth_scale, to_multiplicity
 from grn.config.schema import DataConfig
@@ -58,14 +58,6 @@ def test_a_share_of_the_cells_hides_nothing_and_the_others_up_to_a_share_of_thei
     assert float(hidden.mean()) == pytest.approx((1 - WHOLE) * MOST_HIDDEN / 2, rel=0.05)
     by_chance = (1 - WHOLE) * np.mean((1 - np.linspace(0, MOST_HIDDEN, 10_000)) ** genes)
     assert float((hidden == 0).double().mean()) == pytest.approx(WHOLE + by_chance, abs=0.02)
-
-
-def test_plain_batches_hide_nothing_and_keep_the_order(cells):
-    found = list(plain_batches(cells, ROWS, 3))
-    assert torch.cat([batch.cells for batch in found]).tolist() == ROWS.tolist()
-    total = sum(float(batch.bags.multiplicity.sum()) for batch in found)
-    assert total == pytest.approx(float(cells.multiplicity[ROWS].sum()), rel=1e-5)
-    assert all(batch.kept is None and batch.seen is None for batch in found)
 
 
 COUNTED, GENES, TARGET = 40, 200, 500.0
