@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -24,10 +23,8 @@ from torch import Tensor
 
 from grn.model.transformer import LIMIT
 from grn.regulation.cell_table import CellTable
-from grn.regulation.linear import Penalties, fits_of_blocks
-from grn.regulation.penalties import by_others, shares_of_counting
+from grn.regulation.linear import fits_of_blocks
 from grn.regulation.regressions import centred, columns_of, held_out_penalties, sampled
-from grn.regulation.ridge import Columns
 
 ROUNDS, SETTLED = 100, 1e-4  # of the search for the independent shares: most rounds, and the least relative gain
 ENOUGH = 5  # cells per regulator: with at least so many, correlations are taken as measured, without shrinkage
@@ -64,36 +61,17 @@ def fit_with_knockoffs(
     knockoff = torch.as_tensor(false, device=table.device)[rows].to(x) / table.sd[own.cpu()].to(x)
     knockoff = knockoff - states @ (torch.linalg.pinv(states) @ knockoff)
     knockoff = knockoff.clamp(max=LIMIT)  # as the regulators are
-    count, genes = x.shape[1], table.multiplicity.shape[1]
-    total = x.new_zeros(states.shape[1], genes, 2 * count)
+    both = torch.cat([x, knockoff], 1)
+    count = x.shape[1]
+    total = x.new_zeros(states.shape[1], table.multiplicity.shape[1], both.shape[1])
     reads_depth = depth if bool(depth.std() > 0) else None
     y = columns_of(table, rows, x)
     penalties = held_out_penalties(table, x, y, states, rows, seed)
-    # As in the model, regulators read each other as they were counted; other genes read them corrected by the others.
-    # A chain A -> B -> C then has an edge A -> C only where A tells C more than it does of B.
-    change = corrections(table, x)
-    others = torch.as_tensor(np.setdiff1d(np.arange(genes), table.regulators), device=x.device)
-    parts = [(own, torch.arange(count, device=x.device), torch.cat([x, knockoff], 1))]
-    parts += [(others, torch.full_like(own, -1), torch.cat([x + change(x), knockoff + change(knockoff)], 1))]
-    for targets, place, both in parts:
-        some_y = Columns((len(rows), len(targets)), partial(_some, y, targets))
-        found = Penalties(penalties.penalty[targets], penalties.ratio, penalties.error)
-        for some, fit in fits_of_blocks(both, some_y, states, reads_depth, place, found, copies=2):
-            total[:, targets[some]] = (fit.slopes + fit.deviations)[..., :-1]
+    for some, fit in fits_of_blocks(both, y, states, reads_depth, own, penalties, copies=2):
+        total[:, some] = (fit.slopes + fit.deviations)[..., :-1]
     share = states.sum(0) / states.sum()
     squares = (states / states.sum(0).clamp(min=1e-9)).mT @ x.square()
     return KnockoffFit(total[..., :count], total[..., count:], share, squares.sqrt(), (share @ squares).sqrt())
-
-
-def corrections(table: CellTable, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """What is added to regulators, or to their knock-offs, [C, R]: the share of counting, towards the others' word."""
-    share = shares_of_counting(table)[0].to(x)
-    expected = by_others(x, x)
-    return lambda values: share * (expected - values)
-
-
-def _some(y: Columns, targets: Tensor, some: Tensor | slice) -> Tensor:
-    return y.read(targets[some])
 
 
 def own_generator(seed: int) -> np.random.Generator:

@@ -65,7 +65,7 @@ def test_only_finished_runs_are_read_again(files, tmp_path):
 def test_other_states_than_those_of_the_model_are_refused(tiny_run, monkeypatch):
     """The search for states may end differently on another machine."""
 
-    def one(cells, seed):
+    def one(cells, seed, **options):
         return States(np.ones((len(cells), 1), np.float32), ("all cells",), "one")
 
     monkeypatch.setattr("grn.networks.cells_of_run.states_of", one)
