@@ -67,7 +67,7 @@ def attention_by_scores(
     if basal is not None:
         squares = squares + basal.square().unsqueeze(-2)
     inverse = (squares + eps).rsqrt() if eps else squares.clamp(min=torch.finfo(squares.dtype).tiny).rsqrt()
-    return sums.unflatten(-1, (queries, values.shape[-1])) * inverse.unsqueeze(-1)
+    return sums.reshape(*sums.shape[:-1], queries, values.shape[-1]) * inverse.unsqueeze(-1)
 
 
 def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
@@ -75,4 +75,4 @@ def _products(multiplicity: Tensor, table: Tensor) -> Tensor:
     if multiplicity.ndim > 2 or table.ndim == 2:
         return multiplicity @ table.mT
     every = multiplicity @ table.flatten(0, -2).mT  # one product for all leading axes
-    return every.unflatten(-1, table.shape[:-1]).movedim(0, -2)
+    return every.reshape(len(multiplicity), *table.shape[:-1]).movedim(0, -2)
