@@ -40,7 +40,7 @@ def processes(settings: TrainerConfig) -> int:
 
 def lightning_options(settings: TrainerConfig) -> dict[str, Any]:
     """The arguments of Lightning's Trainer that say where and how it computes."""
-    several = settings.strategy == "auto" and processes(settings) > 1
+    several = settings.strategy in ("auto", "ddp") and processes(settings) > 1
     return {
         "accelerator": settings.accelerator,
         "devices": settings.devices,

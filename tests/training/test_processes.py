@@ -43,7 +43,7 @@ def runs(tmp_path_factory, make_config) -> Path:
     from grn.training.run import train
 
     folder = tmp_path_factory.mktemp("shared")
-    config = configured(make_config, batch_size=8, devices=2)
+    config = configured(make_config, batch_size=8, devices=2, strategy="ddp")
     (folder / "two.json").write_text(config.model_dump_json())
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
